@@ -21,8 +21,8 @@ from cls_jax.methods import get_method
 from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.training import final_heads
-from cls_jax.training.instant import open_frozen_network
 from cls_jax.training.prepare import create_setup, resolve_model, use_own_normalization
+from cls_jax.training.start import open_frozen_network
 from cls_jax.training.step import compile_step, create_train_step
 
 # The default number of minutes, by whether there is an accelerator.

@@ -55,7 +55,7 @@ def plan_run(
     Without a `method`, the folder and the options choose one, see `from_folder.choose_method`.
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the run
     starts from the weights of `start_from`. An `instant` run takes no step and ends with a head for
-    propagated labels. `minutes` is the training time, None for the default, see `fit_to_minutes`.
+    inferred labels. `minutes` is the training time, None for the default, see `fit_to_minutes`.
     With `again`, a finished run is not reused. Raises a UserError if the folder has no layout,
     there is no such method, key or value, or what was chosen contradicts what was set.
     """

@@ -127,7 +127,7 @@ def _choose_init(given: Plan) -> str:
 
 
 def _choose_init_head(given: Plan) -> str:
-    """Heads fitted to propagated labels, or to the given labels for supervised methods."""
+    """Heads fitted to inferred labels, or to the given labels for supervised methods."""
     if not given.config.model.init:
         return "random"
     return "graph" if get_method(given.config.method.name).unlabeled_views else "probe"
@@ -254,7 +254,7 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     "model.bn_momentum": _choose_decay,
     "method.statistics_decay": _choose_decay,
     "method.class_mean_decay": _choose_decay,
-    # Where heads start from propagated labels, these labels stay a term of the loss.
+    # Where heads start from inferred labels, these labels stay a term of the loss.
     "method.graph": lambda given: (
         1.0 if given.config.model.init_head == "graph" else given.config.method.graph
     ),

@@ -185,13 +185,15 @@ OPTIONS: dict[str, Option] = {
         "`hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights."),
     "model.init_head": Option("random", one_of("random", "probe", "graph"),
         "Last layer of pretrained networks: random weights, or logistic regression on features of "
-        "the labeled images (probe), or of all images with labels propagated along a graph of "
-        "similar images (graph)."),
+        "the labeled images (probe), or of all images with labels inferred from frozen features by "
+        "graphs and linear probes (graph)."),
     "model.final_head": Option("trained", one_of("trained", "graph"),
-        "Last layer of the averaged networks after the last step: as trained, or fitted to "
-        "labels from frozen features, the networks and a graph of their features (graph)."),
+        "Last layer of the averaged networks after the last step: as trained, or fitted to labels "
+        "inferred from frozen features (by graphs and linear probes), from the networks and from a "
+        "graph of their features (graph)."),
     "model.graph_images": Option(0, between(0),
-        "Unlabeled images in the graph, evenly spaced among all. 0 for all of them."),
+        "Unlabeled images that get labels inferred from frozen features (by graphs and linear "
+        "probes), evenly spaced among all. 0 for all of them."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
         "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet). "
         "`auto` chooses by `data.image_size`."),

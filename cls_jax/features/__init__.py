@@ -1,1 +1,1 @@
-"""Frozen features of a folder's images, the graph of neighbors, and label propagation."""
+"""Frozen features of a folder's images, and labels and heads from them."""

@@ -34,8 +34,8 @@ def predict_files(
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
     interruption, the same command continues with the first file without a row. With `overwrite`,
-    the output may replace a file that is not a table of predictions. Returns each file with its
-    class, or None if unreadable, the total seconds, and the share of these spent in the networks.
+    the output may replace a file that is not a table of predictions. Returns each file and its
+    predicted class (None if unreadable), the total seconds, and the networks' share of these.
     Raises a UserError if the output cannot be written, or another process is writing it.
     """
     check_path(output, PREDICTION_COLUMNS, overwrite)

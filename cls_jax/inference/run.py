@@ -18,9 +18,9 @@ from cls_jax.features.instant import read_instant
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.prediction import Prediction
 from cls_jax.runs.folder import INSTANT, INSTANT_SUFFIX, find_trained, read_result
-from cls_jax.training.instant import compute_frozen
 from cls_jax.training.prepare import restore_run
 from cls_jax.training.setup import TrainSetup, TrainState
+from cls_jax.training.start import compute_frozen
 
 
 class Run:

@@ -12,7 +12,7 @@ import numpy as np
 from cls_jax.data.sources.folder import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.instant import hold_out_labels
+from cls_jax.features.labels import hold_out_labels
 from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from cls_jax.features.graph import build_graph, solve
-from cls_jax.features.instant import fit_head
+from cls_jax.features.heads import fit_head
 from cls_jax.inference.calibration import read_fitted
 from cls_jax.io import is_number
 

@@ -18,12 +18,8 @@ import numpy as np
 
 from cls_jax.data.images.decode import decode_image
 from cls_jax.features.extract import FrozenFeatures, extract_from_arrays, open_network
-from cls_jax.features.instant import (
-    InstantClassifier,
-    PropagatedLabels,
-    fit_classifier,
-    label_images,
-)
+from cls_jax.features.instant import InstantClassifier, fit_classifier
+from cls_jax.features.labels import InferredLabels, label_images
 from cls_jax.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.inference.predict_files import sort_files
 from cls_jax.io import describe_error, make_printable, to_csv
@@ -45,7 +41,7 @@ class Fitted(NamedTuple):
 
     class_names: list[str]  # Those with a label.
     labels: np.ndarray  # int [B], -1 for photographs without a label.
-    spread: PropagatedLabels
+    inferred: InferredLabels
     classifier: InstantClassifier
     descriptors: np.ndarray  # float32 [B, C], of unit length.
     least_similar: float  # The `_FAR` quantile of similarities to the most similar photograph.
@@ -74,7 +70,7 @@ class SessionClassifier:
             if self._fitted is None:
                 return described
             num_labels = int((self._fitted.labels >= 0).sum())
-            accuracy = self._fitted.spread.figures.get("accuracy_instant")
+            accuracy = self._fitted.inferred.figures.get("accuracy_instant")
             interval = None
             if accuracy is not None:
                 interval = wilson_interval(round(accuracy * num_labels / 100), num_labels)
@@ -125,7 +121,7 @@ class SessionClassifier:
         for i, (name, state) in enumerate(self._session.list_states()):
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
             if fitted and not state.decision and i < len(fitted.labels):
-                p_K = fitted.spread.probabilities[i]
+                p_K = fitted.inferred.probabilities[i]
                 row |= {"label": fitted.class_names[p_K.argmax()], "source": "proposal"}
                 row["probability"] = float(p_K.max())
             rows.append(row)
@@ -165,11 +161,11 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
         raise RefusedError("A classifier needs two classes with labels.")
     labels = np.full(len(labels), -1)
     labels[is_labeled] = own
-    spread = label_images(frozen, labels, len(present))
-    classifier = fit_classifier(None, frozen, spread)
+    inferred = label_images(frozen, labels, len(present))
+    classifier = fit_classifier(None, frozen, inferred)
     _, similarities = find_neighbors(frozen.descriptors, 1)
     descriptors, least = normalize_rows(frozen.descriptors), float(np.quantile(similarities, _FAR))
-    return Fitted([names[k] for k in present], labels, spread, classifier, descriptors, least)
+    return Fitted([names[k] for k in present], labels, inferred, classifier, descriptors, least)
 
 
 def read_photograph(file: BinaryIO) -> FrozenFeatures:

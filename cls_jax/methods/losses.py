@@ -43,8 +43,8 @@ def make_pseudo_labels(logits_BK: jax.Array) -> PseudoLabels:
 def draw_least_probable(p_BK: np.ndarray, seed: Sequence[int]) -> np.ndarray:
     """The least probable class of each row, int [B]. Ties are drawn.
 
-    A propagated label gives most classes exactly 0. Always taking the first of them would teach the
-    networks that it is the rarest class.
+    A given label leaves exactly 0 to all other classes. Always taking the first of them would teach
+    the networks that it is the rarest class.
     """
     ties = p_BK == p_BK.min(axis=1, keepdims=True)
     return np.argmax(ties * np.random.default_rng(seed).uniform(0.5, 1, p_BK.shape), axis=1)

@@ -1,4 +1,4 @@
-"""Options that a run may add to most methods: a fast weak pass, a graph's labels, a balanced head.
+"""Options that a run may add to most methods: a fast weak pass, inferred labels, a balanced head.
 
 `add_options` gives a method their keys, and `apply_options` adds what a run has enabled. They are
 not for methods that drive the networks themselves, which may show them only mixtures.
@@ -19,7 +19,7 @@ from cls_jax.methods.losses import PseudoLabels, compute_labeling_loss
 STATES = ("shares", "graph")  # Entries of a method's state, added by the options.
 # How a method's target view passes through the networks, see `Method.target_view`.
 _WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
-# Weight of the labels that spread along a graph of similar images.
+# Weight of the labels inferred from frozen features (by graphs and linear probes).
 _GRAPH = Hyperparameter(0.0, 0.0, 1e3, "0: not in the papers")
 # Whether a second classifier predicts, which learns from equally many labels of each class.
 _BALANCED_HEAD = Hyperparameter(False, 0, 1, "False: not in the methods' papers")
@@ -38,12 +38,12 @@ def add_options(method: Method) -> Method:
 
 
 def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) -> Method:
-    """The method with a graph's labels and a balanced head, if the hyperparameters ask for them.
+    """The method with inferred labels and a balanced head, if the hyperparameters ask for them.
 
-    With `graph` > 0, labels propagated along a graph of similar images are another target of the
-    strong views: graph · (1 - progress) · mean(w · (L_P + L_N)), CLS's losses with fixed labels, is
-    added to the loss. The state gets "graph", `PseudoLabels` of arrays [images], zeros until
-    training replaces them.
+    With `graph` > 0, labels inferred from frozen features (by graphs and linear probes) are another
+    target of the strong views: graph · (1 - progress) · mean(w · (L_P + L_N)), CLS's losses with
+    fixed labels, is added to the loss. The state gets "graph", `PseudoLabels` of arrays [images],
+    zeros until training replaces them.
 
     With `balanced_head`, this loss acts on the outputs of a second head, and the networks' own head
     learns by ABC's loss, in which a weak view labels a strong one. The state gets "shares",

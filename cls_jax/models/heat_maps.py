@@ -63,8 +63,8 @@ def compute_grad_cam(
 ) -> jax.Array:
     """Grad-CAM (Selvaraju et al., ICCV 2017): relu(Σ_c α_c A_c).
 
-    A are the outputs of the layer, and α_c is the mean over all positions of the gradient of the
-    class's logit with respect to A_c. Otherwise as `compute_heat_maps`. Returns float32 [B, h, w].
+    A are the layer's outputs, and α_c is the mean over all positions of the gradient of the class's
+    logit with respect to A_c. Otherwise as `compute_heat_maps`. Returns float32 [B, h, w].
     """
     activations: list[jax.Array] = []
 

@@ -1,4 +1,7 @@
-"""Accuracy on held-out images: every network with raw and EMA parameters, and their ensemble."""
+"""What the networks of a run say of a set of images: accuracies and features.
+
+Shape suffixes: N networks, B images, C features, K classes.
+"""
 
 import concurrent.futures
 import contextlib
@@ -12,7 +15,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.data.types import ImageSource
+from cls_jax.data.types import ImageSource, Selection
+from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, get_process_shard, to_global_arrays
 from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.step import release_freed_memory
@@ -124,6 +128,30 @@ def compute_accuracies(p_NBK: np.ndarray, labels: np.ndarray, split: str = "test
     networks = np.stack([count(p_BK) for p_BK in p_NBK])
     correct = {"raw": networks, "ema": networks, "ensemble": count(p_NBK.mean(axis=0))}
     return _name_accuracies(correct, np.bincount(labels, minlength=num_classes), split)
+
+
+def compute_trained_features(
+    setup: TrainSetup,
+    state: TrainState,
+    images: ImageSource,
+    indices: np.ndarray,
+    kind: str = FEATURES,
+) -> np.ndarray:
+    """Features of clean images by the EMA networks, normalized by their running statistics.
+
+    They are float32 [N, len(indices), C]. The `kind` DESCRIPTORS has features and descriptors,
+    concatenated to 2C.
+    """
+    sharded = jax.shard_map(
+        lambda state, batch: setup.infer(state.ema_params, state.batch_stats, batch, kind),
+        mesh=setup.mesh,
+        in_specs=(setup.state_specs, P(DATA_AXIS)),
+        out_specs=P(NETWORK_AXIS, DATA_AXIS),
+    )
+    compute = jax.jit(sharded, out_shardings=NamedSharding(setup.mesh, P()))
+    batches = iterate_on_mesh(setup, Selection(images, indices), indices)
+    parts = [np.asarray(compute(state, on_mesh)) for on_mesh, *_ in batches]
+    return np.concatenate(parts, axis=1)[:, : len(indices)]
 
 
 def iterate_on_mesh(

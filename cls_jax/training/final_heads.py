@@ -16,13 +16,13 @@ import scipy.special
 from cls_jax.data.sources.folder import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.features.graph import build_graph, compute_weight, join_features, propagate_labels
-from cls_jax.features.instant import INSTANT_C, Head, fit_head
-from cls_jax.features.stacking import take_log
+from cls_jax.features.heads import INSTANT_C, Head, fit_head
+from cls_jax.features.labels import take_log
 from cls_jax.models.layers import DESCRIPTORS
 from cls_jax.parallel.distributed import arrays_from_main_process
-from cls_jax.training.instant import Start
-from cls_jax.training.probe import RecordLabels, compute_trained_features, replace_heads
-from cls_jax.training.setup import TrainSetup, TrainState
+from cls_jax.training.evaluate import compute_trained_features
+from cls_jax.training.setup import TrainSetup, TrainState, replace_heads
+from cls_jax.training.start import RecordLabels, Start
 
 # At most so many labeled and so many other images. More would take minutes on a CPU.
 MAX_IMAGES = 10_000
@@ -49,7 +49,7 @@ def fit_final_heads(
     Returns:
         The state with the new heads in `ema_params`.
     """
-    is_labeled, spread = start.is_labeled, start.spread
+    is_labeled, inferred = start.is_labeled, start.inferred
     parts = [take_rows(np.flatnonzero(part), MAX_IMAGES) for part in (is_labeled, ~is_labeled)]
     used = np.sort(np.concatenate(parts))
     both_NBC = compute_trained_features(
@@ -57,16 +57,16 @@ def fit_final_heads(
     )
     features_NBC, descriptors_NBC = np.split(both_NBC, 2, axis=-1)
     num_classes = setup.dataset_spec.num_classes
-    given = np.where(is_labeled[used], spread.labels[used], -1)
+    given = np.where(is_labeled[used], inferred.labels[used], -1)
     p_graph_BK = propagate_labels(build_graph(join_features(descriptors_NBC)), given, num_classes)
-    share = min(spread.figures["weight_graph"] / 100, _MAX_SHARE)
+    share = min(inferred.figures["weight_graph"] / 100, _MAX_SHARE)
     stacked = jax.device_get(state.ema_params["head"])
     heads = [Head(*pair) for pair in zip(stacked["kernel"], stacked["bias"], strict=True)]
-    log_p_BK = take_log(_predict(heads, features_NBC)) + take_log(spread.probabilities[used])
+    log_p_BK = take_log(_predict(heads, features_NBC)) + take_log(inferred.probabilities[used])
     log_p_BK += _GRAPH_EXPONENT * share / (1 - share) * take_log(p_graph_BK)
     p_BK = scipy.special.softmax(log_p_BK, axis=1)
-    labels = np.where(is_labeled[used], spread.labels[used], p_BK.argmax(axis=1))
-    weights = np.where(is_labeled[used], spread.sample_weights[used], compute_weight(p_BK))
+    labels = np.where(is_labeled[used], inferred.labels[used], p_BK.argmax(axis=1))
+    weights = np.where(is_labeled[used], inferred.sample_weights[used], compute_weight(p_BK))
     heads = [fit_head(f_BC, labels, num_classes, INSTANT_C, weights) for f_BC in features_NBC]
     # Processes round sums differently, so all use process 0's heads.
     heads = arrays_from_main_process(heads)

@@ -43,7 +43,6 @@ from cls_jax.runs.metrics import MetricsWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.final_heads import fit_final_heads
-from cls_jax.training.instant import Start, compute_start, init_state_with_heads
 from cls_jax.training.prepare import Prepared, hold_folder, prepare_run, resolve_model
 from cls_jax.training.progress import (
     MetricsQueue,
@@ -55,6 +54,7 @@ from cls_jax.training.progress import (
 )
 from cls_jax.training.rounds import create_enter_round, is_round_boundary
 from cls_jax.training.setup import TrainSetup, TrainState, restore_newest, set_step
+from cls_jax.training.start import Start, compute_start, init_state_with_heads
 from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
 
 PROFILE = "profile"  # The folder of traces.
@@ -112,8 +112,8 @@ def compute_and_store_start(prepared: Prepared) -> tuple[Start | None, dict[str,
     start = compute_start(setup, dataset, spec)
     if start is None:
         return None, {}
-    spread, is_new = start.spread, ~start.is_labeled
-    columns = (start.rows[is_new], spread.labels[is_new], spread.weights[is_new])
+    is_new, inferred = ~start.is_labeled, start.inferred
+    columns = (start.rows[is_new], inferred.labels[is_new], inferred.weights[is_new])
     write_pseudo_labels(workdir, dataset, *columns)
     if start.classifier.network is not None and is_main_process():
         with explain_writing(workdir, "free disk space and rerun the command"):

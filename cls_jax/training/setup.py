@@ -16,7 +16,9 @@ from ml_collections import ConfigDict
 from cls_jax.batch import DatasetSpec, normalize
 from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
+from cls_jax.features.heads import Head
 from cls_jax.methods import Method, get_method
+from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.options import STATES, apply_options
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble, get_network_shapes, init_networks, take_network
@@ -178,6 +180,15 @@ class TrainSetup:
     def normalize(self, images: jax.Array) -> jax.Array:
         """Normalizes uint8 [..., C] with the mean and deviation of the training images."""
         return normalize(images, self.config.data.mean, self.config.data.std)
+
+
+def replace_heads(setup: TrainSetup, params: PyTree, heads: Sequence[Head]) -> PyTree:
+    """A copy of stacked parameters with these heads, on the mesh."""
+    stacked = {name: np.stack([getattr(head, name) for head in heads]) for name in Head._fields}
+    specs = setup.state_specs.params["head"]
+    # With a balanced head, the method's own head starts there, too.
+    names = {"head", METHOD_HEAD} & params.keys()
+    return params | {name: to_global_arrays(stacked, setup.mesh, specs) for name in names}
 
 
 def create_train_setup(

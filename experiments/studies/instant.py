@@ -4,7 +4,7 @@
 
 FOLDER/test/<class>/ is for testing. Without it, each seed draws 300 photographs for testing. For
 each number of labels per class it prints, over the seeds 400 to 411, mean and standard error in
-percent: the accuracies of the probe, of the propagated labels on the unlabeled images, of the
+percent: the accuracies of the probe, of the inferred labels on the unlabeled images, of the
 instant classifier, and of one whose head sees only the last layer, and the weights of graph and
 earlier layers.
 """
@@ -19,7 +19,8 @@ import numpy as np
 from cls_jax.cli.process import prepare_process
 from cls_jax.data.datasets import load_dataset
 from cls_jax.features.extract import FrozenFeatures, extract_features, open_network
-from cls_jax.features.instant import fit_classifier, label_images
+from cls_jax.features.instant import fit_classifier
+from cls_jax.features.labels import label_images
 from experiments.paper import grid
 
 _NUM_TEST = 300
@@ -96,19 +97,19 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     frozen, truth, train, test = photographs
     labels = draw_labels(np.random.default_rng(seed), truth[train], number)
     known, other = (FrozenFeatures(*(part[rows] for part in frozen)) for rows in (train, test))
-    spread = label_images(known, labels, truth.max() + 1)
+    inferred = label_images(known, labels, truth.max() + 1)
     last_only = known._replace(stages=known.stages[:, :0])
-    classifiers = (fit_classifier(None, features, spread) for features in (known, last_only))
+    classifiers = (fit_classifier(None, features, inferred) for features in (known, last_only))
     instant, last = (
         np.mean(c.compute_both(other)[0][0].argmax(1) == truth[test]) for c in classifiers
     )
     return {
-        "linear probe": np.mean(spread.probe.predict(other.pooled) == truth[test]),
-        "propagated labels": np.mean((spread.labels == truth[train])[labels < 0]),
+        "linear probe": np.mean(inferred.probe.predict(other.pooled) == truth[test]),
+        "inferred labels": np.mean((inferred.labels == truth[train])[labels < 0]),
         "instant classifier": instant,
         "the same, head on the last layer": last,
-        "weight of the graph": spread.figures["weight_graph"] / 100,
-        "weight of earlier layers": spread.figures["weight_stages"] / 100,
+        "weight of the graph": inferred.figures["weight_graph"] / 100,
+        "weight of earlier layers": inferred.figures["weight_stages"] / 100,
     }
 
 

@@ -21,7 +21,8 @@ from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.extract import FrozenFeatures
 from cls_jax.features.graph import NUM_NEIGHBORS, build_graph
-from cls_jax.features.instant import INSTANT_C, fit_head, label_images
+from cls_jax.features.heads import INSTANT_C, fit_head
+from cls_jax.features.labels import label_images
 from cls_jax.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.features.propagation import Propagation
 from cls_jax.labeling.answers import Answers
@@ -99,8 +100,8 @@ def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple
 def fit_and_score(pool: Pool, labels: np.ndarray) -> float:
     """Accuracy in percent of the instant classifier with these labels, -1 where there is none."""
     num_classes = int(pool.labels.max()) + 1
-    spread, inputs = label_images(pool.frozen, labels, num_classes), pool.frozen.pooled
-    head = fit_head(inputs, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
+    inferred, inputs = label_images(pool.frozen, labels, num_classes), pool.frozen.pooled
+    head = fit_head(inputs, inferred.labels, num_classes, INSTANT_C, inferred.sample_weights)
     return 100 * float(np.mean(head.predict(pool.test_inputs) == pool.test_labels))
 
 

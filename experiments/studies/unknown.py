@@ -18,7 +18,8 @@ from sklearn.metrics import roc_auc_score
 
 from cls_jax.features.extract import FrozenFeatures
 from cls_jax.features.graph import compute_weight
-from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, label_images
+from cls_jax.features.heads import INSTANT_C, PROBE_C, Head, fit_head
+from cls_jax.features.labels import label_images
 from cls_jax.features.neighbors import normalize_rows
 from cls_jax.inference.unknown import fit_unknown
 from experiments.studies.instant import Photographs, draw_labels, run_study
@@ -45,8 +46,8 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
 
     labeled = np.flatnonzero(labels >= 0)
     probe = fit_head(x[labeled], labels[labeled], _NUM_KNOWN, PROBE_C)
-    spread = label_images(train, labels, _NUM_KNOWN)
-    taught = spread.labels, _NUM_KNOWN, INSTANT_C, spread.sample_weights
+    inferred = label_images(train, labels, _NUM_KNOWN)
+    taught = inferred.labels, _NUM_KNOWN, INSTANT_C, inferred.sample_weights
     instant = fit_head(x, *taught)
     known = FrozenFeatures(*(part[is_known] for part in train))
     alone = label_images(known, labels[is_known], _NUM_KNOWN)

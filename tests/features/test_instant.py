@@ -12,9 +12,10 @@ import cls_jax
 from cls_jax.config import read_config
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
-from cls_jax.features import instant
 from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.instant import fit_head, hold_out_labels, label_images, read_instant
+from cls_jax.features.heads import fit_head
+from cls_jax.features.instant import read_instant
+from cls_jax.features.labels import hold_out_labels, label_images
 from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.inference.export import export_run
 from cls_jax.inference.run import Run
@@ -41,16 +42,16 @@ def _make_features(num_images, num_classes=K, seed=0):
 
 
 @pytest.mark.parametrize("num_classes", [2, K])
-def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_classes):
+def test_inferred_labels_teach_a_better_head_than_one_label_per_class(num_classes):
     features, truth = _make_features(300, num_classes)
     test_features, test_truth = _make_features(300, num_classes, seed=1)
     labels = np.where(np.arange(300) < num_classes, truth, -1)
     center = features.mean(axis=0)
     features, test_features = features - center, test_features - center
-    spread = label_images(_freeze(features), labels, num_classes)
-    np.testing.assert_array_equal(spread.labels[:num_classes], truth[:num_classes])
-    np.testing.assert_array_equal(spread.weights[:num_classes], 1)
-    instant = fit_head(features, spread.labels, num_classes, 0.01, spread.sample_weights)
+    inferred = label_images(_freeze(features), labels, num_classes)
+    np.testing.assert_array_equal(inferred.labels[:num_classes], truth[:num_classes])
+    np.testing.assert_array_equal(inferred.weights[:num_classes], 1)
+    instant = fit_head(features, inferred.labels, num_classes, 0.01, inferred.sample_weights)
     probe = fit_head(features[:num_classes], truth[:num_classes], num_classes, 0.01)
     accuracy, baseline = (np.mean(h.predict(test_features) == test_truth) for h in (instant, probe))
     assert accuracy > max(baseline, 0.85)
@@ -86,9 +87,9 @@ def test_the_depth_that_separates_the_labels_gets_more_weight(is_deep):
     good, noise = good - good.mean(axis=0), rng.standard_normal(good.shape)
     features = _freeze(noise, good) if is_deep else _freeze(good, noise)
     labels = np.where(np.arange(300) < 60, truth, -1)
-    spread = label_images(features, labels, K)
-    assert np.mean(spread.labels == truth) > 0.9
-    assert (spread.figures["weight_stages"] > 40) == is_deep  # 29 before any label.
+    inferred = label_images(features, labels, K)
+    assert np.mean(inferred.labels == truth) > 0.9
+    assert (inferred.figures["weight_stages"] > 40) == is_deep  # 29 before any label.
     # Without a class with two labels, earlier layers get no weight.
     alone = label_images(features, np.where(np.arange(300) < K, truth, -1), K)
     assert alone.figures["weight_stages"] == 0
@@ -99,9 +100,9 @@ def test_a_wrong_graph_gets_no_weight():
     features -= features.mean(axis=0)
     wrong = np.random.default_rng(3).standard_normal(features.shape)
     labels = np.where(np.arange(300) < 60, truth, -1)
-    spread = label_images(FrozenFeatures(features, wrong, wrong[:, :0]), labels, K)
-    assert spread.figures["weight_graph"] < 20
-    assert np.mean(spread.labels == truth) > 0.9
+    inferred = label_images(FrozenFeatures(features, wrong, wrong[:, :0]), labels, K)
+    assert inferred.figures["weight_graph"] < 20
+    assert np.mean(inferred.labels == truth) > 0.9
 
 
 @pytest.mark.parametrize(
@@ -114,14 +115,14 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
     labels_B[: len(labels)] = labels
     for most in (1_000, 3):
         for name in ("_MAX_HELD_OUT", "_MAX_PROBED"):
-            monkeypatch.setattr(instant, name, most)
+            monkeypatch.setattr(f"cls_jax.features.labels.{name}", most)
         q_BK = hold_out_labels(_freeze(features, features[:, :5]), labels_B, K)
         np.testing.assert_allclose(q_BK.sum(axis=1), 1, rtol=1e-5)
-        spread = label_images(_freeze(features, features[:, :5]), labels_B, K)
-        np.testing.assert_allclose(spread.probabilities.sum(axis=1), 1, rtol=1e-5)
+        inferred = label_images(_freeze(features, features[:, :5]), labels_B, K)
+        np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)
         labeled = labels_B >= 0
-        np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
-        sentence = describe_labelers({f"labels_{k}": v for k, v in spread.figures.items()})
+        np.testing.assert_array_equal(inferred.labels[labeled], labels_B[labeled])
+        sentence = describe_labelers({f"labels_{k}": v for k, v in inferred.figures.items()})
         is_short = np.bincount(labels_B[labeled], minlength=K).min() < 2
         assert ("fewer than two different" in sentence) == is_short
 

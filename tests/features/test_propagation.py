@@ -5,8 +5,8 @@ import pytest
 
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.graph import build_graph, propagate_labels
+from cls_jax.features.labels import take_log, weigh_labelers
 from cls_jax.features.propagation import Propagation, find_confident, find_doubtful
-from cls_jax.features.stacking import take_log, weigh_labelers
 from tests.labeling.sessions import create_features
 
 KINDS = np.arange(120) % 3

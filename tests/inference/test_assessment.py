@@ -17,7 +17,7 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.instant import hold_out_labels
+from cls_jax.features.labels import hold_out_labels
 from cls_jax.inference import scores, unknown
 from cls_jax.inference import suspects as suspects_lib
 from cls_jax.inference.calibration import (

@@ -8,14 +8,14 @@ from sklearn.preprocessing import StandardScaler
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sampling import StreamSpec
-from cls_jax.features.instant import Head
+from cls_jax.features.heads import Head, fit_heads
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.training import final_heads, instant
+from cls_jax.training import final_heads
+from cls_jax.training.evaluate import compute_trained_features
 from cls_jax.training.final_heads import fit_final_heads
-from cls_jax.training.instant import compute_start, init_state_with_heads
 from cls_jax.training.prepare import create_setup
-from cls_jax.training.probe import compute_trained_features, fit_heads, replace_heads
-from cls_jax.training.setup import create_train_setup
+from cls_jax.training.setup import create_train_setup, replace_heads
+from cls_jax.training.start import compute_start, init_state_with_heads
 from tests.conftest import create_tiny_config
 
 
@@ -64,7 +64,7 @@ def test_networks_divide_the_features_among_them():
 
 @pytest.mark.parametrize(("mesh", "heads"), [((1, 1), {"head"}), ((2, 1), {"head", METHOD_HEAD})])
 def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run, monkeypatch):
-    monkeypatch.setattr(instant, "arrays_from_main_process", shift)
+    monkeypatch.setattr("cls_jax.training.start.arrays_from_main_process", shift)
     config = create_tiny_config(model__init=str(trained_run), model__init_head="probe")
     config.method.balanced_head = METHOD_HEAD in heads
     config.mesh.network, config.mesh.data = mesh
@@ -97,7 +97,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
     setup, spec = create_setup(config, dataset, labeled, used)
     start = compute_start(setup, dataset, spec)
     state = init_state_with_heads(setup, dataset, spec, start)
-    unlabeled, labels = (part[~start.is_labeled] for part in (start.rows, start.spread.labels))
+    unlabeled, labels = (part[~start.is_labeled] for part in (start.rows, start.inferred.labels))
     np.testing.assert_array_equal(unlabeled, np.setdiff1d(used, labeled))
     assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8
     targets = jax.device_get(state.method_state["graph"])
@@ -143,8 +143,8 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     forced = jax.tree.map(np.zeros_like, head) | {"bias": sure}
     heads = [Head(*pair) for pair in zip(forced["kernel"], forced["bias"], strict=True)]
     state = state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
-    unsure = start.spread._replace(probabilities=np.full_like(start.spread.probabilities, 0.1))
+    unsure = start.inferred._replace(probabilities=np.full_like(start.inferred.probabilities, 0.1))
     for weight_graph in (0, 100):  # A graph overrules them where graphs were right before.
-        spread = unsure._replace(figures={"weight_graph": weight_graph})
-        fit_final_heads(setup, state, dataset, start._replace(spread=spread), record)
+        inferred = unsure._replace(figures={"weight_graph": weight_graph})
+        fit_final_heads(setup, state, dataset, start._replace(inferred=inferred), record)
         assert ((recorded[-1][1] == 3).mean() > 0.5) == (weight_graph == 0)

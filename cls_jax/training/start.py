@@ -1,14 +1,15 @@
-"""The start of a run: its instant classifier, and heads fitted to the same labels.
+"""The start of a run: its instant classifier, and the first heads of its networks.
 
 `compute_start` runs once per run. A run without steps ends there. In others,
-`init_state_with_heads` fits the networks' heads to the same labels, which may stay a term of the
-loss (`method.graph`).
+`init_state_with_heads` fits the networks' heads to the same inferred labels, which may stay a term
+of the loss (`method.graph`), or to the given labels.
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
 
 import pathlib
 import zlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -26,24 +27,21 @@ from cls_jax.features.extract import (
     extract_features,
     extract_from_arrays,
 )
-from cls_jax.features.instant import (
-    INSTANT_C,
-    Head,
-    InstantClassifier,
-    PropagatedLabels,
-    fit_classifier,
-    label_images,
-)
+from cls_jax.features.heads import INSTANT_C, PROBE_C, fit_heads
+from cls_jax.features.instant import InstantClassifier, fit_classifier
+from cls_jax.features.labels import InferredLabels, label_images
 from cls_jax.methods.losses import PseudoLabels, draw_least_probable
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.parallel.mesh import to_global_arrays
-from cls_jax.training import probe
-from cls_jax.training.evaluate import Accuracies, compute_accuracies
-from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
+from cls_jax.training.evaluate import Accuracies, compute_accuracies, compute_trained_features
+from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings, replace_heads
 
 # Unlabeled images to which heads are fitted before training. Their features, at the run's
 # resolution, are used for nothing else, and more images do not improve the heads.
 _MAX_UNLABELED = 1_000
+
+# Takes indices of training images int [m], their pseudo-labels int [m] and weights float [m].
+RecordLabels = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
 
 
 class Start(NamedTuple):
@@ -51,10 +49,10 @@ class Start(NamedTuple):
 
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].
-    spread: PropagatedLabels
+    inferred: InferredLabels
     classifier: InstantClassifier
     # In percent: "test/accuracy_probe", "test/accuracy_instant" and so on, and
-    # `PropagatedLabels.figures` as "labels/…".
+    # `InferredLabels.figures` as "labels/…".
     accuracies: Accuracies
 
 
@@ -82,10 +80,10 @@ def compute_start(
     held_out = {part: labels for part, _, labels in dataset.held_out if len(labels)}
     is_labeled = np.isin(rows, spec.labeled_indices)
     labels = np.where(is_labeled, dataset.train_labels[rows], -1)
-    spread = label_images(train, labels, setup.dataset_spec.num_classes)
-    classifier = fit_classifier(network, train, spread)
-    probe_only = InstantClassifier(network, spread.probe)
-    accuracies = {f"labels/{name}": value for name, value in spread.figures.items()}
+    inferred = label_images(train, labels, setup.dataset_spec.num_classes)
+    classifier = fit_classifier(network, train, inferred)
+    probe_only = InstantClassifier(network, inferred.probe)
+    accuracies = {f"labels/{name}": value for name, value in inferred.figures.items()}
     for part, labels in held_out.items():
         features = compute_frozen(dataset, config.data.data_dir, network, part)
         for name, fitted in (("probe", probe_only), ("instant", classifier)):
@@ -95,7 +93,7 @@ def compute_start(
                 accuracies |= figures
     if not has_steps and init_head == "probe":
         classifier = probe_only
-    return Start(rows, is_labeled, spread, classifier, accuracies)
+    return Start(rows, is_labeled, inferred, classifier, accuracies)
 
 
 def init_state_with_heads(
@@ -103,66 +101,65 @@ def init_state_with_heads(
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
+    Heads are fitted to given labels ("probe") and features of the run's networks, or to inferred
+    labels ("graph"), see `_choose_inferred`. A randomly initialized head would backpropagate its
+    errors into the pretrained layers, and its pseudo-labels are wrong. So fine-tuning starts from a
+    fitted one (LP-FT: Kumar et al., ICLR 2022).
+
     Raises a UserError if the pretrained weights cannot be read or do not fit.
     """
-    state, seed = setup.init_state(round_index), (setup.config.seed, round_index)
-    if start is not None and setup.config.method.get("graph"):
+    config, state = setup.config, setup.init_state(round_index)
+    if start is not None and config.method.get("graph"):
         state = state.replace(
             method_state=state.method_state | {"graph": _create_graph_labels(setup, start)}
         )
-    if setup.config.model.init_head == "random":
+    if config.model.init_head == "random":
         return state
-    if setup.config.model.init_head == "graph":
-        assert start is not None, "heads fitted to propagated labels need a start"
-        heads = fit_instant_heads(setup, dataset, start, seed)
+    if config.model.init_head == "graph":
+        assert start is not None, "heads fitted to inferred labels need a start"
+        inverse_penalty = INSTANT_C
+        features_NBC, labels, weights = _choose_inferred(setup, dataset, start)
     else:
-        labels = dataset.train_labels[spec.labeled_indices]
-        features_NBC = probe.compute_trained_features(
-            setup, state, dataset.train_images, spec.labeled_indices
-        )
-        heads = probe.fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
+        labeled, inverse_penalty, weights = spec.labeled_indices, PROBE_C, None
+        labels = dataset.train_labels[labeled]
+        features_NBC = compute_trained_features(setup, state, dataset.train_images, labeled)
+    num_classes, seed = setup.dataset_spec.num_classes, (config.seed, round_index)
+    heads = fit_heads(features_NBC, labels, num_classes, seed, inverse_penalty, weights)
     # Other numbers of threads round differently.
     heads = arrays_from_main_process(heads)
     return state.replace(
-        params=probe.replace_heads(setup, state.params, heads),
-        ema_params=probe.replace_heads(setup, state.ema_params, heads),
+        params=replace_heads(setup, state.params, heads),
+        ema_params=replace_heads(setup, state.ema_params, heads),
     )
 
 
-def fit_instant_heads(
-    setup: TrainSetup, dataset: Dataset, start: Start, seed: tuple[int, ...]
-) -> list[Head]:
-    """A head for every network, fitted to propagated labels.
+def _choose_inferred(
+    setup: TrainSetup, dataset: Dataset, start: Start
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features [N, B, C] for the first heads, with inferred labels and their weights [B].
 
-    Labels come from features at the network's own resolution, which it was pretrained for. The
-    heads are fitted to features at the run's resolution, which they see in training. If the two
-    differ, only the labeled and at most 1,000 other images are used. On photographs, a head on half
-    of the features is as good as one on all.
+    Labels come from features at the network's own resolution, which it was pretrained for. These
+    features are at the run's resolution, which the heads see in training. If the two differ, only
+    the labeled and at most 1,000 other images are used. On photographs, a head on half of the
+    features is as good as one on all.
     """
     config, network = setup.config, open_frozen_network(setup)
-    image_size, num_networks = config.data.image_size, setup.method.num_networks
-    chosen = np.arange(len(start.rows))
+    image_size, chosen = config.data.image_size, np.arange(len(start.rows))
     if network.image_size != image_size:
         others = take_rows(chosen[~start.is_labeled], _MAX_UNLABELED)
         chosen = np.sort(np.concatenate([chosen[start.is_labeled], others]))
     network, rows = network._replace(image_size=image_size), start.rows[chosen]
     features = compute_frozen(dataset, config.data.data_dir, network, "train", rows).pooled
-    return probe.fit_heads(
-        np.broadcast_to(features, (num_networks, *features.shape)),
-        start.spread.labels[chosen],
-        setup.dataset_spec.num_classes,
-        seed,
-        INSTANT_C,
-        start.spread.sample_weights[chosen],
-    )
+    features = np.broadcast_to(features, (setup.method.num_networks, *features.shape))
+    return features, start.inferred.labels[chosen], start.inferred.sample_weights[chosen]
 
 
 def _create_graph_labels(setup: TrainSetup, start: Start) -> PseudoLabels:
     """The targets of `method.graph` for every training image, on the mesh. Mean weight 1."""
-    spread, p = start.spread, start.spread.probabilities
-    weights = spread.weights / max(spread.weights.mean(), 1e-12)
+    inferred, p = start.inferred, start.inferred.probabilities
+    weights = inferred.weights / max(inferred.weights.mean(), 1e-12)
     complementary = draw_least_probable(p, (setup.config.seed, zlib.crc32(b"complementary")))
-    columns = PseudoLabels(*map(jnp.asarray, (spread.labels, complementary, weights, p.max(1))))
+    columns = PseudoLabels(*map(jnp.asarray, (inferred.labels, complementary, weights, p.max(1))))
 
     def fill(column: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
         """A table [N, images], with zeros for unused images."""
