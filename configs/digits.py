@@ -1,4 +1,4 @@
-"""scikit-learn's digits: 1,797 real 8x8 scans that need no download. Trains in two minutes.
+"""scikit-learn's digits: 1,797 real 8x8 scans that need no download. Trains in about a minute.
 
 Everything is small enough for two CPU cores. Values that are not the paper's follow from the size
 of the images or the length of the run.

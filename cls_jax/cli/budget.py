@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config import validate_config
-from cls_jax.config.from_folder import Plan, fit_to_folder
+from cls_jax.config.from_folder import RULES, Plan, fit_to_folder
 from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
@@ -77,6 +77,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
         minutes, most = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES, _MAX_DEFAULT_STEPS
 
     def fit_rest(*chosen: str) -> None:
+        # Again, because the rules for decays, intervals and so on read what was chosen here.
         fit_to_folder(given._replace(set_by_user={*given.set_by_user, *chosen}))
 
     sizes = [config.data.image_size]
@@ -108,9 +109,9 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
         left[size] = total - spent - rest - num_evaluations[size] * evaluation
     fitting = [size for size in sizes if left[size] >= enough * size**2 * config.batch_size]
     config.data.image_size = size = max(fitting, default=min(sizes))
-    fit_rest("data.image_size")  # With the batch that then fits into memory.
     batch_size = config.batch_size
     if "batch_size" not in given.set_by_user:
+        batch_size = RULES["batch_size"](given)  # What then fits into memory.
         smallest = max(2 * _MIN_BATCH_SIZE, 2 * config.accumulate_steps)
         while batch_size >= smallest and left[size] < enough * size**2 * batch_size:
             # One of the parts that the batch is accumulated from has half as many, rounded down.

@@ -106,7 +106,7 @@ class Method:
     # Whether to add a group of mixed images, `Batch.mix`.
     wants_cutmix: Callable[[Hyperparameters], bool] = lambda hparams: False
     # Replaces `loss` in a method that needs predictions before it can form its groups. Same
-    # arguments and results as `compute_loss`.
+    # arguments and results as `forward_and_loss`.
     drive: Callable[[PyTree, PyTree, Batch, Context], tuple[LossOutput, PyTree]] | None = None
     # Every network's initial `method_state`. Tables have a row per training image.
     create_state: Callable[[Hyperparameters, DatasetSpec], PyTree] = lambda hparams, spec: ()
@@ -117,7 +117,7 @@ class Method:
     # rows of the method's state for the next round. See `cls_jax.training.rounds`.
     select_labels: Callable[..., PyTree] | None = None
 
-    def compute_loss(
+    def forward_and_loss(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
     ) -> tuple[LossOutput, PyTree]:
         """Runs the networks and computes their losses. A pure function.

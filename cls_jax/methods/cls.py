@@ -7,7 +7,7 @@ views (self-labeling) and, with two networks, for the other network's (co-labeli
 
 with L_P, L_N the cross-entropies to b's own pseudo and complementary labels (Eq. 7, 8), and L_P',
 L_N' those to the other's. Means run over all unlabeled images, masked ones too (Eq. 13-15). Options
-such as `graph` are added around this loss, by `cls_jax.methods.options.apply_options`.
+such as `method.graph` wrap `compute_loss` and add their terms, see `cls_jax.methods.options`.
 """
 
 import functools
@@ -52,7 +52,6 @@ def compute_loss(
         self_weight = (labels.confidence >= hparams["threshold"]).astype(jnp.float32)
     loss_self = compute_labeling_loss(logits_strong, labels, self_weight, negative)
     terms = {"self": (hparams["lambda_self"], loss_self)}
-    monitors = {"monitors/mask_ratio": jnp.mean(self_weight > 0, axis=-1)}
 
     if exchange:
         peer_labels, peer_weight, monitors = exchange_labels(
@@ -60,6 +59,8 @@ def compute_loss(
         )
         loss_co = compute_labeling_loss(logits_strong, peer_labels, peer_weight, negative)
         terms["co"] = (hparams["lambda_co"], loss_co)
+    else:
+        monitors = {"monitors/mask_ratio": jnp.mean(self_weight > 0, axis=-1)}
     monitors["monitors/confidence_weight"] = jnp.mean(labels.weight, axis=-1)
     return add_up(loss_supervised, terms, monitors, labels.pseudo)
 

@@ -89,8 +89,9 @@ def take_step(
             context = context._replace(key=jax.random.fold_in(context.key, index))
         x, u = setup.normalize(raw_part.x), setup.normalize(raw_part.u)
         batch = Batch(x, raw_part.y, u, raw_part.u_index)
-        params = {**params, **frozen}
-        output, batch_stats = setup.method.compute_loss(params, state.batch_stats, batch, context)
+        output, batch_stats = setup.method.forward_and_loss(
+            {**params, **frozen}, state.batch_stats, batch, context
+        )
         after = state.replace(batch_stats=batch_stats, method_state=output.method_state)
         # A sum: networks share no parameters, so each gets the gradient of its own loss. A mean
         # would divide the learning rate by their number. The pmean makes the loss the mean over

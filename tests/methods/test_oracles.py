@@ -239,7 +239,7 @@ def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: In
         patch.setattr(jax.random, "permutation", lambda key, n: inputs.order)
         patch.setattr(CenteringEnsemble, "draw_uniform", lambda self, key, n: inputs.draws[:n])
         patch.setattr(cutmix, "sample_boxes", lambda *_: boxes)
-        output, stats = apply_options(METHODS[name], hparams, K).compute_loss(
+        output, stats = apply_options(METHODS[name], hparams, K).forward_and_loss(
             params, inputs.stats, batch, context
         )
     return output.losses, (output, stats)
