@@ -74,7 +74,8 @@ def prepare_solver(
             np.subtract(direction, product, out=product)
             curvature = _multiply(direction, product)
             step = np.divide(squared, curvature, out=np.zeros_like(squared), where=is_active)
-            solution += step * direction
+            np.multiply(direction, step, out=deflated)  # It is not needed anymore.
+            solution += deflated
             product *= step
             residual -= product
             earlier = squared

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from cls_jax.features.deflation import prepare_solver
 from cls_jax.features.neighbors import find_neighbors
@@ -111,7 +112,11 @@ def propagate_labels(
     if has_many_devices():
         probabilities = spread_on_devices(graph, labels_B, num_classes, ALPHA, _TOLERANCE)
     else:
-        with concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
+        # With BLAS threads inside of these threads, each would wait for the others' cores.
+        with (
+            threadpool_limits(1, "blas"),
+            concurrent.futures.ThreadPoolExecutor(num_threads) as executor,
+        ):
             list(executor.map(spread, range(0, num_classes, at_once)))
     is_reached = np.asarray(probabilities.any(axis=1))
     sharpen(probabilities)
