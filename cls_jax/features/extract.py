@@ -66,6 +66,11 @@ class FrozenNetwork(NamedTuple):
     decoding: DecodeOptions = CENTER_CROP
     channels: int = 3  # 1 or 3.
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """The shape (H, W, C) of its images."""
+        return self.image_size, self.image_size, self.channels
+
 
 def open_network() -> FrozenNetwork:
     """`PRETRAINED` at its own resolution. Raises a UserError if the weights cannot be read."""
@@ -130,8 +135,7 @@ def _extract_own(
         batches = _cut_batches(paths, digests, images, todo, batch_size)
     else:
         missing = [paths[i] for i in todo]
-        shape = (network.image_size, network.image_size, network.channels)
-        batches = read_ahead(missing, shape, batch_size, network.decoding, is_known)
+        batches = read_ahead(missing, network.image_shape, batch_size, network.decoding, is_known)
     with contextlib.closing(batches), _report(on_progress, len(todo)) as report:
         for start, batch in zip(range(0, len(todo), batch_size), batches, strict=True):
             part = todo[start : start + batch_size]
@@ -240,7 +244,6 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
     It uses all local devices. Returns it with R and the largest n, a batch.
     """
     model, variables = create_network(network)
-    image_shape = (network.image_size, network.image_size, network.channels)
     devices = jax.local_devices()
     mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
     on_all, by_image = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
@@ -252,14 +255,14 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
     forward = functools.partial(_forward, model, mean, std, variables)
 
     def compute(images: np.ndarray) -> np.ndarray:
-        padded = np.zeros((batch_size, *image_shape), np.uint8)
+        padded = np.zeros((batch_size, *network.image_shape), np.uint8)
         padded[: len(images)] = images
         features = np.asarray(forward(jax.device_put(padded, by_image)))
         return _pack(features[: len(images)], num_pooled)
 
     num_pooled = len(variables["params"]["head"]["kernel"])
-    shape = jax.eval_shape(forward, jax.ShapeDtypeStruct((1, *image_shape), jnp.uint8)).shape
-    return compute, 1 + shape[1], batch_size
+    image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.uint8)
+    return compute, 1 + jax.eval_shape(forward, image).shape[1], batch_size
 
 
 def create_network(
@@ -268,8 +271,7 @@ def create_network(
     """An architecture and its variables, with a head of zeros, or a UserError if they differ."""
     entry, settings = MODELS[network.name], dict(network.settings)
     model = entry.create(num_classes=num_classes, has_stage_head=has_stage_head, **settings)
-    shape = (1, network.image_size, network.image_size, network.channels)
-    image = jax.ShapeDtypeStruct(shape, jnp.float32)
+    image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.float32)
     variables = jax.eval_shape(model.init, jax.random.key(0), image)
     heads = {name: variables["params"][name] for name in model.head_names}
     try:

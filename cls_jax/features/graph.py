@@ -9,7 +9,7 @@ Shape suffixes: N networks, B images, C features, K classes.
 
 import concurrent.futures
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from scipy import sparse
@@ -30,7 +30,6 @@ _EXPONENT = 3  # Of the similarity, as in Iscen et al.
 # With it, the mean confidence (73%, 75% and 76% with 1, 5 and 10 labels per class) is close to the
 # accuracy above.
 _SHARPNESS = 10
-_SINKHORN_ITERATIONS = 30
 
 _MAX_ITERATIONS, _TOLERANCE = 1000, 1e-8
 # Classes per thread, and threads: together they bound memory.
@@ -40,7 +39,6 @@ _CLASSES_AT_ONCE, _MAX_THREADS = 16, 4
 # gradients in float64. The most probable classes are the same, and probabilities differ by at most
 # 2.5e-5.
 _MANY_CLASSES, _MANY_TOLERANCE = 100, 1e-6
-_ROWS_AT_ONCE = 4096  # In double precision.
 
 
 def build_graph(features_BC: np.ndarray, num_neighbors: int = NUM_NEIGHBORS) -> sparse.csr_matrix:
@@ -73,32 +71,23 @@ def join_features(features_NBC: np.ndarray) -> np.ndarray:
 
 
 def propagate_labels(
-    graph: sparse.csr_matrix,
-    labels_B: np.ndarray,
-    num_classes: int,
-    class_frequencies: Sequence[float] | np.ndarray | None = None,
+    graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int
 ) -> np.ndarray:
     """Spreads labels along a graph S: solves (I - alpha S) F = Y, with Y the one-hot labels.
 
     S [B, B] is from `build_graph`, labels are int [B] below K, -1 for images without one. The
     columns of F are scaled to equal sums, its entries raised to the tenth power, and its rows
-    scaled to 1. With known frequencies of the K classes, in any unit, each above 0, Sinkhorn's
-    algorithm then scales columns and rows alternately until each class has its share of the images.
-    Returns probabilities, float32 [B, K]. Labeled images keep their label with probability 1. An
-    image that no label reaches has the class frequencies themselves, and a class without a label
-    has probability 0 in the others. From 100 classes on, the system is solved in float32.
+    scaled to 1. Returns probabilities, float32 [B, K]. Labeled images keep their label with
+    probability 1. An image that no label reaches has uniform probabilities, and a class without a
+    label has probability 0 in the others. From 100 classes on, the system is solved in float32.
     """
-    is_known = class_frequencies is not None
-    frequencies = np.asarray(class_frequencies if is_known else np.ones(num_classes), float)
     labeled = np.flatnonzero(labels_B >= 0)
     probabilities = np.zeros((len(labels_B), num_classes), np.float32)
 
     def spread(first: int) -> None:
         """Fills the columns of a few classes."""
         classes = np.arange(first, min(first + at_once, num_classes))
-        one_hot = np.zeros((len(labels_B), len(classes)))
-        one_hot[labeled] = labels_B[labeled, None] == classes
-        scores = solve_columns(one_hot)
+        scores = solve_columns((labels_B[:, None] == classes).astype(float))
         sums = scores.sum(axis=0)
         probabilities[:, classes] = scores / np.where(sums > 0, sums, 1)
 
@@ -108,23 +97,20 @@ def propagate_labels(
         potential = solve(graph, np.ones((len(labels_B), 1)), tolerance=1e-3)[:, 0]
         solve_columns = prepare_solver(graph, potential, ALPHA, _MANY_TOLERANCE)
         at_once *= 4  # Of float32, and the small dense system takes as long for more of them.
-    num_threads = min(_MAX_THREADS, available_cpus())
     if has_many_devices():
         probabilities = spread_on_devices(graph, labels_B, num_classes, ALPHA, _TOLERANCE)
     else:
         # With BLAS threads inside of these threads, each would wait for the others' cores.
         with (
             threadpool_limits(1, "blas"),
-            concurrent.futures.ThreadPoolExecutor(num_threads) as executor,
+            concurrent.futures.ThreadPoolExecutor(min(_MAX_THREADS, available_cpus())) as executor,
         ):
             list(executor.map(spread, range(0, num_classes, at_once)))
     is_reached = np.asarray(probabilities.any(axis=1))
     sharpen(probabilities)
-    if is_known and is_reached.any():
-        probabilities *= _balance(probabilities, is_reached, frequencies)
     sums = probabilities.sum(axis=1, keepdims=True)
     np.divide(probabilities, sums, out=probabilities, where=is_reached[:, None])
-    probabilities[~is_reached] = frequencies / frequencies.sum()
+    probabilities[~is_reached] = 1 / num_classes
     probabilities[labeled] = 0
     probabilities[labeled, labels_B[labeled]] = 1
     return probabilities
@@ -139,27 +125,6 @@ def sharpen(scores_BK: np.ndarray) -> None:
     largest = scores_BK.max(axis=1, keepdims=True, initial=0)
     np.divide(scores_BK, largest, out=scores_BK, where=largest > 0)
     np.power(scores_BK, _SHARPNESS, out=scores_BK)
-
-
-def _balance(
-    scores_BK: np.ndarray, is_reached_B: np.ndarray, frequencies_K: np.ndarray
-) -> np.ndarray:
-    """Sinkhorn's factors of the classes, float64 [K], for the rows that are not all 0.
-
-    In unconnected parts there may be none. Then the number of iterations bounds them.
-    """
-    factors_K = np.ones_like(frequencies_K)
-    starts = range(0, len(scores_BK), _ROWS_AT_ONCE)
-    for _ in range(_SINKHORN_ITERATIONS):
-        columns = np.zeros_like(factors_K)
-        for rows in (slice(start, start + _ROWS_AT_ONCE) for start in starts):
-            reached = scores_BK[rows][is_reached_B[rows]].astype(np.float64)
-            columns += factors_K * ((1 / (reached @ factors_K)) @ reached)
-        factors_K *= np.divide(
-            frequencies_K, columns, out=np.zeros_like(columns), where=columns > 0
-        )
-        factors_K /= factors_K.max()
-    return factors_K
 
 
 def solve(

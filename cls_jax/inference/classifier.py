@@ -37,8 +37,7 @@ from cls_jax.parallel.mesh import (
 )
 from cls_jax.runs.folder import (
     CONFIG,
-    INSTANT,
-    INSTANT_SUFFIX,
+    INSTANT_FILE,
     find_assessments,
     find_predictor,
     find_trained,
@@ -276,7 +275,7 @@ def load(
 
 
 def _open_instant(workdir: pathlib.Path) -> Classifier:
-    instant = read_instant((workdir / INSTANT).with_suffix(INSTANT_SUFFIX))
+    instant = read_instant(workdir / INSTANT_FILE)
     network, (class_names, _) = instant.network, read_dataset_description(workdir)
     assert network is not None, "read from a file"
     if instant.head.kernel.shape[1] != len(class_names):
@@ -291,5 +290,5 @@ def _open_instant(workdir: pathlib.Path) -> Classifier:
     ensemble = Ensemble(model, matmul_precision=config.model.matmul_precision)
     stacked = jax.tree.map(lambda leaf: leaf[None], {"batch_stats": {}, **variables})
     networks = to_global_arrays(stacked, mesh, jax.tree.map(lambda _: P(NETWORK_AXIS), stacked))
-    shape = (network.image_size, network.image_size, network.channels)
+    shape = network.image_shape
     return Classifier(config, ensemble, mesh, networks, shape, class_names, 0, instant)

@@ -17,7 +17,7 @@ from cls_jax.features.extract import FrozenFeatures, FrozenNetwork
 from cls_jax.features.instant import read_instant
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.prediction import Prediction
-from cls_jax.runs.folder import INSTANT, INSTANT_SUFFIX, find_trained, read_result
+from cls_jax.runs.folder import INSTANT_FILE, find_trained, read_result
 from cls_jax.training.prepare import restore_run
 from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.start import compute_frozen
@@ -84,7 +84,7 @@ class Run:
 
     @functools.cached_property
     def _frozen(self) -> FrozenNetwork | None:
-        path = (self.workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
+        path = self.workdir / INSTANT_FILE
         return read_instant(path).network if path.exists() else None
 
     @functools.cached_property

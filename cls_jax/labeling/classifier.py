@@ -171,8 +171,7 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
 def read_photograph(file: BinaryIO) -> FrozenFeatures:
     """Features of a photograph. Raises an ImageError, or a UserError for unreadable weights."""
     network = _get_network()
-    shape = (network.image_size, network.image_size, network.channels)
-    image = decode_image(file, shape, network.decoding)
+    image = decode_image(file, network.image_shape, network.decoding)
     return extract_from_arrays(image[None], network, lambda *_: None)
 
 

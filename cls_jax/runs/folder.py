@@ -50,7 +50,7 @@ _FIGURES = ("test_", "validation_", "labels_", "answer_gain")  # Prefixes of the
 # A run's instant classifier is the file RUN/instant.npz, opened as RUN/instant. In older runs, this
 # is a folder with a run without steps.
 INSTANT = "instant"
-INSTANT_SUFFIX = ".npz"
+INSTANT_FILE = f"{INSTANT}.npz"
 # Files that a folder may contain before it becomes a run's: a label budget, the instant classifier,
 # and leftovers of a process that died before it wrote config.json, the first file of a run.
 _BEFORE_A_RUN = {LOCK, LABELED_INDICES, INSTANT}
@@ -407,7 +407,7 @@ def find_assessments(workdir: pathlib.Path, predictor: pathlib.Path | None) -> p
 
 def is_instant(path: pathlib.Path) -> bool:
     """Whether the path names a run's instant classifier."""
-    return path.name == INSTANT and path.with_suffix(INSTANT_SUFFIX).exists()
+    return path.name == INSTANT and path.with_name(INSTANT_FILE).exists()
 
 
 def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:

@@ -31,8 +31,7 @@ from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import (
-    INSTANT,
-    INSTANT_SUFFIX,
+    INSTANT_FILE,
     check_run_folder,
     describe_finished,
     read_result,
@@ -117,7 +116,7 @@ def compute_and_store_start(prepared: Prepared) -> tuple[Start | None, dict[str,
     write_pseudo_labels(workdir, dataset, *columns)
     if start.classifier.network is not None and is_main_process():
         with explain_writing(workdir, "free disk space and rerun the command"):
-            start.classifier.write((workdir / INSTANT).with_suffix(INSTANT_SUFFIX))
+            start.classifier.write(workdir / INSTANT_FILE)
     return start, start.accuracies
 
 
@@ -277,7 +276,7 @@ class _Session:
 
     def _get_start(self) -> Start | None:
         """The run's start, which a resumed run computes again with the network in its folder."""
-        path = (self._workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
+        path = self._workdir / INSTANT_FILE
         if self._start is None:
             network = read_instant(path).network if path.exists() else None
             self._start = compute_start(self._setup, self._dataset, self._spec, network)

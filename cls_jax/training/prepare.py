@@ -30,7 +30,7 @@ from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,
     DATASET,
-    INSTANT_SUFFIX,
+    INSTANT_FILE,
     RESULT,
     check_dataset,
     check_run_folder,
@@ -150,7 +150,7 @@ def read_weights(config: ConfigDict) -> Weights:
     path = pathlib.Path(config.model.init).expanduser()
     is_run = (path / CONFIG).exists()
     if is_instant(instant := find_trained(path) if is_run else path):
-        network = read_instant(instant.with_suffix(INSTANT_SUFFIX)).network
+        network = read_instant(instant.with_name(INSTANT_FILE)).network
         assert network is not None, "read from a file"
         return network.weights
     if is_run:

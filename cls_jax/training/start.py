@@ -208,7 +208,6 @@ def compute_frozen(
         return FrozenFeatures(pixels, pixels, pixels[:, :0])
     if files:
         root = pathlib.Path(data_dir).expanduser()
-        shape = (network.image_size, network.image_size, network.channels)
-        decoded = images if dataset.image_shape == shape else None
+        decoded = images if dataset.image_shape == network.image_shape else None
         return extract_features([root / file for file in files], network, images=decoded)
     return extract_from_arrays(images, network)

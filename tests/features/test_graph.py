@@ -39,16 +39,12 @@ def _dense_graph(features: np.ndarray, num_neighbors: int) -> np.ndarray:
     return weights / np.sqrt(np.outer(degree, degree))
 
 
-def _dense_propagation(graph, labels, frequencies) -> np.ndarray:
+def _dense_propagation(graph, labels) -> np.ndarray:
     one_hot = (labels[:, None] == np.arange(K)).astype(float)
     scores = np.linalg.solve(np.eye(len(labels)) - ALPHA * graph, one_hot)
     is_reached = scores.max(axis=1) > 1e-12
     p = (scores[is_reached] / np.maximum(scores.sum(axis=0), 1e-12)) ** 10
-    shares = np.ones(K) if frequencies is None else np.array(frequencies, float)
-    for _ in range(0 if frequencies is None else 30):
-        found = (p / p.sum(axis=1, keepdims=True)).mean(axis=0)
-        p = p * np.divide(shares, found, out=np.zeros(K), where=found > 0)
-    probabilities = np.tile(shares / shares.sum(), (len(labels), 1))
+    probabilities = np.full((len(labels), K), 1 / K)
     probabilities[is_reached] = p / p.sum(axis=1, keepdims=True)
     probabilities[labels >= 0] = one_hot[labels >= 0]
     return probabilities
@@ -64,19 +60,18 @@ PART_LABELS = np.full(120, -1)
 PART_LABELS[[0, 40, 41]] = [1, 0, 1]
 
 
-@pytest.mark.parametrize("frequencies", [None, [6, 3, 1]])
 @pytest.mark.parametrize(
     ("features", "labels"),
     [(CLUSTERS, _label(TRUTH, [0, 1, 2])), (PARTS, PART_LABELS)],
     ids=["clusters", "unconnected parts"],
 )
-def test_graph_and_probabilities_agree_with_dense_linear_algebra(features, labels, frequencies):
+def test_graph_and_probabilities_agree_with_dense_linear_algebra(features, labels):
     graph, dense = build_graph(features, 6), _dense_graph(features, 6)
     np.testing.assert_allclose(graph.toarray(), dense, atol=1e-5)
-    actual = propagate_labels(graph, labels, K, frequencies)
-    np.testing.assert_allclose(actual, _dense_propagation(dense, labels, frequencies), atol=1e-4)
+    actual = propagate_labels(graph, labels, K)
+    np.testing.assert_allclose(actual, _dense_propagation(dense, labels), atol=1e-4)
     np.testing.assert_allclose(actual.sum(axis=1), 1, rtol=1e-5)
-    if features is CLUSTERS and frequencies is None:
+    if features is CLUSTERS:
         assert (actual.argmax(axis=1) == TRUTH).mean() > 0.9
 
 
