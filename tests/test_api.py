@@ -13,18 +13,19 @@ from tests.methods.tiny_model import tiny_model
 NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
 SMALLER = {
     "num_steps=200": "num_steps=12, eval_every=12, checkpoint_every=12, batch_size=10, mu=2, "
-    "data__randaugment_ops=0, model__depth=10, model__width=1",
+    "data__randaugment_ops=0",
     "zip(digits.images, digits.target, strict=True)": "zip(digits.images[:450], digits.target)",
 }
-# As conftest.py does in its own process.
-ONE_BLOCK = """
-from cls_jax.models import wide_resnet
-wide_resnet._STAGES = ((32, 2),)
+# As the fixture does in its own process.
+TINY_MODEL = """
+from tests.methods.tiny_model import use_tiny_model
+tiny = use_tiny_model()
+tiny.__enter__()
 """
 
 
 def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
-    """In a kernel of its own, as a user runs it, but with fewer images, steps and layers."""
+    """In a kernel of its own, as a user runs it, with fewer images and steps and a tiny network."""
     nbclient = pytest.importorskip("nbclient", reason="make test installs it")
     nbformat = pytest.importorskip("nbformat")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -37,7 +38,7 @@ def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
     notebook = nbformat.reads(text, as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells)  # It is stored without them.
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(ONE_BLOCK))
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(TINY_MODEL))
     client = nbclient.NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )

@@ -49,7 +49,8 @@ def test_seed_step_and_view_decide_the_random_numbers():
 
 def test_parts_of_a_batch_make_the_whole(batches):
     stream = create_spec(create_tiny_config(data__randaugment_ops=2))
-    parts = [next(tfdata.create_stream(*stream, 0, 1, BatchShard(i, i + 1, 4))) for i in range(4)]
+    shards = BatchShard(0, 1, 4), BatchShard(1, 4, 4)
+    parts = [next(tfdata.create_stream(*stream, 0, 1, shard)) for shard in shards]
     for name, axis in {"x": 0, "y": 0, "u": 1, "u_index": 0, "u_truth": 0}.items():
         whole = np.concatenate([getattr(part, name) for part in parts], axis)
         np.testing.assert_array_equal(whole, getattr(batches[0], name))

@@ -12,6 +12,7 @@ from cls_jax.features.extract import FrozenFeatures
 from cls_jax.labeling import server
 from cls_jax.labeling.photographs import open_session
 from cls_jax.labeling.session import Change, Features, Session
+from tests.processes import PATIENCE_S
 
 CLASSES = ("cat", "dog", "owl")
 _COLORS = ((200, 60, 40), (40, 160, 80), (50, 80, 200))
@@ -68,6 +69,7 @@ def serve(session: Session, training=None):
     with server.open_socket(0) as listener:
         port = listener.getsockname()[1]
         running = server.create_server(server.create_app(session, "token", ["code"], training))
+        running.config.timeout_graceful_shutdown = PATIENCE_S  # For pending answers.
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         listener.listen()  # The browser may be faster than the thread.
         thread.start()

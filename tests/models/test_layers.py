@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from cls_jax import models
-from cls_jax.models import MODELS, EfficientNetLite0, ResNet18, WideResNet
+from cls_jax.models import MODELS, EfficientNetLite0, ResNet18, WideResNet, efficientnet
 from cls_jax.models.convolutions import convolve_grouped, depthwise_conv
 from cls_jax.models.layers import BatchNorm, pool_descriptor, pool_stem
 from cls_jax.models.wide_resnet import Block
@@ -92,8 +92,16 @@ def test_blocks_begin_as_their_shortcuts():
     np.testing.assert_array_equal(apply(variables, x), apply(changed, x))
 
 
-@pytest.mark.parametrize("module", [ResNet18, WideResNet, EfficientNetLite0])
-def test_dropout_depends_on_its_key_and_only_where_asked_for(module):
+@pytest.mark.parametrize(
+    "module",
+    [
+        functools.partial(ResNet18, blocks_per_stage=(1, 1, 1, 1)),
+        functools.partial(WideResNet, depth=10, width=1),
+        EfficientNetLite0,
+    ],
+)
+def test_dropout_depends_on_its_key_and_only_where_asked_for(module, monkeypatch):
+    monkeypatch.setattr(efficientnet, "STAGES", efficientnet.STAGES[:2])
     model, x = module(num_classes=3, dropout_rate=0.5), jnp.ones((2, 32, 32, 3))
     variables = jax.jit(model.init)(jax.random.key(0), x)
     variables = jax.tree.map(lambda leaf: leaf + 0.01, variables)  # Blocks begin as shortcuts.
