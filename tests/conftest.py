@@ -45,6 +45,8 @@ from cls_jax.models import wide_resnet
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
 _ALL_STAGES = wide_resnet._STAGES
+BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+BROWSER = next(filter(None, BROWSERS), "")
 
 
 def pytest_collection_finish() -> None:

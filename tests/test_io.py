@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cls_jax.cli.process import exit_with_error
-from cls_jax.config import create_config, read_config, to_json
+from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, open_regular, read_bytes, read_json, write_atomically
 from cls_jax.runs.folder import read_dataset_description, read_mean_and_std, read_result
@@ -69,13 +69,6 @@ def test_damaged_file_of_a_run_names_the_remedy(tmp_path, text):
         read_result(tmp_path)
     with pytest.raises(UserError, match=r"not the configuration of a run .*pass the folder of an"):
         read_config(tmp_path / "config.json")
-
-
-def test_config_is_data(tmp_path):
-    stored = json.loads(to_json(create_config("40")))
-    stored["data"]["data_dir"] = "__import__('os').system('touch executed')"
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert read_config(tmp_path / "config.json").data.data_dir == stored["data"]["data_dir"]
 
 
 def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path):

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import unittest.mock
 
 import jax
 import numpy as np
@@ -237,9 +238,7 @@ def test_user_errors_print_one_line(images, tmp_path, capsys, arguments, remedy)
 
 
 def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied", path)
-
+    refuse = unittest.mock.Mock(side_effect=PermissionError(13, "Permission denied", str(images)))
     monkeypatch.setattr(os, "scandir", refuse)
     for verb in (["predict", "RUN"], ["train"], ["suggest"], ["label", "--no-browser"]):
         assert run_console(*verb, images) == 2
@@ -272,9 +271,7 @@ def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeyp
     assert "1 of them could not be read" in capsys.readouterr().out
     assert run_console("predict", run, packed, "--shard", "0/999") == 0  # It is empty.
 
-    def refuse(*arguments):
-        raise RuntimeError("write() failed: No space left on device")
-
+    refuse = unittest.mock.Mock(side_effect=RuntimeError("write() failed: No space left on device"))
     pairs = {(images, packed): "is not empty", (run, "x"): "no image", (packed, "x"): "copy it"}
     with monkeypatch.context() as patch:
         patch.setattr(module, "ArrayRecordWriter", refuse)

@@ -32,7 +32,6 @@ from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import assess_run, evaluate_run
 from cls_jax.inference.predict_files import predict_files
 from cls_jax.inference.run import Run
-from cls_jax.inference.scores import compute_reliability
 from cls_jax.runs.folder import read_result
 from cls_jax.runs.result import wilson_interval
 from tests.conftest import create_tiny_config
@@ -50,7 +49,7 @@ def test_calibration_is_found_and_removes_the_error(temperature, uniform_share):
     labels = (honest.cumsum(axis=1) > rng.random((len(p_BK), 1))).argmax(axis=1)
     found = fit_calibration(p_BK, labels)
     assert found == pytest.approx((temperature, uniform_share), rel=0.15, abs=0.02)
-    after = compute_reliability(apply_calibration(p_BK, *found), labels).error
+    after = scores.compute_reliability(apply_calibration(p_BK, *found), labels).error
     assert after < 0.02
     np.testing.assert_array_equal(honest.argmax(axis=1), p_BK.argmax(axis=1))
     np.testing.assert_allclose(honest.sum(axis=1), 1, rtol=1e-5)
@@ -58,7 +57,7 @@ def test_calibration_is_found_and_removes_the_error(temperature, uniform_share):
     found = fit_calibration(np.eye(3)[[0, 1, 2, 0]], np.asarray([0, 1, 2, 1]))
     assert (0.05 <= found[0] <= 20, 0 < found[1] < 1) == (True, True)
     if (temperature, uniform_share) != (1.0, 0.01):
-        assert compute_reliability(p_BK, labels).error > 2 * after
+        assert scores.compute_reliability(p_BK, labels).error > 2 * after
 
 
 def sample(num_groups, seed=0, per_class=4):
@@ -193,11 +192,6 @@ def test_an_assessed_run_scores_unknown_images(assessed, trained_run, tmp_path, 
     assert row["abstain"] == str(prediction.abstain[0])
 
 
-def draw_probabilities(shape, seed=0):
-    logits = 2 * np.random.default_rng(seed).normal(size=shape)
-    return np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-
-
 @pytest.mark.parametrize(
     ("num_correct", "num_images", "expected"),
     # Newcombe (1998), Statistics in Medicine 17, Table I, method 3.
@@ -211,7 +205,8 @@ def test_interval_is_wilsons(num_correct, num_images, expected):
 
 
 def test_figures_are_scikit_learns():
-    p_BK, labels = draw_probabilities((300, 4)), np.random.default_rng(1).integers(0, 4, 300)
+    rng = np.random.default_rng(0)
+    p_BK, labels = rng.dirichlet([0.3] * 4, 300), rng.integers(0, 4, 300)
     p_BK[labels == 0, 0] += 1
     p_BK /= p_BK.sum(axis=1, keepdims=True)
     figures = scores.compute_figures(p_BK, labels, "abcd")
@@ -228,10 +223,8 @@ def test_figures_are_scikit_learns():
         rows = scores.compute_figures(tied, labels, "abcd").classes
         areas = [roc_auc_score(labels == k, tied[:, k]) for k in range(4)]
         assert [row.auroc for row in rows] == pytest.approx(areas)
-    area = roc_auc_score(labels, p_BK, multi_class="ovr")
-    assert figures.macro.auroc == pytest.approx(area)
+    assert figures.macro.auroc == pytest.approx(roc_auc_score(labels, p_BK, multi_class="ovr"))
     first = figures.classes[0]
-    assert first.auroc == pytest.approx(roc_auc_score(labels == 0, p_BK[:, 0]))
     assert first.interval == wilson_interval(round(first.recall * first.support), first.support)
     assert figures.interval == wilson_interval(round(300 * figures.accuracy), 300)
 
@@ -253,8 +246,9 @@ def test_classes_without_images_do_not_count(tmp_path):
 
 
 def test_calibration_is_the_mean_gap_over_bins():
-    p_BK = np.concatenate([draw_probabilities((500, 4)), np.eye(4)])  # Of 1, in the last bin, too.
-    labels = np.append(np.random.default_rng(1).integers(0, 4, 500), [0, 1, 2, 0])
+    rng = np.random.default_rng(0)
+    p_BK = np.concatenate([rng.dirichlet([0.3] * 4, 500), np.eye(4)])  # Of 1, in the last bin, too.
+    labels = np.append(rng.integers(0, 4, 500), [0, 1, 2, 0])
     found = scores.compute_reliability(p_BK, labels)
     confidence, is_right = p_BK.max(axis=1), p_BK.argmax(axis=1) == labels
     num_bins = len(found.counts)
@@ -267,7 +261,7 @@ def test_calibration_is_the_mean_gap_over_bins():
     gaps = np.nan_to_num(np.abs(found.confidence - found.accuracy))
     assert found.error == pytest.approx(np.average(gaps, weights=found.counts))
     # Honest confidences have little error, also of few images. With 15 bins of 100 it was 12%.
-    errors, rng = [], np.random.default_rng(0)
+    errors = []
     for _ in range(20):
         p_BK = rng.dirichlet([0.4] * 5, 100)
         labels = (p_BK.cumsum(axis=1) > rng.random((100, 1))).argmax(axis=1)

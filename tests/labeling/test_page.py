@@ -4,7 +4,6 @@ import http.server
 import json
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,13 +17,11 @@ from cls_jax.data.sources.label_table import LABELS_CSV, read_label_table
 from cls_jax.features import extract
 from cls_jax.labeling import photographs
 from cls_jax.labeling.training import Training
-from tests.conftest import ROOT
+from tests.conftest import BROWSER, ROOT
 from tests.labeling.sessions import CLASSES, create_photographs, decide, open_ready, serve
 from tests.processes import PATIENCE_S
 
 sync_api = pytest.importorskip("playwright.sync_api")
-BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
-BROWSER = next(filter(None, BROWSERS), "")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 VIEWS = ("next", "check", "doubtful", "classes", "result", "try")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
@@ -71,11 +68,6 @@ def open_page(browser):
         context.close()
     expected = "status of 4(0[39]|22)|net::ERR_"
     assert [problem for problem in problems if not re.search(expected, problem)] == []
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "photos"
 
 
 def read_name(page):

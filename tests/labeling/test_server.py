@@ -11,6 +11,7 @@ import socket
 import stat
 import struct
 import types
+import unittest.mock
 import urllib.request
 import webbrowser
 import zlib
@@ -30,11 +31,6 @@ from tests.labeling.sessions import create_features, create_photographs, open_re
 PORT = 8123
 TOKEN, CODE = "secret", "once"
 HERE = f"http://127.0.0.1:{PORT}"
-
-
-@pytest.fixture
-def folder(tmp_path, request):
-    return tmp_path / getattr(request, "param", "photos")
 
 
 @pytest.fixture
@@ -223,9 +219,7 @@ def test_a_whole_conversation(client):
 
 
 def test_a_refusing_disk_becomes_a_message(client, monkeypatch):
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
-
+    refuse = unittest.mock.Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("os.write", refuse)
     answer = decide(client)
     assert answer.status_code == 507

@@ -32,11 +32,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "photos"
-
-
-@pytest.fixture
 def kinds(folder):
     return create_photographs(folder, 30)
 
@@ -337,8 +332,7 @@ def test_views_follow_the_labels(folder, kinds):
     assert [row[1] for row in table] == [*labels[:9], "b", *labels[10:]]
 
 
-CLASS_NAMES = ["cat", "dog", "owl"]
-FILES = [f"labeled/{name}/{i}.png" for name in CLASS_NAMES for i in range(2)]
+FILES = [f"labeled/{name}/{i}.png" for name in sessions.CLASSES for i in range(2)]
 
 
 def look(folder, session):
@@ -361,11 +355,10 @@ def look(folder, session):
 
 @pytest.mark.parametrize("start", ["folders", "own table", "other table"])
 @pytest.mark.parametrize("new", ["kitten", "dog", ""])
-def test_a_class_is_renamed_merged_or_deleted_and_all_of_it_undone(tmp_path, start, new):
+def test_a_class_is_renamed_merged_or_deleted_and_all_of_it_undone(folder, start, new):
     """Also where folders or the table of another program say what is in it."""
-    folder = tmp_path / "photos"
     names = FILES if start == "folders" else [f"unlabeled/{n.replace('/', '-')}" for n in FILES]
-    labels = [name for name in CLASS_NAMES for _ in range(2)]
+    labels = [name for name in sessions.CLASSES for _ in range(2)]
     create_photographs(folder, 8, [*names, "unlabeled/x.png", "unlabeled/y.png"])
     create_photographs(folder, 2, ["test/cat/t.png", "test/dog/t.png"])
     if start == "other table":

@@ -1,4 +1,4 @@
-"""Every method's loss in plain NumPy, in double precision, image by image.
+"""Every method's loss in plain NumPy and in double precision.
 
 Written from the papers and from what their authors' code does, not from `cls_jax.methods`: an error
 has to be made twice to go unnoticed. Images are rows of pixels, and a network is a matrix with a
@@ -72,33 +72,25 @@ def constant(values):
 
 
 def log_softmax(logits):
-    shifted = logits - constant(logits).max()
-    return shifted - np.log(np.exp(shifted).sum())
+    shifted = logits - constant(logits).max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def softmax(logits):
     return np.exp(log_softmax(logits))
 
 
-def cross_entropy(logits, label):
-    return -log_softmax(logits)[label]
-
-
 def cross_entropies(logits, labels):
-    return np.array([cross_entropy(z, y) for z, y in zip(logits, labels, strict=True)])
+    return -log_softmax(logits)[range(len(logits)), labels]
 
 
 def soft_cross_entropies(logits, targets):
-    return np.array([-(t * log_softmax(z)).sum() for z, t in zip(logits, targets, strict=True)])
-
-
-def negative_cross_entropy(logits, label):
-    rest = 1 - softmax(logits)[label]
-    return -np.log(rest) if constant(rest) > 1e-7 else -np.log(1e-7)
+    return -(targets * log_softmax(logits)).sum(axis=-1)
 
 
 def negative_cross_entropies(logits, labels):
-    return np.array([negative_cross_entropy(z, y) for z, y in zip(logits, labels, strict=True)])
+    rest = 1 - softmax(logits)[range(len(logits)), labels]
+    return -np.log(np.where(constant(rest) > 1e-7, rest, 1e-7))
 
 
 def certainty(p):
@@ -135,10 +127,6 @@ def align_logits(logits, predicted, target):
     return logits + np.log((target + EPSILON) / (predicted + EPSILON))
 
 
-def softmax_rows(logits):
-    return np.array([softmax(z) for z in logits])
-
-
 def histogram(labels):
     return np.bincount(labels, minlength=K) / len(labels)
 
@@ -159,7 +147,7 @@ def supervised(i: Inputs, n: int) -> Expected:
 def pseudo_label(i: Inputs, n: int) -> Expected:
     own = supervised(i, n)  # Labeled images pass separately, and only they update statistics.
     logits, _ = forward(i.weights[n], i.stats[n], i.u[0])
-    p = softmax_rows(constant(logits))
+    p = softmax(constant(logits))
     labels, masks = p.argmax(-1), p.max(-1) >= i.settings["threshold"]
     loss = mean(masks * cross_entropies(logits, labels))
     weight = i.settings["lambda_u"] * ramp(i.progress, i.settings["ramp"])
@@ -171,7 +159,7 @@ def consistency(i: Inputs, n: int, teacher_weights) -> Expected:
     own = supervised(i, n)
     student, _ = forward(i.weights[n], i.stats[n], i.u[0])
     teacher, _ = forward(teacher_weights[n], i.stats[n], i.u[1])
-    loss = np.mean((softmax_rows(student) - softmax_rows(constant(teacher))) ** 2)
+    loss = np.mean((softmax(student) - softmax(constant(teacher))) ** 2)
     weight = i.settings["lambda_u"] * ramp(i.progress, i.settings["ramp"])
     parts = {**own.parts, "train/loss_consistency": loss}
     labels = constant(teacher).argmax(-1)
@@ -202,7 +190,7 @@ def forward_groups(i: Inputs, n: int, *mixed):
 def add_balanced_head(own: Expected, i: Inputs, n: int) -> Expected:
     """ABC: a second head, whose weights are the EMA's here, on the features of a method."""
     (logits_x, weak, strong), _ = forward_groups(dataclasses.replace(i, weights=i.ema_weights), n)
-    shares, p = i.state["shares"][n], softmax_rows(constant(weak))
+    shares, p = i.state["shares"][n], softmax(constant(weak))
     labels = p.argmax(-1)
     is_kept = i.draws[: len(i.y)] < shares[i.y]
     is_taught = i.draws[: len(p)] < 1 - i.progress * (1 - shares[labels])
@@ -254,8 +242,8 @@ def uda(i: Inputs, n: int) -> Expected:
     losses_x, weak = cross_entropies(logits_x, i.y), constant(weak)
     kept = losses_x[np.exp(-constant(losses_x)) <= threshold]
     loss_x = mean(kept) if len(kept) else 0.0
-    masks = softmax_rows(weak).max(-1) >= i.settings["threshold"]
-    targets = softmax_rows(weak / i.settings["temperature"])
+    masks = softmax(weak).max(-1) >= i.settings["threshold"]
+    targets = softmax(weak / i.settings["temperature"])
     loss = mean(masks * soft_cross_entropies(strong, targets))
     parts = {
         "train/loss_supervised": loss_x,
@@ -301,12 +289,12 @@ def forward_mixed(i: Inputs, n: int, images, stats_chunk: int):
 
 def mixmatch(i: Inputs, n: int) -> Expected:
     a, b = (constant(forward(i.weights[n], i.stats[n], view)[0]) for view in i.u)
-    guesses = sharpen((softmax_rows(a) + softmax_rows(b)) / 2, i.settings["temperature"])
+    guesses = sharpen((softmax(a) + softmax(b)) / 2, i.settings["temperature"])
     images, targets = mix(i, guesses)
     logits, stats = forward_mixed(i, n, images, stats_chunk=0)
     num_x = len(i.x)
     loss_x = mean(soft_cross_entropies(logits[:num_x], targets[:num_x]))
-    loss_u = np.mean((softmax_rows(logits[num_x:]) - targets[num_x:]) ** 2)
+    loss_u = np.mean((softmax(logits[num_x:]) - targets[num_x:]) ** 2)
     weight = i.settings["lambda_u"] * ramp(i.progress, i.settings["ramp"])
     parts = {"train/loss_supervised": loss_x, "train/loss_consistency": loss_u}
     return Expected(loss_x + weight * loss_u, parts, stats, guesses.argmax(-1))
@@ -314,7 +302,7 @@ def mixmatch(i: Inputs, n: int) -> Expected:
 
 def remixmatch(i: Inputs, n: int) -> Expected:
     s = i.settings
-    weak = softmax_rows(constant(forward(i.weights[n], i.stats[n], i.u[0])[0]))
+    weak = softmax(constant(forward(i.weights[n], i.stats[n], i.u[0])[0]))
     decay = s["class_mean_decay"]  # An EMA of class means, as TorchSSL has it.
     state = {
         "predicted": decay * i.state["predicted"][n] + (1 - decay) * mean(weak),
@@ -357,10 +345,10 @@ def ups(i: Inputs, n: int) -> Expected:
     for z, row in zip(logits_u, i.u_index, strict=True):
         label, classes = i.state["label"][n][row], np.flatnonzero(i.state["negative"][n][row])
         if label >= 0:
-            positive.append(cross_entropy(z, label))
+            positive.extend(cross_entropies([z], [label]))
             num_selected += 1
         if len(classes):
-            negative.append(mean([negative_cross_entropy(z, k) for k in classes]))
+            negative.append(mean(negative_cross_entropies([z] * len(classes), classes)))
     loss_negative = mean(negative) if negative else 0.0
     parts = {
         "train/loss_supervised": mean(losses_x),
@@ -407,8 +395,8 @@ def cross_label(row, i: Inputs, n: int, logits, stats, weak):
             losses = losses + negative_cross_entropies(logits[2], teacher.argmin(-1))
         return mean(weights * losses)
 
-    p = softmax_rows(own)
-    w, w_other = (np.array([certainty(p) for p in softmax_rows(z)]) for z in (own, other))
+    p = softmax(own)
+    w, w_other = (np.array([certainty(p) for p in softmax(z)]) for z in (own, other))
     own_weights = w if reweight else (p.max(-1) >= s["threshold"]).astype(float)
     loss_x = mean(cross_entropies(logits[0], i.y))
     loss_self = label_loss(own, own_weights)
@@ -441,7 +429,7 @@ def cls_plus(i: Inputs, n: int) -> Expected:
     passes = [forward_groups(i, m, *mixes) for m in networks]
     weak = [constant(logits[1]) for logits, _ in passes]
     means = [
-        ema(i.state["predicted"][m], mean([softmax(z) for z in weak[m]]), s["statistics_decay"])
+        ema(i.state["predicted"][m], mean(softmax(weak[m])), s["statistics_decay"])
         for m in networks
     ]
     hat = [align_logits(weak[m], mean(means), i.state["target"][m]) for m in networks]

@@ -24,12 +24,11 @@ from tests.methods.oracles import (
     norm,
     soft_cross_entropies,
     softmax,
-    softmax_rows,
 )
 
 
 def freematch_targets(s, state, i, x, weak):
-    p, m = softmax_rows(weak), s["statistics_decay"]
+    p, m = softmax(weak), s["statistics_decay"]
     labels = p.argmax(-1)
     state = {
         "threshold": ema(state["threshold"], p.max(-1).mean(), m),
@@ -43,11 +42,11 @@ def freematch_targets(s, state, i, x, weak):
 
 def fairness(strong, weights, predicted, running_histogram):
     """Σ q log(r + 1e-12) over the images with a label. x / 0 counts as 0. No image gives 0."""
-    p = [softmax(z) for z, w in zip(strong, weights, strict=True) if w > 0]
-    if not p:
+    p = softmax(strong[weights > 0])
+    if not len(p):
         return 0.0
-    h = histogram([constant(row).argmax() for row in p])
-    q, r = np.zeros(K), np.zeros(K, p[0].dtype)
+    h = histogram(constant(p).argmax(-1))
+    q, r = np.zeros(K), np.zeros(K, p.dtype)
     for k in range(K):
         q[k] = predicted[k] / running_histogram[k] if running_histogram[k] else 0.0
         r[k] = mean(p)[k] / h[k] if h[k] else 0.0
@@ -55,11 +54,11 @@ def fairness(strong, weights, predicted, running_histogram):
 
 
 def softmatch_targets(s, state, i, x, weak):
-    p, m = softmax_rows(weak), s["statistics_decay"]
+    p, m = softmax(weak), s["statistics_decay"]
     predicted, target = ema(state["predicted"], p.mean(0), m), state["target"]
     if s["align_to"] == "predicted":
-        target = ema(target, softmax_rows(x).mean(0), m)
-    aligned = softmax_rows(align_logits(weak, predicted, target)).max(-1)
+        target = ema(target, softmax(x).mean(0), m)
+    aligned = softmax(align_logits(weak, predicted, target)).max(-1)
     c = aligned if s["statistics"] == "aligned" else p.max(-1)
     mu, v = ema(state["mean"], c.mean(), m), ema(state["variance"], c.var(ddof=1), m)
     spread = 2 * max(v, 1e-12) / s["sharpness"] ** 2  # The floor is ours.
@@ -70,12 +69,12 @@ def softmatch_targets(s, state, i, x, weak):
 
 
 def adamatch_targets(s, state, i, x, weak):
-    p, p_x, m = softmax_rows(weak), softmax_rows(x), s["statistics_decay"]
+    p, p_x, m = softmax(weak), softmax(x), s["statistics_decay"]
     predicted = p.mean(0) if i.progress == 0 else ema(state["predicted"], p.mean(0), m)
     target = state["target"]
     if s["align_to"] == "predicted":
         target = ema(target, p_x.mean(0), m)
-    hat = softmax_rows(align_logits(weak, predicted, target))
+    hat = softmax(align_logits(weak, predicted, target))
     threshold = s["confidence"] * p_x.max(-1).mean()
     weights = (hat.max(-1) >= threshold).astype(float)
     if s["ramp"]:
@@ -85,7 +84,7 @@ def adamatch_targets(s, state, i, x, weak):
 
 
 def flexmatch_targets(s, state, i, x, weak):
-    p, table = softmax_rows(weak), np.array(state["label"])
+    p, table = softmax(weak), np.array(state["label"])
     sigma = np.array([np.sum(table == k) for k in range(K)])
     largest = sigma.max()
     if s["warmup"] == "on":
@@ -169,7 +168,7 @@ def simpro(i: Inputs, n: int) -> Expected:
         state |= {"count_unlabeled": np.zeros(K), "count_labeled": np.zeros(K), "epoch": epoch}
     (logits_x, weak, strong), stats = forward_groups(i, n)
     shift = np.log(state["all"] ** s["tau"] + 1e-12)
-    guesses = softmax_rows(constant(weak) + np.log(state["unlabeled"] ** s["tau"] + 1e-12))
+    guesses = softmax(constant(weak) + np.log(state["unlabeled"] ** s["tau"] + 1e-12))
     masks = guesses.max(-1) >= s["threshold"]
     loss_x = mean(cross_entropies(logits_x + shift, i.y))
     loss_self = mean(masks * soft_cross_entropies(strong + shift, guesses))

@@ -16,6 +16,7 @@ from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 from tests.methods.tiny_model import tiny_model
+from tests.outcomes import assert_close
 
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
@@ -83,11 +84,8 @@ def put(setup, batch: RawBatch) -> RawBatch:
 
 def repeat_twice(batch: RawBatch) -> RawBatch:
     """A batch of which two devices get the same part."""
-    twice = {
-        field: np.concatenate([value, value], axis=1 if field == "u" else 0)
-        for field, value in batch._asdict().items()
-    }
-    return RawBatch(**twice)
+    fields = batch._asdict().items()
+    return RawBatch(**{k: np.concatenate([v, v], axis=1 if k == "u" else 0) for k, v in fields})
 
 
 @functools.cache
@@ -109,10 +107,8 @@ def assert_same_run(actual, expected):
     for ours, theirs in zip(actual[0], expected[0], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-4, nan_ok=True)
     for part in ("params", "batch_stats", "ema_params", "method_state"):
-        assert_close = functools.partial(
-            np.testing.assert_allclose, rtol=1e-4, atol=1e-4, err_msg=part
-        )
-        jax.tree.map(assert_close, getattr(actual[1], part), getattr(expected[1], part))
+        ours, theirs = (getattr(state, part) for _, state in (actual, expected))
+        assert_close(ours, theirs, rtol=1e-4, atol=1e-4, err_msg=part)
 
 
 @pytest.mark.parametrize(("name", "mesh"), MESHES)

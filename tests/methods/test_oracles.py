@@ -117,14 +117,6 @@ class CenteringEnsemble(Ensemble):
     sum_over_data = gather_over_data = average_over_data
 
 
-def draw_labels(num_networks, num_images, num_classes) -> PseudoLabels:
-    """Labels from a graph."""
-    rng = np.random.default_rng(0)
-    shape = (num_networks, num_images)
-    pseudo, complementary = rng.integers(0, num_classes, (2, *shape)).astype(np.int32)
-    return PseudoLabels(pseudo, complementary, *rng.uniform(0, 2, (2, *shape)))
-
-
 def create_state(name, kind, rng, num_networks):
     """A state as after many steps: the leaves that the method has, with arbitrary values."""
     label = rng.integers(-1, K, (num_networks, NUM_ROWS))
@@ -192,7 +184,9 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
     if settings.get("balanced_head"):
         added["shares"] = rng.permuted(np.tile([1.0, 0.7, 0.4, 0.1], (num_networks, 1)), axis=1)
     if settings.get("graph"):
-        added["graph"] = draw_labels(num_networks, NUM_ROWS, K)
+        shape = (2, num_networks, NUM_ROWS)
+        labels = rng.integers(0, K, shape).astype(np.int32)
+        added["graph"] = PseudoLabels(*labels, *rng.uniform(0, 2, shape))
     state = {**dict(state), **added} if added else state
     return Inputs(
         x=draw_pixels(num_x),

@@ -27,11 +27,9 @@ from cls_jax.report.sections import overlay_heat_map
 from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
 from cls_jax.runs.result import wilson_interval
 from cls_jax.runs.sessions import SESSIONS, read_sessions
-from tests.conftest import create_tiny_config, train_interrupted
+from tests.conftest import BROWSER, create_tiny_config, train_interrupted
 from tests.outcomes import read_table
 
-BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
-BROWSER = next(filter(None, BROWSERS), "")
 HOSTILE = (
     "<script>alert(1)</script>",
     "\"><img src=x onerror='alert(2)'>",

