@@ -189,11 +189,11 @@ OPTIONS: dict[str, Option] = {
         "graphs and linear probes (graph)."),
     "model.final_head": Option("trained", one_of("trained", "graph"),
         "Last layer of the averaged networks after the last step: as trained, or fitted to labels "
-        "inferred from frozen features (by graphs and linear probes), from the networks and from a "
-        "graph of their features (graph)."),
+        "inferred from frozen features, from the networks and from a graph of their features "
+        "(graph)."),
     "model.graph_images": Option(0, between(0),
-        "Unlabeled images that get labels inferred from frozen features (by graphs and linear "
-        "probes), evenly spaced among all. 0 for all of them."),
+        "Unlabeled images whose labels are inferred from frozen features, evenly spaced among all. "
+        "0 for all of them."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
         "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet). "
         "`auto` chooses by `data.image_size`."),

@@ -16,8 +16,6 @@ OPTIONS = ["--config=configs/digits.py:20", "--config.model.depth=10", "--config
 OPTIONS += ["--config.num_steps=40", "--config.batch_size=8", "--config.mu=2"]
 OPTIONS += ["--config.checkpoint_every=4", "--config.eval_every=20", "--config.log_every=1"]
 OPTIONS += ["--config.data.image_size=8", "--config.data.cutout=3"]
-# Building RandAugment takes longer than the steps.
-OPTIONS += ["--config.data.pipeline=device", "--config.data.randaugment_ops=0"]
 
 
 def wait(process, workdir, code):

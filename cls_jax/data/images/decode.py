@@ -166,8 +166,8 @@ def decode_image(
 
     An image in memory is treated like a file with its pixels. Takes the first frame of an
     animation. In the shape (H, W, C), H must equal W, and C is 1 (gray) or 3 (RGB), regardless of
-    the file. Raises an ImageError if it is not an image, damaged, or so
-    large that it would fill memory.
+    the file. Raises an ImageError if it is not an image, damaged, or so large that it would fill
+    memory.
     """
     size, _, channels = image_shape
     with _decoding(file) as image, _bound_memory(image):

@@ -45,6 +45,7 @@ _SETTLED_NS = 10**9
 # Larger files are read one at a time, to bound memory.
 _LARGE_BYTES, _LARGE_FILES = 2**26, threading.Lock()
 _ROWS_AT_ONCE = 1024
+_NUM_LOCKS = 256
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFFS)
 
 
@@ -322,7 +323,8 @@ def read_ahead(
     are not decoded.
     """
     decoded = set[bytes]()
-    locks: dict[bytes, threading.Lock] = {}  # By digest: copies wait for the first.
+    # Copies share a lock, so they wait for the first. So may a few others, which bounds memory.
+    locks = [threading.Lock() for _ in range(_NUM_LOCKS)]
 
     def read(file: ImageLike) -> tuple[np.ndarray | str, bytes, bytes]:
         """An image or the error, the digest, and the key."""
@@ -331,7 +333,7 @@ def read_ahead(
             with _read_once(file, is_hashed=is_known is not None) as (content, digest, key):
                 if is_known is None:
                     return decode_image(content, image_shape, options), digest, key
-                with locks.setdefault(digest, threading.Lock()):
+                with locks[hash(digest) % _NUM_LOCKS]:
                     if digest in decoded or is_known(digest):
                         return "", digest, key
                     image = decode_image(content, image_shape, options)
