@@ -132,12 +132,13 @@ def _find_repeats(
             f"such as {names[i]!r}, which is {names[j]!r}."
         )
     pairs = [(first[digests[i]], i) for i in train if labels[i] != NO_CLASS]
-    pairs = [(i, j) for i, j in pairs if labels[i] != labels[j]]
-    for i, j in pairs[:1]:
-        warnings.append(
-            f"{len(pairs):,} identical image(s) are in two classes, such as "
-            f"{names[i]!r} and {names[j]!r}: delete the wrong one of each."
-        )
+    for is_same, text in (
+        (False, "are in two classes, such as {!r} and {!r}: delete the wrong one of each"),
+        (True, "are twice in a class, such as {!r} and {!r}: label other images instead"),
+    ):
+        found = [(i, j) for i, j in pairs if i != j and (labels[i] == labels[j]) == is_same]
+        for i, j in found[:1]:
+            warnings.append(f"{len(found):,} identical image(s) {text.format(names[i], names[j])}.")
     seen = {digests[i] for i in train}
     for part, what in zip(held_out, ("validation", "test"), strict=True):
         if again := [digests[i] for i in part if digests[i] in seen]:

@@ -224,6 +224,7 @@ CASES |= {
         {"labels.csv": "id,class\n1,cat\n2,dog\n3,cat\n4,Dog\n"},
     ),
     "the same image in two classes": add(copies={"dog/1.png": "cat/1.png"}),
+    "the same image twice in a class": add(copies={"cat/3.png": "cat/1.png"}),
     "labeled images in `unlabeled/` again": add(
         "labeled/cat/1.png labeled/dog/2.png unlabeled/3.png",
         copies={"unlabeled/1.png": "labeled/cat/1.png"},
