@@ -10,7 +10,7 @@ labels moves in steps of 5 points. Weights below 1 also temper overconfident lab
 Shape suffixes: B images, C features, K classes, L labeled images, M labelers.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.optimize
@@ -21,19 +21,18 @@ from cls_jax.data.sources.folder import take_rows
 from cls_jax.features.extract import FrozenFeatures
 from cls_jax.features.graph import build_graph, compute_weight, propagate_labels
 from cls_jax.features.heads import PROBE_C, Head, fit_head, standardize
-from cls_jax.features.neighbors import normalize_rows
 from cls_jax.features.propagation import Propagation
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photographs of
 # clothing gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
 # (experiments/results/photographs.md).
 _LABELED_WEIGHT = 20
-# Prior weights of graph and linear probe of the last layer, then of all stages. Chosen on clothing,
-# rubbish, scans and textures (experiments/results/any_folder.md), where half and twice these are
-# within 0.5 points, except for scans with two labels per class.
-_PRIOR = (0.5, 0.7, 0.2, 0.3)
-# Without a class with two labels, nothing can be held out, and earlier layers get no weight.
-_PRIOR_WITHOUT_PAIRS = (1.0, 1.0, 0.0, 0.0)
+# Prior weights of graph and linear probe of the last layer, then of all stages, and of the graph of
+# early stages. Chosen on clothing, rubbish, scans, textures, and CIFAR-10, where half and twice these
+# are within 0.5 points on average (experiments/results/any_folder.md).
+_PRIOR = (0.5, 0.7, 0.2, 0.3, 0.1)
+# Without a class with two labels, nothing can be held out.
+_PRIOR_WITHOUT_PAIRS = (1.0, 1.0, 0.2, 0.0, 0.0)
 # How strongly the prior holds: a deviation of 1 costs as much as 5 nats. On the development
 # folders, accuracies from 5 to 15 differ by at most 0.5 points, except with two labels per class.
 _PRIOR_STRENGTH = 10.0
@@ -47,8 +46,24 @@ _MAX_PROBED = 3_000  # Labels to which a probe is fitted that judges other label
 # Images times classes. Above this, only the last layer is used, to bound memory.
 _MAX_NUMBERS = 2**25
 
-# Inputs of a probe, float [B, C], a graph, and the probe's inverse penalty.
-_View = tuple[np.ndarray, sparse.csr_matrix, float]
+# The share of the columns of all stages that belongs to early ones: four of the seven stages of
+# EfficientNet-Lite0 (but for seven deviations), two of the four of a ResNet.
+_EARLY_SHARE = 0.2
+# Principal components kept by `whiten`, and the variance that it adds to each, in mean variances.
+# From 3 to 30 times the mean, labels of photographs are equally accurate.
+_NUM_COMPONENTS = 256
+_SHRINKAGE = 10
+
+
+class _Probe(NamedTuple):
+    """What a linear probe is fitted to."""
+
+    inputs: np.ndarray  # Floating [B, C].
+    inverse_penalty: float
+
+
+# A graph [B, B], or a probe.
+_Labeler: TypeAlias = sparse.csr_matrix | _Probe
 
 
 class InferredLabels(NamedTuple):
@@ -79,17 +94,22 @@ def label_images(
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
     """
-    labeled, views = np.flatnonzero(labels_B >= 0), _list_views(features, num_classes)
+    labeled, labelers = np.flatnonzero(labels_B >= 0), _list_labelers(features, num_classes)
     firsts = np.unique(_find_first_copies(features, labeled))
     given = labels_B[firsts]
     hidden = _list_folds(given)[0]
-    held_out = _hold_out(views, firsts, given, num_classes, hidden)
+    held_out = _hold_out(labelers, firsts, given, num_classes, hidden)
     weights_M = _weigh(held_out, given, hidden)
     log_p_MBK, probes = [], []
-    for inputs_BC, graph, c in views:
-        log_p_MBK.append(take_log(propagate_labels(graph, labels_B, num_classes)))
-        probes.append(fit_head(inputs_BC[labeled], labels_B[labeled], num_classes, c))
-        log_p_MBK.append(take_log(probes[-1].compute_probabilities(inputs_BC)))
+    for labeler in labelers:
+        if isinstance(labeler, _Probe):
+            inputs_BC, inverse_penalty = labeler
+            taught = inputs_BC[labeled], labels_B[labeled], num_classes
+            probes.append(fit_head(*taught, inverse_penalty))
+            p_BK = probes[-1].compute_probabilities(inputs_BC)
+        else:
+            p_BK = propagate_labels(labeler, labels_B, num_classes)
+        log_p_MBK.append(take_log(p_BK))
     logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
     probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
@@ -114,11 +134,11 @@ def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes:
     The arguments are those of `label_images`. Returns probabilities, float32 [B, K], which are
     uniform for images without a label.
     """
-    labeled, views = np.flatnonzero(labels_B >= 0), _list_views(features, num_classes)
+    labeled, labelers = np.flatnonzero(labels_B >= 0), _list_labelers(features, num_classes)
     first_copies = _find_first_copies(features, labeled)
     firsts = np.unique(first_copies)
     folds = _list_folds(labels_B[firsts])
-    known = views, firsts, labels_B[firsts], num_classes
+    known = labelers, firsts, labels_B[firsts], num_classes
     parts = [_hold_out(*known, hidden, _MAX_PROBED) for hidden in folds]
     held_out = np.concatenate(parts, axis=1)
     hidden = np.concatenate(folds)
@@ -148,7 +168,7 @@ def _list_folds(labels_L: np.ndarray) -> list[np.ndarray]:
 
 
 def _hold_out(
-    views: list[_View],
+    labelers: list[_Labeler],
     labeled: np.ndarray,
     labels_L: np.ndarray,
     num_classes: int,
@@ -159,12 +179,16 @@ def _hold_out(
 
     A probe is fitted to at most `most` other labels.
     """
-    p_MLK, labels_B = [], np.full(len(views[0][0]), -1)
-    labels_B[labeled] = labels_L
-    for inputs_BC, graph, c in views:
-        p_MLK.append(_hold_out_of_graph(graph, labels_B, num_classes, hidden))
-        known = inputs_BC[labeled], labels_L, num_classes
-        p_MLK.append(_hold_out_of_probe(*known, c, hidden, most or len(labels_L)))
+    p_MLK = []
+    for labeler in labelers:
+        if isinstance(labeler, _Probe):
+            inputs_BC, inverse_penalty = labeler
+            known = inputs_BC[labeled], labels_L, num_classes, inverse_penalty
+            p_MLK.append(_hold_out_of_probe(*known, hidden, most or len(labels_L)))
+        else:
+            labels_B = np.full(labeler.shape[0], -1)
+            labels_B[labeled] = labels_L
+            p_MLK.append(_hold_out_of_graph(labeler, labels_B, num_classes, hidden))
     return take_log(np.stack(p_MLK))
 
 
@@ -175,16 +199,32 @@ def _weigh(held_out_MLK: np.ndarray, labels: np.ndarray, hidden: np.ndarray) -> 
     return weigh_labelers(held_out_MLK, labels[hidden], prior[: len(held_out_MLK)])
 
 
-def _list_views(features: FrozenFeatures, num_classes: int) -> list[_View]:
-    """The view of the last layer, and if available that of all stages."""
-    views = [(features.pooled, build_graph(features.descriptors), PROBE_C)]
+def _list_labelers(features: FrozenFeatures, num_classes: int) -> list[_Labeler]:
+    """Graph and probe of the last layer, and if available of all stages, and an early graph."""
+    labelers = [build_graph(features.descriptors), _Probe(features.pooled, PROBE_C)]
     if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
         stages = features.stages.astype(np.float32)
-        all_inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
-        parts = features.descriptors, standardize(stages)[0]
-        similar = np.concatenate([normalize_rows(part) for part in parts], axis=1)
-        views.append((all_inputs, build_graph(similar), _DEPTH_PROBE_C))
-    return views
+        inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
+        early = stages[:, : round(_EARLY_SHARE * stages.shape[1])]
+        labelers += [build_graph(whiten(stages)), _Probe(inputs, _DEPTH_PROBE_C)]
+        labelers.append(build_graph(whiten(early)))
+    return labelers
+
+
+def whiten(features_BC: np.ndarray) -> np.ndarray:
+    """The 256 largest principal components at nearly equal variance, float32 [B, ≤ 256].
+
+    Statistics of stages are strongly correlated, so a few components decide which images are
+    similar. Divided by their deviations, all take part (Jégou and Chum, "Negative Evidences and
+    Co-occurrences in Image Retrieval", ECCV 2012). Ten times the mean variance is added to all
+    variances first, since small ones are mostly noise.
+    """
+    scaled = standardize(features_BC)[0]
+    covariance = scaled.T @ scaled / len(scaled)
+    variances, axes = np.linalg.eigh(covariance)
+    variances, axes = variances[-_NUM_COMPONENTS:], axes[:, -_NUM_COMPONENTS:]
+    shrunk = np.maximum(variances, 0) + max(_SHRINKAGE * np.trace(covariance) / len(covariance), 1e-12)
+    return scaled @ (axes / np.sqrt(shrunk))
 
 
 def _hold_out_of_graph(

@@ -15,7 +15,8 @@ from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures
 from cls_jax.features.heads import fit_head
 from cls_jax.features.instant import read_instant
-from cls_jax.features.labels import hold_out_labels, label_images
+from cls_jax.features.labels import hold_out_labels, label_images, whiten
+from cls_jax.features.neighbors import find_neighbors
 from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.inference.export import export_run
 from cls_jax.inference.run import Run
@@ -89,10 +90,34 @@ def test_the_depth_that_separates_the_labels_gets_more_weight(is_deep):
     labels = np.where(np.arange(300) < 60, truth, -1)
     inferred = label_images(features, labels, K)
     assert np.mean(inferred.labels == truth) > 0.9
-    assert (inferred.figures["weight_stages"] > 40) == is_deep  # 29 before any label.
-    # Without a class with two labels, earlier layers get no weight.
+    assert (inferred.figures["weight_stages"] > 40) == is_deep  # 33 before any label.
+    # Without a class with two labels, the prior decides.
     alone = label_images(features, np.where(np.arange(300) < K, truth, -1), K)
-    assert alone.figures["weight_stages"] == 0
+    np.testing.assert_allclose(alone.figures["weight_stages"], 100 * 0.2 / 2.2)
+
+
+def test_whitening_keeps_a_direction_that_strong_ones_hide():
+    """Ten features carry the class, a hundred copies of each of four others hide it."""
+    rng, truth = np.random.default_rng(4), np.arange(400) % 2
+    signal = 2 * truth[:, None] + rng.standard_normal((400, 10))
+    noise = np.repeat(rng.standard_normal((400, 4)), 100, axis=1)
+    hidden = np.concatenate([signal, noise + 0.1 * rng.standard_normal(noise.shape)], axis=1)
+    white = whiten(hidden)
+    assert white.shape == (400, 256)
+    # Equal to the full transformation by NumPy's singular values, up to signs.
+    scaled = (hidden - hidden.mean(axis=0)) / hidden.std(axis=0)
+    left, singular, _ = np.linalg.svd(scaled, full_matrices=False)
+    variances = singular[:256] ** 2 / 400
+    expected = left[:, :256] * singular[:256] / np.sqrt(variances + 10)
+    np.testing.assert_allclose(np.abs(white[:, ::-1]), np.abs(expected), atol=2e-2)
+
+    def share_of_same_class(features):
+        neighbors, _ = find_neighbors(features, 10)
+        return np.mean(truth[neighbors] == truth[:, None])
+
+    assert share_of_same_class(white) > share_of_same_class(hidden) + 0.1
+    # Constant features, and fewer images than features.
+    assert np.isfinite(whiten(np.ones((5, 40), np.float32))).all()
 
 
 def test_a_wrong_graph_gets_no_weight():
