@@ -28,8 +28,8 @@ from cls_jax.features.propagation import Propagation
 # (experiments/results/photographs.md).
 _LABELED_WEIGHT = 20
 # Prior weights of graph and linear probe of the last layer, then of all stages, and of the graph of
-# early stages. Chosen on clothing, rubbish, scans, textures, and CIFAR-10, where half and twice these
-# are within 0.5 points on average (experiments/results/any_folder.md).
+# early stages. Chosen on clothing, rubbish, scans, textures, and CIFAR-10, where half and twice
+# these are within 0.5 points on average (experiments/results/any_folder.md).
 _PRIOR = (0.5, 0.7, 0.2, 0.3, 0.1)
 # Without a class with two labels, nothing can be held out.
 _PRIOR_WITHOUT_PAIRS = (1.0, 1.0, 0.2, 0.0, 0.0)
@@ -78,6 +78,9 @@ class InferredLabels(NamedTuple):
     # ("weight_graph", "weight_stages"), and held-out accuracies of the last layer's graph and probe
     # and of all combined ("accuracy_graph", "accuracy_probe", "accuracy_instant").
     figures: dict[str, float]
+    # The weights of the graphs of the last layer and of stages, relative to those of the probes,
+    # float [2].
+    graph_ratios: np.ndarray
 
 
 def label_images(
@@ -113,9 +116,13 @@ def label_images(
     logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
     probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
+    is_graph = np.array([not isinstance(labeler, _Probe) for labeler in labelers])
+    graphs = np.array([weights_M[0], weights_M[1:][is_graph[1:]].sum()])
+    ratios = graphs / max(weights_M[~is_graph].sum(), 1e-12)
+    shares_M = 100 * weights_M / max(weights_M.sum(), 1e-12)
     figures = {
-        "weight_graph": 100 * float(weights_M[::2].sum() / max(weights_M.sum(), 1e-12)),
-        "weight_stages": 100 * float(weights_M[2:].sum() / max(weights_M.sum(), 1e-12)),
+        "weight_graph": float(shares_M[is_graph].sum()),
+        "weight_stages": float(shares_M[2:].sum()),  # The first two see the last layer only.
     }
     if np.bincount(given, minlength=num_classes).min() > 1:
         together = np.tensordot(weights_M, held_out, 1)
@@ -124,7 +131,9 @@ def label_images(
             figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == given[hidden]))
     weights, labels = compute_weight(probabilities), probabilities.argmax(axis=1)
     sample_weights = np.where(labels_B >= 0, np.float32(_LABELED_WEIGHT), weights)
-    return InferredLabels(probabilities, labels, weights, sample_weights, probes[0], figures)
+    return InferredLabels(
+        probabilities, labels, weights, sample_weights, probes[0], figures, ratios
+    )
 
 
 def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
@@ -223,8 +232,8 @@ def whiten(features_BC: np.ndarray) -> np.ndarray:
     covariance = scaled.T @ scaled / len(scaled)
     variances, axes = np.linalg.eigh(covariance)
     variances, axes = variances[-_NUM_COMPONENTS:], axes[:, -_NUM_COMPONENTS:]
-    shrunk = np.maximum(variances, 0) + max(_SHRINKAGE * np.trace(covariance) / len(covariance), 1e-12)
-    return scaled @ (axes / np.sqrt(shrunk))
+    added = max(_SHRINKAGE * np.trace(covariance) / len(covariance), 1e-12)
+    return scaled @ (axes / np.sqrt(np.maximum(variances, 0) + added))
 
 
 def _hold_out_of_graph(

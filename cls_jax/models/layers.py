@@ -17,7 +17,6 @@ import jax.numpy as jnp
 conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 dense_init = nn.initializers.glorot_normal()
 FEATURES = "features"
-DESCRIPTORS = "features and descriptors"
 ALL_FEATURES = "features, descriptors and stages"
 ALL_HEADS = "all heads"
 STAGE_HEAD = "stage_head"  # Its parameters.
@@ -95,9 +94,9 @@ class Architecture(nn.Module):
     normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
     "head" for the logits of the classes, the name of one of `extra_heads` for its own logits,
-    `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C],
-    `DESCRIPTORS` for these and those of `pool_descriptor`, concatenated, float32 [B, 2C], or
-    `ALL_FEATURES` for these and those of `pool_stages`, float32 [B, 2C + S].
+    `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C], or
+    `ALL_FEATURES` for these and those of `pool_descriptor` and `pool_stages`, concatenated, float32
+    [B, 2C + S].
     """
 
     # Names of the parameters that come before the first block, for `order_layers`.
@@ -175,10 +174,9 @@ class Architecture(nn.Module):
             logits["head"] += stage_head(pool_stages(stages))
         if wanted == ALL_HEADS:
             return jnp.concatenate(list(logits.values()), axis=-1)
-        if wanted in (DESCRIPTORS, ALL_FEATURES):
+        if wanted == ALL_FEATURES:
             beside = x_BC if unpooled_BHWC is None else pool_descriptor(unpooled_BHWC)
-            earlier = [pool_stages(stages)] if wanted == ALL_FEATURES else []
-            return jnp.concatenate([x_BC, beside, *earlier], axis=-1)
+            return jnp.concatenate([x_BC, beside, pool_stages(stages)], axis=-1)
         return x_BC if wanted == FEATURES else logits[wanted]
 
 

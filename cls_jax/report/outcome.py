@@ -39,10 +39,11 @@ def describe_labelers(result: dict[str, Any]) -> str | None:
     some = "" if is_known else " of classes with at least two (defaults if there is no such class)"
     accuracy = "unknown, since a class has fewer than two different labeled images"
     if is_known:
-        accuracy = f"graph {right[0]:.0f}%, probe {right[1]:.0f}%, combined {right[2]:.0f}%"
+        last_layer = f"graph {right[0]:.0f}%, probe {right[1]:.0f}%"
+        accuracy = f"{right[2]:.0f}% (last layer only: {last_layer})"
     return (
-        f"Weights chosen by held-out labels{some}: graph of similar images {weights[0]:.0f}%, "
-        f"linear probe {100 - weights[0]:.0f}%. Earlier layers get {weights[1]:.0f}% of the "
+        f"Weights chosen by held-out labels{some}: graphs of similar images {weights[0]:.0f}%, "
+        f"linear probes {100 - weights[0]:.0f}%. Earlier layers get {weights[1]:.0f}% of the "
         f"weight. Accuracy on held-out labels: {accuracy}."
     )
 

@@ -139,8 +139,8 @@ def compute_trained_features(
 ) -> np.ndarray:
     """Features of clean images by the EMA networks, normalized by their running statistics.
 
-    They are float32 [N, len(indices), C]. The `kind` DESCRIPTORS has features and descriptors,
-    concatenated to 2C.
+    They are float32 [N, len(indices), C]. The `kind` ALL_FEATURES has features, descriptors and
+    stages, concatenated to 2C + S.
     """
     sharded = jax.shard_map(
         lambda state, batch: setup.infer(state.ema_params, state.batch_stats, batch, kind),

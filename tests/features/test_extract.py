@@ -16,7 +16,7 @@ from cls_jax.errors import UserError
 from cls_jax.features import extract
 from cls_jax.features.extract import FrozenNetwork, extract_features
 from cls_jax.models import MODELS
-from cls_jax.models.layers import DESCRIPTORS
+from cls_jax.models.layers import ALL_FEATURES
 from cls_jax.models.weights.layout import Weights, to_torch
 
 SIZE = 16
@@ -82,13 +82,14 @@ def test_features_are_those_of_the_network(network, files, variables):
     inputs = (images / 255 - np.array(mean)) / np.array(std)
     apply = functools.partial(
         MODELS["wide_resnet"].create(num_classes=3).apply,
-        head=DESCRIPTORS,
+        head=ALL_FEATURES,
         capture_intermediates=True,
         mutable=("intermediates",),
     )
-    last, captured = jax.jit(apply)(variables, inputs.astype(np.float32))
+    side_by_side, captured = jax.jit(apply)(variables, inputs.astype(np.float32))
     (block,) = captured["intermediates"]["stage1_block4"]["__call__"]  # The last of its only stage.
     moments = np.asarray(block).mean(axis=(1, 2)), np.asarray(block).std(axis=(1, 2))
+    last = side_by_side[:, : -2 * block.shape[-1]]
     num_computed, features = _count(network, files)
     assert num_computed == 9  # Copies are computed once.
     np.testing.assert_allclose(features, np.hstack([last, *moments]), rtol=2e-3, atol=2e-3)

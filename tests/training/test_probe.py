@@ -144,7 +144,7 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     heads = [Head(*pair) for pair in zip(forced["kernel"], forced["bias"], strict=True)]
     state = state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
     unsure = start.inferred._replace(probabilities=np.full_like(start.inferred.probabilities, 0.1))
-    for weight_graph in (0, 100):  # A graph overrules them where graphs were right before.
-        inferred = unsure._replace(figures={"weight_graph": weight_graph})
+    for ratios in ((0, 0), (9, 0), (0, 9)):  # A graph overrules them where it was right before.
+        inferred = unsure._replace(graph_ratios=np.array(ratios))
         fit_final_heads(setup, state, dataset, start._replace(inferred=inferred), record)
-        assert ((recorded[-1][1] == 3).mean() > 0.5) == (weight_graph == 0)
+        assert ((recorded[-1][1] == 3).mean() > 0.5) == (ratios == (0, 0))
