@@ -189,7 +189,7 @@ OPTIONS: dict[str, Option] = {
         "graphs and linear probes (graph)."),
     "model.final_head": Option("trained", one_of("trained", "graph"),
         "Last layer of the averaged networks after the last step: as trained, or fitted to labels "
-        "inferred from frozen features, from the networks and from a graph of their features "
+        "inferred from frozen features, from the networks and from graphs of their features "
         "(graph)."),
     "model.graph_images": Option(0, between(0),
         "Unlabeled images whose labels are inferred from frozen features, evenly spaced among all. "

@@ -78,8 +78,8 @@ class InferredLabels(NamedTuple):
     # ("weight_graph", "weight_stages"), and held-out accuracies of the last layer's graph and probe
     # and of all combined ("accuracy_graph", "accuracy_probe", "accuracy_instant").
     figures: dict[str, float]
-    # The weights of the graphs of the last layer and of stages, relative to those of the probes,
-    # float [2].
+    # The weights of the graphs of the last layer and of all stages, relative to those of the
+    # probes, float [2].
     graph_ratios: np.ndarray
 
 
@@ -117,7 +117,7 @@ def label_images(
     probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
     is_graph = np.array([not isinstance(labeler, _Probe) for labeler in labelers])
-    graphs = np.array([weights_M[0], weights_M[1:][is_graph[1:]].sum()])
+    graphs = np.append(weights_M[is_graph], 0)[:2]  # 0 for all stages if there are none.
     ratios = graphs / max(weights_M[~is_graph].sum(), 1e-12)
     shares_M = 100 * weights_M / max(weights_M.sum(), 1e-12)
     figures = {
