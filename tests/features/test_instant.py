@@ -102,20 +102,14 @@ def test_whitening_keeps_a_direction_that_strong_ones_hide():
     signal = 2 * truth[:, None] + rng.standard_normal((400, 10))
     noise = np.repeat(rng.standard_normal((400, 4)), 100, axis=1)
     hidden = np.concatenate([signal, noise + 0.1 * rng.standard_normal(noise.shape)], axis=1)
-    white = whiten(hidden)
-    assert white.shape == (400, 256)
     # Equal to the full transformation by NumPy's singular values, up to signs.
     scaled = (hidden - hidden.mean(axis=0)) / hidden.std(axis=0)
     left, singular, _ = np.linalg.svd(scaled, full_matrices=False)
-    variances = singular[:256] ** 2 / 400
-    expected = left[:, :256] * singular[:256] / np.sqrt(variances + 10)
+    values = singular[:256]
+    expected, white = left[:, :256] * values / np.sqrt(values**2 / 400 + 10), whiten(hidden)
     np.testing.assert_allclose(np.abs(white[:, ::-1]), np.abs(expected), atol=2e-2)
-
-    def share_of_same_class(features):
-        neighbors, _ = find_neighbors(features, 10)
-        return np.mean(truth[neighbors] == truth[:, None])
-
-    assert share_of_same_class(white) > share_of_same_class(hidden) + 0.1
+    is_same = lambda x: np.mean(truth[find_neighbors(x, 10)[0]] == truth[:, None])  # noqa: E731
+    assert is_same(white) > is_same(hidden) + 0.1
     # Constant features, and fewer images than features.
     assert np.isfinite(whiten(np.ones((5, 40), np.float32))).all()
 
