@@ -27,7 +27,7 @@ def draw_arrays(name, variables):
     return {key: draw_parameter(key, value.shape) for key, value in names.items()}
 
 
-def assert_close(ours, theirs, tolerance=1e-5):
+def assert_close(ours, theirs, tolerance=3e-5):  # CPUs sum in different orders.
     assert ours.shape == theirs.shape
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
 
