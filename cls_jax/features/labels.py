@@ -10,7 +10,7 @@ labels moves in steps of 5 points. Weights below 1 also temper overconfident lab
 Shape suffixes: B images, C features, K classes, L labeled images, M labelers.
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -27,14 +27,14 @@ from cls_jax.features.propagation import Propagation
 # clothing gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
 # (experiments/results/photographs.md).
 _LABELED_WEIGHT = 20
-# Prior weights of graph and linear probe of the last layer, then of all stages, and of the graph of
-# early stages. Chosen on clothing, rubbish, scans, textures, and CIFAR-10, where half and twice
-# these are within 0.5 points on average (experiments/results/any_folder.md).
-_PRIOR = (0.5, 0.7, 0.2, 0.3, 0.1)
+# Prior weights of the graphs of the last layer, all stages and early stages, then of the probes of
+# the last layer and all stages. Chosen on clothing, rubbish, scans, textures, and CIFAR-10, where
+# half and twice these are within 0.3 points on average (experiments/results/any_folder.md).
+_PRIOR = (0.5, 0.2, 0.1), (0.7, 0.3)
 # Without a class with two labels, nothing can be held out.
-_PRIOR_WITHOUT_PAIRS = (1.0, 1.0, 0.2, 0.0, 0.0)
-# How strongly the prior holds: a deviation of 1 costs as much as 5 nats. On the development
-# folders, accuracies from 5 to 15 differ by at most 0.5 points, except with two labels per class.
+_PRIOR_WITHOUT_PAIRS = (1.0, 0.2, 0.0), (1.0, 0.0)
+# How strongly the prior holds: a deviation of 1 costs as much as 5 nats. From 3 to 20, accuracies
+# on the development folders are within 0.3 points on average.
 _PRIOR_STRENGTH = 10.0
 _FLOOR = 1e-6  # Smaller probabilities are raised to this. One from a graph can be exactly 0.
 _DEPTH_PROBE_C = 0.1  # For the probe of all stages, which needs a weaker penalty.
@@ -55,15 +55,8 @@ _NUM_COMPONENTS = 256
 _SHRINKAGE = 10
 
 
-class _Probe(NamedTuple):
-    """What a linear probe is fitted to."""
-
-    inputs: np.ndarray  # Floating [B, C].
-    inverse_penalty: float
-
-
-# A graph [B, B], or a probe.
-_Labeler: TypeAlias = sparse.csr_matrix | _Probe
+# All graphs [B, B], and the inputs, floating [B, C], and the inverse penalty of all probes.
+_Labelers = tuple[list[sparse.csr_matrix], list[tuple[np.ndarray, float]]]
 
 
 class InferredLabels(NamedTuple):
@@ -103,37 +96,30 @@ def label_images(
     hidden = _list_folds(given)[0]
     held_out = _hold_out(labelers, firsts, given, num_classes, hidden)
     weights_M = _weigh(held_out, given, hidden)
-    log_p_MBK, probes = [], []
-    for labeler in labelers:
-        if isinstance(labeler, _Probe):
-            inputs_BC, inverse_penalty = labeler
-            taught = inputs_BC[labeled], labels_B[labeled], num_classes
-            probes.append(fit_head(*taught, inverse_penalty))
-            p_BK = probes[-1].compute_probabilities(inputs_BC)
-        else:
-            p_BK = propagate_labels(labeler, labels_B, num_classes)
-        log_p_MBK.append(take_log(p_BK))
+    graphs, probes = labelers
+    heads = [fit_head(x_BC[labeled], labels_B[labeled], num_classes, c) for x_BC, c in probes]
+    log_p_MBK = [take_log(propagate_labels(graph, labels_B, num_classes)) for graph in graphs]
+    for head, (inputs_BC, _) in zip(heads, probes, strict=True):
+        log_p_MBK.append(take_log(head.compute_probabilities(inputs_BC)))
     logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
     probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
-    is_graph = np.array([not isinstance(labeler, _Probe) for labeler in labelers])
-    graphs = np.append(weights_M[is_graph], 0)[:2]  # 0 for all stages if there are none.
-    ratios = graphs / max(weights_M[~is_graph].sum(), 1e-12)
-    shares_M = 100 * weights_M / max(weights_M.sum(), 1e-12)
+    of_graphs, of_probes = np.split(weights_M, [len(graphs)])
+    # 0 for the graph of all stages if there is none.
+    ratios = np.append(of_graphs, 0)[:2] / max(of_probes.sum(), 1e-12)
+    total = max(weights_M.sum(), 1e-12)
     figures = {
-        "weight_graph": float(shares_M[is_graph].sum()),
-        "weight_stages": float(shares_M[2:].sum()),  # The first two see the last layer only.
+        "weight_graph": 100 * float(of_graphs.sum() / total),
+        "weight_stages": 100 * float((of_graphs[1:].sum() + of_probes[1:].sum()) / total),
     }
     if np.bincount(given, minlength=num_classes).min() > 1:
         together = np.tensordot(weights_M, held_out, 1)
-        guesses = {"graph": held_out[0], "probe": held_out[1], "instant": together}
+        guesses = {"graph": held_out[0], "probe": held_out[len(graphs)], "instant": together}
         for name, guess in guesses.items():
             figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == given[hidden]))
     weights, labels = compute_weight(probabilities), probabilities.argmax(axis=1)
     sample_weights = np.where(labels_B >= 0, np.float32(_LABELED_WEIGHT), weights)
-    return InferredLabels(
-        probabilities, labels, weights, sample_weights, probes[0], figures, ratios
-    )
+    return InferredLabels(probabilities, labels, weights, sample_weights, heads[0], figures, ratios)
 
 
 def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
@@ -177,7 +163,7 @@ def _list_folds(labels_L: np.ndarray) -> list[np.ndarray]:
 
 
 def _hold_out(
-    labelers: list[_Labeler],
+    labelers: _Labelers,
     labeled: np.ndarray,
     labels_L: np.ndarray,
     num_classes: int,
@@ -188,36 +174,34 @@ def _hold_out(
 
     A probe is fitted to at most `most` other labels.
     """
-    p_MLK = []
-    for labeler in labelers:
-        if isinstance(labeler, _Probe):
-            inputs_BC, inverse_penalty = labeler
-            known = inputs_BC[labeled], labels_L, num_classes, inverse_penalty
-            p_MLK.append(_hold_out_of_probe(*known, hidden, most or len(labels_L)))
-        else:
-            labels_B = np.full(labeler.shape[0], -1)
-            labels_B[labeled] = labels_L
-            p_MLK.append(_hold_out_of_graph(labeler, labels_B, num_classes, hidden))
+    graphs, probes = labelers
+    labels_B = np.full(graphs[0].shape[0], -1)
+    labels_B[labeled] = labels_L
+    p_MLK = [_hold_out_of_graph(graph, labels_B, num_classes, hidden) for graph in graphs]
+    for inputs_BC, inverse_penalty in probes:
+        known = inputs_BC[labeled], labels_L, num_classes, inverse_penalty
+        p_MLK.append(_hold_out_of_probe(*known, hidden, most or len(labels_L)))
     return take_log(np.stack(p_MLK))
 
 
 def _weigh(held_out_MLK: np.ndarray, labels: np.ndarray, hidden: np.ndarray) -> np.ndarray:
     """The weights of the labelers, float [M], from what `_hold_out` returned."""
     has_pairs = len(labels) > len(np.unique(labels))
-    prior = np.array(_PRIOR if has_pairs else _PRIOR_WITHOUT_PAIRS)
-    return weigh_labelers(held_out_MLK, labels[hidden], prior[: len(held_out_MLK)])
+    each = None if len(held_out_MLK) > 2 else 1  # Graphs and probes: all, or the last layer's.
+    prior = [part[:each] for part in (_PRIOR if has_pairs else _PRIOR_WITHOUT_PAIRS)]
+    return weigh_labelers(held_out_MLK, labels[hidden], np.concatenate(prior))
 
 
-def _list_labelers(features: FrozenFeatures, num_classes: int) -> list[_Labeler]:
-    """Graph and probe of the last layer, and if available of all stages, and an early graph."""
-    labelers = [build_graph(features.descriptors), _Probe(features.pooled, PROBE_C)]
+def _list_labelers(features: FrozenFeatures, num_classes: int) -> _Labelers:
+    """Graphs and probes in the order of `_PRIOR`. Only the last layer's if there are no stages."""
+    graphs, probes = [build_graph(features.descriptors)], [(features.pooled, PROBE_C)]
     if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
         stages = features.stages.astype(np.float32)
         inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
         early = stages[:, : round(_EARLY_SHARE * stages.shape[1])]
-        labelers += [build_graph(whiten(stages)), _Probe(inputs, _DEPTH_PROBE_C)]
-        labelers.append(build_graph(whiten(early)))
-    return labelers
+        graphs += [build_graph(whiten(part)) for part in (stages, early)]
+        probes.append((inputs, _DEPTH_PROBE_C))
+    return graphs, probes
 
 
 def whiten(features_BC: np.ndarray) -> np.ndarray:

@@ -91,9 +91,10 @@ def test_the_depth_that_separates_the_labels_gets_more_weight(is_deep):
     inferred = label_images(features, labels, K)
     assert np.mean(inferred.labels == truth) > 0.9
     assert (inferred.figures["weight_stages"] > 40) == is_deep  # 33 before any label.
+    assert (inferred.graph_ratios[1] > 0.3) == is_deep  # 0.2.
     # Without a class with two labels, the prior decides.
     alone = label_images(features, np.where(np.arange(300) < K, truth, -1), K)
-    np.testing.assert_allclose(alone.figures["weight_stages"], 100 * 0.2 / 2.2)
+    np.testing.assert_allclose(alone.graph_ratios, [1, 0.2])
 
 
 def test_whitening_keeps_a_direction_that_strong_ones_hide():
