@@ -409,6 +409,12 @@ def wait_for_phase(page, text):
     page.wait_for_selector(f".training p:has-text('{text}')")
 
 
+def press_button(page, selector):
+    """Presses Enter on a button once it can be seen: one that is still hidden gets no key."""
+    page.wait_for_selector(selector)
+    page.locator(selector).press("Enter")
+
+
 @pytest.mark.slow
 def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch):
     """Drawings, EfficientNet's own features, and three drawings from elsewhere.
@@ -442,15 +448,15 @@ def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch)
             label = names[int(read_name(page)[4:8]) % 3]
             known = page.locator(".class .name").all_inner_texts()
             press(page, *([str(known.index(label) + 1)] if label in known else [*label, "Enter"]))
-        page.locator("nav button[data-view=result]").press("Enter")
+        press_button(page, "nav button[data-view=result]")
         page.set_default_timeout(1000 * PATIENCE_S)
         page.wait_for_selector(".about:has-text('Fitted to 30 labels of 3 classes')")
-        page.locator("#save").press("Enter")
+        press_button(page, "#save")
         wait_for_phase(page, "Finished: runs/photos-instant")
         saved = cls_jax.load(tmp_path / "runs/photos-instant")
         assert saved.predict(list(map(str, others))).label.tolist() == names
 
-        page.locator("nav button[data-view=try]").press("Enter")
+        press_button(page, "nav button[data-view=try]")
         page.set_input_files("#files", [*others, tmp_path / "notes.txt"])
         page.wait_for_selector(".card:nth-child(4) .wrong")
         assert page.locator(".verdict").all_inner_texts() == names
@@ -460,26 +466,26 @@ def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch)
         page.wait_for_selector(".toast:has-text('1 new photo')")
         assert session.describe()["counts"]["images"] == 41
 
-        page.locator("nav button[data-view=result]").press("Enter")
-        page.locator("#train").press("Enter")
+        press_button(page, "nav button[data-view=result]")
+        press_button(page, "#train")
         wait_for_phase(page, "of 10")
         training._process.send_signal(signal.SIGSTOP)  # Not to end first on a fast machine.
         page.reload()  # The training continues, and is shown again.
         read_name(page)
-        page.locator("nav button[data-view=result]").press("Enter")
-        page.locator("#stop").press("Enter")
+        press_button(page, "nav button[data-view=result]")
+        press_button(page, "#stop")
         wait_for_phase(page, "then stopping")
         training._process.send_signal(signal.SIGCONT)
         wait_for_phase(page, "Stopped: runs/photos-trained")
-        page.locator("nav button[data-view=next]").press("Enter")
+        press_button(page, "nav button[data-view=next]")
         press(page, "1")  # Is kept for the next training.
-        page.locator("nav button[data-view=result]").press("Enter")
-        page.locator("#resume").press("Enter")
+        press_button(page, "nav button[data-view=result]")
+        press_button(page, "#resume")
         wait_for_phase(page, "Finished: runs/photos-trained")
         result = json.loads((tmp_path / "runs/photos-trained/result.json").read_text())
         assert (result["step"], result["num_labels"]) == (10, 30)
         with page.context.expect_page() as opened:
-            page.locator("#report").press("Enter")
+            press_button(page, "#report")
         assert "photos" in opened.value.title()
         assert opened.value.locator("h1, h2").count() > 1
 

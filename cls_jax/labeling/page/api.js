@@ -47,11 +47,14 @@ export function upload(verb, file) {
 /** Calls `onEvent` for each server-sent event. An EventSource could not send the token. */
 export async function follow(name, onEvent, signal) {
   const { body } = await request(`/api/${name}`, { signal });
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
-  for await (const part of body.pipeThrough(new TextDecoderStream())) {
-    const events = (text + part).split("\n\n");
+  let part = await reach(reader.read());
+  while (!part.done) {
+    const events = (text + part.value).split("\n\n");
     text = events.pop();
     for (const event of events) onEvent(JSON.parse(event.replace(/^data: /, "")));
+    part = await reach(reader.read());
   }
 }
 
@@ -77,15 +80,18 @@ async function send(path, options) {
 
 async function request(path, options) {
   const headers = { ...options.headers, "X-Token": token, "X-Window": WINDOW };
-  let response;
-  try {
-    response = await fetch(path, { ...options, headers });
-  } catch {
-    const message = "The server has stopped. Run `cls-jax label` again.";
-    throw new RequestError(0, { message });
-  }
+  const response = await reach(fetch(path, { ...options, headers }));
   if (response.ok) return response;
   const isJson = response.headers.get("Content-Type") === "application/json";
   const body = isJson ? await response.json() : { message: (await response.text()).trim() };
   throw new RequestError(response.status, body);
+}
+
+/** What the server sends, or a RequestError if it cannot be reached. */
+async function reach(promise) {
+  try {
+    return await promise;
+  } catch {
+    throw new RequestError(0, { message: "The server has stopped. Run `cls-jax label` again." });
+  }
 }
