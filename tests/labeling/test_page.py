@@ -191,7 +191,7 @@ def test_a_session_by_mouse(open_page, folder):
         assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[0], "label")
 
         show(page, "result")
-        assert page.locator(".command code").last.inner_text() == f"cls-jax train {folder}"
+        page.wait_for_selector(f".command code:text-is('cls-jax train {folder}')")
         assert page.locator("table.result tbody tr").count() == 3
         with page.expect_download() as download:
             page.click(".download")
