@@ -109,8 +109,8 @@ def test_whitening_keeps_a_direction_that_strong_ones_hide():
     values = singular[:256]
     expected, white = left[:, :256] * values / np.sqrt(values**2 / 400 + 10), whiten(hidden)
     np.testing.assert_allclose(np.abs(white[:, ::-1]), np.abs(expected), atol=2e-2)
-    is_same = lambda x: np.mean(truth[find_neighbors(x, 10)[0]] == truth[:, None])  # noqa: E731
-    assert is_same(white) > is_same(hidden) + 0.1
+    near = [truth[find_neighbors(x, 10)[0]] == truth[:, None] for x in (white, hidden)]
+    assert near[0].mean() > near[1].mean() + 0.1
     # Constant features, and fewer images than features.
     assert np.isfinite(whiten(np.ones((5, 40), np.float32))).all()
 

@@ -28,6 +28,16 @@ DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 NUM_BROKEN = "[...document.images].filter((i) => i.complete && !i.naturalWidth).length"
 HOSTILE = "<img src=x onerror=document.title=1>"
 
+# The progress of a training, whose connection breaks.
+FOLLOW = """async () => {
+  const [fetched, { follow }] = [window.fetch, await import("/page/api.js")];
+  const broken = new ReadableStream({ pull: (stream) => stream.error(new TypeError()) });
+  window.fetch = async () => new Response(broken);
+  const message = follow("events", () => {}).catch((error) => error.message);
+  window.fetch = fetched;
+  return message;
+}"""
+
 # `cls-jax label` with features that need no network.
 SERVE = """
 import sys
@@ -409,12 +419,6 @@ def wait_for_phase(page, text):
     page.wait_for_selector(f".training p:has-text('{text}')")
 
 
-def press_button(page, selector):
-    """Presses Enter on a button once it can be seen: one that is still hidden gets no key."""
-    page.wait_for_selector(selector)
-    page.locator(selector).press("Enter")
-
-
 @pytest.mark.slow
 def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch):
     """Drawings, EfficientNet's own features, and three drawings from elsewhere.
@@ -448,15 +452,15 @@ def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch)
             label = names[int(read_name(page)[4:8]) % 3]
             known = page.locator(".class .name").all_inner_texts()
             press(page, *([str(known.index(label) + 1)] if label in known else [*label, "Enter"]))
-        press_button(page, "nav button[data-view=result]")
+        page.locator("nav button[data-view=result]").press("Enter")
         page.set_default_timeout(1000 * PATIENCE_S)
         page.wait_for_selector(".about:has-text('Fitted to 30 labels of 3 classes')")
-        press_button(page, "#save")
+        page.locator("#save").press("Enter")
         wait_for_phase(page, "Finished: runs/photos-instant")
         saved = cls_jax.load(tmp_path / "runs/photos-instant")
         assert saved.predict(list(map(str, others))).label.tolist() == names
 
-        press_button(page, "nav button[data-view=try]")
+        page.locator("nav button[data-view=try]").press("Enter")
         page.set_input_files("#files", [*others, tmp_path / "notes.txt"])
         page.wait_for_selector(".card:nth-child(4) .wrong")
         assert page.locator(".verdict").all_inner_texts() == names
@@ -466,26 +470,26 @@ def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch)
         page.wait_for_selector(".toast:has-text('1 new photo')")
         assert session.describe()["counts"]["images"] == 41
 
-        press_button(page, "nav button[data-view=result]")
-        press_button(page, "#train")
+        page.locator("nav button[data-view=result]").press("Enter")
+        page.locator("#train").press("Enter")
         wait_for_phase(page, "of 10")
         training._process.send_signal(signal.SIGSTOP)  # Not to end first on a fast machine.
         page.reload()  # The training continues, and is shown again.
         read_name(page)
-        press_button(page, "nav button[data-view=result]")
-        press_button(page, "#stop")
+        page.locator("nav button[data-view=result]").press("Enter")
+        page.locator("#stop:visible").press("Enter")  # While hidden, it gets no key.
         wait_for_phase(page, "then stopping")
         training._process.send_signal(signal.SIGCONT)
         wait_for_phase(page, "Stopped: runs/photos-trained")
-        press_button(page, "nav button[data-view=next]")
+        page.locator("nav button[data-view=next]").press("Enter")
         press(page, "1")  # Is kept for the next training.
-        press_button(page, "nav button[data-view=result]")
-        press_button(page, "#resume")
+        page.locator("nav button[data-view=result]").press("Enter")
+        page.locator("#resume").press("Enter")
         wait_for_phase(page, "Finished: runs/photos-trained")
         result = json.loads((tmp_path / "runs/photos-trained/result.json").read_text())
         assert (result["step"], result["num_labels"]) == (10, 30)
         with page.context.expect_page() as opened:
-            press_button(page, "#report")
+            page.locator("#report").press("Enter")
         assert "photos" in opened.value.title()
         assert opened.value.locator("h1, h2").count() > 1
 
@@ -504,4 +508,5 @@ def test_a_kill_in_the_middle_loses_no_answer(open_page, folder):
         process.wait()
         page.keyboard.press("1")
         page.wait_for_selector(".toast:has-text('has stopped')")
+        assert "has stopped" in page.evaluate(FOLLOW)
     assert [row[:2] for row in read_decisions(folder)] == [(name, "x") for name in answers]
