@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config import validate_config
-from cls_jax.config.from_folder import RULES, Plan, fit_to_folder
+from cls_jax.config.from_folder import RULES, Plan, fit_to_folder, limit_steps_on_labels
 from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
@@ -118,7 +118,8 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
             batch_size = batch_size // 2 // config.accumulate_steps * config.accumulate_steps
     config.batch_size = batch_size
     step = cost * size**2 * batch_size
-    config.num_steps = min(max(int(left[size] / step) // _ROUNDING, 1) * _ROUNDING, most)
+    affordable = min(max(int(left[size] / step) // _ROUNDING, 1) * _ROUNDING, most)
+    config.num_steps = min(affordable, limit_steps_on_labels(given) or affordable)
     fit_rest("data.image_size", "batch_size", "num_steps")
     if "eval_every" not in given.set_by_user and num_evaluations[size] == 1:
         config.eval_every = config.num_steps
@@ -126,6 +127,9 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     if left[size] < _ROUNDING * step:
         minutes = (total - left[size] + config.num_steps * step) / 60
         reason += ", more than requested"
+    if config.num_steps < affordable:
+        minutes = (total - left[size] + config.num_steps * step) / 60
+        reason += ", no more steps for so few labels"
     return (
         f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
         f"with {batch_size} labeled images each, and {total - left[size]:.0f} s for all else "

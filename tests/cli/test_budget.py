@@ -13,7 +13,15 @@ from tests.test_config import CPU, PRETRAINED, create_summary
 
 
 def choose(
-    patch, seconds, minutes=None, resources=PRETRAINED, side=500, per_image=0, folder=(), **settings
+    patch,
+    seconds,
+    minutes=None,
+    resources=PRETRAINED,
+    side=500,
+    per_image=0,
+    folder=(),
+    method="cls",
+    **settings,
 ):
     """What is chosen and said where a step at 128 pixels takes these seconds.
 
@@ -26,7 +34,7 @@ def choose(
         return budget.Rehearsal(1.0, per_step, "", size, config.batch_size, per_image, per_image)
 
     patch.setattr(budget, "profile_folder", profile_folder)
-    config = create_folder_config("photos", "cls")
+    config = create_folder_config("photos", method)
     apply_settings(config, settings)
     summary = create_summary(side, 3_000)._replace(**dict(folder))
     given = Plan(config, summary, resources, settings)
@@ -99,6 +107,23 @@ def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
     config, sentence = choose(monkeypatch, 16.0, 10.0, CPU)
     assert (config.num_steps, config.data.image_size) == (560, 32)
     assert "560 steps" in sentence
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "num_steps", "rate"), [(10, 40, 3e-6), (18, 40, 3e-6), (200, 200, 1e-4)]
+)
+def test_training_on_few_labels_only_is_short_and_slow(monkeypatch, num_labels, num_steps, rate):
+    known = {"method": "supervised", "num_labels": num_labels}
+    config, sentence = choose(monkeypatch, 0.1, 10.0, **known)
+    assert (config.num_steps, config.optimizer.learning_rate) == (num_steps, rate)
+    assert float(sentence.split()[0]) < 3
+    assert "no more steps for so few labels" in sentence
+    config, sentence = choose(monkeypatch, 0.1, 10.0, **known | {"num_steps": 300})
+    assert (config.num_steps, sentence) == (300, None)
+    # Random weights need all the time there is.
+    config, sentence = choose(monkeypatch, 0.1, 10.0, CPU, **known)
+    assert config.num_steps > 300
+    assert "so few labels" not in sentence
 
 
 @pytest.mark.parametrize(
