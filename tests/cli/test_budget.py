@@ -13,15 +13,7 @@ from tests.test_config import CPU, PRETRAINED, create_summary
 
 
 def choose(
-    patch,
-    seconds,
-    minutes=None,
-    resources=PRETRAINED,
-    side=500,
-    per_image=0,
-    folder=(),
-    method="cls",
-    **settings,
+    patch, seconds, minutes=None, resources=PRETRAINED, side=500, per_image=0, folder=(), **settings
 ):
     """What is chosen and said where a step at 128 pixels takes these seconds.
 
@@ -34,7 +26,7 @@ def choose(
         return budget.Rehearsal(1.0, per_step, "", size, config.batch_size, per_image, per_image)
 
     patch.setattr(budget, "profile_folder", profile_folder)
-    config = create_folder_config("photos", method)
+    config = create_folder_config("photos", settings.pop("method", "cls"))
     apply_settings(config, settings)
     summary = create_summary(side, 3_000)._replace(**dict(folder))
     given = Plan(config, summary, resources, settings)
