@@ -124,12 +124,10 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     if "eval_every" not in given.set_by_user and num_evaluations[size] == 1:
         config.eval_every = config.num_steps
     reason = _explain_choice(config, sizes, bool(fitting))
-    if left[size] < _ROUNDING * step:
+    is_short = config.num_steps < affordable
+    if is_short or left[size] < _ROUNDING * step:
         minutes = (total - left[size] + config.num_steps * step) / 60
-        reason += ", more than requested"
-    if config.num_steps < affordable:
-        minutes = (total - left[size] + config.num_steps * step) / 60
-        reason += ", no more steps for so few labels"
+        reason += ", no more steps for so few labels" if is_short else ", more than requested"
     return (
         f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
         f"with {batch_size} labeled images each, and {total - left[size]:.0f} s for all else "

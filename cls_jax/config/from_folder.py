@@ -139,9 +139,10 @@ def _choose_final_head(given: Plan) -> str:
     With 4 or 5 labels per class, refitted heads were 1.3 points better than trained ones on average
     (experiments/results/any_folder.md). Other numbers of labels were not measured.
     """
-    config, per_class = given.config, _count_labels(given) / len(given.summary.class_counts)
+    config = given.config
     is_trained = config.model.init_head == "graph" and config.num_steps > 0
-    return "graph" if is_trained and 2 <= per_class <= 25 else config.model.final_head
+    is_fitting = is_trained and 2 <= _count_labels_per_class(given) <= 25
+    return "graph" if is_fitting else config.model.final_head
 
 
 def _choose_image_size(given: Plan) -> int:
@@ -186,10 +187,10 @@ def _count_images(given: Plan) -> int:
     return given.summary.num_labeled + given.summary.num_unlabeled
 
 
-def _count_labels(given: Plan) -> float:
-    """The number of labels that the run trains on."""
+def _count_labels_per_class(given: Plan) -> float:
+    """The mean number of labels of a class that the run trains on."""
     num_known = given.summary.num_labeled * (1 - given.config.data.validation)
-    return given.config.num_labels or num_known
+    return (given.config.num_labels or num_known) / len(given.summary.class_counts)
 
 
 def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
@@ -232,18 +233,19 @@ def limit_steps_on_labels(given: Plan) -> int | None:
     config = given.config
     if not config.model.init or get_method(config.method.name).unlabeled_views:
         return None
-    return max(math.ceil(8 * _count_labels(given) / config.batch_size), 40)
+    num_labels = _count_labels_per_class(given) * len(given.summary.class_counts)
+    return max(math.ceil(8 * num_labels / config.batch_size), 40)
 
 
 def _choose_learning_rate(given: Plan) -> float:
     """3e-4. On labeled images only, 1e-4, or 3e-6 with fewer than 10 per class.
 
-    With 5 per class, no rate was better than the probe on average, and higher ones were worse on
-    clothing. With 25, 1e-4 was better (experiments/results/any_folder.md).
+    With 5 per class, higher rates ended below the linear probe on clothing. With 25, 1e-4 ended
+    above it on most folders (experiments/results/any_folder.md).
     """
     if get_method(given.config.method.name).unlabeled_views:
         return 3e-4
-    return 1e-4 if _count_labels(given) / len(given.summary.class_counts) >= 10 else 3e-6
+    return 1e-4 if _count_labels_per_class(given) >= 10 else 3e-6
 
 
 def _choose_decay(given: Plan) -> float:
