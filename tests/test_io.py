@@ -95,7 +95,7 @@ def test_package_needs_nothing_that_only_unix_has():
     ]
     code = (
         "import sys, os, importlib; names = ['fcntl', 'pwd', 'grp', 'resource', 'termios', "
-        "'pty'];import jax, scipy, matplotlib.pyplot, sklearn, orbax.checkpoint, starlette, "
+        "'pty'];import jax, scipy, sklearn, orbax.checkpoint, starlette, "
         "uvicorn;sys.modules.update(dict.fromkeys(names));[delattr(os, name) for name in "
         "('O_NONBLOCK', 'O_NOFOLLOW', 'preadv', 'sysconf')];[importlib.import_module(name) for "
         f"name in {names}];importlib.import_module('cls_jax.io').read_bytes('pyproject.toml', "

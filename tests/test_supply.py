@@ -50,6 +50,13 @@ def read_declared():
     return [[Requirement(line) for lines in part for line in lines] for part in (needed, tools)]
 
 
+def read_installed_by(extra=None):
+    """The packages of the base installation and, if it is named, of an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
+    return {canonicalize_name(Requirement(line).name) for line in lines}
+
+
 def find_imports(path):
     """Top-level names that a file imports anywhere, `importlib.import_module` included."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -72,6 +79,47 @@ def test_only_what_is_declared_is_imported_and_the_package_needs_no_tool():
             for name in set(find_imports(path)) - known:
                 owners = {canonicalize_name(owner) for owner in provided.get(name, [name])}
                 assert owners & declared, (path, name)
+
+
+def find_imports_at_once(node):
+    """Dotted names that a module's syntax tree imports as soon as the module is imported."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield child.module
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from find_imports_at_once(child)
+
+
+# What may import an extra's packages at once: these modules are only imported, by functions, where
+# the extra is needed. The example is a script beside an exported network.
+MODULES_OF_EXTRAS = {
+    "cls_jax.data.augment.tf_augment": "tf",
+    "cls_jax.data.host_tensorflow": "tf",
+    "cls_jax.data.pipelines.tfdata": "tf",
+    "cls_jax.inference.export_example": "onnx",
+    "cls_jax.labeling.server": "label",
+    "cls_jax.labeling.start": "label",
+}
+
+
+def test_modules_import_only_what_their_installation_has():
+    """With every extra installed, as here, an import that users do not have goes unnoticed."""
+    provided = importlib.metadata.packages_distributions()
+    known = {"cls_jax", *sys.stdlib_module_names}
+    for path in (ROOT / "cls_jax").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        extra = MODULES_OF_EXTRAS.get(module)
+        installed = read_installed_by(extra)
+        for name in find_imports_at_once(ast.parse(path.read_text("utf-8"))):
+            assert MODULES_OF_EXTRAS.get(name, extra) == extra, (module, name)
+            if (top := name.split(".")[0]) not in known:
+                owners = {canonicalize_name(owner) for owner in provided.get(top, [top])}
+                assert owners & installed, (module, name)
 
 
 def test_nothing_is_unpickled_or_run_that_was_read():

@@ -299,16 +299,20 @@ def report(run: str, data_dir: str | None = None, no_images: bool = False) -> No
 
 
 def _write_report_after_training(run: "Run") -> pathlib.Path | None:
-    """Writes the report of a finished run unless it is up to date. Never fails."""
-    from cls_jax.report.page import REPORT, write_report
+    """Writes the report of a finished run unless it is up to date. Returns None if that fails.
+
+    Never raises: whatever breaks here, an import included, the run itself is finished.
+    """
     from cls_jax.runs.folder import RESULT
 
     folder, again = run.workdir, _write_command("report", run.workdir)
     if jax.process_count() > 1:  # A report needs a single process.
         print(f"\nTo write a report: {again}")
         return None
-    path = folder / REPORT
     try:
+        from cls_jax.report.page import REPORT, write_report
+
+        path = folder / REPORT
         if path.exists() and path.stat().st_mtime >= (folder / RESULT).stat().st_mtime:
             return path
         return write_report(folder, opened=run)

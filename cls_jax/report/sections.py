@@ -8,7 +8,6 @@ import pathlib
 from typing import Any
 
 import jax
-import matplotlib
 import numpy as np
 from PIL import Image
 from sklearn.metrics import confusion_matrix, log_loss
@@ -31,6 +30,21 @@ MAX_SIDE = 96
 # From this side on, WebP takes a fraction of PNG's bytes. Smaller images stay lossless.
 _LOSSY_SIDE = 64
 _RIGHT_COLOR, _WRONG_COLOR = (26, 127, 55), (207, 70, 20)  # As in style.css.
+# Of heat maps, at 0, 0.1, …, 1: Matplotlib's "inferno". Its lightness rises evenly, so that a map
+# can be read in gray and with any color vision.
+_HEAT_COLORS = (
+    (0, 0, 4),
+    (22, 11, 57),
+    (66, 10, 104),
+    (106, 23, 110),
+    (147, 38, 103),
+    (188, 55, 84),
+    (221, 81, 58),
+    (243, 120, 25),
+    (252, 165, 10),
+    (246, 215, 70),
+    (252, 255, 164),
+)
 _ACCURACY = "Test accuracy"
 _MIN_ENLARGED = 3
 _NUM_PAIRS = 20
@@ -266,9 +280,15 @@ def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     gray = np.asarray(image.convert("L").resize(size, Image.Resampling.NEAREST), np.float32) / 255
     heat = np.asarray(Image.fromarray(heat_map).resize(size, Image.Resampling.BICUBIC)).clip(0, 1)
-    colors = matplotlib.colormaps["inferno"](heat)[..., :3]
-    blended = 0.35 * gray[..., None] + 0.65 * colors * (0.4 + 0.6 * gray[..., None])
+    blended = 0.35 * gray[..., None] + 0.65 * color_heat(heat) * (0.4 + 0.6 * gray[..., None])
     return np.rint(255 * blended.clip(0, 1)).astype(np.uint8)
+
+
+def color_heat(heat: np.ndarray) -> np.ndarray:
+    """The colors of heat from 0 to 1, float [...]. Returns float64 [..., 3], RGB from 0 to 1."""
+    levels = np.linspace(0, 1, len(_HEAT_COLORS))
+    channels = np.array(_HEAT_COLORS).T / 255
+    return np.stack([np.interp(heat, levels, channel) for channel in channels], axis=-1)
 
 
 def encode_image(image: np.ndarray, is_exact: bool = False) -> str:

@@ -6,8 +6,10 @@ import pathlib
 import re
 import shlex
 import shutil
+import sys
 import urllib.parse
 
+import matplotlib
 import numpy as np
 import pytest
 import scipy.special
@@ -23,7 +25,7 @@ from cls_jax.inference.suspects import SUSPECTS, Suspect
 from cls_jax.report import charts
 from cls_jax.report.data import Predictions, RunData, clean_rows
 from cls_jax.report.page import REPORT, render_page, write_report
-from cls_jax.report.sections import overlay_heat_map
+from cls_jax.report.sections import color_heat, overlay_heat_map
 from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
 from cls_jax.runs.result import wilson_interval
 from cls_jax.runs.sessions import SESSIONS, read_sessions
@@ -296,6 +298,12 @@ def test_suspects_heat_maps_and_calibration_are_shown():
     assert f"Expected calibration error {100 * after.error:.1f}%" in page.text
 
 
+def test_heat_has_the_colors_of_matplotlib():
+    heat = np.linspace(0, 1, 256).reshape(16, 16)
+    expected = matplotlib.colormaps["inferno"](heat)[..., :3]
+    np.testing.assert_allclose(color_heat(heat), expected, atol=0.04)  # Between the table's rows.
+
+
 def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
     values = np.random.default_rng(0).random(5000)
     rows = [{"step": i, **dict.fromkeys(ROWS[0], v)} | {"step": i} for i, v in enumerate(values)]
@@ -417,7 +425,14 @@ def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeyp
     (copy / REPORT).unlink()
     monkeypatch.setattr("cls_jax.report.page.collect_run", lambda *_: 1 / 0)
     commands.train_config(run[1], str(copy))
-    assert "The report could not be drawn (division by zero)" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "The report could not be drawn (division by zero)" in output
+    assert f"Results:        {copy / RESULT}" in output
+    monkeypatch.setitem(sys.modules, "cls_jax.report.page", None)  # Cannot be imported.
+    commands.train_config(run[1], str(copy))
+    output = capsys.readouterr().out
+    assert "The report could not be drawn (" in output
+    assert f"Results:        {copy / RESULT}" in output
     monkeypatch.undo()
     commands.train_config(run[1], str(copy))
     assert str(copy / REPORT) in capsys.readouterr().out
