@@ -58,13 +58,16 @@ def write_report(
     """
     run = collect_run(workdir, data_dir, opened)
     path = workdir / REPORT
-    with explain_writing(path, "free disk space or allow writing there"):
+    explain = functools.partial(explain_writing, path, "free disk space or allow writing there")
+    with explain():
         if run.figures is not None:
             write_class_table(workdir, run.figures)
         if run.predictions is not None and run.labeled is not None:
             names = [run.name_image(row.position, row.is_test)[0] for row in run.suspects]
             write_suspects(workdir, run.suspects, run.class_names, names)
-        write_atomically(path, render_page(run, has_images))
+    text = render_page(run, has_images)  # Some of Jinja's errors are OSErrors, but not of writing.
+    with explain():
+        write_atomically(path, text)
     return path
 
 

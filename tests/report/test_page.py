@@ -9,6 +9,7 @@ import shutil
 import sys
 import urllib.parse
 
+import jinja2
 import matplotlib
 import numpy as np
 import pytest
@@ -421,6 +422,10 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
     assert (workdir / SUSPECTS).exists()
 
 
+def refuse_template(*_):
+    raise jinja2.TemplateNotFound("page.html.j2")
+
+
 def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeypatch):
     (copy / REPORT).unlink()
     monkeypatch.setattr("cls_jax.report.page.collect_run", lambda *_: 1 / 0)
@@ -428,6 +433,10 @@ def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeyp
     output = capsys.readouterr().out
     assert "The report could not be drawn (division by zero)" in output
     assert f"Results:        {copy / RESULT}" in output
+    monkeypatch.undo()
+    monkeypatch.setattr("cls_jax.report.page.render_page", refuse_template)
+    commands.train_config(run[1], str(copy))
+    assert "The report could not be drawn (page.html.j2)" in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "cls_jax.report.page", None)  # Cannot be imported.
     commands.train_config(run[1], str(copy))
     output = capsys.readouterr().out
