@@ -78,7 +78,7 @@ package: $(VENV)/installed-dev
 	  echo "cls-jax[$$extra] @ file://$$(ls $(CURDIR)/build/package/*.whl)" | .ci/uv pip compile --quiet \
 	    --python $(VENV) --constraints requirements-dev.txt - >/dev/null || exit 1; \
 	done
-USE_PACKAGE := import cls_jax, pathlib; from cls_jax.report import page; \
+USE_PACKAGE := import cls_jax, pathlib; from cls_jax.photos.report import page; \
   folder = pathlib.Path(cls_jax.__file__).parent; \
   assert folder.match("build/package/site/cls_jax") and (folder / "py.typed").exists(), folder
 

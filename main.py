@@ -10,7 +10,7 @@ images, and predicts, reports and exports with any run.
 from absl import app, flags
 from ml_collections import config_flags
 
-from cls_jax.cli.process import (
+from cls_jax.process import (
     exit_with_error,
     parse_flags,
     prepare_process,
@@ -45,8 +45,8 @@ def main(_) -> None:
 
 def run() -> None:
     """Joins the other processes, if there are any, and dispatches on --mode."""
-    from cls_jax.cli import commands
     from cls_jax.parallel import distributed
+    from cls_jax.photos.cli import commands
 
     distributed.initialize_distributed(
         FLAGS.coordinator_address, FLAGS.num_processes, FLAGS.process_id

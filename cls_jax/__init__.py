@@ -8,24 +8,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cls_jax.api import train
-    from cls_jax.data.images.decode import ImageError
     from cls_jax.errors import UserError
-    from cls_jax.inference.classifier import Classifier, load
-    from cls_jax.inference.prediction import Prediction
-    from cls_jax.inference.run import Run
+    from cls_jax.photos.api import train
+    from cls_jax.photos.images.decode import ImageError
+    from cls_jax.photos.inference.classifier import Classifier, load
+    from cls_jax.photos.inference.prediction import Prediction
+    from cls_jax.photos.inference.run import Run
 
 __version__ = "0.1.0"
 __all__ = ["Classifier", "ImageError", "Prediction", "Run", "UserError", "load", "train"]
 
 _MODULES = {
-    "Classifier": "cls_jax.inference.classifier",
-    "ImageError": "cls_jax.data.images.decode",
-    "Prediction": "cls_jax.inference.prediction",
-    "Run": "cls_jax.inference.run",
+    "Classifier": "cls_jax.photos.inference.classifier",
+    "ImageError": "cls_jax.photos.images.decode",
+    "Prediction": "cls_jax.photos.inference.prediction",
+    "Run": "cls_jax.photos.inference.run",
     "UserError": "cls_jax.errors",
-    "load": "cls_jax.inference.classifier",
-    "train": "cls_jax.api",
+    "load": "cls_jax.photos.inference.classifier",
+    "train": "cls_jax.photos.api",
 }
 
 

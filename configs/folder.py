@@ -3,8 +3,8 @@
 `cls-jax train FOLDER` also fits sizes and lengths to the folder and to the machine.
 """
 
-from cls_jax.config.from_folder import create_folder_config
 from cls_jax.methods import METHODS
+from cls_jax.photos.plan.rules import create_folder_config
 
 
 def get_config(argument: str = ""):

@@ -18,10 +18,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 from playwright import sync_api
 
-from cls_jax.features.extract import FrozenFeatures
-from cls_jax.labeling import server
-from cls_jax.labeling.photographs import open_session
-from cls_jax.labeling.session import Change, Features, Session
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.labeling import server
+from cls_jax.photos.labeling.photographs import open_session
+from cls_jax.photos.labeling.session import Change, Features, Session
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 SCHEMES = ("light", "dark")

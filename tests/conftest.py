@@ -38,8 +38,8 @@ import numpy as np
 import pytest
 
 from cls_jax.batch import DatasetSpec, RawBatch
-from cls_jax.data.images.decode import decode_image, open_file
 from cls_jax.models import wide_resnet
+from cls_jax.photos.images.decode import decode_image, open_file
 
 # Of what `create_tiny_config` asks for.
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)

@@ -20,10 +20,10 @@ TINY = ["--config.batch_size=8", "--config.mu=2", "--config.data.image_size=8"]
 TINY += ["--config.data.cutout=3", "--config.data.randaugment_ops=0"]
 _LAUNCHER = """
 import contextlib, gc, json, os, runpy, sys
-import cls_jax.cli.plan, cls_jax.data.datasets, cls_jax.inference.evaluate_run
+import cls_jax.photos.plan.plan, cls_jax.data.datasets, cls_jax.photos.inference.evaluate_run
 import cls_jax.training.loop, ml_collections.config_flags, sklearn.datasets
 from cls_jax.parallel import distributed
-from tests.methods.tiny_model import use_tiny_model
+from tests.core.methods.tiny_model import use_tiny_model
 
 with contextlib.suppress(ImportError):
     import tensorflow, clu.metric_writers

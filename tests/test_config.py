@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from cls_jax import config as config_lib
-from cls_jax.config import OPTIONS, from_folder, to_json, validate_config
-from cls_jax.config.from_folder import Plan, Resources, apply_settings, create_folder_config
-from cls_jax.data.sources.folder import FolderSummary
-from cls_jax.data.sources.folder_layout import Layout
+from cls_jax.config import OPTIONS, to_json, validate_config
 from cls_jax.errors import UserError
 from cls_jax.methods import METHODS
 from cls_jax.models import MODELS
+from cls_jax.photos.folder.dataset import FolderSummary
+from cls_jax.photos.folder.layout import Layout
+from cls_jax.photos.plan import rules as from_folder
+from cls_jax.photos.plan.rules import Plan, Resources, apply_settings, create_folder_config
 from cls_jax.training.setup import create_model
 from tests.conftest import ROOT, create_tiny_config, load_config
 

@@ -101,9 +101,9 @@ MODULES_OF_EXTRAS = {
     "cls_jax.data.augment.tf_augment": "tf",
     "cls_jax.data.host_tensorflow": "tf",
     "cls_jax.data.pipelines.tfdata": "tf",
-    "cls_jax.inference.export_example": "onnx",
-    "cls_jax.labeling.server": "label",
-    "cls_jax.labeling.start": "label",
+    "cls_jax.photos.inference.export_example": "onnx",
+    "cls_jax.photos.labeling.server": "label",
+    "cls_jax.photos.labeling.start": "label",
 }
 
 
@@ -127,7 +127,7 @@ def test_nothing_is_unpickled_or_run_that_was_read():
     modules = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "subprocess"}
     # Its subclass looks up names in a list of its own and calls nothing of the class it is from.
     weights = ROOT / "cls_jax/models/weights/torch_file.py"
-    training = ROOT / "cls_jax/labeling/training.py"
+    training = ROOT / "cls_jax/photos/labeling/training.py"
     assert "shell=" not in training.read_text("utf-8")
     names = set(re.findall(r"\bpickle\.\w+|super\(\)\.\w+", weights.read_text("utf-8")))
     assert names == {"pickle._Unpickler", "pickle.UnpicklingError", "super().__init__"}

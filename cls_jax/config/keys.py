@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
-from cls_jax.data.images.decode import RESIZE_MODES
 from cls_jax.io import is_number
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS, STEMS
+from cls_jax.photos.images.decode import RESIZE_MODES
 
 
 class Rule(NamedTuple):

@@ -7,11 +7,11 @@ from ml_collections import ConfigDict
 
 from cls_jax.data.label_split import choose_validation_indices
 from cls_jax.data.sources.benchmarks import load_cifar, load_digits
-from cls_jax.data.sources.folder import load_folder
-from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.data.sources.records import load_records
 from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
+from cls_jax.photos.folder.dataset import load_folder
+from cls_jax.photos.folder.layout import Layout
 
 # Name → loader of `config.data` into a Dataset.
 LOADERS = {

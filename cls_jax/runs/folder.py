@@ -12,18 +12,12 @@ from ml_collections import ConfigDict
 
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json
-from cls_jax.data.images.decode import get_decode_options, get_image_shape
-from cls_jax.data.images.files import ImageFile, find_digests, read_ahead
-from cls_jax.data.images.packed import open_packed
-from cls_jax.data.images.store import Store
 from cls_jax.data.label_split import (
     check_labeled_indices,
     choose_labeled_indices,
     labeled_indices_to_json,
     read_labeled_indices,
 )
-from cls_jax.data.sources.folder import COPY_OF, hash_contents, hash_names, list_layout
-from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import (
@@ -36,6 +30,12 @@ from cls_jax.io import (
     write_atomically,
 )
 from cls_jax.parallel.distributed import is_main_process
+from cls_jax.photos.folder.dataset import COPY_OF, hash_contents, hash_names, list_layout
+from cls_jax.photos.folder.layout import NO_CLASS_NAME, Layout
+from cls_jax.photos.images.decode import get_decode_options, get_image_shape
+from cls_jax.photos.images.files import ImageFile, find_digests, read_ahead
+from cls_jax.photos.images.packed import open_packed
+from cls_jax.photos.images.store import Store
 from cls_jax.runs.sessions import LOCK
 
 CONFIG = "config.json"

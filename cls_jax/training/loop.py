@@ -26,9 +26,11 @@ from cls_jax.config import parse_step_range, to_json
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.errors import StoppedError, explain_writing
-from cls_jax.features.instant import read_instant
 from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
+from cls_jax.photos.features.instant import read_instant
+from cls_jax.photos.start.final_heads import fit_final_heads
+from cls_jax.photos.start.start import Start, compute_start, init_state_with_heads
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import (
     INSTANT_FILE,
@@ -41,7 +43,6 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.metrics import MetricsWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.final_heads import fit_final_heads
 from cls_jax.training.prepare import Prepared, hold_folder, prepare_run, resolve_model
 from cls_jax.training.progress import (
     MetricsQueue,
@@ -53,7 +54,6 @@ from cls_jax.training.progress import (
 )
 from cls_jax.training.rounds import create_enter_round, is_round_boundary
 from cls_jax.training.setup import TrainSetup, TrainState, restore_newest, set_step
-from cls_jax.training.start import Start, compute_start, init_state_with_heads
 from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
 
 PROFILE = "profile"  # The folder of traces.

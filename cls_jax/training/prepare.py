@@ -19,13 +19,13 @@ from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
-from cls_jax.features.instant import read_instant
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
 from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
+from cls_jax.photos.features.instant import read_instant
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,

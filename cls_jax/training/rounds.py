@@ -21,9 +21,9 @@ from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.methods import get_round_length
 from cls_jax.methods.losses import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
+from cls_jax.photos.start.start import RecordLabels, Start, init_state_with_heads
 from cls_jax.training.evaluate import iterate_on_mesh
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
-from cls_jax.training.start import RecordLabels, Start, init_state_with_heads
 
 
 def is_round_boundary(config: ConfigDict, step: int) -> bool:

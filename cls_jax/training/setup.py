@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 from cls_jax.batch import DatasetSpec, normalize
 from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
-from cls_jax.features.heads import Head
 from cls_jax.methods import Method, get_method
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.options import STATES, apply_options
@@ -38,6 +37,7 @@ from cls_jax.parallel.mesh import (
     to_global_arrays,
     to_shardings,
 )
+from cls_jax.photos.features.heads import Head
 from cls_jax.runs.checkpoint import Checkpointer, Restored
 from cls_jax.training.optimizer import create_optimizer, split_frozen
 

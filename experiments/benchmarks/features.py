@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.features.extract import extract_from_arrays, open_network
-from cls_jax.features.graph import NUM_NEIGHBORS
-from cls_jax.features.neighbors import find_neighbors
+from cls_jax.photos.features.extract import extract_from_arrays, open_network
+from cls_jax.photos.features.graph import NUM_NEIGHBORS
+from cls_jax.photos.features.neighbors import find_neighbors
 from experiments.paper import grid
 
 LENGTH = 1_280  # The features of EfficientNet-Lite0.

@@ -25,9 +25,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import jax
 from tqdm import tqdm
 
-from cls_jax.cli.process import exit_with_error, prepare_process
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
+from cls_jax.process import exit_with_error, prepare_process
 from cls_jax.runs.folder import check_run_folder, get_default_workdir
 from cls_jax.runs.sessions import describe_hardware
 from cls_jax.training.loop import run_training

@@ -26,8 +26,8 @@ from ml_collections import ConfigDict
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.data.types import Dataset
-from cls_jax.features.neighbors import normalize_rows
-from cls_jax.inference.unknown import fit_unknown
+from cls_jax.photos.features.neighbors import normalize_rows
+from cls_jax.photos.inference.unknown import fit_unknown
 from cls_jax.runs.folder import LABELED_INDICES, read_result, write_labeled_indices
 from experiments.paper import grid
 

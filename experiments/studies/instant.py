@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.cli.process import prepare_process
 from cls_jax.data.datasets import load_dataset
-from cls_jax.features.extract import FrozenFeatures, extract_features, open_network
-from cls_jax.features.instant import fit_classifier
-from cls_jax.features.labels import label_images
+from cls_jax.photos.features.extract import FrozenFeatures, extract_features, open_network
+from cls_jax.photos.features.instant import fit_classifier
+from cls_jax.photos.features.labels import label_images
+from cls_jax.process import prepare_process
 from experiments.paper import grid
 
 _NUM_TEST = 300

@@ -17,16 +17,16 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.cluster import KMeans
 
-from cls_jax.data.sources.label_table import LABELS_CSV
-from cls_jax.features.coverage import Coverage
-from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.graph import NUM_NEIGHBORS, build_graph
-from cls_jax.features.heads import INSTANT_C, fit_head
-from cls_jax.features.labels import label_images
-from cls_jax.features.neighbors import find_neighbors, normalize_rows
-from cls_jax.features.propagation import Propagation
-from cls_jax.labeling.answers import Answers
-from cls_jax.labeling.session import Change, Features, Session
+from cls_jax.photos.features.coverage import Coverage
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
+from cls_jax.photos.features.heads import INSTANT_C, fit_head
+from cls_jax.photos.features.labels import label_images
+from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.photos.features.propagation import Propagation
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.labeling.answers import Answers
+from cls_jax.photos.labeling.session import Change, Features, Session
 from experiments.paper import grid
 from experiments.studies.instant import Photographs, open_photographs
 

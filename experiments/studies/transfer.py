@@ -24,9 +24,9 @@ import numpy as np
 
 from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
+from cls_jax.photos.start.start import compute_start, init_state_with_heads
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.prepare import prepare_run, resolve_model
-from cls_jax.training.start import compute_start, init_state_with_heads
 from experiments.paper import grid
 
 _INIT = "builtin:efficientnet_lite0"

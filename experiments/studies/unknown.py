@@ -16,12 +16,12 @@ import numpy as np
 import scipy.special
 from sklearn.metrics import roc_auc_score
 
-from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.graph import compute_weight
-from cls_jax.features.heads import INSTANT_C, PROBE_C, Head, fit_head
-from cls_jax.features.labels import label_images
-from cls_jax.features.neighbors import normalize_rows
-from cls_jax.inference.unknown import fit_unknown
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.graph import compute_weight
+from cls_jax.photos.features.heads import INSTANT_C, PROBE_C, Head, fit_head
+from cls_jax.photos.features.labels import label_images
+from cls_jax.photos.features.neighbors import normalize_rows
+from cls_jax.photos.inference.unknown import fit_unknown
 from experiments.studies.instant import Photographs, draw_labels, run_study
 
 _NUM_KNOWN = 6

@@ -15,7 +15,7 @@ from experiments.benchmarks.variants import configure_variant, create_variant
 from experiments.paper import grid, table3, tables
 from experiments.studies import transfer
 from tests.conftest import ROOT, create_tiny_config, load_config
-from tests.methods.tiny_model import use_tiny_model
+from tests.core.methods.tiny_model import use_tiny_model
 from tests.outcomes import describe_difference, read_end
 
 

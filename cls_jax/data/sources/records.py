@@ -16,12 +16,17 @@ import numpy as np
 import platformdirs
 from ml_collections import ConfigDict
 
-from cls_jax.data.images.decode import ImageError, decode_image, get_decode_options, get_image_shape
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS
 from cls_jax.parallel.cpus import available_cpus
 from cls_jax.parallel.distributed import gather_rows, take_own
+from cls_jax.photos.images.decode import (
+    ImageError,
+    decode_image,
+    get_decode_options,
+    get_image_shape,
+)
 
 _NAME_BYTES = 64  # "n15075141_54.JPEG" has 17.
 _ROW = np.dtype([("label", "<i4"), ("name", "S", _NAME_BYTES)])

@@ -1,0 +1,68 @@
+"""Training from Python. `cls_jax.load` opens the result."""
+
+import pathlib
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from cls_jax.errors import UserError
+from cls_jax.photos.cli.assessed_run import train_and_assess
+from cls_jax.photos.inference.run import Run
+from cls_jax.photos.plan.plan import open_run, plan_run
+from cls_jax.photos.plan.rules import apply_settings
+from cls_jax.process import enable_compilation_cache, use_all_cores_for_convolutions
+
+
+def train(
+    folder_or_config: str | pathlib.Path | ConfigDict,
+    workdir: str | pathlib.Path | None = None,
+    *,
+    method: str | None = None,
+    start_from: str | pathlib.Path | None = None,
+    instant: bool = False,
+    minutes: float | None = None,
+    again: bool = False,
+    **settings: Any,
+) -> Run:
+    """Trains a classifier, or resumes an interrupted run, as `cls-jax train` does.
+
+    Options that are not set are chosen for the images and the machine. Call it before anything else
+    computes with JAX, so that XLA uses all CPU cores for convolutions.
+
+    Args:
+        folder_or_config: A folder of images, see docs/own_images.md, or a configuration such as
+            `configs/digits.py` builds.
+        workdir: The run's folder. None for the default under runs/.
+        method: The name of a method, for a folder of images. A configuration has its own. None for
+            "fixmatch" on photographs with the built-in weights, and otherwise "cls".
+        start_from: The folder of another run to start from, for a folder of images.
+        instant: Whether to fit only the instant classifier, without training, for a folder of
+            images.
+        minutes: How long training should take, for a folder of images. None for the default: 10 for
+            pretrained networks, 30 with an accelerator.
+        again: Whether to start another run if a finished one exists, for a folder of images.
+        **settings: Keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
+
+    Raises:
+        UserError: If the folder, the settings or the devices do not fit, or a loss is not finite.
+        StoppedError: If the user or the system stops the run. The same call resumes it.
+    """
+    use_all_cores_for_convolutions()
+    enable_compilation_cache()
+    workdir = pathlib.Path(workdir).expanduser() if workdir is not None else None
+    start_from = pathlib.Path(start_from).expanduser() if start_from is not None else None
+    values = {key.replace("__", "."): value for key, value in settings.items()}
+    if isinstance(folder_or_config, ConfigDict):
+        if start_from is not None:
+            raise UserError("start_from is for folders of images. Set model__init instead.")
+        if again:
+            raise UserError("again is for folders of images. Pass another workdir instead.")
+        config = folder_or_config.copy_and_resolve_references()
+        apply_settings(config, values)
+        run = open_run(config, workdir)
+    else:
+        how = start_from, instant, minutes, again
+        plan = plan_run(folder_or_config, method, workdir, values, *how)
+        run = Run(plan.config, plan.workdir, plan.summary.layout)
+    train_and_assess(run)
+    return Run(run.config, run.workdir)  # Without the images and networks in memory.

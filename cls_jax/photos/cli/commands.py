@@ -1,0 +1,335 @@
+"""What each verb of `cls-jax` does and prints. `main.py` trains and evaluates with these functions.
+
+`console.run` calls the function with the name of the verb. Its parameters are the verb's options,
+which `console.create_parser` describes. All raise a UserError if a run, images or an extra are
+missing or do not fit, or if the output cannot be written or would replace something else.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import jax
+from ml_collections import ConfigDict
+
+from cls_jax.errors import UserError
+from cls_jax.io import make_printable
+from cls_jax.parallel.distributed import is_main_process
+from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
+
+_PACKED_AT_ONCE = 256  # Images.
+
+if TYPE_CHECKING:
+    from cls_jax.photos.inference.run import Run
+
+
+def train(
+    folder: str,
+    workdir: str | None,
+    method: str | None,
+    start_from: str | None,
+    overrides: Sequence[str],
+    instant: bool,
+    again: bool,
+    dry_run: bool,
+    minutes: float | None,
+) -> None:
+    """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
+    from cls_jax.photos.inference.run import Run
+    from cls_jax.photos.plan.plan import (
+        describe_dry_run,
+        describe_imbalance,
+        parse_overrides,
+        plan_run,
+    )
+
+    settings = parse_overrides(overrides, method)
+    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes, again)
+    if dry_run:
+        print(describe_dry_run(plan))
+        return
+    for sentence in (describe_imbalance(plan.summary), plan.budget):
+        if sentence and is_main_process():
+            print(sentence, flush=True)
+    _train_and_report(Run(plan.config, plan.workdir, plan.summary.layout))
+
+
+def train_config(config: ConfigDict, workdir: str | None) -> None:
+    """Trains in `workdir`, None for the default, and prints the accuracy and the next commands."""
+    from cls_jax.photos.plan.plan import open_run
+
+    _train_and_report(open_run(config, workdir))
+
+
+def _train_and_report(run: "Run") -> None:
+    from cls_jax.photos.cli.assessed_run import train_and_assess
+    from cls_jax.photos.inference.unknown import describe_far, read_unknown
+    from cls_jax.runs.folder import RESULT
+
+    folder = run.workdir
+    result = train_and_assess(run)
+    if not is_main_process():
+        return
+    has_test, no_test = result["test_accuracy"] is not None, "No test set. "
+    if run.layout and run.layout.test:  # Added since, or result.json would have its accuracy.
+        evaluate = _write_command("evaluate", folder)
+        no_test = f"The run had no test set. To evaluate on the one now in the folder: {evaluate}\n"
+    if has_test or result.get("validation_accuracy") is not None:
+        outcome = (
+            f"{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:\n"
+            f"{describe_accuracies(result)}"
+        )
+    elif monitors := describe_monitors(result["monitors"]):
+        outcome = (
+            f"{no_test}Averages over the last logged batches (step {result['step']:,}):\n{monitors}"
+        )
+    else:  # A run without steps has no monitors.
+        evaluate = f"{_write_command('evaluate', folder)} FOLDER"
+        outcome = f"{no_test}To measure the accuracy on labeled images: {evaluate}"
+    print(f"\n{outcome}", flush=True)
+    far = describe_far(read_unknown(folder, result["step"]))
+    for sentence in filter(None, [*describe_outcome(result), far]):
+        print(sentence, flush=True)
+    report = _write_report_after_training(run)
+    print()
+    if report:
+        print(f"Report:         {report}")
+    if run.config.num_steps and importlib.util.find_spec("tensorboard"):
+        print(f"Curves:         tensorboard --logdir {shlex.quote(str(folder))}")
+    if has_test:
+        print(f"Evaluate again: {_write_command('evaluate', folder)}")
+    if run.config.data.name == "folder":
+        print(f"Predict:        {_write_command('predict', folder)} IMAGES")
+    print(f"Results:        {folder / RESULT}")
+
+
+def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -> None:
+    """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences."""
+    from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
+    from cls_jax.photos.inference.scores import describe_figures
+    from cls_jax.runs.folder import count_training_images
+
+    workdir, calibration = pathlib.Path(run), None
+    if folder is None:
+        step, accuracies, figures, calibration = evaluate_run(workdir, data_dir)
+        title = f"Test accuracy after {step:,} steps:"
+    else:
+        if jax.process_count() > 1:
+            raise UserError("evaluate FOLDER runs in a single process. Start only one.")
+        accuracies, figures, num_images, num_unreadable = evaluate_folder(workdir, folder)
+        if num_known := count_training_images(workdir, folder):
+            known = f"{num_known:,} of these images are identical to training images"
+            print(f"{known}, so the accuracy is too high.", file=sys.stderr)
+        left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
+        title = f"Accuracy on {num_images:,} labeled images in {folder}{left_out}:"
+    if not is_main_process():
+        return
+    print(title)
+    print(describe_accuracies(accuracies))
+    if figures:
+        low, high = figures.interval
+        print(f"95% interval of network 1: {100 * low:.1f}%–{100 * high:.1f}%\n")
+        print(describe_figures(figures))
+    if calibration:
+        print(
+            f"Calibrated on {calibration.num_images:,} {calibration.fitted_on} images: temperature "
+            f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
+        )
+
+
+def predict(
+    run: str,
+    images: Sequence[str],
+    output: str | None = None,
+    overwrite: bool = False,
+    as_json: bool = False,
+    sort_into: str | None = None,
+    link: bool = False,
+    shard: str | None = None,
+) -> None:
+    """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
+    from cls_jax.photos.images.files import find_images
+    from cls_jax.photos.inference import predict_files as lib
+    from cls_jax.photos.inference.classifier import load
+    from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path
+
+    if as_json and output:
+        raise UserError("--json prints the predictions. Remove --output.")
+    if link and not sort_into:
+        raise UserError("--link needs a folder: add --sort-into DIR.")
+    target = pathlib.Path(sort_into).expanduser() if sort_into else None
+    if target:
+        lib.check_sorting(target)
+    are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
+    path = pathlib.Path(output or "predictions.csv").expanduser()
+    if shard is not None:  # Refuse an invalid shard before listing the images.
+        output = str(path := lib.take_shard([], path, shard)[1])
+    prints = as_json or (are_files and not output and not target)
+    if not prints:
+        check_path(path, PREDICTION_COLUMNS, overwrite)
+    files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
+    if shard is not None:
+        files, _ = lib.take_shard(files, path, shard)
+    classifier = load(run)
+    if prints:
+        labels = []
+        for row in lib.predict_rows(classifier, files):
+            print(json.dumps(row) if as_json else lib.describe_row(row), flush=True)
+            labels.append((row["file"], row["label"]))
+    else:
+        labels, seconds, share = lib.predict_files(classifier, files, path, overwrite)
+        print(f"{len(labels):,} images in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
+    num_errors = sum(label is None for _, label in labels)
+    if num_errors == len(labels) > 0:  # A shard may be empty.
+        raise UserError("None of these images could be read: convert them to JPEG or PNG.")
+    if num_errors and not prints:
+        print(f"{num_errors:,} of them could not be read: see the column error.")
+    if target:
+        lib.sort_files(labels, target, link)
+        if not as_json:
+            print(f"{'Linked' if link else 'Copied'} by class into {target}")
+
+
+def suggest(folder: str, count: int, output: str | None = None) -> None:
+    """Lists images to label next."""
+    from cls_jax.photos.folder.layout import find_table
+    from cls_jax.photos.images.files import list_images
+    from cls_jax.photos.inference.suggest import SUGGESTION_COLUMNS, suggest_files
+    from cls_jax.photos.inference.tables import check_path, write_table
+    from cls_jax.runs.folder import CONFIG
+
+    if count < 1:
+        raise UserError(f"--count must be at least 1, not {count}.")
+    path = pathlib.Path(output).expanduser() if output is not None else None
+    if path:
+        check_path(path)
+    rows = suggest_files(folder, count)
+    if path is None:
+        print("\n".join(make_printable(row["file"]) for row in rows), flush=True)
+    else:
+        write_table(path, SUGGESTION_COLUMNS, rows)
+        print(f"{len(rows):,} images to label next: {path}")
+    root = pathlib.Path(folder)
+    if not (root / CONFIG).exists():
+        places = f"{root / 'labeled'}/<class>/ and all others into {root / 'unlabeled'}/"
+        way = f"Move each one into {make_printable(places)}"
+        if table := find_table(list_images(root)):
+            way = f"Add a row for each one to {make_printable(str(root / table))}"
+        way += f", or label them in the browser: {_write_command('label', root)}"
+        print(way, file=sys.stderr)
+
+
+def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
+    """Serves a page to label images in the browser, until it is interrupted."""
+    if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
+        raise UserError("Labeling in the browser needs more packages: pip install '.[label]'.")
+    from cls_jax.photos.labeling.start import label_folder
+
+    names = [name for name in (classes or "").split(",") if name.strip()]
+    label_folder(folder, names, port, opens_browser=not no_browser)
+
+
+def cache(clear: bool = False) -> None:
+    """Shows the size of cached images, features and compiled programs, or deletes them.
+
+    Runs in progress keep what they have opened.
+    """
+    from cls_jax.photos.images.store import Store
+
+    store = Store()
+    folder = store.folder.parent  # Also of compiled programs, unless JAX's own variable is set.
+    programs = [path for path in folder.glob("*") if path != store.folder]
+    files = [file for path in programs for file in (path, *path.rglob("*")) if file.is_file()]
+    try:
+        kinds = {name: (store.measure(name), store.folder) for name in ("images", "features")}
+        kinds["programs"] = sum(file.stat().st_size for file in files), folder
+        if clear:
+            store.delete()
+            for path in programs:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{error.filename} cannot be deleted ({error.strerror}): check its permissions."
+        ) from error
+    for name, (num_bytes, place) in kinds.items():
+        done = "deleted from" if clear else "in"
+        print(f"{name.capitalize() + ':':10} {num_bytes / 1e9:.2f} GB {done} {place}")
+
+
+def pack(folder: str, output: str) -> None:
+    """Packs a folder of images into a few large files, which every command accepts."""
+    from cls_jax.photos.folder.layout import find_table
+    from cls_jax.photos.images.files import list_images, read_ahead
+    from cls_jax.photos.images.packed import pack_folder
+
+    root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{folder} is not a folder. Pass a folder of images.")
+    listing = list_images(root)
+    names, table = list(listing.files.names()), find_table(listing)
+    # Decoding at a small size is cheap, and spares training the check.
+    batches = read_ahead([root / name for name in names], (32, 32, 3), _PACKED_AT_ONCE)
+    errors = [error for batch in batches for error in batch.errors]
+    failures = {i: error for i, error in enumerate(errors) if error is not None}
+    num_shards = pack_folder(root, names, failures, [table] if table else [], target)
+    print(f"{len(names):,} images in {num_shards:,} file(s): {target}")
+    if failures:
+        i, error = next(iter(failures.items()))
+        print(f"{len(failures):,} of them cannot be read, such as {names[i]!r}: {error}.")
+
+
+def export(run: str, output: str) -> None:
+    """Exports a run as files that work without this package."""
+    from cls_jax.photos.inference.export import EXAMPLE, export_run
+
+    folder = pathlib.Path(output).expanduser()
+    missing = export_run(pathlib.Path(run), folder)
+    print(f"Exported, and checked against this run: {folder}")
+    if missing:
+        print(missing)
+    print(f"Try it: python {folder / EXAMPLE} IMAGE")
+
+
+def report(run: str, data_dir: str | None = None, no_images: bool = False) -> None:
+    """Writes a run's `report.html`."""
+    from cls_jax.photos.report.page import write_report
+
+    print(f"Report: {write_report(pathlib.Path(run), data_dir, has_images=not no_images)}")
+
+
+def _write_report_after_training(run: "Run") -> pathlib.Path | None:
+    """Writes the report of a finished run unless it is up to date. Returns None if that fails.
+
+    Never raises: whatever breaks here, an import included, the run itself is finished.
+    """
+    from cls_jax.runs.folder import RESULT
+
+    folder, again = run.workdir, _write_command("report", run.workdir)
+    if jax.process_count() > 1:  # A report needs a single process.
+        print(f"\nTo write a report: {again}")
+        return None
+    try:
+        from cls_jax.photos.report.page import REPORT, write_report
+
+        path = folder / REPORT
+        if path.exists() and path.stat().st_mtime >= (folder / RESULT).stat().st_mtime:
+            return path
+        return write_report(folder, opened=run)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        print(f"The report could not be drawn ({reason}). To try again: {again}")
+        return None
+
+
+def _write_command(verb: str, folder: pathlib.Path) -> str:
+    """The shell command for a verb and a run."""
+    program = pathlib.Path(sys.argv[0]).name
+    # From a clone, `cls-jax` need not be installed.
+    start = "python -m cls_jax" if program in ("main.py", "__main__.py") else "cls-jax"
+    return f"{start} {verb} {shlex.quote(str(folder))}"

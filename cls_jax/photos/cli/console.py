@@ -1,0 +1,205 @@
+"""The console command `cls-jax`: its verbs and their options.
+
+To add a verb, add its parser to `create_parser` and a function of the same name to `commands.py`,
+with the options as parameters. JAX is imported only after the arguments have been read and the
+process has been set up.
+"""
+
+import argparse
+import importlib.metadata
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from cls_jax.errors import UserError
+from cls_jax.process import exit_with_error, prepare_process, run_to_end
+
+_EPILOG = """\
+From images to predictions:
+  cls-jax label photos                   label the most helpful images in the browser
+  cls-jax suggest photos                 list them instead
+  cls-jax train photos --dry-run         show the plan, its time and memory
+  cls-jax train photos
+  cls-jax predict runs/photos-all-fixmatch-seed0 photo.jpg
+"""
+# Choices of --device → JAX's platforms.
+_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+
+_PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOLDER")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports wrong arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with exit code 2."""
+        exit_with_error(f"{message[:1].upper()}{message[1:]}: see {self.prog} --help.")
+
+
+def _add(
+    parser: argparse.ArgumentParser, name: str, metavar: str, help: str, **options: Any
+) -> None:
+    # Shells do not expand the ~ of --workdir=~/runs.
+    kind = os.path.expanduser if metavar in _PATHS else str
+    parser.add_argument(name, metavar=metavar, help=help, **{"type": kind, **options})
+
+
+def _add_switch(
+    parser: argparse.ArgumentParser, name: str, help: str, dest: str | None = None
+) -> None:
+    parser.add_argument(name, action="store_true", help=help, dest=dest)
+
+
+def create_parser() -> argparse.ArgumentParser:
+    """Returns the parser of all verbs and their options."""
+    parser = _Parser(
+        prog="cls-jax",
+        description="Image classifiers from few labels and many images.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    try:
+        version = importlib.metadata.version("cls-jax")
+    except importlib.metadata.PackageNotFoundError:
+        version = "(not installed)"
+    parser.add_argument("--version", action="version", version=f"cls-jax {version}")
+    common = _Parser(add_help=False)
+    common.add_argument("--device", choices=_PLATFORMS, help="device to use (default: the best)")
+    on_run = _Parser(add_help=False, parents=[common])
+    _add(on_run, "run", "RUN", "folder of the run")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    _add_train(verbs, common)
+    _add_verbs_on_runs(verbs, on_run)
+    _add_verbs_on_images(verbs, common)
+    return parser
+
+
+def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
+    train = verbs.add_parser(
+        "train",
+        parents=[common],
+        help="train on a folder of images",
+        usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--instant] [--again] "
+        "[--dry-run] [--minutes M] [--config.KEY=VALUE …]",
+        epilog="--config.KEY=VALUE sets any key of docs/configuration.md, as in "
+        "--config.batch_size=16. Rerun the same command to resume the run.",
+        allow_abbrev=False,
+    )
+    _add(train, "folder", "FOLDER", "images, see docs/own_images.md")
+    _add(train, "--workdir", "RUN", "folder of the run (default: under runs/)")
+    by_default = "fixmatch for photographs and built-in weights, else cls"
+    _add(train, "--method", "NAME", f"see docs/methods.md (default: {by_default})")
+    _add(train, "--from", "RUN", "start from another run's weights", dest="start_from")
+    for option, value, key, meaning in [
+        ("--steps", "N", "num_steps", "training steps"),
+        ("--size", "N", "data.image_size", "scale images to N x N pixels"),
+        ("--profile", "FIRST:LAST", "profile", "trace these steps into the run's folder"),
+    ]:
+        as_written_in_full = f"--config.{key}={{}}".format
+        collected = {"dest": "overrides", "action": "append", "default": []}
+        help_ = f"{meaning} (--config.{key})"
+        _add(train, option, value, help_, type=as_written_in_full, **collected)
+    _add_switch(train, "--instant", "fit a linear classifier on frozen features, without training")
+    _add_switch(train, "--again", "start a new run even if a finished one exists")
+    _add_switch(train, "--dry-run", "print the plan and its cost, then exit")
+    _add(
+        train,
+        "--minutes",
+        "M",
+        "training time, if --steps is not given (default for pretrained networks: 10, "
+        "or 30 with an accelerator)",
+        type=float,
+    )
+    _add(train, "--coordinator_address", "HOST:PORT", "address of process 0, if there are several")
+    _add(train, "--num_processes", "N", "number of processes", type=int)
+    _add(train, "--process_id", "I", "index of this process, from 0", type=int)
+
+
+def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
+    predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
+    _add(predict, "images", "IMAGE_OR_FOLDER", "files, folders or quoted patterns", nargs="+")
+    _add(
+        predict,
+        "--output",
+        "FILE",
+        "a .csv or .parquet to write (default: predictions.csv for folders and patterns; "
+        "single images are printed)",
+    )
+    _add(predict, "--shard", "I/N", "label only part I of N, from 0, and name the table after it")
+    _add_switch(predict, "--overwrite", "overwrite FILE even if it is not a table of predictions")
+    _add_switch(predict, "--json", "print one JSON object per image instead", dest="as_json")
+    _add(predict, "--sort-into", "DIR", "copy the images into a new folder, by class")
+    _add_switch(predict, "--link", "with --sort-into: make symbolic links instead of copies")
+    evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
+    _add(evaluate, "folder", "FOLDER", "other labeled images of the same classes", nargs="?")
+    report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
+    _add_switch(report, "--no-images", "leave out all images and the names of their files")
+    for verb in (evaluate, report):
+        _add(verb, "--data_dir", "PATH", "new location of the images")
+    export = verbs.add_parser(
+        "export", parents=[on_run], help="write a model that runs without cls_jax"
+    )
+    _add(export, "output", "DIR", "folder to write")
+
+
+def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
+    cache = verbs.add_parser(
+        "cache",
+        parents=[common],
+        help="show or clear the cache of images, features and compiled programs",
+    )
+    _add_switch(cache, "--clear", "delete everything in it")
+    pack = verbs.add_parser(
+        "pack", parents=[common], help="pack a folder of many images into a few large files"
+    )
+    _add(pack, "folder", "FOLDER", "images, labeled or not")
+    _add(pack, "output", "OUT", "folder to write; use it in place of FOLDER")
+    suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
+    _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
+    _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
+    _add(suggest, "--output", "FILE", "a .csv or .parquet to write instead of a list")
+    label = verbs.add_parser("label", parents=[common], help="label images in the browser")
+    _add(label, "folder", "FOLDER", "images, labeled or not")
+    _add(label, "--classes", "A,B,C", "classes to offer from the start")
+    _add(label, "--port", "P", "port of the page (default: a free one)", type=int, default=0)
+    _add_switch(label, "--no-browser", "only print the address")
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parses the command line, --config.… into `overrides`. Ends with code 2 if it is wrong."""
+    parser = create_parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    for argument in rest:
+        if "overrides" not in parsed or not argument.startswith("--config."):
+            parser.error(f"unexpected argument {argument!r}")
+        if "=" not in argument:
+            parser.error(f"{argument} needs a value, as in {argument}=VALUE")
+        parsed.overrides.append(argument)
+    return parsed
+
+
+def main() -> None:
+    """Runs the command."""
+    arguments = parse_arguments()
+    if arguments.device:
+        os.environ["JAX_PLATFORMS"] = _PLATFORMS[arguments.device]
+    prepare_process()
+    run_to_end(lambda: run(arguments))
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Joins the other processes, if a scheduler started any, and calls the verb's command."""
+    import jax
+
+    from cls_jax.parallel import distributed
+    from cls_jax.photos.cli import commands
+
+    options = vars(arguments)
+    own_place = ("coordinator_address", "num_processes", "process_id")
+    distributed.initialize_distributed(*(options.pop(name, None) for name in own_place))
+    verb, _ = options.pop("verb"), options.pop("device")
+    # Counting processes starts the devices, which `train` does later and `cache` never needs.
+    if verb not in ("train", "evaluate", "cache") and jax.process_count() > 1:
+        raise UserError(f"{verb} runs in a single process. Start only one.")
+    command = getattr(commands, verb)  # Its parameters are named after the verb's options.
+    command(**options)

@@ -1,0 +1,115 @@
+"""The instant classifier: a frozen network with a head fitted to inferred labels, in one file.
+
+Shape suffixes: B images, C features, K classes.
+"""
+
+import io
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import scipy.special
+
+from cls_jax.errors import UserError
+from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
+from cls_jax.models.layers import STAGE_HEAD, Architecture
+from cls_jax.models.weights.layout import Weights
+from cls_jax.photos.features.extract import FrozenFeatures, FrozenNetwork, create_network
+from cls_jax.photos.features.graph import join_features
+from cls_jax.photos.features.heads import INSTANT_C, Head, choose_fitted, fit_head
+from cls_jax.photos.features.labels import InferredLabels
+from cls_jax.photos.images.decode import DecodeOptions
+
+_MAX_BYTES = 2**32  # Limit of a file.
+
+
+class InstantClassifier(NamedTuple):
+    """A frozen network, and a head for its classes."""
+
+    network: FrozenNetwork | None  # None if the features are pixels.
+    head: Head  # Of the last layer.
+    # The kernel of the head of all stages, float32 [S, K], which is added. None without one.
+    stage_kernel: np.ndarray | None = None
+
+    def compute_both(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
+        """The results of `Classifier.compute_both` for B images, given their features.
+
+        Probabilities float32 [1, B, K], and features float32 [B, C] of unit length.
+        """
+        pooled_BC = features.pooled.astype(np.float32)
+        logits_BK = pooled_BC @ self.head.kernel + self.head.bias
+        if self.stage_kernel is not None:
+            logits_BK += features.stages.astype(np.float32) @ self.stage_kernel
+        return scipy.special.softmax(logits_BK, axis=1)[None], join_features(pooled_BC[None])
+
+    def create_model(self) -> tuple[Architecture, Any]:
+        """The network with its heads, and its variables. Raises a ValueError if they do not fit."""
+        assert self.network is not None, "pixels are no network's features"
+        own = {"head": self.head._asdict()}
+        if self.stage_kernel is not None:
+            own[STAGE_HEAD] = {"kernel": self.stage_kernel}
+        model, variables = create_network(self.network, len(self.head.bias), STAGE_HEAD in own)
+        expected = {name: variables["params"][name] for name in model.head_names}
+        if jax.tree.map(np.shape, own) != jax.tree.map(np.shape, expected):
+            raise ValueError("its head does not fit its network")
+        variables["params"] |= own
+        return model, variables
+
+    def write(self, path: pathlib.Path) -> None:
+        """Writes both into one file. Raises an OSError if the system refuses."""
+        assert self.network is not None, "pixels are no network's features"
+        weights, buffer = self.network.weights, io.BytesIO()
+        settings = self.network._asdict() | {"weights": weights.normalization}
+        arrays: dict[str, Any] = {f"weights/{name}": a for name, a in weights.arrays.items()}
+        arrays |= self.head._asdict()
+        if self.stage_kernel is not None:
+            arrays["stage_kernel"] = self.stage_kernel
+        np.savez(buffer, settings=np.array(json.dumps(settings)), **arrays)
+        write_atomically(path, buffer.getvalue())
+
+
+def read_instant(path: pathlib.Path) -> InstantClassifier:
+    """Reads what `InstantClassifier.write` wrote.
+
+    Raises:
+        UserError: If it is missing or damaged.
+    """
+
+    def to_tuple(value: Any) -> Any:
+        return tuple(map(to_tuple, value)) if isinstance(value, list) else value
+
+    try:
+        with np.load(io.BytesIO(read_bytes(path, _MAX_BYTES)), allow_pickle=False) as file:
+            stored = {name: file[name] for name in file.files}
+        settings = {k: to_tuple(v) for k, v in parse_json(str(stored.pop("settings"))).items()}
+        head = Head(stored.pop("kernel"), stored.pop("bias"))
+        stage_kernel = stored.pop("stage_kernel", None)
+        arrays = {name.removeprefix("weights/"): array for name, array in stored.items()}
+        settings["weights"] = Weights(arrays, settings["weights"])
+        settings["decoding"] = DecodeOptions(*settings["decoding"])
+        instant = InstantClassifier(FrozenNetwork(**settings), head, stage_kernel)
+        instant.create_model()
+        return instant
+    except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
+        raise UserError(
+            f"{path} is not an instant classifier ({describe_error(error).rstrip('.')}): delete "
+            "its run and train it again."
+        ) from error
+
+
+def fit_classifier(
+    network: FrozenNetwork | None, features: FrozenFeatures, inferred: InferredLabels
+) -> InstantClassifier:
+    """The heads of the last layer and of all stages, fitted together to inferred labels.
+
+    The features are those of the network for the images of `inferred`.
+    """
+    rows = choose_fitted(inferred.labels, inferred.sample_weights)
+    inputs = np.concatenate([features.pooled[rows], features.stages[rows]], axis=1)
+    taught = inferred.labels[rows], inferred.probabilities.shape[1], INSTANT_C
+    kernel, bias = fit_head(inputs, *taught, inferred.sample_weights[rows])
+    num_pooled = features.pooled.shape[1]
+    stage_kernel = kernel[num_pooled:] if features.stages.shape[1] else None
+    return InstantClassifier(network, Head(kernel[:num_pooled], bias), stage_kernel)

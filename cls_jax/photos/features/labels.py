@@ -1,0 +1,300 @@
+"""Labels of all images, inferred from frozen features and a few given labels.
+
+`label_images` is the only place that derives them, from several labelers. Each labeler, a graph or
+a linear probe, predicts the labels held out from it. Its weight, an exponent in a product of
+probabilities (a logarithmic opinion pool: Heskes, "Selecting Weighting Factors in Logarithmic
+Opinion Pools", NIPS 1997), maximizes the likelihood of these labels. This is stacking
+(Wolpert, 1992) with a prior, because a few labels carry little information: the accuracy on 20
+labels moves in steps of 5 points. Weights below 1 also temper overconfident labelers.
+
+Shape suffixes: B images, C features, K classes, L labeled images, M labelers.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.optimize
+import scipy.special
+from scipy import sparse
+
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.graph import build_graph, compute_weight, propagate_labels
+from cls_jax.photos.features.heads import PROBE_C, Head, fit_head, standardize
+from cls_jax.photos.features.propagation import Propagation
+from cls_jax.photos.folder.dataset import take_rows
+
+# Weight of a labeled image, where others have at most 1. With it and the probe, photographs of
+# clothing gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
+# (experiments/results/photographs.md).
+_LABELED_WEIGHT = 20
+# Prior weights of the graphs of the last layer, all stages and early stages, then of the probes of
+# the last layer and all stages. Chosen on clothing, rubbish, scans, textures, and CIFAR-10, where
+# half and twice these are within 0.3 points on average (experiments/results/any_folder.md).
+_PRIOR = (0.5, 0.2, 0.1), (0.7, 0.3)
+# Without a class with two labels, nothing can be held out.
+_PRIOR_WITHOUT_PAIRS = (1.0, 0.2, 0.0), (1.0, 0.0)
+# How strongly the prior holds: a deviation of 1 costs as much as 5 nats. From 3 to 20, accuracies
+# on the development folders are within 0.3 points on average.
+_PRIOR_STRENGTH = 10.0
+_FLOOR = 1e-6  # Smaller probabilities are raised to this. One from a graph can be exactly 0.
+_DEPTH_PROBE_C = 0.1  # For the probe of all stages, which needs a weaker penalty.
+_NUM_FOLDS = 5
+# Up to this many labels, each is held out: of graphs alone, of probes with a fifth of all labels.
+# Of more, fifths are held out together.
+_MAX_HELD_OUT = 1_000
+_MAX_PROBED = 3_000  # Labels to which a probe is fitted that judges other labels.
+# Images times classes. Above this, only the last layer is used, to bound memory.
+_MAX_NUMBERS = 2**25
+
+# The share of the columns of all stages that belongs to early ones: four of the seven stages of
+# EfficientNet-Lite0 (but for seven deviations), two of the four of a ResNet.
+_EARLY_SHARE = 0.2
+# Principal components kept by `whiten`, and the variance that it adds to each, in mean variances.
+# From 3 to 30 times the mean, labels of photographs are equally accurate.
+_NUM_COMPONENTS = 256
+_SHRINKAGE = 10
+
+
+# All graphs [B, B], and the inputs, floating [B, C], and the inverse penalty of all probes.
+_Labelers = tuple[list[sparse.csr_matrix], list[tuple[np.ndarray, float]]]
+
+
+class InferredLabels(NamedTuple):
+    """Labels of all images, from graphs and linear probes."""
+
+    probabilities: np.ndarray  # float32 [B, K].
+    labels: np.ndarray  # int [B], the given class of a labeled image, else the most probable one.
+    weights: np.ndarray  # float32 [B] in [0, 1], w = 1 - H(p) / log K, and 1 for labeled images.
+    sample_weights: np.ndarray  # float32 [B], for a head: the same, but larger for labeled images.
+    probe: Head  # On the last layer.
+    # In percent: the share of the weights for the graphs and for the stages before the last layer
+    # ("weight_graph", "weight_stages"), and held-out accuracies of the last layer's graph and probe
+    # and of all combined ("accuracy_graph", "accuracy_probe", "accuracy_instant").
+    figures: dict[str, float]
+    # The weights of the graphs of the last layer and of all stages, relative to those of the
+    # probes, float [2].
+    graph_ratios: np.ndarray
+
+
+def label_images(
+    features: FrozenFeatures, labels_B: np.ndarray, num_classes: int
+) -> InferredLabels:
+    """Infers the labels of all images by graphs and linear probes, weighted by held-out labels.
+
+    A graph uses which images are similar, a probe which features separate the classes. Both use
+    the last layer and, if available, all stages. The result is the normalized product of their
+    probabilities, with exponents from `weigh_labelers`.
+
+    Args:
+        features: Of B training images.
+        labels_B: int [B], -1 for images without a label.
+        num_classes: K.
+    """
+    labeled, labelers = np.flatnonzero(labels_B >= 0), _list_labelers(features, num_classes)
+    firsts = np.unique(_find_first_copies(features, labeled))
+    given = labels_B[firsts]
+    hidden = _list_folds(given)[0]
+    held_out = _hold_out(labelers, firsts, given, num_classes, hidden)
+    weights_M = _weigh(held_out, given, hidden)
+    graphs, probes = labelers
+    heads = [fit_head(x_BC[labeled], labels_B[labeled], num_classes, c) for x_BC, c in probes]
+    log_p_MBK = [take_log(propagate_labels(graph, labels_B, num_classes)) for graph in graphs]
+    for head, (inputs_BC, _) in zip(heads, probes, strict=True):
+        log_p_MBK.append(take_log(head.compute_probabilities(inputs_BC)))
+    logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
+    probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
+    probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
+    of_graphs, of_probes = np.split(weights_M, [len(graphs)])
+    # 0 for the graph of all stages if there is none.
+    ratios = np.append(of_graphs, 0)[:2] / max(of_probes.sum(), 1e-12)
+    total = max(weights_M.sum(), 1e-12)
+    figures = {
+        "weight_graph": 100 * float(of_graphs.sum() / total),
+        "weight_stages": 100 * float((of_graphs[1:].sum() + of_probes[1:].sum()) / total),
+    }
+    if np.bincount(given, minlength=num_classes).min() > 1:
+        together = np.tensordot(weights_M, held_out, 1)
+        guesses = {"graph": held_out[0], "probe": held_out[len(graphs)], "instant": together}
+        for name, guess in guesses.items():
+            figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == given[hidden]))
+    weights, labels = compute_weight(probabilities), probabilities.argmax(axis=1)
+    sample_weights = np.where(labels_B >= 0, np.float32(_LABELED_WEIGHT), weights)
+    return InferredLabels(probabilities, labels, weights, sample_weights, heads[0], figures, ratios)
+
+
+def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
+    """Predicts each labeled image without its own label and its copies, as `label_images` does.
+
+    Of over 1,000 labels, fifths are held out in turn, and probes are fitted to 3,000 of the others.
+    The arguments are those of `label_images`. Returns probabilities, float32 [B, K], which are
+    uniform for images without a label.
+    """
+    labeled, labelers = np.flatnonzero(labels_B >= 0), _list_labelers(features, num_classes)
+    first_copies = _find_first_copies(features, labeled)
+    firsts = np.unique(first_copies)
+    folds = _list_folds(labels_B[firsts])
+    known = labelers, firsts, labels_B[firsts], num_classes
+    parts = [_hold_out(*known, hidden, _MAX_PROBED) for hidden in folds]
+    held_out = np.concatenate(parts, axis=1)
+    hidden = np.concatenate(folds)
+    logits = np.tensordot(_weigh(held_out, labels_B[firsts], hidden), held_out, 1)
+    q_BK = np.full((len(labels_B), num_classes), 1 / num_classes, np.float32)
+    q_BK[firsts[hidden]] = scipy.special.softmax(logits, axis=1)
+    q_BK[labeled] = q_BK[first_copies]
+    return q_BK
+
+
+def _find_first_copies(features: FrozenFeatures, labeled: np.ndarray) -> np.ndarray:
+    """For each labeled image the first one with the same content, int [L].
+
+    When an image is held out, so are its copies, because they would give its label away.
+    """
+    contents = [features.descriptors[i].tobytes() for i in labeled]
+    firsts = dict(zip(reversed(contents), reversed(labeled.tolist()), strict=True))
+    return np.array([firsts[content] for content in contents], int)
+
+
+def _list_folds(labels_L: np.ndarray) -> list[np.ndarray]:
+    """Positions of the labels to hold out together, int: all of up to 1,000 labels, or fifths."""
+    order = np.argsort(labels_L, kind="stable")  # By class, so that every fold has labels of each.
+    if len(order) <= _MAX_HELD_OUT:
+        return [order]
+    return [order[fold::_NUM_FOLDS] for fold in range(_NUM_FOLDS)]
+
+
+def _hold_out(
+    labelers: _Labelers,
+    labeled: np.ndarray,
+    labels_L: np.ndarray,
+    num_classes: int,
+    hidden: np.ndarray,
+    most: int | None = None,
+) -> np.ndarray:
+    """Logarithms [M, len(hidden), K] of what each labeler predicts without the label.
+
+    A probe is fitted to at most `most` other labels.
+    """
+    graphs, probes = labelers
+    labels_B = np.full(graphs[0].shape[0], -1)
+    labels_B[labeled] = labels_L
+    p_MLK = [_hold_out_of_graph(graph, labels_B, num_classes, hidden) for graph in graphs]
+    for inputs_BC, inverse_penalty in probes:
+        known = inputs_BC[labeled], labels_L, num_classes, inverse_penalty
+        p_MLK.append(_hold_out_of_probe(*known, hidden, most or len(labels_L)))
+    return take_log(np.stack(p_MLK))
+
+
+def _weigh(held_out_MLK: np.ndarray, labels: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+    """The weights of the labelers, float [M], from what `_hold_out` returned."""
+    has_pairs = len(labels) > len(np.unique(labels))
+    each = None if len(held_out_MLK) > 2 else 1  # Graphs and probes: all, or the last layer's.
+    prior = [part[:each] for part in (_PRIOR if has_pairs else _PRIOR_WITHOUT_PAIRS)]
+    return weigh_labelers(held_out_MLK, labels[hidden], np.concatenate(prior))
+
+
+def _list_labelers(features: FrozenFeatures, num_classes: int) -> _Labelers:
+    """Graphs and probes in the order of `_PRIOR`. Only the last layer's if there are no stages."""
+    graphs, probes = [build_graph(features.descriptors)], [(features.pooled, PROBE_C)]
+    if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
+        stages = features.stages.astype(np.float32)
+        inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
+        early = stages[:, : round(_EARLY_SHARE * stages.shape[1])]
+        graphs += [build_graph(whiten(part)) for part in (stages, early)]
+        probes.append((inputs, _DEPTH_PROBE_C))
+    return graphs, probes
+
+
+def whiten(features_BC: np.ndarray) -> np.ndarray:
+    """The 256 largest principal components at nearly equal variance, float32 [B, ≤ 256].
+
+    Statistics of stages are strongly correlated, so a few components decide which images are
+    similar. Divided by their deviations, all take part (Jégou and Chum, "Negative Evidences and
+    Co-occurrences in Image Retrieval", ECCV 2012). Ten times the mean variance is added to all
+    variances first, since small ones are mostly noise.
+    """
+    scaled = standardize(features_BC)[0]
+    covariance = scaled.T @ scaled / len(scaled)
+    variances, axes = np.linalg.eigh(covariance)
+    variances, axes = variances[-_NUM_COMPONENTS:], axes[:, -_NUM_COMPONENTS:]
+    added = max(_SHRINKAGE * np.trace(covariance) / len(covariance), 1e-12)
+    return scaled @ (axes / np.sqrt(np.maximum(variances, 0) + added))
+
+
+def _hold_out_of_graph(
+    graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int, hidden: np.ndarray
+) -> np.ndarray:
+    """Probabilities [L, K] of the `hidden` labeled images, each without its own label."""
+    labeled = np.flatnonzero(labels_B >= 0)
+    if len(hidden) < len(labeled):
+        others = labels_B.copy()
+        others[labeled[hidden]] = -1
+        return propagate_labels(graph, others, num_classes)[labeled[hidden]]
+    propagation = Propagation(graph)
+    propagation.add_classes(num_classes)
+    propagation.update(dict(zip(labeled.tolist(), labels_B[labeled].tolist(), strict=True)))
+    return propagation.leave_one_out()[1][hidden]
+
+
+def _hold_out_of_probe(
+    features_LC: np.ndarray,
+    labels_L: np.ndarray,
+    num_classes: int,
+    c: float,
+    hidden: np.ndarray,
+    most: int,
+) -> np.ndarray:
+    """Probabilities [L, K] of the `hidden` labeled images by probes fitted without them."""
+    num_folds = _NUM_FOLDS if len(hidden) == len(labels_L) else 1
+    p_LK = np.full((len(hidden), num_classes), 1 / num_classes, np.float32)
+    for fold in range(num_folds):
+        part = hidden[fold::num_folds]
+        rest = np.setdiff1d(np.arange(len(labels_L)), part)
+        if len(rest) > most:  # Evenly from all classes.
+            rest = take_rows(rest[np.argsort(labels_L[rest], kind="stable")], most)
+        if len(rest):
+            head = fit_head(features_LC[rest], labels_L[rest], num_classes, c)
+            p_LK[fold::num_folds] = head.compute_probabilities(features_LC[part])
+    return p_LK
+
+
+def take_log(probabilities: np.ndarray) -> np.ndarray:
+    """Logarithms, float32, of probabilities of any shape, raised to at least 1e-6."""
+    return np.log(np.maximum(probabilities, np.float32(_FLOOR)), dtype=np.float32)
+
+
+def weigh_labelers(
+    held_out_MLK: np.ndarray, labels_L: np.ndarray, prior_M: np.ndarray
+) -> np.ndarray:
+    """The weights that maximize the likelihood of held-out labels and a Gaussian prior.
+
+    Minimizes -Σ_l log softmax(Σ_m w_m log p_ml)[y_l] + ½ s |w - prior|² over w ≥ 0, a convex
+    problem with one minimum.
+
+    Args:
+        held_out_MLK: Logarithms of the probabilities that each labeler gives to each labeled image
+            without its label, floating [M, L, K], see `take_log`.
+        labels_L: The labels, int [L]. A class's only label is left out, because without it a
+            labeler does not know the class.
+        prior_M: Weights without labels, float [M].
+
+    Returns:
+        float64 [M], not negative. The prior itself where no row is left.
+    """
+    rows = np.flatnonzero(np.bincount(labels_L, minlength=1)[labels_L] > 1)
+    if not len(rows):
+        return np.asarray(prior_M, float)
+    log_p_MLK, truth = held_out_MLK[:, rows].astype(float), (np.arange(len(rows)), labels_L[rows])
+
+    def compute_loss(weights_M: np.ndarray) -> tuple[float, np.ndarray]:
+        """The loss and its gradient."""
+        logits_LK = np.tensordot(weights_M, log_p_MLK, 1)
+        log_q_LK = scipy.special.log_softmax(logits_LK, axis=1)
+        expected_M = np.einsum("mlk,lk->m", log_p_MLK, np.exp(log_q_LK))
+        away = weights_M - prior_M
+        gradient = expected_M - log_p_MLK[:, *truth].sum(axis=1) + _PRIOR_STRENGTH * away
+        return _PRIOR_STRENGTH / 2 * (away @ away) - log_q_LK[truth].sum(), gradient
+
+    found = scipy.optimize.minimize(
+        compute_loss, prior_M, jac=True, bounds=[(0, None)] * len(prior_M), method="L-BFGS-B"
+    )
+    return np.asarray(found.x)

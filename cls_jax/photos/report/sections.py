@@ -1,0 +1,302 @@
+"""The values of the report's templates, one function for each section."""
+
+import base64
+import dataclasses
+import io
+import os
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+from PIL import Image
+from sklearn.metrics import confusion_matrix, log_loss
+
+from cls_jax.config import create_config, flatten, show_value
+from cls_jax.data.augment import jax_augment
+from cls_jax.data.augment.views import augment, create_augmentation
+from cls_jax.methods import get_method
+from cls_jax.photos.inference.calibration import apply_calibration
+from cls_jax.photos.inference.scores import compute_reliability, find_confused_pairs
+from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
+from cls_jax.photos.report.data import NUM_PICTURES, RunData, leave_out_folders
+from cls_jax.photos.report.outcome import describe_outcome
+from cls_jax.runs.result import wilson_interval
+
+# Up to this number of classes, the confusion matrix shows every count.
+MAX_WRITTEN_CLASSES = 20
+# Larger images are scaled down: a page holds hundreds.
+MAX_SIDE = 96
+# From this side on, WebP takes a fraction of PNG's bytes. Smaller images stay lossless.
+_LOSSY_SIDE = 64
+_RIGHT_COLOR, _WRONG_COLOR = (26, 127, 55), (207, 70, 20)  # As in style.css.
+# Of heat maps, at 0, 0.1, …, 1: Matplotlib's "inferno". Its lightness rises evenly, so that a map
+# can be read in gray and with any color vision.
+_HEAT_COLORS = (
+    (0, 0, 4),
+    (22, 11, 57),
+    (66, 10, 104),
+    (106, 23, 110),
+    (147, 38, 103),
+    (188, 55, 84),
+    (221, 81, 58),
+    (243, 120, 25),
+    (252, 165, 10),
+    (246, 215, 70),
+    (252, 255, 164),
+)
+_ACCURACY = "Test accuracy"
+_MIN_ENLARGED = 3
+_NUM_PAIRS = 20
+_NUM_AUGMENTED = 6
+_NUM_DRAWS = 2
+_NUM_LABELED = 120
+_MAX_LABELED_PER_CLASS = 6
+
+
+def view_header(run: RunData) -> dict[str, Any]:
+    """The steps, accuracies and duration of the run."""
+    result, last_step = run.result or {}, run.rows[-1]["step"] if run.rows else 0
+    names = ("accuracy", "accuracy_ensemble", "accuracy_instant", "accuracy_probe")
+    num_networks = get_method(run.config.method.name).num_networks
+    return {
+        "step": result.get("step", "?") if result else last_step,
+        **{name: _measure(run, name) for name in names},
+        "sentences": describe_outcome(result),
+        "method": run.config.method.name if run.config.num_steps else "instant classifier",
+        "num_networks": num_networks if run.config.num_steps else 1,
+        "duration": _format_duration(result.get("train_seconds")),
+    }
+
+
+def _measure(run: RunData, name: str) -> dict[str, Any] | None:
+    """A test accuracy with its interval, as shares. None if it was not measured."""
+    value = run.result.get(f"test_{name}") if run.result else find_last(run.rows, f"test/{name}")
+    if not isinstance(value, int | float) or not 0 <= value <= 100:
+        return None
+    count = len(run.dataset.test_labels) if run.dataset else 0
+    interval = wilson_interval(round(value / 100 * count), count) if count else None
+    return {"share": value / 100, "interval": interval}
+
+
+def _format_duration(seconds: Any) -> str:
+    if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def view_training(run: RunData) -> dict[str, Any] | None:
+    """Charts of all metrics of the training."""
+    panels = create_panels(run.rows)
+    if not panels:
+        return None
+    if panels[0].title == _ACCURACY and len(panels[0].curves[0].steps) >= 2 * _MIN_ENLARGED:
+        late = create_panels([row for row in run.rows if 2 * row["step"] >= run.rows[-1]["step"]])
+        title, caption = f"{_ACCURACY}, second half", "Enlarged."
+        if late and late[0].title == _ACCURACY:
+            panels.insert(1, dataclasses.replace(late[0], title=title, caption=caption))
+    name = "monitors/pseudo_label_accuracy"
+    is_measured = any(name in row for row in run.rows)
+    return {
+        "charts": [(panel, draw_panel(panel)) for panel in panels],
+        "is_truth_unknown": is_measured and find_last(run.rows, name) is None,
+    }
+
+
+def view_classes(run: RunData) -> dict[str, Any] | None:
+    """Figures of network 1 by class, and its confusion matrix."""
+    figures = run.figures
+    if figures is None:
+        return None
+    probabilities, labels = run.tested
+    num_classes = len(run.class_names)
+    confusions = confusion_matrix(labels, probabilities[0].argmax(-1), labels=range(num_classes))
+    is_written = num_classes <= MAX_WRITTEN_CLASSES
+    f1 = [row.f1 for row in figures.classes]  # NaN, for classes without images, comes last.
+    return {
+        "figures": figures,
+        "confusions": confusions.tolist(),
+        "num_right": int(np.trace(confusions)),
+        "num_images": len(labels),
+        "worst": (confusions - np.diag(np.diag(confusions))).argmax(axis=1).tolist(),
+        "order": range(num_classes) if is_written else np.argsort(f1, kind="stable").tolist(),
+        "heat_map": None if is_written else color_confusions(confusions),
+        "pairs": find_confused_pairs(confusions, _NUM_PAIRS),
+    }
+
+
+def color_confusions(confusions: np.ndarray) -> np.ndarray:
+    """The confusion matrix int [K, K] as a picture: right green, wrong orange, 0 transparent.
+
+    Returns uint8 [K, K, 4], RGBA. Opacity is the square root of the share of the true class.
+    """
+    shares = confusions / np.maximum(confusions.sum(axis=1, keepdims=True), 1)
+    is_right = np.eye(len(confusions), dtype=bool)[..., None]
+    colors = np.where(is_right, _RIGHT_COLOR, _WRONG_COLOR)
+    opacity = np.rint(255 * np.sqrt(shares))[..., None]
+    return np.concatenate([colors, opacity], axis=-1).astype(np.uint8)
+
+
+def view_calibration(run: RunData) -> dict[str, Any] | None:
+    """Reliability diagrams of network 1, the ensemble, and the ensemble after calibration."""
+    probabilities, labels = run.tested
+    if not len(labels):
+        return None
+    mean, predicted = probabilities.mean(axis=0), {"Network 1": probabilities[0]}
+    if len(probabilities) > 1:
+        predicted["Ensemble"] = mean
+    if (fitted := run.calibration) is not None:
+        calibrated = apply_calibration(mean, fitted.temperature, fitted.uniform_share)
+        name = "Ensemble" if len(probabilities) > 1 else "Network 1"
+        predicted[f"{name}, calibrated"] = calibrated
+    diagrams = []
+    for name, p in predicted.items():
+        reliability = compute_reliability(p, labels)
+        likelihood = float(log_loss(labels, p, labels=range(p.shape[1])))
+        diagrams.append((name, reliability, likelihood, draw_reliability(reliability)))
+    return {"diagrams": diagrams}
+
+
+def view_mistakes(run: RunData) -> dict[str, Any] | None:
+    """The test images that network 1 misclassifies most confidently."""
+    if run.predictions is None or not run.predictions.is_test:
+        return None
+    wrong = run.predictions.mistakes
+    return {"num_wrong": len(wrong), "shown": wrong[:NUM_PICTURES].tolist()}
+
+
+def view_doubtful(run: RunData) -> dict[str, Any] | None:
+    """Images that two networks classify differently, or that one is least confident about."""
+    predictions = run.predictions
+    if predictions is None or not len(predictions.labels):
+        return None
+    doubtful, has_two = predictions.doubtful, len(predictions.probabilities) == 2
+    labels = predictions.labels[doubtful]
+    right = predictions.predicted[:, doubtful] == labels
+    num_right = [*right.sum(axis=1).tolist(), int(np.sum(~right.any(axis=0)))]
+    return {
+        "has_two": has_two,
+        "num_differ": len(doubtful) if has_two else 0,
+        "is_known": len(doubtful) > 0 and bool((labels >= 0).all()),
+        "num_right": num_right,
+        "shown": doubtful[:NUM_PICTURES].tolist(),
+    }
+
+
+def view_suspects(run: RunData) -> dict[str, Any] | None:
+    """Labels that are probably wrong, with the pictures of the first."""
+    if not run.suspects or run.dataset is None:
+        return None
+    shown = run.suspects[:NUM_PICTURES]
+    pictures = [run.take_picture(row.position, row.is_test) for row in shown]
+    return {
+        "num_suspects": len(run.suspects),
+        "has_test": any(row.is_test for row in run.suspects),
+        "shown": list(zip(shown, pictures, strict=True)),
+    }
+
+
+def view_augmented(run: RunData) -> dict[str, Any] | None:
+    """A few labeled images, originals and augmented views."""
+    if run.dataset is None or run.labeled is None or len(run.dataset.train_images) == 0:
+        return None
+    labels = np.asarray(run.dataset.train_labels)[run.labeled]
+    # One image of each class before a second of any.
+    first = np.sort(np.unique(labels, return_index=True)[1])
+    order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
+    chosen = run.labeled[order[:_NUM_AUGMENTED]]
+    images, data = run.dataset.train_images[chosen], run.config.data
+    columns = [("original", images)]
+    repeated = np.concatenate([images] * _NUM_DRAWS)
+    for seed, view in enumerate(("weak", "strong")):
+        draws = augment_images(repeated, view, data, seed)
+        columns += [(view, draw) for draw in np.split(draws, _NUM_DRAWS)]
+    names = [run.take_picture(int(index), is_test=False)["name"] for index in chosen]
+    return {"names": names, "columns": columns, "method": get_method(run.config.method.name)}
+
+
+def augment_images(images: np.ndarray, view: str, data_config, seed: int) -> np.ndarray:
+    """Draws a view, "weak" or "strong", of images uint8 [n, H, W, C], by a run's `config.data`."""
+    augmentation = create_augmentation(data_config, images.shape[1:])
+    shape = (len(images), augmentation.count_uniforms(view))
+    uniforms = np.random.default_rng(seed).random(shape, np.float32)
+    make_view = jax.jit(lambda *arrays: augment(*arrays, view, augmentation, jax_augment))
+    return np.asarray(make_view(images, uniforms))
+
+
+def view_labeled(run: RunData) -> dict[str, Any] | None:
+    """Some of the labeled images of each class: its name, how many it has, and pictures."""
+    if run.dataset is None or run.labeled is None:
+        return None
+    labels = np.asarray(run.dataset.train_labels)[run.labeled]
+    num_classes = min(len(run.class_names), _NUM_LABELED)
+    per_class = min(_NUM_LABELED // num_classes, _MAX_LABELED_PER_CLASS)
+    classes = []
+    for k, name in enumerate(run.class_names[:num_classes]):
+        indices = run.labeled[labels == k]
+        if len(indices):
+            shown = [run.take_picture(int(i), is_test=False) for i in indices[:per_class]]
+            classes.append((name, len(indices), shown))
+    return {"classes": classes, "num_classes": num_classes}
+
+
+def view_sessions(run: RunData) -> dict[str, Any]:
+    """The sessions, with commands stripped of private folder names."""
+    places, sessions = (run.workdir, run.config.data.data_dir), []
+    for session in run.sessions:
+        command = str(session.get("command", "unknown command"))
+        sessions.append(session | {"command": leave_out_folders(command, *places)})
+    return {"sessions": sessions}
+
+
+def view_config(run: RunData) -> dict[str, Any]:
+    """The whole configuration, and the method's default for each key that differs from it."""
+    default = create_config(f"{run.config.num_labels},{run.config.method.name}").to_dict()
+    usual = {key: _format_value(value) for key, value in flatten(default).items()}
+    ours = {key: _format_value(value) for key, value in flatten(run.config.to_dict()).items()}
+    rows = [(k, v, None if usual.get(k) == v else usual.get(k, "–")) for k, v in ours.items()]
+    return {"rows": rows}
+
+
+def _format_value(value: Any) -> str:
+    separator = ", " if isinstance(value, list | tuple) else ","
+    if isinstance(value, str) and os.path.isabs(os.path.expanduser(value)):
+        value = pathlib.Path(value).name  # The page may be shared, so it names no folders.
+    return show_value(value).replace(",", separator) or "(empty)"
+
+
+def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
+    """Paints a heat map, float32 [h, w] from 0 to 1, over the gray version of uint8 [H, W, 1 or 3].
+
+    Returns uint8 of the image's size or, so that the map stays smooth, a multiple up to 96 pixels.
+    """
+    height, width = pixels.shape[:2]
+    scale = max(1, MAX_SIDE // max(height, width))
+    size = (width * scale, height * scale)
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    gray = np.asarray(image.convert("L").resize(size, Image.Resampling.NEAREST), np.float32) / 255
+    heat = np.asarray(Image.fromarray(heat_map).resize(size, Image.Resampling.BICUBIC)).clip(0, 1)
+    blended = 0.35 * gray[..., None] + 0.65 * color_heat(heat) * (0.4 + 0.6 * gray[..., None])
+    return np.rint(255 * blended.clip(0, 1)).astype(np.uint8)
+
+
+def color_heat(heat: np.ndarray) -> np.ndarray:
+    """The colors of heat from 0 to 1, float [...]. Returns float64 [..., 3], RGB from 0 to 1."""
+    levels = np.linspace(0, 1, len(_HEAT_COLORS))
+    channels = np.array(_HEAT_COLORS).T / 255
+    return np.stack([np.interp(heat, levels, channel) for channel in channels], axis=-1)
+
+
+def encode_image(image: np.ndarray, is_exact: bool = False) -> str:
+    """A data URI of uint8 [H, W, 1, 3 or 4], reduced to `MAX_SIDE` pixels unless `is_exact`."""
+    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+    if not is_exact:
+        picture.thumbnail((MAX_SIDE, MAX_SIDE))
+    kind = "png" if is_exact or max(picture.size) < _LOSSY_SIDE else "webp"
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **({"optimize": True} if kind == "png" else {"quality": 85}))
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"

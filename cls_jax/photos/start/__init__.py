@@ -1,0 +1,1 @@
+"""How a run begins from pretrained weights, and how it ends: labels and heads from features."""

@@ -1,0 +1,95 @@
+"""Refits the heads after the last step (`model.final_head=graph`).
+
+Frozen features and fine-tuned networks err differently, so the product of their probabilities is
+more accurate than either. Where classes form clusters, training pulls the clusters further apart,
+and labels propagated along a graph of the trained features are more accurate still. Elsewhere that
+graph is wrong. So there is a graph of the last layer and one of all stages, with exponents that
+depend on the weights that held-out labels gave to these graphs before training. Heads fitted to the
+combined labels bring this into the networks.
+
+Shape suffixes: N networks, B images, C features, S features of stages, K classes.
+"""
+
+import jax
+import numpy as np
+import scipy.special
+
+from cls_jax.data.types import Dataset
+from cls_jax.models.layers import ALL_FEATURES
+from cls_jax.parallel.distributed import arrays_from_main_process
+from cls_jax.photos.features.graph import (
+    build_graph,
+    compute_weight,
+    join_features,
+    propagate_labels,
+)
+from cls_jax.photos.features.heads import INSTANT_C, Head, fit_head
+from cls_jax.photos.features.labels import take_log, whiten
+from cls_jax.photos.folder.dataset import take_rows
+from cls_jax.photos.start.start import RecordLabels, Start
+from cls_jax.training.evaluate import compute_trained_features
+from cls_jax.training.setup import TrainSetup, TrainState, replace_heads
+
+# At most so many labeled and so many other images. More would take minutes on a CPU.
+MAX_IMAGES = 10_000
+# The exponent of a graph of trained features is this many times the weight that the start gave to
+# the graph of the same layers, relative to its probes. From 3 to 6, clothing and CIFAR-10 differ by
+# about 1 point (experiments/results/any_folder.md).
+_GRAPH_EXPONENT = 4.0
+_MAX_RATIO = 3.0  # Because the weight of the probes may be 0.
+
+
+def fit_final_heads(
+    setup: TrainSetup,
+    state: TrainState,
+    dataset: Dataset,
+    start: Start,
+    record: RecordLabels = lambda *columns: None,
+) -> TrainState:
+    """Fits the heads of the EMA networks to the labels of the start, the networks, and two graphs.
+
+    All networks share the graphs: their features are those of all networks, concatenated. Each
+    network's head sees all of its pooled features. At most 10,000 labeled images are used, and as
+    many others, evenly spaced among the start's. `record` gets the labels of all others.
+
+    Returns:
+        The state with the new heads in `ema_params`.
+    """
+    is_labeled, inferred = start.is_labeled, start.inferred
+    parts = [take_rows(np.flatnonzero(part), MAX_IMAGES) for part in (is_labeled, ~is_labeled)]
+    used = np.sort(np.concatenate(parts))
+    stacked = jax.device_get(state.ema_params["head"])
+    heads = [Head(*pair) for pair in zip(stacked["kernel"], stacked["bias"], strict=True)]
+    all_features = compute_trained_features(
+        setup, state, dataset.train_images, start.rows[used], ALL_FEATURES
+    )
+    width = len(heads[0].kernel)
+    features_NBC, descriptors_NBC, stages_NBS = np.split(all_features, [width, 2 * width], axis=-1)
+    log_p_BK = take_log(_predict(heads, features_NBC)) + take_log(inferred.probabilities[used])
+    num_classes = setup.dataset_spec.num_classes
+    given = np.where(is_labeled[used], inferred.labels[used], -1)
+    similar = join_features(descriptors_NBC), whiten(np.concatenate(stages_NBS, axis=-1))
+    for features_BC, ratio in zip(similar, inferred.graph_ratios, strict=True):
+        p_graph_BK = propagate_labels(build_graph(features_BC), given, num_classes)
+        log_p_BK += _GRAPH_EXPONENT * min(ratio, _MAX_RATIO) * take_log(p_graph_BK)
+    p_BK = scipy.special.softmax(log_p_BK, axis=1)
+    labels = np.where(is_labeled[used], inferred.labels[used], p_BK.argmax(axis=1))
+    weights = np.where(is_labeled[used], inferred.sample_weights[used], compute_weight(p_BK))
+    heads = [fit_head(f_BC, labels, num_classes, INSTANT_C, weights) for f_BC in features_NBC]
+    # Processes round sums differently, so all use process 0's heads.
+    heads = arrays_from_main_process(heads)
+    is_new = ~is_labeled[used]
+    columns = [(start.rows[used][is_new], labels[is_new], weights[is_new])]
+    others = start.rows[np.setdiff1d(np.flatnonzero(~is_labeled), used)]
+    for first in range(0, len(others), MAX_IMAGES):  # All at once would fill the memory.
+        part = others[first : first + MAX_IMAGES]
+        p_BK = _predict(heads, compute_trained_features(setup, state, dataset.train_images, part))
+        columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
+    record(*map(np.concatenate, zip(*columns, strict=True)))
+    return state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
+
+
+def _predict(heads: list[Head], features_NBC: np.ndarray) -> np.ndarray:
+    """The networks' mean probabilities [B, K]."""
+    pairs = zip(heads, features_NBC, strict=True)
+    return np.mean([head.compute_probabilities(f_BC) for head, f_BC in pairs], axis=0)

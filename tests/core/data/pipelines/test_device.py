@@ -1,0 +1,131 @@
+"""The stream on the accelerator: the same samples as tf.data's, over any number of devices.
+
+A run with it resumes in `tests/core/methods/test_ups.py`.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.data.pipelines import create_pipeline, device
+from cls_jax.errors import UserError
+from cls_jax.parallel.mesh import FULL_BATCH, BatchShard, create_mesh
+from cls_jax.training.setup import create_train_setup
+from cls_jax.training.step import make_batch_fn
+from tests.conftest import ROOT, create_tiny_config
+from tests.core.data.test_sampling import create_spec
+from tests.core.methods.tiny_model import tiny_model
+from tests.processes import TINY
+
+__all__ = ["tiny_model"]
+pytestmark = pytest.mark.usefixtures("tiny_model")
+
+
+def create_device_batch(mesh=(1, 1), step=0, argument="20", num_images=None, **changes):
+    changes = {"data__randaugment_ops": 2, "data__pipeline": "device"} | changes
+    config = create_tiny_config(argument, **changes)
+    config.mesh.network, config.mesh.data = mesh
+    spec, dataset = create_spec(config, num_images)
+    setup = create_train_setup(config, dataset.shape)
+    state = setup.init_state()
+    state = state.replace(step=state.step + step)
+    inputs, specs, create_batch = create_pipeline(spec, dataset, setup.mesh, step, 10)
+    batch = make_batch_fn(setup, create_batch, specs)(state, next(inputs))
+    return jax.device_get(batch), spec, dataset
+
+
+def test_batch_does_not_depend_on_the_number_of_devices():
+    expected, _, _ = create_device_batch((1, 1), data__randaugment_ops=1)
+    batch, _, _ = create_device_batch((2, 2), data__randaugment_ops=1)
+    jax.tree.map(np.testing.assert_array_equal, batch, expected)
+
+
+def test_without_augmentation_batches_equal_the_tf_pipelines():
+    pytest.importorskip("tensorflow")
+    from cls_jax.data.pipelines import tfdata
+
+    nothing = {"data__shift": 0, "data__randaugment_ops": 0, "data__cutout": 0}
+    # Half of the images are labeled.
+    batch, spec, dataset = create_device_batch(step=3, num_images=40, **nothing)
+    theirs = next(tfdata.create_stream(spec, dataset, 3, 4))
+    jax.tree.map(np.testing.assert_array_equal, batch, theirs)
+    assert [value.dtype for value in batch] == [value.dtype for value in theirs]
+    # Seed, step and view decide how one image is augmented.
+    batches = [
+        create_device_batch((1, 1), step, "20,mean_teacher", num_images=1, seed=seed)[0]
+        for step, seed in ((0, 0), (1, 0), (0, 1))
+    ]
+    views = [view[:8].tobytes() for batch in batches for view in (batch.x, *batch.u)]
+    assert len(set(views)) == 9
+
+
+@pytest.mark.parametrize(("method", "mesh"), [("cls", (2, 2)), ("supervised", (1, 2))])
+def test_more_images_are_read_by_index_and_make_the_same_batches(method, mesh, monkeypatch):
+    for step in (0, 3, 9):
+        batches = []
+        for memory in (2**40, 1):
+            monkeypatch.setattr(device, "get_device_memory", lambda device, m=memory: m)
+            changes = {"data__randaugment_ops": 0}
+            batches.append(create_device_batch(mesh, step, f"20,{method}", **changes)[0])
+        jax.tree.map(np.testing.assert_array_equal, *batches)
+
+
+def test_a_process_reads_only_the_images_of_its_own_devices(monkeypatch):
+    spec, dataset = create_spec(create_tiny_config("20"))
+    mesh, read = create_mesh(1, [8]), []
+    monkeypatch.setattr(device, "to_global_arrays", lambda *given: given)
+    for shard in (FULL_BATCH, BatchShard(0, 1, 2), BatchShard(1, 2, 2)):
+        monkeypatch.setattr(device, "get_process_shard", lambda mesh, shard=shard: shard)
+        (_, samples), _, _, (_, shapes) = next(device.read_ahead(spec, dataset, mesh, range(2)))
+        read.append(samples)
+        assert shapes == tuple(array.shape for array in read[0])  # Of the whole batch.
+    whole, *parts = read
+    joined = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+    jax.tree.map(np.testing.assert_array_equal, whole, joined)
+
+
+def test_a_missing_tensorflow_names_the_extra_and_the_other_pipeline(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"'\.\[tf\]', or set --config\.data\.pipeline=device"):
+        create_device_batch(data__pipeline="tfdata")
+
+
+def test_trains_reports_and_predicts_without_tensorflow_tfds_and_clu(tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "image.png")
+    code = """
+import runpy, sys
+for name in ("tensorflow", "tensorflow_datasets", "clu", "clu.metric_writers"):
+    sys.modules[name] = None  # Importing it raises ImportError.
+from cls_jax.models import wide_resnet
+wide_resnet._STAGES = ((32, 2),)  # As conftest.py does in its own process.
+folder, *sys.argv = sys.argv[1:]
+try:
+    runpy.run_path("main.py", run_name="__main__")
+except SystemExit as end:
+    assert not end.code
+from cls_jax.photos.cli import commands
+commands.predict(f"{folder}/run", [f"{folder}/image.png"], f"{folder}/p.csv")
+"""
+    options = ["--config=configs/digits.py:20,supervised", f"--workdir={tmp_path}/run", *TINY]
+    options += ["--config.data.pipeline=device", "--config.num_steps=2", "--config.model.depth=10"]
+    outcome = subprocess.run(
+        [sys.executable, "-c", code, tmp_path, "main.py", *options],
+        cwd=ROOT,
+        env=os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},  # Else it starts again.
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert json.loads((tmp_path / "run/result.json").read_text())["step"] == 2
+    assert not list((tmp_path / "run").glob("events*"))
+    report = (tmp_path / "run/report.html").read_text()
+    assert all(f'<section id="{name}"' in report for name in ("classes", "views"))
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 2

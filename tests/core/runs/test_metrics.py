@@ -1,0 +1,149 @@
+"""`metrics.jsonl` after interruptions, its scalars in TensorBoard, and the result made of it."""
+
+import errno
+import json
+
+import numpy as np
+import pytest
+
+from cls_jax.photos.report import outcome
+from cls_jax.runs.metrics import METRICS, MetricsWriter, read_metrics
+from cls_jax.runs.result import choose_predictor, create_result
+from tests.conftest import create_tiny_config
+
+
+def test_rows_after_a_damaged_line_are_kept_also_by_a_resumed_run(tmp_path):
+    good = [{"step": step, "a": 1.0} for step in range(4)]
+    lines = [json.dumps(row) for row in good]
+    lines[2:2] = ['{"step": 1, "a', "\x00" * 100, '{"a": 2}', "[]", "[" * 100_000, "é"]
+    lines += ['{"step": 4, "a": "x"}', '{"step": 4, "a"']  # The last one cut short by a crash.
+    (tmp_path / METRICS).write_bytes("\n".join(lines).encode("latin-1"))
+    assert read_metrics(tmp_path) == good
+    resumed = MetricsWriter(tmp_path, first_step=3)
+    resumed.write(3, {"a": 30.0})
+    resumed.close()
+    assert read_metrics(tmp_path) == [*good[:3], {"step": 3, "a": 30.0}]
+    assert len((tmp_path / METRICS).read_text().splitlines()) == 4
+
+
+def test_of_rows_written_twice_the_last_one_counts_and_what_is_not_finite_is_null(tmp_path):
+    rows = [(1, {"train/loss": 2.0}), (2, {"train/loss": 1.0}), (2, {"test/accuracy": 50.0})]
+    rows += [(2, {"train/loss": float("nan")})]
+    writer = MetricsWriter(tmp_path, has_curves=False)
+    for step, scalars in rows:
+        writer.write(step, scalars)
+    writer.close()
+    first, third = ({"step": step, **scalars} for step, scalars in (rows[0], rows[2]))
+    assert read_metrics(tmp_path) == [first, {"step": 2, "train/loss": None}, third]
+
+
+def test_tensorboard_shows_the_same_scalars_and_the_images(tmp_path):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    writer = MetricsWriter(tmp_path)
+    writer.write(4, {"train/loss": 0.25})
+    writer.write_images(4, {"views/weak": np.zeros((2, 8, 8, 1), np.uint8)})
+    writer.close()
+    events = accumulators.EventAccumulator(str(tmp_path), {"tensors": 0, "images": 0}).Reload()
+    (scalar,) = events.Tensors("train/loss")
+    assert scalar.step == 4
+    assert np.frombuffer(scalar.tensor_proto.tensor_content, np.float32) == [0.25]
+    assert "views/weak" in events.Tags()["tensors"]
+
+
+class FullDisk:
+    """Takes half of what it is given, then nothing, until there is room."""
+
+    def __init__(self, file):
+        self.file, self.has_room = file, False
+
+    def write(self, data):
+        if self.has_room:
+            return self.file.write(data)
+        self.file.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_rows_that_a_full_disk_refuses_are_written_later(tmp_path):
+    warnings = []
+    writer = MetricsWriter(tmp_path, warn=warnings.append)
+    writer.write(0, {"a": 1.0})
+    writer._file = disk = FullDisk(writer._file)
+    writer.write(1, {"a": 2.0})
+    assert not writer.flush()
+    assert [row["step"] for row in read_metrics(tmp_path)] == [0]
+    assert ["No space left on device" in line for line in warnings] == [True]
+    disk.has_room = True
+    writer.write(2, {"a": 3.0})
+    assert writer.flush()
+    writer.close()
+    assert [row["a"] for row in read_metrics(tmp_path)] == [1.0, 2.0, 3.0]
+
+
+def write_rows(workdir, rows):
+    text = "".join(json.dumps({"step": step, **row}) + "\n" for step, row in rows)
+    (workdir / "metrics.jsonl").write_text(text)
+
+
+def test_accuracies_are_the_last_the_best_and_a_median_and_monitors_are_means_of_twenty(tmp_path):
+    """Of 25 rows of monitors and 25 evaluations at other steps. One monitor is unknown once."""
+    history = [(7 * i) % 25 for i in range(25)]
+    monitors = [{"monitors/mask": i, "monitors/rare": i if i < 24 else None} for i in range(25)]
+    evaluations = [
+        {"test/accuracy": accuracy, "test/accuracy_network_2": 50.0 + i}
+        for i, accuracy in enumerate(history)
+    ]
+    write_rows(tmp_path, [*enumerate(monitors), *enumerate(evaluations, 100)])
+    result = create_result(create_tiny_config(), tmp_path, 20, 12.5)
+    assert (result["step"], result["num_labels"], result["train_seconds"]) == (6, 20, 12.5)
+    assert (result["test_accuracy"], result["test_accuracy_best"]) == (history[-1], 24)
+    assert result["test_accuracy_median_last_20"] == np.median(history[5:]) != np.median(history)
+    assert result["test_accuracy_network_2"] == 74.0
+    assert result["test_accuracy_ensemble"] is None
+    assert result["monitors"] == {"mask": sum(range(5, 25)) / 20, "rare": sum(range(5, 24)) / 19}
+
+
+def test_validation_images_choose_a_step_whose_test_accuracy_may_be_reported(tmp_path):
+    pairs = [(60.0, 50.0), (80.0, 40.0), (80.0, 90.0), (70.0, 95.0)]
+    rows = [{"validation/accuracy": v, "test/accuracy": t} for v, t in pairs]
+    write_rows(tmp_path, list(enumerate(rows, 1)))
+    result = create_result(create_tiny_config(), tmp_path, 20, 1.0)
+    assert (result["validation_accuracy"], result["validation_accuracy_best"]) == (70.0, 80.0)
+    assert result["validation_best_step"] == 2
+    assert result["test_accuracy_at_best_validation"] == 40.0
+    said = outcome.describe_accuracies(result)
+    assert "40.00%  network 1 at the step of best validation" in said
+    write_rows(tmp_path, [(0, {"monitors/mask_ratio": 0.5}), (1, {"test/accuracy": None})])
+    result = create_result(create_tiny_config(), tmp_path, 20, 1.0)
+    assert result["test_accuracy"] is result["test_accuracy_best"] is None
+    assert outcome.describe_monitors(result["monitors"]).startswith("   50.00%  of images")
+
+
+@pytest.mark.parametrize(
+    ("trained", "instant", "answer", "sentence"),
+    [  # Two networks predict together.
+        ((70.0, 80.0), 75.0, "trained", "On the validation images, fine-tuning gained 5.0 points"),
+        ((75.0, 70.0), 75.0, "instant", "On the validation images, fine-tuning lost 5.0 points"),
+        ((60.0, None), 60.0, "trained", "On the validation images, fine-tuning gained 0.0 points"),
+        ((None, None), None, "trained", "`predict`, `evaluate` and `export` will use the fine-tun"),
+    ],
+)
+def test_only_validation_images_decide_what_predicts(trained, instant, answer, sentence):
+    for test in (0.0, 100.0):
+        result = {"validation_accuracy": trained[0], "validation_accuracy_ensemble": trained[1]}
+        result |= {"test_accuracy": test, "test_accuracy_ensemble": test}
+        start = {"validation_accuracy_instant": instant, "test_accuracy_instant": 100 - test}
+        chosen = choose_predictor(result | start)
+        assert chosen["answer"] == answer
+        assert outcome.describe_predictor(chosen).startswith(sentence)
+
+
+def test_gain_over_a_probe_is_that_of_what_predicts():
+    result = {"test_accuracy": 75.0, "test_accuracy_probe": 56.0, "test_accuracy_instant": 75.0}
+    assert "19.0 points above a linear probe on frozen features" in outcome.describe_gain(result)
+    both = result | {"test_accuracy_ensemble": 55.0}
+    assert "1.0 points below" in outcome.describe_gain(both)
+    assert "19.0 points above" in outcome.describe_gain(both | {"answer": "instant"})
+    assert outcome.describe_gain(result | {"test_accuracy_probe": None}) is None

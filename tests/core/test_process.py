@@ -1,0 +1,210 @@
+"""What users see in the terminal, and what a process loads and hides before it works."""
+
+import errno
+import html
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import unittest.mock
+
+import pytest
+
+from cls_jax import process
+from cls_jax.process import run_to_end
+from tests.conftest import ROOT
+from tests.processes import TINY
+
+
+def test_train_then_eval(start_program, tmp_path):
+    config = f"{ROOT}/configs/digits.py:20,supervised"
+    options = ["--config", config, *TINY, "--config.num_steps=2", "--config.data.pipeline=device"]
+    code, output, error = start_program(*options, cwd=tmp_path).finish()
+    assert code == 0, error
+    workdir = tmp_path / "runs" / "digits-20-supervised-seed0"
+    result = json.loads((workdir / "result.json").read_text())
+    headline = f"{result['test_accuracy']:6.2f}%  network 1 (EMA weights)"
+    assert headline in output
+    assert "tensorboard --logdir runs/digits-20-supervised-seed0" in output
+    assert "Report:         runs/digits-20-supervised-seed0/report.html" in output
+    report = html.unescape((workdir / "report.html").read_text())
+    assert "main.py --config digits.py:20,supervised" in report
+    assert str(ROOT) not in report
+    assert str(tmp_path) not in report
+    code, output, error = start_program("--mode", "eval", "--workdir", workdir).finish()
+    assert code == 0, error
+    assert headline in output
+
+
+DIGITS = ["--config", "configs/digits.py:40"]
+RUN = ["--workdir", "tests"]  # A folder, but not that of a run.
+MISTAKES = [
+    ([], "add --config configs/digits.py:40"),
+    (["--config", "configs/nothing.py"], "No such file or directory: 'configs/nothing.py'"),
+    (["--config", "configs/digits.py:many"], "write the number of labels"),
+    (["--config", "configs/digits.py:45"], "choose a multiple of 10"),
+    ([*DIGITS, "--config.sead=1"], 'Did you mean "seed" instead of "sead"? See --help'),
+    ([*DIGITS, "--config.model.zzzzzz=1"], "has no key zzzzzz: see --help and docs/configuration"),
+    ([*DIGITS, "--config.seed=one"], "flag --config.seed=one"),
+    ([*DIGITS, "--config.mu=0"], "choose an integer from 1 to"),
+    ([*DIGITS, "seed=1"], "'seed=1': options begin with --"),
+    ([*DIGITS, "--data_dir=x"], "use --config.data.data_dir to train"),
+    (["--confg", "configs/digits.py:40"], "Did you mean: config"),
+    (["--mode", "predict"], "train|eval"),
+    (["--mode", "eval"], "add --workdir DIR"),
+    (["--mode", "eval", *RUN], "pass the folder that training printed"),
+    (["--mode", "eval", *RUN, *DIGITS], "remove --config"),
+    (["--help"], None),
+]
+
+
+@pytest.mark.parametrize(("arguments", "remedy"), MISTAKES, ids=[str(text) for _, text in MISTAKES])
+def test_user_errors_print_one_line(start_program, tmp_path, arguments, remedy):
+    if "--workdir" not in arguments and "--config" in arguments:
+        arguments = [*arguments, "--workdir", tmp_path]
+    code, output, error = start_program(*arguments).finish()
+    if remedy is None:
+        assert (code, error) == (0, "")
+        assert all(f"--{name}:" in output for name in ("config", "mode", "coordinator_address"))
+        return
+    assert code == 2, error
+    (line,) = error.strip().splitlines()
+    assert line.startswith("Error: ")
+    assert remedy in line
+    assert output == ""
+    assert not list(tmp_path.iterdir())
+
+
+MINE, OURS = "--mine", "--xla_cpu_experimental_ynn_fusion_type"
+
+
+@pytest.mark.parametrize(
+    ("platforms", "plugins", "driver", "version", "flags", "added"),
+    [
+        ("", ["xla_cuda13"], True, "0.10.2", MINE, False),
+        ("", ["xla_cuda12"], False, "0.10.2", MINE, True),  # JAX falls back to the CPU.
+        ("", [], True, "0.11.0", MINE, True),
+        ("cpu", ["xla_cuda12"], True, "0.10.2", "", True),
+        ("cuda,cpu", ["xla_cuda12"], True, "0.10.2", MINE, False),
+        ("cpu,cuda", ["xla_cuda12"], True, "0.10.2", MINE, True),
+        ("cpu", [], False, "0.10.2", f"{OURS}=X", False),  # The user has set it.
+        ("cpu", [], False, "0.12.0", "", False),  # jaxlib may not know it.
+    ],
+)
+def test_flags_for_cpus(monkeypatch, tmp_path, platforms, plugins, driver, version, flags, added):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    found = [importlib.metadata.EntryPoint(name, "x", "jax_plugins") for name in plugins]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
+    device = tmp_path if driver else tmp_path / "nvidia0"
+    monkeypatch.setattr(process, "_NVIDIA_DEVICES", (str(device),))
+    process.use_all_cores_for_convolutions()
+    assert os.environ["XLA_FLAGS"].startswith(flags)
+    assert (OURS in os.environ["XLA_FLAGS"].removeprefix(flags)) == added
+
+
+def test_what_is_quick_loads_neither_jax_nor_tensorflow_and_only_reports_load_jinja():
+    """The process is set up before JAX is loaded, and --help is quick. So are predictions."""
+    code = """
+import sys
+import cls_jax, cls_jax.photos.cli.console, cls_jax.process
+cls_jax.UserError, cls_jax.photos.cli.console.create_parser().print_help()
+assert not {"jax", "tensorflow", "filelock"} & {*sys.modules}
+import cls_jax.photos.cli.commands
+assert not {"tensorflow", "jinja2"} & {*sys.modules}
+import cls_jax.photos.inference.export, cls_jax.photos.inference.predict_files
+assert not {"tensorflow", "jinja2", "sklearn"} & {*sys.modules}
+"""
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert outcome.returncode == 0, outcome.stderr
+    for verb in ("train", "predict", "evaluate", "report", "export", "suggest", "label"):
+        assert f"  {verb}" in outcome.stdout
+
+
+def test_run_that_fails_half_way_ends_and_does_not_hang(start_program, tmp_path):
+    """Threads of the input stream are still busy when the loss stops being finite."""
+    options = [*TINY, "--config.num_steps=1000", "--config.optimizer.learning_rate=100"]
+    options += ["--workdir", tmp_path / "run"]
+    config = "configs/digits.py:20,supervised"
+    code, _, error = start_program("--config", config, *options).finish()
+    assert code == 2
+    assert "Training stopped at step" in error.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "No space", "a.json"), 2, "a.json cannot be written (No space)"),
+        (OSError(errno.EACCES, "Denied", "a/b"), 2, "a/b cannot be used (Denied): allow"),
+        (OSError(errno.EROFS, "Read-only", "a"), 2, "a cannot be used (Read-only)"),
+        (KeyboardInterrupt(), 130, "Stopped."),
+    ],
+)
+def test_what_the_system_refuses_is_one_sentence(capsys, error, code, sentence):
+    with pytest.raises(SystemExit) as end:
+        run_to_end(unittest.mock.Mock(side_effect=error))
+    assert end.value.code == code
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_output_is_cut_short_without_a_traceback_and_needs_no_unicode(flush):
+    code = f"""
+from cls_jax.process import prepare_process, run_to_end
+prepare_process()
+run_to_end(lambda: [print("猫.jpg", i, flush={flush}) for i in range(50_000)])
+"""
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252", "GLIBC_TUNABLES": "x"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as running:
+        assert running.stdout.readline().strip() == rb"\u732b.jpg 0"
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 141
+
+
+# Notes which devices are hidden when TensorFlow first starts them up, in a fork for each way.
+NOTE = """
+import os, sys, tensorflow as tf
+from tensorflow.python.eager import context
+hidden, start = [], context.Context.ensure_initialized
+tf.config.set_visible_devices = lambda devices, kind: hidden.append((devices, kind))
+def check_and_start(self):
+    assert ([], "GPU") in hidden, hidden
+    start(self)
+context.Context.ensure_initialized = check_and_start
+for way in sys.argv[1:]:
+    if not os.fork():
+        exec(way)
+        sys.exit()
+    assert os.wait()[1] == 0, way
+"""
+AUGMENTATION = """
+from cls_jax.data.augment import tf_augment
+tf_augment.tf.zeros([2]) + 1
+"""
+TFDS = """
+from cls_jax.data.sources import benchmarks
+from configs.cifar10 import get_config
+class Builder:
+    data_dir = ""
+    def is_prepared(self):
+        tf.zeros([2]) + 1
+        sys.exit()
+import tensorflow_datasets as tfds
+tfds.builder = lambda *args, **kwargs: Builder()
+benchmarks.read_tfds(get_config("40").data)
+sys.exit("not asked")
+"""
+
+
+def test_accelerators_are_hidden_before_the_first_operation():
+    if not all(map(importlib.util.find_spec, ("tensorflow", "tensorflow_datasets"))):
+        pytest.skip("without TensorFlow")
+    command = [sys.executable, "-c", NOTE, AUGMENTATION, TFDS]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr

@@ -1,0 +1,119 @@
+"""Whole runs: the contents of the folder, and that interruptions leave no trace in it."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from cls_jax.config import read_config
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.photos.cli.assessed_run import train_and_assess
+from cls_jax.photos.inference.evaluate_run import evaluate_run
+from cls_jax.photos.inference.run import Run
+from cls_jax.runs.folder import load_labeled_indices, read_result, write_labeled_indices
+from cls_jax.runs.metrics import read_metrics
+from cls_jax.training.loop import run_training
+from cls_jax.training.setup import TrainSetup
+from tests.conftest import create_tiny_config, note_compilations, train_interrupted
+from tests.core.methods.tiny_model import use_tiny_model
+from tests.outcomes import describe_difference, read_end
+
+
+@pytest.fixture
+def finished(trained_run):
+    """An uninterrupted run and its result."""
+    return trained_run, read_result(trained_run)
+
+
+def test_folder_holds_what_is_promised_and_evaluation_repeats_its_figures(finished, tmp_path):
+    workdir, result = finished
+    assert (result["dataset"], result["num_labels"], result["method"]) == ("digits", 20, "cls")
+    labeled = json.loads((workdir / "labeled_indices.json").read_text())
+    assert [(name, len(rows)) for name, rows in labeled.items()] == [(str(i), 2) for i in range(10)]
+    rows = read_metrics(workdir)
+    # What a step and an evaluation compute is in `test_step.py`.
+    names = ("train/loss", "monitors/distance_networks", "perf/steps_per_second", "test/accuracy")
+    assert set().union(*rows).issuperset(names)
+    assert [row["step"] for row in rows if "train/loss" in row] == list(range(6))
+    evaluations = [row for row in rows if "test/accuracy" in row]
+    assert [row["step"] for row in evaluations] == [3, 6]
+    assert list(workdir.glob("events.out.tfevents.*"))
+    # Evaluation adds the figures of each class to the result.
+    step, accuracies, *_ = evaluate_run(shutil.copytree(workdir, tmp_path / "run"))
+    assert {"step": step, **accuracies} == evaluations[-1]
+
+
+def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch):
+    """It dies before the first checkpoint, and after the checkpoints of steps 2 and 4.
+
+    Each session compiles the step once, and makes an initial state only without a checkpoint.
+    """
+    with note_compilations("train_step") as compiled:
+        for session, num_batches in enumerate((1, 3, 3), start=1):
+            train_interrupted(create_tiny_config(), tmp_path / "run", num_batches)
+            assert len(compiled) == session
+            if session == 2:
+                monkeypatch.setattr(TrainSetup, "init_state", None)
+        result = run_training(create_tiny_config(), tmp_path / "run")
+        assert len(compiled) == 4
+
+    assert result["train_seconds"] > 0
+    assert describe_difference(read_end(tmp_path / "run"), read_end(finished[0])) is None
+
+
+def test_finished_run_is_left_alone_and_another_configuration_refused(finished, capsys):
+    workdir, expected = finished
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+    assert run_training(create_tiny_config(), workdir) == expected
+    assert "is finished" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"method\.tau: 0\.85 → 0\.5.*new --workdir"):
+        run_training(create_tiny_config(method__tau=0.5), workdir)
+    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
+
+
+def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
+    """Unequal numbers per class, and a budget that is not a multiple of the number of classes."""
+    dataset = load_dataset(create_tiny_config())
+    labeled = np.flatnonzero(dataset.train_labels < 3)[:17]
+    config = create_tiny_config("17", num_steps=2)
+    write_labeled_indices(tmp_path / "run", labeled, dataset)
+    with pytest.raises(UserError, match=r"lists 17 labeled images and not 20"):
+        run_training(create_tiny_config("20", num_steps=2), tmp_path / "run")
+    with use_tiny_model():
+        assert run_training(config, tmp_path / "run")["num_labels"] == 17
+    stored = load_labeled_indices(tmp_path / "run", dataset, config.num_labels, config.seed)
+    assert set(stored.tolist()) == set(labeled.tolist())
+
+
+def test_run_that_does_not_fit_leaves_no_folder_behind_and_foreign_ones_alone(tmp_path):
+    for changes in ({"num_labels": 25}, {"mesh__data": 3}):
+        with pytest.raises(UserError):
+            run_training(create_tiny_config(**changes), tmp_path / "run")
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="is not empty and not the folder of a run"):
+        run_training(create_tiny_config(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, capsys):
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    with pytest.raises(UserError, match="num_steps: 6 → 4"):
+        run_training(create_tiny_config(num_steps=4), run)
+    assert run_training(create_tiny_config(num_steps=8), run)["step"] == 8
+    assert "was finished at step 6 and continues to step 8" in capsys.readouterr().out
+    assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
+    assert read_config(run / "config.json").num_steps == 8
+
+
+def test_without_checkpoints_a_run_has_its_result_and_one_remedy(finished, tmp_path):
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    result = train_and_assess(Run(create_tiny_config(), run))
+    assert result.items() >= finished[1].items()  # Other tests may have added figures.
+    with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
+        evaluate_run(run)
+    (run / "result.json").unlink()  # As before the first checkpoint.
+    with pytest.raises(UserError, match="holds no checkpoint yet"):
+        evaluate_run(run)

@@ -1,0 +1,321 @@
+"""`cls-jax`: from a folder of images to predictions, and one line for every mistake."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import unittest.mock
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.config import to_json
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.parallel import distributed
+from cls_jax.photos.cli import commands, console
+from cls_jax.photos.folder import dataset as folder_source
+from cls_jax.photos.images import files as files_lib
+from cls_jax.photos.images.store import get_cache_folder
+from cls_jax.photos.inference import classifier, suggest
+from cls_jax.photos.plan.plan import plan_run
+from cls_jax.photos.plan.rules import create_folder_config, find_own_image_size
+from cls_jax.process import run_to_end
+from cls_jax.runs.folder import create_run_folder, write_result
+from tests.conftest import ROOT
+from tests.outcomes import read_table
+
+# One network compiles in seconds, without RandAugment.
+TINY = ["--method=supervised", "--steps=2", "--size=8", "--config.batch_size=4", "--config.mu=2"]
+TINY += ["--config.data.pipeline=device", "--config.data.randaugment_ops=0"]
+TINY += ["--config.mesh.data=1", "--config.mesh.network=1"]
+SHORT = [*TINY[:1], *TINY[2:], "--minutes=1e-4"]  # 20 steps, the fewest.
+
+
+def run_console(*arguments):
+    """Runs the command in this process, without its set-up. Returns the exit code."""
+    try:
+        parsed = console.parse_arguments([str(argument) for argument in arguments])
+        run_to_end(lambda: console.run(parsed))
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Labeled images, many more of one class than of the other, unlabeled and test images."""
+    root = tmp_path_factory.mktemp("data") / "pets"
+    rng = np.random.default_rng(0)
+    counts = {"labeled/ant": 2, "labeled/bee": 7, "unlabeled": 20, "test/ant": 60, "test/bee": 60}
+    counts |= {"val/ant": 50, "val/bee": 50}
+    for folder, count in counts.items():
+        (root / folder).mkdir(parents=True)
+        for i, pixels in enumerate(rng.integers(0, 256, (count, 9, 12, 3), dtype=np.uint8)):
+            Image.fromarray(pixels).save(root / folder / f"{i}.png")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, tmp_path_factory, monkeypatch):
+    """Relative paths lead into the test's own folder. Caches are elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setattr(suggest, "is_installed", lambda init: False)  # Seconds to compile.
+
+
+def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
+    opened, list_images = [], folder_source.list_images
+    monkeypatch.setattr(
+        folder_source, "list_images", lambda *a: opened.append(a) or list_images(*a)
+    )
+    assert run_console("train", images, *TINY) == 0
+    assert len(opened) == 1
+    output = capsys.readouterr().out
+    workdir = tmp_path / "runs" / "pets-all-supervised-seed0"
+    assert "Classes are unequal: 7 labels of 'bee' and 2 of 'ant'" in output
+    assert "evaluate runs/pets-all-supervised-seed0" in output
+    labeled = read_table(workdir / "labeled_files.csv")
+    assert len(labeled) == 9
+    assert {"file": "labeled/ant/0.png", "label": "ant"} in labeled
+    assert json.loads((workdir / "calibration.json").read_text())["num_images"] == 100
+    config = json.loads((workdir / "config.json").read_text())
+    assert (config["num_steps"], config["model"]["depth"]) == (2, 10)
+    assert config["data"]["data_dir"] == str(images)
+
+    assert run_console("train", images, *TINY) == 0
+    assert "is finished" in capsys.readouterr().out
+
+    assert run_console("predict", workdir, images / "test", "--output", "p.csv") == 0
+    rows = read_table(tmp_path / "p.csv")
+    assert len(rows) == 120
+    assert all(0.5 <= float(row["calibrated_confidence"]) <= 1 for row in rows)
+
+    assert run_console("evaluate", workdir) == 0
+    assert "Calibrated on 100 validation images" in capsys.readouterr().out
+    assert run_console("report", workdir) == 0
+    assert run_console("suggest", workdir, "--count", 3) == 0
+    suggested = capsys.readouterr().out.splitlines()[-3:]
+    assert len({*suggested}) == 3
+    assert all(name.startswith(str(images / "unlabeled")) for name in suggested)
+
+    # Another run begins with the weights of this one.
+    still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
+    begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
+    assert run_console("train", images, *TINY, *still, *begin) == 0
+    first, second = (classifier.load(name).networks["params"] for name in (workdir, "second"))
+    for name, is_same in (("stem", True), ("head", False)):  # Heads are fitted to the labels.
+        kernels = (np.asarray(params[name]["kernel"]) for params in (first, second))
+        assert np.allclose(*kernels, atol=1e-6 if is_same else 1e-3) == is_same
+
+
+@pytest.mark.parametrize("method", ["cls", "freematch"])
+def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path, method):
+    """FreeMatch has no `method.weak_pass`, which is chosen for methods that have it."""
+    settings, workdir = {"num_steps": 2}, tmp_path / "run"
+    config = plan_run(images, method, workdir, settings).config
+    config.model.bn_momentum = 0.5  # As if a machine of another size had chosen it.
+    workdir.mkdir()
+    (workdir / "config.json").write_text(to_json(config))
+    assert to_json(plan_run(images, method, workdir, settings).config) == to_json(config)
+    changed = plan_run(images, method, workdir, settings | {"model.bn_momentum": 0.6})
+    assert changed.config.model.bn_momentum == 0.6
+
+
+@pytest.mark.parametrize(
+    ("settings", "own_size", "stem"),
+    [({"data.channels": 1}, 64, "small"), ({"data.image_size": 96}, 96, "imagenet")],
+)
+def test_a_run_begins_in_the_form_of_another(images, tmp_path, settings, own_size, stem):
+    config = create_folder_config(str(images), "cls")
+    config.update_from_flattened_dict(settings)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/config.json").write_text(to_json(config))
+    for instant in (False, True):
+        begun = plan_run(images, start_from=tmp_path / "first", instant=instant).config
+        assert (begun.data.image_size, begun.data.channels) == (own_size, config.data.channels)
+        assert (begun.model.stem, find_own_image_size(begun)) == (stem, own_size)
+
+
+def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_path, capsys):
+    """A finished run must not answer for another folder, nor for labels that were added."""
+    name = "pets-all-cls-seed0"
+
+    def finish(plan):
+        plan.workdir.mkdir(parents=True)
+        create_run_folder(plan.workdir, plan.config, np.arange(9), load_dataset(plan.config))
+        write_result(plan.workdir, {"step": 2, "test_accuracy": 90.0})
+
+    one = shutil.copytree(images, tmp_path / "one" / "pets")
+    finish(plan_run(one))
+    assert plan_run(one).workdir.name == name
+    (one / "unlabeled" / "0.png").rename(one / "labeled" / "ant" / "new.png")
+    grown = plan_run(one)
+    assert grown.workdir.name == f"{name}-2"
+    said = capsys.readouterr().out
+    assert f"have changed since the run in runs/{name}, so this run is in" in said
+    with pytest.raises(UserError, match="choose a new --workdir, and add --from runs/pets-all"):
+        plan_run(one, workdir=f"runs/{name}")
+
+    assert plan_run(one, again=True).workdir == grown.workdir  # It can be resumed.
+    finish(grown)
+    assert plan_run(one).workdir == grown.workdir
+    assert plan_run(one, again=True).workdir.name == f"{name}-3"
+    # The same data elsewhere, while the first folder is still there, is a run of its own.
+    other = shutil.copytree(images, tmp_path / "two" / "pets")
+    assert plan_run(other).workdir.name == f"{name}-3"
+    # A folder that was moved is the same data.
+    one.rename(tmp_path / "pets")
+    assert plan_run(tmp_path / "pets").workdir == grown.workdir
+    begun = plan_run(other, settings={"seed": 1}, start_from=grown.workdir)
+    assert begun.config.model.init == str(grown.workdir.resolve())
+
+
+def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
+    before = {path: path.stat().st_mtime_ns for path in images.rglob("*")}
+    assert run_console("train", images, "--dry-run", *TINY) == 0
+    output = capsys.readouterr().out
+    for passage in (
+        "9 labeled, 20 unlabeled, 100 validation and 120 test images; 2 classes",
+        "supervised, 1 x WRN-10-1 at 8 pixels, with all labels",
+        *("GiB on each device", "s per step"),
+    ):
+        assert passage in output
+    assert not list(tmp_path.iterdir())
+    assert {path: path.stat().st_mtime_ns for path in images.rglob("*")} == before
+
+
+def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
+    folder, disk = get_cache_folder(), tmp_path / "disk"
+    folder.parent.mkdir(parents=True)
+    disk.mkdir()
+    folder.symlink_to(disk)
+    load_dataset(create_folder_config(str(images), "supervised"))
+    (folder.parent / "jit_step-cache").write_bytes(bytes(20_000_000))
+    assert run_console("cache") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"Images: 0.00 GB in {folder} Features: 0.00 GB in {folder}" in shown
+    assert f"Programs: 0.02 GB in {folder.parent}" in shown
+    assert len([*disk.glob("*.sqlite")]) == 1
+    assert run_console("cache", "--clear") == 0
+    assert [path.name for path in (*disk.iterdir(), *folder.parent.iterdir())] == ["lock", "store"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ([], "required: VERB: see cls-jax --help"),
+        (["train"], "required: FOLDER: see cls-jax train --help"),
+        (["train", "x", "--wrkdir=3"], "Unexpected argument '--wrkdir=3'"),
+        (["train", "nothing"], "nothing is not a folder. Pass a folder"),
+        (["train", "IMAGES", "--method", "fixmatsch"], "choose one of"),
+        (["train", "IMAGES", "--config.sead=1"], 'Did you mean "seed"'),
+        (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
+        (["train", "IMAGES", "--minutes=0"], "must be positive and below 1,000,000, not 0"),
+        (["train", "IMAGES", *SHORT, "--config.optimizer.warmup_steps=30"], "covers all"),
+        (["train", "IMAGES", "--config.model.init_head=probe"], "set model.init, or model.init_h"),
+        (["train", "IMAGES", "--from", "nothing"], "nothing is not the folder of a run"),
+        (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),
+        (["predict", "RUN", "x" * 300], "There is no file x"),
+        (["predict", "x" * 300, "IMAGES"], "cannot be used (File name too long)"),
+        (["train", "IMAGES", "--again", "--workdir=x"], "Remove --workdir"),
+        (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),
+        (["suggest", "IMAGES", "--count", "0"], "--count must be at least 1"),
+        (["suggest", "IMAGES", "--output", "x.txt"], "does not end in .csv or .parquet"),
+    ],
+)
+def test_user_errors_print_one_line(images, tmp_path, capsys, arguments, remedy):
+    assert run_console(*(images if name == "IMAGES" else name for name in arguments)) == 2
+    output, error = capsys.readouterr()
+    (line,) = error.strip().splitlines()
+    assert line.startswith("Error: ")
+    assert remedy in line
+    assert output == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
+    refuse = unittest.mock.Mock(side_effect=PermissionError(13, "Permission denied", str(images)))
+    monkeypatch.setattr(os, "scandir", refuse)
+    for verb in (["predict", "RUN"], ["train"], ["suggest"], ["label", "--no-browser"]):
+        assert run_console(*verb, images) == 2
+        assert f"{images} cannot be read: Permission denied" in capsys.readouterr().err
+
+
+def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeypatch, capsys):
+    module = pytest.importorskip("array_record.python.array_record_module")
+    packed = tmp_path / "out" / "pets"
+    assert run_console("pack", images, packed) == 0
+    num_images = sum(path.suffix == ".png" for path in images.rglob("*"))
+    assert f"{num_images} images in 1 file(s)" in capsys.readouterr().out
+    with monkeypatch.context() as patch:  # Its images are decoded when a batch needs them.
+        patch.setattr(files_lib, "decode_image", None)
+        folder_source.load_folder(create_folder_config(str(packed), "cls").data)
+    ours, theirs = (
+        load_dataset(create_folder_config(str(root), "cls")) for root in (packed, images)
+    )
+    assert (ours.train_files, ours.test_files) == (theirs.train_files, theirs.test_files)
+    assert ours.fingerprint == theirs.fingerprint
+    np.testing.assert_array_equal(ours.train_images[:], theirs.train_images[:])
+    assert run_console("train", packed, *TINY) == 0
+    assert run_console("predict", "runs/pets-all-supervised-seed0", packed / "test/ant/3.png") == 0
+    assert run_console("suggest", packed, "--count", 2) == 0
+    with (packed / "images-00000.array_record").open("r+b") as shard:
+        shard.seek(1000)
+        shard.write(bytes(99))
+    run, *_ = (tmp_path / "runs").iterdir()
+    assert run_console("predict", run, packed, "--output", "damaged.csv") == 0
+    assert "1 of them could not be read" in capsys.readouterr().out
+    assert run_console("predict", run, packed, "--shard", "0/999") == 0  # It is empty.
+
+    refuse = unittest.mock.Mock(side_effect=RuntimeError("write() failed: No space left on device"))
+    pairs = {(images, packed): "is not empty", (run, "x"): "no image", (packed, "x"): "copy it"}
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "ArrayRecordWriter", refuse)
+        for arguments, why in (pairs | {(images, "y"): "free disk space"}).items():
+            assert run_console("pack", *arguments) == 2
+            assert why in capsys.readouterr().err
+    (packed / "packed_images.npz").write_bytes(b"?")
+    assert run_console("train", packed, *TINY) == 2
+    assert "pack the folder again" in capsys.readouterr().err
+    (table := tmp_path / "flat").mkdir()
+    shutil.copy(images / "unlabeled" / "0.png", table)
+    shutil.copy(images / "unlabeled" / "1.png", table / "b.png")
+    (table / "Labels.csv").write_text("file,label\n0.png,ant\nb.png,bee\n")
+    assert run_console("pack", table, "flat2") == 0
+    assert load_dataset(create_folder_config("flat2", "cls")).class_names == ("ant", "bee")
+
+
+def test_training_takes_its_place_among_processes_and_other_verbs_refuse_one(monkeypatch, capsys):
+    places = []
+    monkeypatch.setattr(distributed, "initialize_distributed", lambda *own: places.append(own))
+    monkeypatch.setattr(commands, "train", lambda folder, **_: None)
+    place = ["--coordinator_address=host:1", "--num_processes=4", "--process_id=3"]
+    assert run_console("train", "photos", *place) == 0
+    assert places == [("host:1", 4, 3)]
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for arguments in (["predict", "RUN", "x"], ["report", "RUN"], ["evaluate", "RUN", "FOLDER"]):
+        assert run_console(*arguments) == 2
+        assert "runs in a single process" in capsys.readouterr().err
+
+
+def test_device_is_chosen_before_jax_is_loaded(monkeypatch):
+    seen = []
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(sys, "argv", ["cls-jax", "cache", "--device", "gpu"])
+    monkeypatch.setattr(
+        console, "prepare_process", lambda: seen.append(os.environ["JAX_PLATFORMS"])
+    )
+    monkeypatch.setattr(console, "run_to_end", lambda function: None)
+    console.main()
+    assert seen == ["cuda"]
+
+
+def test_module_is_the_command_and_its_version_needs_no_jax():
+    command = [sys.executable, "-X", "importtime", "-m", "cls_jax", "--version"]
+    outcome = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert outcome.stdout.startswith("cls-jax ")
+    assert "| jax\n" not in outcome.stderr

@@ -1,0 +1,169 @@
+"""Nearest neighbors and label propagation beside dense linear algebra in NumPy."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from cls_jax.photos.features import deflation, neighbors
+from cls_jax.photos.features import graph as graphs
+from cls_jax.photos.features.graph import ALPHA, build_graph, compute_weight, propagate_labels
+from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
+
+K = 3
+
+
+def _make_features(num_images: int, num_clusters: int = K, seed: int = 0):
+    """Clusters in orthogonal directions: features [B, 8] and the cluster of each, [B]."""
+    rng = np.random.default_rng(seed)
+    cluster = np.arange(num_images) % num_clusters
+    noise = rng.standard_normal((num_images, 8)).astype(np.float32)
+    return np.eye(8, dtype=np.float32)[cluster] + 0.3 * noise, cluster
+
+
+def _label(cluster: np.ndarray, images: list[int]) -> np.ndarray:
+    return np.where(np.isin(np.arange(len(cluster)), images), cluster, -1)
+
+
+def _dense_graph(features: np.ndarray, num_neighbors: int) -> np.ndarray:
+    f = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-9)
+    cosines = f.astype(float) @ f.T.astype(float)
+    np.fill_diagonal(cosines, -np.inf)
+    weights = np.zeros_like(cosines)
+    for i, row in enumerate(cosines):
+        nearest = np.argsort(-row)[:num_neighbors]
+        weights[i, nearest] = np.maximum(row[nearest], 0) ** 3
+    weights = (weights + weights.T) / 2
+    degree = np.maximum(weights.sum(axis=1), 1e-9)
+    return weights / np.sqrt(np.outer(degree, degree))
+
+
+def _dense_propagation(graph, labels) -> np.ndarray:
+    one_hot = (labels[:, None] == np.arange(K)).astype(float)
+    scores = np.linalg.solve(np.eye(len(labels)) - ALPHA * graph, one_hot)
+    is_reached = scores.max(axis=1) > 1e-12
+    p = (scores[is_reached] / np.maximum(scores.sum(axis=0), 1e-12)) ** 10
+    probabilities = np.full((len(labels), K), 1 / K)
+    probabilities[is_reached] = p / p.sum(axis=1, keepdims=True)
+    probabilities[labels >= 0] = one_hot[labels >= 0]
+    return probabilities
+
+
+CLUSTERS, TRUTH = _make_features(120)
+CLUSTERS[7] = 0  # An image without features has no neighbors.
+# Parts without connections: one has labels of one class, one has two, and one has none.
+PARTS = np.zeros((120, 24), np.float32)
+for i in range(3):
+    PARTS[40 * i : 40 * (i + 1), 8 * i : 8 * (i + 1)] = _make_features(40, 1, seed=i)[0]
+PART_LABELS = np.full(120, -1)
+PART_LABELS[[0, 40, 41]] = [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [(CLUSTERS, _label(TRUTH, [0, 1, 2])), (PARTS, PART_LABELS)],
+    ids=["clusters", "unconnected parts"],
+)
+def test_graph_and_probabilities_agree_with_dense_linear_algebra(features, labels):
+    graph, dense = build_graph(features, 6), _dense_graph(features, 6)
+    np.testing.assert_allclose(graph.toarray(), dense, atol=1e-5)
+    actual = propagate_labels(graph, labels, K)
+    np.testing.assert_allclose(actual, _dense_propagation(dense, labels), atol=1e-4)
+    np.testing.assert_allclose(actual.sum(axis=1), 1, rtol=1e-5)
+    if features is CLUSTERS:
+        assert (actual.argmax(axis=1) == TRUTH).mean() > 0.9
+
+
+def test_many_classes_have_the_probabilities_of_few(monkeypatch):
+    features, truth = _make_features(900, 7)
+    features[5] = 0
+    # Copies are parts of their own.
+    features = np.concatenate([features, np.repeat(features[:3], 30, axis=0)])
+    graph, labels = build_graph(features, 10), _label(np.resize(truth, 990), list(range(0, 300, 9)))
+    few = propagate_labels(graph, labels, 7)
+    monkeypatch.setattr(graphs, "_MANY_CLASSES", 7)
+    for most in (2048, 60, 3):  # Groups of groups, and images in none.
+        monkeypatch.setattr(deflation, "_MAX_GROUPS", most)
+        np.testing.assert_allclose(propagate_labels(graph, labels, 7), few, atol=1e-4)
+    monkeypatch.setattr(deflation, "_MAX_ITERATIONS", 2)
+    with pytest.raises(ValueError, match="tolerance 1e-06"):
+        propagate_labels(graph, labels, 7)
+
+
+def test_duplicates_of_a_labeled_image_get_its_label():
+    labels = np.full(480, -1)
+    labels[[0, 4, 8]] = TRUTH[:3]
+    probabilities = propagate_labels(build_graph(np.repeat(CLUSTERS, 4, axis=0), 10), labels, K)
+    np.testing.assert_array_equal(probabilities[:12].argmax(axis=1), np.repeat(TRUTH[:3], 4))
+    # More duplicates than neighbors: they are a part of their own, without a label.
+    graph = build_graph(np.repeat(CLUSTERS[:2], 30, axis=0), 5)
+    assert (graph.diagonal() == 0).all()
+    assert np.isfinite(propagate_labels(graph, labels[:60], K)).all()
+
+
+@pytest.mark.parametrize("num_images", [0, 1, 2])
+def test_tiny_sets_have_a_graph(num_images):
+    graph = build_graph(CLUSTERS[:num_images])
+    assert propagate_labels(graph, np.arange(num_images) - 1, 2).shape == (num_images, 2)
+    with pytest.raises(ValueError, match="finite"):
+        build_graph(np.full((3, 2), np.nan))
+
+
+def test_weight_is_one_for_certain_and_zero_for_uniform_probabilities():
+    probabilities = np.array([[1, 0, 0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0]])
+    expected = [1, 0, 1 - np.log(2) / np.log(3)]
+    np.testing.assert_allclose(compute_weight(probabilities), expected, atol=1e-6)
+
+
+def check_exact(features, number):
+    """Asserts that the neighbors are those of NumPy."""
+    normalized = features.astype(float) / np.linalg.norm(features, axis=1, keepdims=True)
+    cosines = normalized @ normalized.T
+    np.fill_diagonal(cosines, -np.inf)
+    expected = np.argsort(-cosines, axis=1)[:, :number]
+    indices, found = find_neighbors(features, number)
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_allclose(found, np.take_along_axis(cosines, expected, axis=1), atol=1e-6)
+
+
+@pytest.fixture
+def search(monkeypatch):
+    """`find_neighbors` as of a large number of images on a CPU."""
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(neighbors, "_MIN_APPROXIMATE", 1)
+    return find_neighbors
+
+
+def test_links_lead_to_most_of_the_neighbors(search):
+    features, _ = _make_features(600, 8)
+    expected = np.argsort(-normalize_rows(features) @ normalize_rows(features).T)[:, 1:11]
+    indices, found = search(features, 10)
+    assert (indices.dtype, found.dtype) == (np.int32, np.float32)
+    assert (indices != np.arange(600)[:, None]).all()
+    assert (np.diff(found, axis=1) <= 0).all()
+    overlap = [len(set(a) & set(b)) / 10 for a, b in zip(indices, expected, strict=True)]
+    assert 0.8 < np.mean(overlap) <= 1
+    np.testing.assert_array_equal(search(features, 10)[0], indices)
+
+
+def test_copies_and_images_without_features_have_neighbors(search):
+    features = np.concatenate([np.repeat(CLUSTERS[:3], 40, axis=0), np.zeros((5, 8))])
+    indices, cosines = search(features, 20)
+    same = np.repeat(np.arange(3), 40)
+    np.testing.assert_array_equal(same[indices[:120]], np.repeat(same[:, None], 20, axis=1))
+    np.testing.assert_allclose(cosines[:120], 1, atol=1e-6)
+    np.testing.assert_array_equal(cosines[120:], 0)
+    assert (indices != np.arange(125)[:, None]).all()
+    assert indices.min() >= 0
+
+
+def test_without_faiss_all_are_found_and_a_sentence_says_how_long_that_takes(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(neighbors, "_MAX_BLOCK_ROWS", 20)
+    check_exact(CLUSTERS[10:60], 6)
+    assert "scale" not in capsys.readouterr().err
+    monkeypatch.setattr(neighbors, "_MIN_APPROXIMATE", 50)
+    check_exact(CLUSTERS[10:60], 6)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "scale" in line)
+    assert re.search(r"of 50 images take about \d+ minutes: pip install '\.\[scale\]'", line)

@@ -1,0 +1,285 @@
+"""Linear heads on frozen features, and runs that end with them."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import cls_jax
+from cls_jax.config import read_config
+from cls_jax.data.types import Selection
+from cls_jax.errors import UserError
+from cls_jax.models import MODELS
+from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.models.weights.sources import to_safetensors
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.heads import fit_head
+from cls_jax.photos.features.instant import read_instant
+from cls_jax.photos.features.labels import hold_out_labels, label_images, whiten
+from cls_jax.photos.features.neighbors import find_neighbors
+from cls_jax.photos.inference.evaluate_run import evaluate_run
+from cls_jax.photos.inference.export import export_run
+from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.suggest import suggest_files
+from cls_jax.photos.report.outcome import describe_labelers
+from cls_jax.photos.report.page import write_report
+from cls_jax.runs.folder import write_result
+from cls_jax.training.prepare import restore_run
+from tests.outcomes import read_table
+
+K = 3
+SIZE = 16
+
+
+def _make_features(num_images, num_classes=K, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(num_images) % num_classes
+    centers = np.random.default_rng(9).standard_normal((num_classes, 12))
+    return 5 + centers[labels] + 0.7 * rng.standard_normal((num_images, 12)), labels
+
+
+@pytest.mark.parametrize("num_classes", [2, K])
+def test_inferred_labels_teach_a_better_head_than_one_label_per_class(num_classes):
+    features, truth = _make_features(300, num_classes)
+    test_features, test_truth = _make_features(300, num_classes, seed=1)
+    labels = np.where(np.arange(300) < num_classes, truth, -1)
+    center = features.mean(axis=0)
+    features, test_features = features - center, test_features - center
+    inferred = label_images(_freeze(features), labels, num_classes)
+    np.testing.assert_array_equal(inferred.labels[:num_classes], truth[:num_classes])
+    np.testing.assert_array_equal(inferred.weights[:num_classes], 1)
+    instant = fit_head(features, inferred.labels, num_classes, 0.01, inferred.sample_weights)
+    probe = fit_head(features[:num_classes], truth[:num_classes], num_classes, 0.01)
+    accuracy, baseline = (np.mean(h.predict(test_features) == test_truth) for h in (instant, probe))
+    assert accuracy > max(baseline, 0.85)
+
+
+def _freeze(last, stages=None):
+    return FrozenFeatures(last, last, last[:, :0] if stages is None else stages)
+
+
+def test_held_out_labels_are_predicted_without_them():
+    features, truth = _make_features(300)
+    features -= features.mean(axis=0)
+    labels, names = np.where(np.arange(300) < 30, truth, -1), ("graph", "probe", "instant")
+    figures = label_images(_freeze(features), labels, K).figures
+    assert min(figures[f"accuracy_{name}"] for name in names) > 80
+    # Every fifth label is wrong: the others contradict it.
+    order = np.argsort(labels[:30], kind="stable")
+    labels[order[::5]] = (labels[order[::5]] + 1) % K
+    figures = label_images(_freeze(features), labels, K).figures
+    assert max(figures[f"accuracy_{name}"] for name in names) < 85
+    few = np.where(np.arange(300) < K, truth, -1)
+    names = label_images(_freeze(features), few, K).figures.keys()
+    assert names == {"weight_graph", "weight_stages"}
+    # Copies of the labeled images say nothing more.
+    copied, doubled = np.vstack([features, features[:K]]), np.append(few, truth[:K])
+    assert label_images(_freeze(copied), doubled, K).figures.keys() == names
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_the_depth_that_separates_the_labels_gets_more_weight(is_deep):
+    rng = np.random.default_rng(3)
+    good, truth = _make_features(300)
+    good, noise = good - good.mean(axis=0), rng.standard_normal(good.shape)
+    features = _freeze(noise, good) if is_deep else _freeze(good, noise)
+    labels = np.where(np.arange(300) < 60, truth, -1)
+    inferred = label_images(features, labels, K)
+    assert np.mean(inferred.labels == truth) > 0.9
+    assert (inferred.figures["weight_stages"] > 40) == is_deep  # 33 before any label.
+    assert (inferred.graph_ratios[1] > 0.3) == is_deep  # 0.2.
+    # Without a class with two labels, the prior decides.
+    alone = label_images(features, np.where(np.arange(300) < K, truth, -1), K)
+    np.testing.assert_allclose(alone.graph_ratios, [1, 0.2])
+
+
+def test_whitening_keeps_a_direction_that_strong_ones_hide():
+    """Ten features carry the class, a hundred copies of each of four others hide it."""
+    rng, truth = np.random.default_rng(4), np.arange(400) % 2
+    signal = 2 * truth[:, None] + rng.standard_normal((400, 10))
+    noise = np.repeat(rng.standard_normal((400, 4)), 100, axis=1)
+    hidden = np.concatenate([signal, noise + 0.1 * rng.standard_normal(noise.shape)], axis=1)
+    # Equal to the full transformation by NumPy's singular values, up to signs.
+    scaled = (hidden - hidden.mean(axis=0)) / hidden.std(axis=0)
+    left, singular, _ = np.linalg.svd(scaled, full_matrices=False)
+    values = singular[:256]
+    expected, white = left[:, :256] * values / np.sqrt(values**2 / 400 + 10), whiten(hidden)
+    np.testing.assert_allclose(np.abs(white[:, ::-1]), np.abs(expected), atol=2e-2)
+    near = [truth[find_neighbors(x, 10)[0]] == truth[:, None] for x in (white, hidden)]
+    assert near[0].mean() > near[1].mean() + 0.1
+    # Constant features, and fewer images than features.
+    assert np.isfinite(whiten(np.ones((5, 40), np.float32))).all()
+
+
+def test_a_wrong_graph_gets_no_weight():
+    features, truth = _make_features(300)
+    features -= features.mean(axis=0)
+    wrong = np.random.default_rng(3).standard_normal(features.shape)
+    labels = np.where(np.arange(300) < 60, truth, -1)
+    inferred = label_images(FrozenFeatures(features, wrong, wrong[:, :0]), labels, K)
+    assert inferred.figures["weight_graph"] < 20
+    assert np.mean(inferred.labels == truth) > 0.9
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 0, 0, 1], [0, 1, -1, -1], [0, 0, 2, 2], [1, 1, 1, 1], [0] * 7 + [1] * 7]
+)
+def test_any_labels_give_probabilities(labels, monkeypatch):
+    """Also with one label in one class, a class without labels, a single class, no other image."""
+    features, _ = _make_features(14)
+    labels_B = np.full(14, -1)
+    labels_B[: len(labels)] = labels
+    for most in (1_000, 3):
+        for name in ("_MAX_HELD_OUT", "_MAX_PROBED"):
+            monkeypatch.setattr(f"cls_jax.photos.features.labels.{name}", most)
+        q_BK = hold_out_labels(_freeze(features, features[:, :5]), labels_B, K)
+        np.testing.assert_allclose(q_BK.sum(axis=1), 1, rtol=1e-5)
+        inferred = label_images(_freeze(features, features[:, :5]), labels_B, K)
+        np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)
+        labeled = labels_B >= 0
+        np.testing.assert_array_equal(inferred.labels[labeled], labels_B[labeled])
+        sentence = describe_labelers({f"labels_{k}": v for k, v in inferred.figures.items()})
+        is_short = np.bincount(labels_B[labeled], minlength=K).min() < 2
+        assert ("fewer than two different" in sentence) == is_short
+
+
+@pytest.fixture(scope="module")
+def train(one_block, tmp_path_factory):
+    """A function that trains a tiny network with random weights on plain colors."""
+    root = tmp_path_factory.mktemp("instant")
+    rng = np.random.default_rng(0)
+    colors = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
+    for part, count in (("labeled/{}", 2), ("unlabeled", 8), ("test/{}", 4)):
+        for name, color in colors.items():
+            folder = root / "images" / part.format(name)
+            folder.mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                image = rng.integers(-30, 30, (SIZE, SIZE, 3)) + color
+                Image.fromarray(image.astype(np.uint8)).save(folder / f"{name}{i}.png")
+    entry = MODELS["wide_resnet"]
+    model = entry.create(num_classes=K, depth=10, width=2)
+    variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, SIZE, SIZE, 3), np.float32))
+    weights = root / "model.safetensors"
+    weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
+
+    tiny = {"model__depth": 10, "model__width": 2, "data__image_size": SIZE}
+    tiny |= {"data__randaugment_ops": 0, "data__pipeline": "device", "optimizer__frozen_stages": 0}
+    tiny |= {"mesh__network": 1, "mesh__data": 1}
+
+    def train(name, init=weights, images=root / "images", **settings):
+        return cls_jax.train(images, root / name, model__init=str(init), **tiny, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        yield train
+
+
+@pytest.fixture(scope="module")
+def run(train):
+    return train("run", instant=True)
+
+
+def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_features(run, tmp_path):
+    assert (run.result["step"], run.result["method"]) == (0, "instant")
+    page = write_report(run.workdir).read_text()
+    assert "instant classifier · finished" in page
+    assert "Notes" not in page
+    assert evaluate_run(run.workdir)[1]["test/accuracy"] == 100
+    export_run(run.workdir, tmp_path / "export")
+    assert len(suggest_files(run.workdir, 2)) == 2
+    assert run.result["test_accuracy"] == run.result["test_accuracy_instant"] == 100
+    assert run.result["test_accuracy_probe"] is not None
+    files = sorted((run.workdir.parent / "images" / "test").rglob("*.png"))
+    assert (run.predict(files).label == [file.parent.name for file in files]).all()
+    [kernel] = np.asarray(cls_jax.load(run).networks["params"]["head"]["kernel"])
+    assert (kernel != 0).any(axis=-1).all()
+    rows = read_table(run.workdir / "pseudo_labels.csv")
+    assert len(rows) == 24
+    assert all(row["file"].startswith(f"unlabeled/{row['label']}") for row in rows)
+    assert all(0 < float(row["weight"]) <= 1 for row in rows)
+
+
+def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monkeypatch):
+    opened = Run(read_config(run.workdir / "config.json"), run.workdir)
+    rows, images = np.array([3, 0, 11]), opened.dataset.train_images
+    expected = opened.classifier.compute_both(Selection(images, rows))
+    monkeypatch.setattr(Ensemble, "forward", None)  # The network is not needed again.
+    for one, other in zip(opened.compute_both("train", rows), expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3)
+    path, damaged = run.workdir / "instant.npz", run.workdir.parent / "damaged.npz"
+    instant = read_instant(path)
+    assert instant.stage_kernel.shape == (2 * 64, K)
+    instant._replace(stage_kernel=None).write(damaged)  # As from earlier versions.
+    assert read_instant(damaged).stage_kernel is None
+    with pytest.raises(ValueError, match="does not fit"):
+        instant._replace(stage_kernel=instant.stage_kernel[1:]).create_model()
+    for content in (b"", path.read_bytes()[:-100], path.read_bytes()[:1000]):
+        damaged.write_bytes(content)
+        with pytest.raises(UserError, match=r"damaged\.npz is not an instant .*train it again\.$"):
+            read_instant(damaged)
+
+
+STEPS = {"num_steps": 2, "batch_size": 2, "mu": 2, "method__graph": 1.0}
+
+
+@pytest.fixture(scope="module")
+def trained(train):
+    return train("trained", **STEPS)
+
+
+def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, train, tmp_path):
+    run = Run(trained.config, shutil.copytree(trained.workdir, tmp_path / "run"))
+    assert (run.result["test_accuracy_instant"], run.result["answer"]) == (100, "trained")
+    kernels = np.asarray(cls_jax.load(run).networks["params"]["head"]["kernel"])
+    assert (kernels != 0).any(axis=-1).all()  # Fitted again. They began with half of the features.
+    fingerprints = set()
+    for answer, step, num_networks in (("trained", 2, 2), ("instant", 0, 1)):
+        write_result(run.workdir, run.result | {"answer": answer})
+        classifier = cls_jax.load(run)
+        assert (classifier.step, classifier.num_networks) == (step, num_networks)
+        fingerprints.add(classifier.compute_fingerprint())
+        assert evaluate_run(run.workdir)[0] == step
+        export_run(run.workdir, tmp_path / answer)
+    assert len(fingerprints) == 2
+    assert cls_jax.load(run.workdir / "instant").num_networks == 1
+    assert evaluate_run(run.workdir / "instant")[1]["test/accuracy"] == 100
+    assert cls_jax.load(run, trained=True).num_networks == 2
+    # Each of the two has its own assessment.
+    for name, step in (("unknown.json", 2), ("instant/unknown.json", 0)):
+        assert json.loads((run.workdir / name).read_text())["step"] == step
+    # Resumed, it has nothing to do and prints the same.
+    assert train("trained", **STEPS).result == run.result
+
+
+def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
+    """Neither its networks nor the choice of predictor, only its figures."""
+    images, other = trained.workdir.parent / "images", tmp_path / "images"
+    shutil.copytree(images, other)
+    for name, next_name in (("red", "green"), ("green", "blue"), ("blue", "red")):
+        shutil.rmtree(other / "test" / name)
+        shutil.copytree(images / "test" / next_name, other / "test" / name)
+    runs = trained, train("permuted", images=other, **STEPS)
+    assert runs[1].result["test_accuracy_instant"] == 0
+    results = [
+        {k: v for k, v in run.result.items() if not k.startswith(("test_", "per_class", "train_s"))}
+        for run in runs
+    ]
+    assert results[0] == results[1]
+    for name in ("pseudo_labels.csv", "unknown.json"):
+        first, second = ((run.workdir / name).read_text() for run in runs)
+        assert first == second
+    assert not list(runs[1].workdir.glob("calibration.json"))
+    jax.tree.map(np.testing.assert_array_equal, *(restore_run(run.workdir)[1] for run in runs))
+    heads = (read_instant(run.workdir / "instant.npz").head for run in runs)
+    jax.tree.map(np.testing.assert_array_equal, *heads)
+
+
+def test_instant_run_starts_from_the_networks_of_another_run(train, run):
+    first = train("from a run", init=run.workdir, instant=True)
+    assert first.result["test_accuracy"] == 100
+    kernels = [read_instant(r.workdir / "instant.npz").head.kernel for r in (run, first)]
+    np.testing.assert_allclose(*kernels, atol=1e-3)

@@ -1,0 +1,112 @@
+"""Label propagation, doubtful labels, weights of labelers, and which images to label next."""
+
+import numpy as np
+import pytest
+
+from cls_jax.photos.features.coverage import Coverage
+from cls_jax.photos.features.graph import build_graph, propagate_labels
+from cls_jax.photos.features.labels import take_log, weigh_labelers
+from cls_jax.photos.features.propagation import Propagation, find_confident, find_doubtful
+from tests.photos.labeling.sessions import create_features
+
+KINDS = np.arange(120) % 3
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return build_graph(create_features(KINDS))
+
+
+def propagate(graph, num_classes, *changes):
+    propagated = Propagation(graph)
+    propagated.add_classes(num_classes)
+    for change in changes:
+        propagated.update(change)
+    return propagated
+
+
+def test_labels_given_changed_and_taken_back_propagate_like_the_final_ones(graph):
+    changes = {0: 0, 1: 1}, {2: 3}, {2: 2}, {5: 1, 7: 0}, {5: -1}
+    propagated = propagate(graph, 4, *changes)
+    labels = np.full(len(KINDS), -1)
+    labels[[0, 1, 2, 7]] = 0, 1, 2, 0
+    expected = propagate_labels(graph, labels, num_classes=4)
+    np.testing.assert_allclose(propagated.compute_probabilities(), expected, atol=1e-4)
+    np.testing.assert_array_equal(propagated.labels, labels)
+
+
+def test_a_class_that_lost_its_labels_is_proposed_for_nothing(graph):
+    for image in range(3, 60, 3):  # Some leave rounding errors.
+        propagated = propagate(graph, 2, {0: 0, image: 1}, {image: -1})
+        assert not propagated.compute_probabilities()[KINDS == 0, 1].any()
+
+
+def test_leaving_one_label_out_is_propagating_the_others(graph):
+    labels = np.where(np.arange(len(KINDS)) < 9, KINDS, -1)
+    labels[10] = 2  # A wrong label.
+    propagation = propagate(graph, 3, {i: labels[i] for i in np.flatnonzero(labels >= 0)})
+    for image, found in zip(*propagation.leave_one_out(), strict=True):
+        others = labels.copy()
+        others[image] = -1
+        expected = propagate_labels(graph, others, num_classes=3)[image]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
+    for image in (3, 15, 33):  # All of one group. Some leave rounding errors.
+        labeled, probabilities = propagate(graph, 2, {0: 0}, {6: 0}, {image: 1}).leave_one_out()
+        np.testing.assert_allclose(probabilities[labeled == image], [[1, 0]], atol=1e-6)
+
+
+def test_wrong_labels_are_the_first_to_be_doubted_and_sure_images_the_first_to_be_proposed(graph):
+    labels = KINDS[:30].copy()
+    labels[[4, 9]] = (labels[[4, 9]] + 1) % 3
+    labeled, probabilities = propagate(graph, 3, dict(enumerate(labels))).leave_one_out()
+    is_open = np.ones(30, bool)
+    assert set(labeled[find_doubtful(probabilities, labels, is_open, 2)]) == {4, 9}
+    is_open[4] = False
+    assert 4 not in find_doubtful(probabilities, labels, is_open, 5)
+    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.99, 0.01], [0.7, 0.3]])
+    is_open = np.array([True, True, True, False, True])
+    assert list(find_confident(probabilities, is_open, 0, 2)) == [0, 4]
+
+
+def test_images_to_label_are_chosen_of_different_groups_and_where_no_label_is(graph):
+    coverage, is_open = Coverage(graph), KINDS != 0
+    chosen, _ = coverage.choose(np.ones(len(KINDS), bool), 3)
+    assert sorted(KINDS[chosen]) == [0, 1, 2]
+    is_open[1:25:3] = False  # Many of kind 1.
+    chosen, _ = coverage.choose(is_open, 4)
+    assert KINDS[chosen[0]] == 2
+    assert is_open[chosen].all()
+    assert len(set(chosen)) == 4
+    for open_images in ([3, 5], [7], []):
+        found, _ = coverage.choose(np.isin(np.arange(len(KINDS)), open_images), 8)
+        assert sorted(found) == open_images
+    few = Coverage(build_graph(create_features(KINDS[:2])))  # Its graph has all edges.
+    assert sorted(few.choose(np.ones(2, bool), 10)[0]) == [0, 1]
+
+
+PRIOR = np.array([0.5, 0.7])
+
+
+def predict(labels, share_right, num_classes=4, seed=0):
+    """Log-probabilities of a labeler that is sure, and right for a share of the images."""
+    rng = np.random.default_rng(seed)
+    guesses = np.where(rng.random(len(labels)) < share_right, labels, (labels + 1) % num_classes)
+    return take_log(np.where(np.eye(num_classes)[guesses] > 0, 0.97, 0.01))
+
+
+def test_the_labeler_that_is_right_more_often_gets_the_weight():
+    labels = np.arange(200) % 4
+    good, bad = predict(labels, 0.9), predict(labels, 0.4, seed=1)
+    for order in (1, -1):
+        weights = weigh_labelers(np.stack([good, bad][::order]), labels, PRIOR)
+        assert (weights >= 0).all()
+        assert weights[::order][0] > 3 * weights[::order][1]
+
+
+@pytest.mark.parametrize("labels", [[], [0], [0, 1, 2]])
+def test_the_only_label_of_a_class_says_nothing(labels):
+    held_out = take_log(np.zeros((2, len(labels), 3)))
+    np.testing.assert_array_equal(weigh_labelers(held_out, np.array(labels, int), PRIOR), PRIOR)

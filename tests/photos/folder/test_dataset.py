@@ -1,0 +1,196 @@
+"""Folders of images, loaded and summed up. `test_odd_folders.py` has all kinds of layouts."""
+
+import builtins
+import os
+import tracemalloc
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.data.datasets import compute_mean_and_std, load_dataset
+from cls_jax.errors import UserError
+from cls_jax.photos.folder.dataset import hash_names, list_layout, load_sample, summarize_folder
+from cls_jax.photos.folder.layout import pack_layout, read_layout, unpack_layout
+from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
+from tests.conftest import load_config, read_image
+from tests.photos.folder.test_odd_folders import put
+
+SIZE = 8
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "my images"
+
+
+LABELED = [f"labeled/{name}/{i}.png" for name in ("cat", "dog") for i in range(3)]
+
+
+def load(root, **changes):
+    config = load_config("folder", str(root))
+    config.data.image_size = SIZE
+    config.data.update(changes)
+    return load_dataset(config)
+
+
+def check_images(images, root, names, channels=3):
+    expected = np.stack([read_image(root / name, (SIZE, SIZE, channels)) for name in names])
+    np.testing.assert_array_equal(images[:], expected)
+
+
+def test_a_listing_takes_few_bytes_a_file_and_travels_to_other_processes(root):
+    names = [f"labeled/{'ab'[i >= 200]}/photograph_{i:05}.jpg" for i in range(400)]
+    names += [f"unlabeled/part{i // 1000:02}/photograph_{i:05}.jpg" for i in range(400, 20_000)]
+    folders = ["unlabeled", *(f"unlabeled/part{i:02}" for i in range(20))]
+    names[-2:] = "unlabeled/ä.png", "unlabeled/\udcff.png"  # The last one is not Unicode.
+    files = ImageFiles(ImageFile(name, i, 2**60 + i, 2**60, i) for i, name in enumerate(names))
+    assert files[-1] == files[[-1]][0] == (names[-1], 19_999, 2**60 + 19_999, 2**60, 19_999)
+    assert [file.name for file in files] == list(files.names()) == names
+    tracemalloc.start()
+    layout = read_layout(root, Listing(files, ["labeled", "labeled/a", "labeled/b", *folders], []))
+    assert tracemalloc.get_traced_memory()[1] / len(names) < 80  # Beside the files.
+    tracemalloc.stop()
+    content = pack_layout(layout)
+    assert len(content) / len(names) < 150
+    theirs = unpack_layout(content)
+    assert list(theirs.train) == list(layout.train)
+    assert [len(theirs.train), theirs.class_names, theirs.skipped] == [20_000, ("a", "b"), []]
+    files = ImageFiles(files[::-1])
+    files.sort()
+    assert [file.name for file in files] == sorted(names)
+
+
+def test_folders_of_splits(root):
+    # Sorted by code points, as the indices of stored runs are.
+    files = ("Labeled/Dog/B.png", "Labeled/Dog/a/2.png", "Labeled/Dog/b.png", "Labeled/cat/1.png")
+    files += ("unlabelled/4.png", "unlabelled/from/5.png")
+    validation, test = ("valid/DOG/3.png", "valid/cat/4.png"), ("Testing/Cat/9.png",)
+    put(root, *files, *test, *validation)
+    dataset = load(root)
+    assert (dataset.name, dataset.class_names) == ("my images", ("Dog", "cat"))
+    assert dataset.image_shape == (SIZE, SIZE, 3)
+    for part, names, labels in (
+        ("train", files, [0, 0, 0, 1, -1, -1]),
+        ("test", test, [1]),
+        ("validation", validation, [0, 1]),
+    ):
+        assert getattr(dataset, f"{part}_files") == names
+        assert getattr(dataset, f"{part}_labels").tolist() == labels
+        check_images(getattr(dataset, f"{part}_images"), root, names)
+    assert dataset.train_labels.dtype == np.int32
+    assert dataset.warnings == dataset.skipped_files == ()
+    # Mean and deviation are computed unless they are given.
+    images = dataset.train_images[:] / 255
+    np.testing.assert_allclose(dataset.mean, images.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(dataset.std, images.std((0, 1, 2)), rtol=1e-6)
+    assert load(root, mean=(0.5,), std=(0.25,)).mean == (0.5,)
+    # Those of a single color can be divided by.
+    mean, std = compute_mean_and_std(np.full((3, 4, 4, 1), 255, np.uint8))
+    assert (mean, std) == ((1.0,), pytest.approx((1 / 255,)))
+
+
+def test_test_images_of_other_classes_are_skipped_and_named(root):
+    put(root, *LABELED, "test/7.png", "test/bird/1.png")
+    dataset = load(root)
+    assert dict(dataset.skipped_files).keys() == {"test/7.png", "test/bird/1.png"}
+    assert dataset.train_files == tuple(LABELED)
+    names = [name.replace("labeled", "photos") for name in LABELED]
+    (root / "labeled").rename(root / "photos")
+    rows = "".join(f"{name},{name[7:10]}\n" for name in reversed(names))
+    (root / "labels.csv").write_text(f"file,label\n{rows}")
+    assert load(root).train_files == tuple(names)  # Whatever the order of the table.
+    assert any("2 file(s) were skipped" in warning for warning in dataset.warnings)
+    with pytest.raises(
+        UserError, match=r"Pass a folder of images, as in --config configs/folder\."
+    ):
+        load("")
+
+
+@pytest.mark.parametrize("refused", ["0.png", "unlabeled"])
+def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused):
+    put(root, *LABELED, "unlabeled/9.png")
+
+    def refuse(function):
+        def refuse_some(path, *args, **kwargs):
+            if str(path).endswith((f"cat/{refused}", f"/{refused}")):
+                raise PermissionError(13, "Permission denied")
+            return function(path, *args, **kwargs)
+
+        return refuse_some
+
+    monkeypatch.setattr(builtins, "open", refuse(open))
+    monkeypatch.setattr(os, "scandir", refuse(os.scandir))
+    dataset = load(root)
+    assert len(dataset.train_images) < 7
+    assert {why.split(": ")[-1] for _, why in dataset.skipped_files} == {"Permission denied"}
+
+
+def test_share_of_the_labeled_images_is_held_out_for_validation(root):
+    put(root, *LABELED, "unlabeled/1.png")
+    whole, split = load(root), load(root, validation=0.34)
+    assert split.train_labels.tolist() == [0, 0, 1, 1, -1]
+    assert split.validation_labels.tolist() == [0, 1]
+    assert sorted(split.train_files + split.validation_files) == sorted(whole.train_files)
+    check_images(split.train_images, root, split.train_files)
+    check_images(split.validation_images, root, split.validation_files)
+    # What was held out is the same data: a finished run is found without opening a file.
+    assert whole.fingerprint == split.fingerprint
+    assert whole.fingerprint.startswith(hash_names(list_layout(root), []))
+    put(root, "val/cat/1.png")
+    with pytest.raises(UserError, match=r"has 1 validation images already: remove --config"):
+        load(root, validation=0.34)
+
+
+GRAYS = {"labeled/ant": (10, 3), "labeled/bee": (20, 6), "unlabeled": (30, 7), "test/ant": (40, 2)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Images of a gray level per subfolder, 20 x 30 pixels, and one damaged file."""
+    for name, (gray, count) in GRAYS.items():
+        (tmp_path / name).mkdir(parents=True)
+        for i in range(count):
+            Image.new("L", (20, 30), gray).save(tmp_path / name / f"{i}.png")
+    (tmp_path / "labeled/bee/broken.png").write_text("no image")
+    return tmp_path
+
+
+def test_counts_and_sizes(folder):
+    summary = summarize_folder(folder)
+    assert summary.class_counts == {"ant": 3, "bee": 7}
+    assert (summary.num_labeled, summary.num_unlabeled, summary.num_test) == (10, 7, 2)
+    assert summary.imbalance == pytest.approx(7 / 3)
+    np.testing.assert_array_equal(summary.sizes, [[20, 30]] * 16)  # Not of the damaged file.
+    assert summary.channels == 1
+    # One colored image makes a folder colored.
+    Image.new("RGB", (20, 30), "red").save(folder / "unlabeled" / "0.png")
+    assert summarize_folder(folder).channels == 3
+
+
+def test_sample_has_readable_images_of_both_kinds_with_their_labels(folder):
+    sample = load_sample(summarize_folder(folder), (8, 8, 3), 100)
+    assert sample.train_labels.tolist() == [0] * 3 + [1] * 6 + [-1] * 7
+    assert sample.train_images.shape == (16, 8, 8, 3)
+    grays = sample.train_images.reshape(16, -1).mean(axis=1)
+    np.testing.assert_array_equal(grays, [10] * 3 + [20] * 6 + [30] * 7)
+
+    few = load_sample(summarize_folder(folder), (8, 8, 3), 2)
+    assert few.train_labels.tolist() == [0, -1, -1]  # The other labeled one is damaged.
+
+
+def test_a_folder_that_cannot_be_used_is_named(folder, tmp_path):
+    with pytest.raises(UserError, match="nothing is not a folder"):
+        summarize_folder(tmp_path / "nothing")
+    for path in folder.rglob("*.png"):
+        path.write_text("no image")
+    with pytest.raises(UserError, match="can be read: convert them"):
+        summarize_folder(folder)
+    (folder / "labels.csv").write_text(f"file,label\n0.png,{'x' * 300}\n")
+    with pytest.raises(UserError, match="more than 255 characters"):
+        load(folder)

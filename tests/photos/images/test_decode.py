@@ -1,0 +1,339 @@
+"""Every kind of image file is decoded as displayed."""
+
+import io
+import os
+import struct
+import threading
+import time
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps, TiffImagePlugin
+
+from cls_jax.errors import UserError
+from cls_jax.photos.images import decode
+from cls_jax.photos.images import files as files_module
+from cls_jax.photos.images.decode import DecodeOptions, ImageError, decode_image
+from cls_jax.photos.images.files import find_images, read_ahead
+from tests.conftest import read_image
+
+SIZE = 16
+SHAPE = (SIZE, SIZE, 3)
+RNG = np.random.default_rng(0)
+
+
+def create_photo(width=48, height=32):
+    """Smooth, so that lossy formats and different ways to scale agree."""
+    y, x = np.mgrid[0:height, 0:width]
+    return np.stack(
+        [255 * x / width, 255 * y / height, 127 + 120 * np.sin(x / 9) * np.cos(y / 7)], axis=-1
+    ).astype(np.uint8)
+
+
+def encode(image, format, **options):
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    file.seek(0)
+    return file
+
+
+def decode_in_strips(monkeypatch):
+    """Images of a few thousand pixels are decoded in strips, like images of millions."""
+    monkeypatch.setattr(decode, "_LARGE_PIXELS", 500)
+    monkeypatch.setattr(decode, "_STRIP_PIXELS", 500)
+
+
+def expect(image):
+    """What Pillow alone makes of an image in RGB."""
+    return np.asarray(ImageOps.fit(image, (SIZE, SIZE), Image.Resampling.BICUBIC)).astype(int)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("RGB JPEG", "RGB PNG", "RGB WEBP", "RGB BMP", "RGB GIF", "RGB TIFF", "L PNG", "L JPEG"),
+        *("1 PNG", "P PNG", "P GIF", "CMYK JPEG", "LA PNG", "RGBA PNG", "RGBA WEBP"),
+    ],
+)
+def test_modes_and_formats_also_with_damaged_metadata(case):
+    mode, format = case.split()
+    damaged = {"exif": b"Exif\0\0damaged"} if format in ("JPEG", "PNG", "WEBP") else {}
+    file = encode(Image.fromarray(create_photo()).convert(mode), format, **damaged)
+    decoded = decode_image(file, SHAPE)
+    assert (decoded.shape, decoded.dtype) == (SHAPE, np.uint8)
+    np.testing.assert_allclose(decoded, expect(Image.open(file).convert("RGB")), atol=2)
+
+
+@pytest.mark.parametrize("size", [(48, 32), (16, 16), (300, 400), (1500, 1000), (7, 5), (900, 1)])
+def test_any_size_is_scaled_with_its_aspect_and_cropped_to_its_center(size):
+    photo = Image.fromarray(create_photo(*size))
+    np.testing.assert_allclose(decode_image(encode(photo, "PNG"), SHAPE), expect(photo), atol=5)
+    if min(size) > 5:
+        file = encode(photo, "JPEG")
+        np.testing.assert_allclose(decode_image(file, SHAPE), expect(Image.open(file)), atol=5)
+    if size == (SIZE, SIZE):  # It stays as it is.
+        np.testing.assert_array_equal(decode_image(encode(photo, "PNG"), SHAPE), np.asarray(photo))
+        gray = decode_image(encode(photo, "PNG"), (SIZE, SIZE, 1))
+        np.testing.assert_array_equal(gray[..., 0], np.asarray(photo.convert("L")))
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP", "P PNG", "16-bit PNG"])
+def test_what_is_transparent_is_white(format):
+    levels = np.repeat([[0, 255]], SIZE, axis=0).repeat(SIZE // 2, axis=1).astype(np.uint8)
+    clear, options = np.stack([levels * 0, levels * 0, levels, levels], axis=-1), DecodeOptions()
+    if format == "P PNG":
+        image = Image.fromarray(levels // 255, "L").convert("P")
+        image.putpalette([255, 0, 0, 0, 0, 255])
+        file = encode(image, "PNG", transparency=0)
+    elif format == "16-bit PNG":  # Alpha has all bits, whatever color has.
+        deep = clear.astype(np.uint16) * np.array([0, 0, 16, 257], np.uint16)
+        file, options = encode_png(deep), DecodeOptions(bit_depth=12)
+    else:
+        file = encode(Image.fromarray(clear), format, lossless=True)
+    decoded = decode_image(file, SHAPE, options)
+    assert (decoded[:, 0] == 255).all()
+    np.testing.assert_allclose(decoded[:, -1], [(0, 0, 255)] * SIZE, atol=1)
+
+
+@pytest.mark.parametrize("size", [(200, 120), (120, 200), (16, 16), (900, 2)])
+@pytest.mark.parametrize(("format", "is_large"), [("JPEG", False), ("PNG", True)])
+def test_padding_and_stretching_keep_the_sides(monkeypatch, size, format, is_large):
+    if is_large:
+        decode_in_strips(monkeypatch)
+    file = encode(Image.fromarray(create_photo(*size)), format, quality=95)
+    photo = Image.open(file)
+    photo.load()
+    stretched = photo.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
+    width, height = (max(round(SIZE * side / max(size)), 1) for side in size)
+    padded = Image.new("RGB", (SIZE, SIZE), (127, 127, 127))
+    small = photo.resize((width, height), Image.Resampling.BICUBIC)
+    padded.paste(small, ((SIZE - width) // 2, (SIZE - height) // 2))
+    for name, expected in (("stretch", stretched), ("pad", padded)):
+        file.seek(0)
+        decoded = decode_image(file, SHAPE, DecodeOptions(name)).astype(int)
+        np.testing.assert_allclose(decoded, np.asarray(expected), atol=12)
+
+
+def pack_png(size, depth, color_type, data):
+    """A PNG of compressed rows."""
+    header = struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n"
+    for kind, part in ((b"IHDR", header), (b"IDAT", data), (b"IEND", b"")):
+        checksum = struct.pack(">I", zlib.crc32(kind + part))
+        png += struct.pack(">I", len(part)) + kind + part + checksum
+    return png
+
+
+def encode_png(levels):
+    """A PNG of uint16 [H, W, 3 or 4], which Pillow cannot write."""
+    height, width, channels = levels.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in levels)
+    return io.BytesIO(pack_png((width, height), 16, {3: 2, 4: 6}[channels], zlib.compress(rows)))
+
+
+def encode_tiff(levels, photometric="minisblack", is_planar=False, order="<"):
+    """A TIFF. Pillow can write neither three channels of 16 bits nor more than four channels."""
+    tifffile, file = pytest.importorskip("tifffile"), io.BytesIO()
+    planes = np.moveaxis(levels, -1, 0) if is_planar else levels
+    options = {"planarconfig": "separate" if is_planar else "contig", "metadata": None}
+    tifffile.imwrite(file, planes, byteorder=order, photometric=photometric, **options)
+    file.seek(0)
+    return file
+
+
+# Files of 16 bits per value, made of levels uint16 [H, W, 3].
+DEEP = {
+    "PNG": encode_png,
+    "TIFF": lambda levels: encode_tiff(levels, "rgb"),
+    "big-endian TIFF": lambda levels: encode_tiff(levels, "rgb", order=">"),
+    "TIFF by libtiff": lambda levels: encode_tiff(levels, "rgb"),
+    "gray PNG": lambda levels: encode(Image.fromarray(levels[..., 0]), "PNG"),
+    "gray TIFF": lambda levels: encode(Image.fromarray(levels[..., 0]), "TIFF"),
+}
+
+
+@pytest.mark.parametrize("format", DEEP)
+@pytest.mark.parametrize("is_large", [False, True])
+def test_16_bits_keep_their_brightness(tmp_path, monkeypatch, format, is_large):
+    if "libtiff" in format:
+        monkeypatch.setattr(TiffImagePlugin, "READ_LIBTIFF", True)
+    if is_large:
+        decode_in_strips(monkeypatch)
+    photo = create_photo(200, 120)
+    shown = Image.fromarray(photo[..., 0] if "gray" in format else photo).convert("RGB")
+    paths = [tmp_path / name for name in ("dark", "whole", "8 bits.png")]
+    for path, factor, depth in zip(paths, (16, 257), (12, 16), strict=False):  # 12 bits of 16.
+        path.write_bytes(DEEP[format](photo.astype(np.uint16) * factor).getvalue())
+        decoded = read_image(path, SHAPE, DecodeOptions(bit_depth=depth))
+        np.testing.assert_allclose(decoded, expect(shown), atol=4)
+    Image.fromarray(photo).save(paths[2])
+    assert decode.find_bit_depth([paths[0], paths[2], tmp_path / "missing"]) == 12
+    assert decode.find_bit_depth(paths) == decode.find_bit_depth(paths[2:]) == 16
+    upright = decode.read_upright(paths[1], 40)
+    assert upright.shape == (24, 40, 3)
+    assert upright.max() > 240
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize(("photometric", "is_planar"), [("minisblack", False), ("rgb", True)])
+def test_tiff_of_many_bands_is_refused(dtype, photometric, is_planar):
+    """Pillow would take the first three of some for colors."""
+    levels = np.zeros((20, 30, 6), dtype)
+    with pytest.raises(ImageError, match="a TIFF that is neither gray nor in color"):
+        decode_image(encode_tiff(levels, photometric, is_planar), SHAPE)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_photos_are_turned_upright(monkeypatch, format, orientation, is_large):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    photo = Image.fromarray(create_photo(200, 120))
+    file = encode(photo, format, exif=exif)
+    if is_large:
+        decode_in_strips(monkeypatch)
+    upright = ImageOps.exif_transpose(Image.open(file)).convert("RGB")
+    assert (upright.size == photo.size) == (orientation < 5)
+    file.seek(0)
+    np.testing.assert_allclose(decode_image(file, SHAPE), expect(upright), atol=6)
+
+
+@pytest.mark.parametrize("format", ["GIF", "WEBP"])
+def test_first_frame_of_an_animation(format):
+    frames = [Image.new("RGB", (20, 20), color) for color in ("red", "lime", "blue")]
+    file = encode(frames[0], format, save_all=True, append_images=frames[1:])
+    np.testing.assert_allclose(decode_image(file, SHAPE), np.full(SHAPE, (255, 0, 0)), atol=3)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
+def test_what_is_not_a_whole_image_is_named(format):
+    noise = Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    whole = encode(noise, format).getvalue()
+    for content in (whole[: len(whole) // 2], whole[:8], b"", b"a text"):
+        with pytest.raises(ImageError, match=r"damaged|not an image"):
+            decode_image(io.BytesIO(content), SHAPE)
+
+
+def test_pipes_endless_scans_floating_point_and_too_large_files_are_refused(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(ImageError, match="not a regular file"):
+        read_image(tmp_path / "pipe.jpg", SHAPE)
+    with pytest.raises(ImageError, match="floating-point"):
+        decode_image(encode(Image.new("F", (8, 8)), "TIFF"), SHAPE)
+    scans = encode(Image.new("L", (2000, 2000)), "JPEG", progressive=True).getvalue()
+    last = scans[scans.rindex(b"\xff\xda") : -2]
+    assert decode_image(io.BytesIO(scans), SHAPE).shape == SHAPE
+    # With comments, so that the reading of blocks of 1 MiB cuts a scan's mark in two.
+    sizes = map(len, np.array_split(np.zeros(2**20 + 1 - len(scans)), 20))
+    comments = b"".join(b"\xff\xfe" + (n - 2).to_bytes(2, "big") + bytes(n - 4) for n in sizes)
+    number = f"{scans.count(bytes([255, 218])) + 1000:,}"
+    for start in (scans[:2], scans[:2] + comments):
+        with pytest.raises(ImageError, match=f"{number} scans"):
+            decode_image(io.BytesIO(start + scans[2:-2] + 1000 * last + scans[-2:]), SHAPE)
+    monkeypatch.setattr(decode, "_MAX_WEBP_PIXELS", 1000)
+    with pytest.raises(ImageError, match="more than 1,000 pixels"):
+        decode_image(encode(Image.new("RGB", (40, 40)), "WEBP"), SHAPE)
+    (tmp_path / "a.png").write_bytes(bytes(200))
+    monkeypatch.setattr(decode, "_MAX_FILE_BYTES", 100)
+    with pytest.raises(ImageError, match="more than 100 bytes"):
+        read_image(tmp_path / "a.png", SHAPE)
+
+
+def put(path, level=255, format=None):
+    """Writes a red picture and returns where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), (level, 0, 0)).save(path, format)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tmp_path = tmp_path / "folder"
+    for name in ["b.png", "a.JPG", "sub/deep/c.webp", "notes.txt", "sub/labels.csv"]:
+        put(tmp_path / name, format="png")
+    os.symlink(tmp_path, tmp_path / "sub" / "loop")
+    return tmp_path
+
+
+def test_every_file_that_is_listed_can_be_decoded(tmp_path):
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    readable = ["avif", "bmp", "dib", "gif", "heic", "heif", "jfif", "jpe", "jpeg", "jpg", "png"]
+    readable += ["tif", "tiff", "webp"]
+    others = ["jp2", "pbm", "pgm", "ppm", "tga"]  # Pillow reads them, we do not.
+    for name in readable + others:
+        try:
+            put(tmp_path / f"image.{name}")
+        except (OSError, KeyError, ValueError):  # A Pillow without this format.
+            (tmp_path / f"image.{name}").write_text("a format that cannot be read")
+    assert find_images(str(tmp_path)) == [f"{tmp_path}/image.{name}" for name in readable]
+    for name in readable:
+        assert read_image(tmp_path / f"image.{name}", SHAPE).shape == SHAPE
+    for name in others:
+        with pytest.raises(ImageError, match="not an image of a known format"):
+            read_image(tmp_path / f"image.{name}", SHAPE)
+
+
+def test_folder_glob_and_file_stand_for_each_image_once(folder, tmp_path):
+    names = [os.path.relpath(file, folder) for file in find_images(str(folder))]
+    assert names == ["a.JPG", "b.png", "sub/deep/c.webp"]
+    os.symlink(folder / "b.png", folder / "sub" / "link.png")
+    brackets = put(folder / "a[1].png")  # A name, not a pattern.
+    for pattern, found in (
+        ("*.png", ["a[1].png", "b.png"]),
+        ("**/*.png", ["a[1].png", "b.png", "sub/link.png"]),
+        ("sub/**/c.*", ["sub/deep/c.webp"]),
+        ("notes.txt", ["notes.txt"]),
+        (brackets.name, ["a[1].png"]),
+    ):
+        assert find_images(f"{folder}/{pattern}") == [f"{folder}/{name}" for name in found]
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        ("none", r"There is no file .*/none.*: pass a folder"),
+        ("*.png", r"There is no file .*/\*.png"),
+        ("empty", r"There is no image in .*: pass a folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_images(f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("a.heic", "pip install '.[heif]'"), ("a.avif", "pip install --upgrade pillow")],
+)
+def test_image_whose_reader_is_missing_names_the_package(tmp_path, monkeypatch, name, remedy):
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    path = put(tmp_path / name)
+    monkeypatch.setattr(decode, "_get_formats", lambda: ("JPEG", "PNG"))
+    (batch,) = read_ahead(find_images(str(tmp_path)), SHAPE, 1)
+    assert batch.files == [str(path)]
+    assert remedy in batch.errors[0]
+
+
+def test_copies_are_decoded_once(tmp_path, monkeypatch):
+    def decode_slowly(*args):
+        time.sleep(0.1)
+        return decode_image(*args)
+
+    monkeypatch.setattr(files_module, "decode_image", decode_slowly)
+    copies = [put(tmp_path / "a.png")] * 8  # Several threads read them at once.
+    (batch,) = read_ahead(copies, SHAPE, 8, is_known=lambda _: False)
+    assert sorted(batch.errors, key=str) == [""] * 7 + [None]
+    assert len(batch.images) == 1
+
+
+def test_read_ahead_keeps_the_order_and_the_errors_and_ends_its_threads(tmp_path):
+    files = [str(put(tmp_path / f"{i}.png", level=i)) for i in range(7)]
+    (tmp_path / "4.png").write_text("no image")
+    batches = list(read_ahead(files, SHAPE, 3))
+    assert [batch.files for batch in batches] == [files[:3], files[3:6], files[6:]]
+    assert [batch.images[:, 0, 0, 0].tolist() for batch in batches] == [[0, 1, 2], [3, 5], [6]]
+    errors = [error for batch in batches for error in batch.errors]
+    assert [error is None for error in errors] == [True] * 4 + [False] + [True] * 2
+    assert list(read_ahead([], SHAPE, 3)) == []
+    num_threads = threading.active_count()
+    batches = read_ahead(files[:1] * 1000, SHAPE, 10)
+    next(batches)
+    batches.close()  # It is left early.
+    assert threading.active_count() == num_threads

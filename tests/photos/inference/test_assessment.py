@@ -1,0 +1,338 @@
+"""Assessments after training: calibration, and a score for images of no class."""
+
+import csv
+import dataclasses
+import errno
+import json
+import shutil
+import unittest.mock
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.metrics import classification_report, roc_auc_score
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.labels import hold_out_labels
+from cls_jax.photos.inference import scores, unknown
+from cls_jax.photos.inference import suspects as suspects_lib
+from cls_jax.photos.inference.calibration import (
+    CALIBRATION,
+    Calibration,
+    apply_calibration,
+    fit_calibration,
+    read_calibration,
+    write_fitted,
+)
+from cls_jax.photos.inference.classifier import load
+from cls_jax.photos.inference.evaluate_run import assess_run, evaluate_run
+from cls_jax.photos.inference.predict_files import predict_files
+from cls_jax.photos.inference.run import Run
+from cls_jax.runs.folder import read_result
+from cls_jax.runs.result import wilson_interval
+from tests.conftest import create_tiny_config
+from tests.outcomes import read_table
+
+K, GROUP_SIZE = 3, 60
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("uniform_share", [0.01, 0.2])
+def test_calibration_is_found_and_removes_the_error(temperature, uniform_share):
+    rng = np.random.default_rng(0)
+    p_BK = rng.dirichlet([0.3] * 5, 20_000).astype(np.float32)
+    honest = apply_calibration(p_BK, temperature, uniform_share)
+    labels = (honest.cumsum(axis=1) > rng.random((len(p_BK), 1))).argmax(axis=1)
+    found = fit_calibration(p_BK, labels)
+    assert found == pytest.approx((temperature, uniform_share), rel=0.15, abs=0.02)
+    after = scores.compute_reliability(apply_calibration(p_BK, *found), labels).error
+    assert after < 0.02
+    np.testing.assert_array_equal(honest.argmax(axis=1), p_BK.argmax(axis=1))
+    np.testing.assert_allclose(honest.sum(axis=1), 1, rtol=1e-5)
+    # Probabilities of 0 and 1 can be fitted, too.
+    found = fit_calibration(np.eye(3)[[0, 1, 2, 0]], np.asarray([0, 1, 2, 1]))
+    assert (0.05 <= found[0] <= 20, 0 < found[1] < 1) == (True, True)
+    if (temperature, uniform_share) != (1.0, 0.01):
+        assert scores.compute_reliability(p_BK, labels).error > 2 * after
+
+
+def sample(num_groups, seed=0, per_class=4):
+    """Features of groups of images, their groups, and labels of the first images of K groups."""
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(num_groups), GROUP_SIZE)
+    features = np.eye(8)[groups] + 0.25 * rng.normal(size=(len(groups), 8))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    is_labeled = (groups < K) & (np.arange(len(groups)) % GROUP_SIZE < per_class)
+    return features.astype(np.float32), groups, np.where(is_labeled, groups, -1)
+
+
+def test_images_of_no_class_score_higher_and_many_are_noticed():
+    features, groups, labels = sample(5, per_class=12)
+    score = unknown.fit_unknown(features, labels, K)
+    new, new_groups, _ = sample(5, seed=1)
+    assert roc_auc_score(new_groups >= K, score.apply(new)) > 0.95
+    # The score is a share of the unlabeled training images.
+    quantiles = np.quantile(score.apply(features[labels < 0]), [0, 0.1, 0.5, 0.9, 1])
+    np.testing.assert_allclose(quantiles, [0, 0.1, 0.5, 0.9, 1], atol=0.02)
+    without = unknown.fit_unknown(features[groups < K], labels[groups < K], K)
+    assert "of the unlabeled images are farther" in unknown.describe_far(score)
+    assert unknown.describe_far(without) is None
+    # With one label per class, distances within a class are unknown.
+    assert unknown.fit_unknown(*sample(5, per_class=1)[::2], K).far_share is None
+    # Without labels or without unlabeled images there is no score.
+    assert unknown.fit_unknown(features, groups, 5) is None
+    assert unknown.fit_unknown(features, np.full(len(groups), -1), 5) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "fitted", "damages"),
+    [
+        (
+            *(CALIBRATION, read_calibration, Calibration(6, 1.5, 0.1, 200)),
+            [{"temperature": 0}, {"temperature": "1"}, {"uniform_share": 2}, {"fitted_on": "x"}],
+        ),
+        (
+            *(unknown.UNKNOWN, unknown.read_unknown),
+            unknown.UnknownScore(6, (0.5, -1.0), (0.0, 1.0), None),
+            [{"kernel": ["a"]}, {"quantiles": []}, {"far_share": "a"}, {"other": 1}],
+        ),
+    ],
+)
+def test_stale_fits_are_left_out(trained_run, tmp_path, name, read, fitted, damages):
+    workdir = shutil.copytree(trained_run, tmp_path / "run")
+    assert read(tmp_path, 6) is None
+    write_fitted(workdir / name, fitted)
+    assert read(workdir, 6) == fitted
+    assert read(workdir, 3) is None
+    if name == unknown.UNKNOWN:
+        with pytest.raises(UserError, match=r"weighs 2 features, .*: delete it, and .* again\.$"):
+            load(workdir)
+    valid = json.loads((workdir / name).read_text())
+    for text in ("", "[]", "3", "{}", *(json.dumps(valid | damage) for damage in damages)):
+        (workdir / name).write_text(text)
+        with pytest.raises(UserError, match=rf"{name} is not a .* delete it"):
+            read(workdir, 6)
+
+
+@pytest.fixture(scope="module")
+def assessed(trained_run, tmp_path_factory):
+    """A copy of a run, evaluated after its training as if it had validation images."""
+    workdir = shutil.copytree(trained_run, tmp_path_factory.mktemp("assessed") / "run")
+    assess_run(open_validated(workdir))
+    return workdir
+
+
+def open_validated(workdir, num_images=450, test_labels=None):
+    """A run whose test images are its validation images, too, as many as given."""
+    run = Run(create_tiny_config(), workdir)
+    images, labels = run.dataset.test_images, run.dataset.test_labels
+    changes = {"validation_images": images[:num_images], "validation_labels": labels[:num_images]}
+    changes["test_labels"] = labels if test_labels is None else test_labels
+    run.dataset = dataclasses.replace(run.dataset, **changes)
+    return run
+
+
+def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, trained_run):
+    dataset, calibration = load_dataset(create_tiny_config()), read_calibration(assessed, 6)
+    assert calibration.num_images == 450
+    prediction = load(assessed).predict(dataset.test_images)
+    numbers = (calibration.temperature, calibration.uniform_share)
+    likelihoods = [
+        np.log(apply_calibration(prediction.probabilities, t, e)[range(450), dataset.test_labels])
+        for t, e in (numbers, (0.9 * numbers[0], numbers[1]), (numbers[0], 0.5), (1.0, 0.0))
+    ]
+    assert likelihoods[0].mean() >= max(value.mean() for value in likelihoods)
+    expected = apply_calibration(prediction.probabilities, *numbers).max(axis=1)
+    np.testing.assert_allclose(prediction.calibrated_confidence, expected, rtol=1e-6)
+    np.testing.assert_array_equal(prediction.abstain, expected < calibration.abstain_below)
+    assert load(trained_run).predict(dataset.test_images[:1]).calibrated_confidence is None
+
+
+def test_neither_test_images_nor_too_few_validation_images_calibrate(trained_run, tmp_path):
+    run = open_validated(shutil.copytree(trained_run, tmp_path / "run"), num_images=99)
+    assert assess_run(run).macro.support == 450
+    assert not (run.workdir / CALIBRATION).exists()
+    evaluate_run(run.workdir)  # Its dataset has test images only.
+    assert not (run.workdir / CALIBRATION).exists()
+
+
+def test_other_test_labels_make_the_same_fits(assessed, trained_run, tmp_path):
+    labels = load_dataset(create_tiny_config()).test_labels
+    permuted = np.random.default_rng(0).permutation(labels)
+    workdir = shutil.copytree(trained_run, tmp_path / "run")
+    assess_run(open_validated(workdir, test_labels=permuted))
+    for name in (CALIBRATION, unknown.UNKNOWN):
+        assert (workdir / name).read_text() == (assessed / name).read_text()
+    assert read_result(workdir)["per_class"] != read_result(assessed)["per_class"]
+
+
+def test_an_assessed_run_scores_unknown_images(assessed, trained_run, tmp_path, monkeypatch):
+    classifier, images = load(assessed), load_dataset(create_tiny_config()).test_images[:50]
+    # Networks that have learned the labels do not count images of no class.
+    assert classifier.unknown.far_share is None
+    plain, prediction = load(trained_run).predict(images), classifier.predict(images)
+    assert plain.unknown is None
+    np.testing.assert_allclose(prediction.probabilities, plain.probabilities, rtol=1e-5, atol=1e-7)
+    assert np.ptp(prediction.unknown) > 0.5
+    expected = classifier.unknown.apply(classifier.compute_features(images))
+    np.testing.assert_allclose(prediction.unknown, expected, atol=1e-3)
+    assert classifier.predict(images[:0]).unknown.shape == (0,)
+    assert classifier.compute_fingerprint() != load(trained_run).compute_fingerprint()
+    Image.fromarray(images[0, ..., 0]).save(tmp_path / "0.png")
+    refuse = unittest.mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)  # Where nothing can be locked, too.
+    predict_files(classifier, [str(tmp_path / "0.png")], tmp_path / "p.csv")
+    (row,) = read_table(tmp_path / "p.csv")
+    for name in ("unknown", "calibrated_confidence"):
+        assert float(row[name]) == pytest.approx(getattr(prediction, name)[0], abs=1e-5)
+    assert row["abstain"] == str(prediction.abstain[0])
+
+
+@pytest.mark.parametrize(
+    ("num_correct", "num_images", "expected"),
+    # Newcombe (1998), Statistics in Medicine 17, Table I, method 3.
+    [(81, 263, (0.2553, 0.3662)), (0, 20, (0.0, 0.1611)), (1, 29, (0.0061, 0.1718))],
+)
+def test_interval_is_wilsons(num_correct, num_images, expected):
+    interval = wilson_interval(num_correct, num_images)
+    assert interval == pytest.approx(expected, abs=5e-5)
+    mirrored = wilson_interval(num_images - num_correct, num_images)
+    assert interval == pytest.approx((1 - mirrored[1], 1 - mirrored[0]))
+
+
+def test_figures_are_scikit_learns():
+    rng = np.random.default_rng(0)
+    p_BK, labels = rng.dirichlet([0.3] * 4, 300), rng.integers(0, 4, 300)
+    p_BK[labels == 0, 0] += 1
+    p_BK /= p_BK.sum(axis=1, keepdims=True)
+    figures = scores.compute_figures(p_BK, labels, "abcd")
+    expected = classification_report(
+        labels, p_BK.argmax(axis=1), target_names=list("abcd"), output_dict=True
+    )
+    assert figures.accuracy == pytest.approx(expected.pop("accuracy"))
+    rows = (*figures.classes, figures.macro, figures.weighted)
+    for row, want in zip(rows, expected.values(), strict=True):
+        assert row[:3] == pytest.approx((want["precision"], want["recall"], want["f1-score"]))
+        assert row.support == want["support"]
+    # With ties, too: 300 images have at most eleven probabilities each.
+    for tied in (p_BK, p_BK.round(1)):
+        rows = scores.compute_figures(tied, labels, "abcd").classes
+        areas = [roc_auc_score(labels == k, tied[:, k]) for k in range(4)]
+        assert [row.auroc for row in rows] == pytest.approx(areas)
+    assert figures.macro.auroc == pytest.approx(roc_auc_score(labels, p_BK, multi_class="ovr"))
+    first = figures.classes[0]
+    assert first.interval == wilson_interval(round(first.recall * first.support), first.support)
+    assert figures.interval == wilson_interval(round(300 * figures.accuracy), 300)
+
+
+def test_classes_without_images_do_not_count(tmp_path):
+    p_BK = np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3], [0.6, 0.3, 0.1]])
+    figures = scores.compute_figures(p_BK, np.array([0, 1, 1]), ('a,"b"', "c\nd", "e"))
+    assert figures.macro.recall == pytest.approx(0.75)
+    assert np.isnan([figures.classes[2].recall, figures.classes[2].auroc]).all()
+    summary = scores.summarize_figures(figures)
+    assert summary["test_recall_macro"] == pytest.approx(75)
+    assert summary["per_class"][2]["auroc"] is None
+    json.dumps(summary, allow_nan=False)
+    scores.write_class_table(tmp_path, figures)
+    rows = read_table(tmp_path / scores.PER_CLASS)
+    assert [row["class"] for row in rows] == ['a,"b"', "c\nd", "e", "macro avg", "weighted avg"]
+    assert float(rows[1]["f1"]) == pytest.approx(figures.classes[1].f1, abs=1e-6)
+    assert scores.describe_figures(figures).splitlines()[-3].split()[2:] == ["–", "–", "–", "0"]
+
+
+def test_calibration_is_the_mean_gap_over_bins():
+    rng = np.random.default_rng(0)
+    p_BK = np.concatenate([rng.dirichlet([0.3] * 4, 500), np.eye(4)])  # Of 1, in the last bin, too.
+    labels = np.append(rng.integers(0, 4, 500), [0, 1, 2, 0])
+    found = scores.compute_reliability(p_BK, labels)
+    confidence, is_right = p_BK.max(axis=1), p_BK.argmax(axis=1) == labels
+    num_bins = len(found.counts)
+    bins = np.ceil(num_bins * confidence).astype(int) - 1
+    np.testing.assert_array_equal(found.counts, np.bincount(bins, minlength=num_bins))
+    np.testing.assert_array_equal(np.isnan(found.accuracy), found.counts == 0)
+    for i in np.unique(bins):
+        assert found.confidence[i] == pytest.approx(confidence[bins == i].mean())
+        assert found.accuracy[i] == pytest.approx(is_right[bins == i].mean())
+    gaps = np.nan_to_num(np.abs(found.confidence - found.accuracy))
+    assert found.error == pytest.approx(np.average(gaps, weights=found.counts))
+    # Honest confidences have little error, also of few images. With 15 bins of 100 it was 12%.
+    errors = []
+    for _ in range(20):
+        p_BK = rng.dirichlet([0.4] * 5, 100)
+        labels = (p_BK.cumsum(axis=1) > rng.random((100, 1))).argmax(axis=1)
+        errors.append(scores.compute_reliability(p_BK, labels).error)
+    assert np.mean(errors) < 0.06
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = load_digits()
+    return data.data.astype(np.float32), data.target
+
+
+@pytest.mark.parametrize("num_labels", [100, 400])
+def test_flipped_labels_come_first(digits, num_labels):
+    features, truth = digits
+    rng = np.random.default_rng(0)
+    labeled = rng.permutation(len(truth))[:num_labels]
+    flipped = labeled[: num_labels // 20]
+    labels = np.full(len(truth), -1)
+    labels[labeled] = truth[labeled]
+    labels[flipped] = (truth[flipped] + rng.integers(1, 10, len(flipped))) % 10
+    q_BK = hold_out_labels(FrozenFeatures(features, features, features[:, :0]), labels, 10)
+    quality, suggested = suspects_lib.rate_labels(q_BK[labeled], labels[labeled])
+    first = labeled[np.argsort(quality)[: num_labels // 10]]
+    assert np.isin(flipped, first).mean() >= 0.8
+    found = np.isin(labeled, flipped)
+    assert (suggested[found] == truth[labeled[found]]).mean() >= 0.8
+
+
+def test_quality_is_the_probability_of_a_label_that_is_not_the_only_one_of_its_class(tmp_path):
+    p_BK = np.array([[0.9, 0.1, 0], [0.6, 0.4, 0], [0.2, 0.7, 0.1]])
+    quality, suggested = suspects_lib.rate_labels(
+        np.repeat(p_BK, 2, axis=0), np.array([0, 1, 0, 1, 0, 2])
+    )
+    np.testing.assert_allclose(quality, [0.9, 0.1, 0.6, 0.4, 0.2, 1])
+    assert suggested.tolist() == [0, 0, 0, 0, 1, 2]
+    rows = (True, 5, 0, 1, 0.1, 0.02, 0.3), (False, 2, 1, 0, 0.4, 0.3, 0.2)
+    suspects = [suspects_lib.Suspect(*row) for row in rows]
+    suspects_lib.write_suspects(tmp_path, suspects, ["a,b", "c"], ["test/x.png", "odd\n\udcff.png"])
+    with (tmp_path / suspects_lib.SUSPECTS).open(newline="", errors="surrogateescape") as file:
+        _, first, second = csv.reader(file)
+    assert first == ["1", "test/x.png", "test", "a,b", "c", "0.100000", "0.020000", "0.300000"]
+    assert second[:3] == ["2", "odd\n\udcff.png", "labeled"]
+
+
+def test_suspects_of_a_run_are_found_although_the_networks_repeat_the_labels(digits):
+    """Those that they were trained on. They are right everywhere else."""
+    pixels, truth = digits
+    images, labels = pixels.astype(np.uint8).reshape(-1, 8, 8, 1), truth.astype(np.int32)
+    labels[[6, 1506]] = (labels[[6, 1506]] + 4) % 10  # A labeled image and a test image.
+    known = np.where(np.arange(len(images)) < 1500, labels, -1)
+    known[200:1500] = -1
+    parts = images[:1500], known[:1500], images[1500:], labels[1500:]
+    dataset = Dataset("digits", tuple("0123456789"), *parts, (8, 8, 1))
+    p_BK = 0.9 * np.eye(10, dtype=np.float32)[np.where(known < 0, truth, known)] + 0.01
+
+    def look(part, rows):
+        rows = rows + 1500 if part == "test" else rows
+        return np.stack([p_BK[rows]] * 2), pixels[rows]
+
+    def extract(part, rows):
+        _, features = look(part, rows)
+        return FrozenFeatures(features, features, features[:, :0])
+
+    suspects = suspects_lib.find_suspects(look, extract, dataset, np.arange(200, dtype=np.int32))
+    found = {(row.is_test, row.position): row for row in suspects}
+    assert found[True, 6].suggested == truth[1506]
+    assert found[True, 6] in suspects[:5]
+    assert found[False, 6].suggested == truth[6]
+    assert found[False, 6] in suspects[:10]
+    assert found[False, 6].networks > 0.9
+    assert len(suspects) < 30
+    assert [row.quality for row in suspects] == sorted(row.quality for row in suspects)

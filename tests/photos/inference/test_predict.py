@@ -1,0 +1,312 @@
+"""A trained run as a function: of images, of files, and as a table with a row for each file."""
+
+import io
+import json
+import os
+import pathlib
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import cls_jax
+from cls_jax.config import read_config
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.photos.cli import commands
+from cls_jax.photos.features.graph import compute_weight
+from cls_jax.photos.images.decode import ImageError
+from cls_jax.photos.inference.classifier import load
+from cls_jax.photos.inference.evaluate_run import evaluate_folder
+from cls_jax.photos.inference.predict_files import predict_files, sort_files
+from cls_jax.photos.inference.prediction import describe_top
+from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path, write_table
+from cls_jax.runs.folder import CONFIG, read_result
+from tests.outcomes import read_table
+
+
+@pytest.fixture(params=["csv", "parquet"])
+def ending(request):
+    if request.param == "parquet":
+        pytest.importorskip("pyarrow")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def dataset(trained_run):
+    return load_dataset(read_config(trained_run / CONFIG))
+
+
+@pytest.fixture(scope="module")
+def classifier(trained_run):
+    return load(trained_run)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, dataset):
+    """The test set as files."""
+    folder = tmp_path_factory.mktemp("images")
+    for i, (image, label) in enumerate(zip(dataset.test_images, dataset.test_labels, strict=True)):
+        (folder / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / str(label) / f"{i:03d}.png")
+    return folder
+
+
+def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, trained_run):
+    images = dataset.test_images
+    p_NBK, features = classifier.compute_both(images)
+    for rows in ([3], [5, 3, 9, 3, 1], []):  # Repeated images may be computed once.
+        alone = classifier.predict_probabilities(images[rows])
+        np.testing.assert_allclose(alone, p_NBK[:, rows], rtol=1e-5)
+        run = Run(classifier.config, trained_run)
+        for _ in range(2):
+            found = run.compute_both("test", np.array(rows, np.int64))
+            np.testing.assert_allclose(found[0], p_NBK[:, rows], atol=1e-6)
+            np.testing.assert_allclose(found[1], features[rows], atol=1e-6)
+    for images in (np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)):
+        with pytest.raises(ValueError, match="the classifier expects uint8"):
+            classifier.predict_probabilities(images)
+
+
+@pytest.fixture
+def noise(tmp_path):
+    """Paths of 20 images."""
+    (tmp_path / "noise").mkdir()
+    for i, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)):
+        Image.fromarray(pixels).save(tmp_path / "noise" / f"{i:02d}.png")
+    return sorted(map(str, (tmp_path / "noise").iterdir()))
+
+
+def test_command_agrees_with_evaluation(trained_run, folder, tmp_path, capsys):
+    output = tmp_path / "new" / "predictions.csv"
+    commands.predict(str(trained_run), [str(folder)], str(output))
+    assert "450 images in" in capsys.readouterr().out
+    rows, result = read_table(output), read_result(trained_run)
+    for column in ("label", "network_1", "network_2"):
+        right = [row[column] == pathlib.Path(row["file"]).parent.name for row in rows]
+        name = f"test_accuracy_{column.replace('label', 'ensemble')}"
+        assert 100 * np.mean(right) == pytest.approx(result[name])
+
+
+def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
+    commands.evaluate(str(trained_run), str(folder))
+    output = capsys.readouterr().out
+    assert f"Accuracy on 450 labeled images in {folder}:" in output
+    assert f"{read_result(trained_run)['test_accuracy']:6.2f}" in output
+    # Beside training images, the test images of their classes count.
+    for name in "01":
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "train" / name / "a.png")
+    shutil.copytree(folder, tmp_path / "test")
+    (tmp_path / "test" / "0" / "broken.png").write_text("no image")
+    _, _, *counts = evaluate_folder(trained_run, str(tmp_path))
+    assert counts == [sum(len(list((folder / name).iterdir())) for name in ("0", "1")), 1]
+    shutil.rmtree(tmp_path / "test")
+    for new, sentence in (
+        ("zero", "does not have the class 'zero': rename or remove its folder"),
+        ("one", "the classes 'one', 'zero': rename or remove their folders"),
+    ):
+        shutil.copytree(tmp_path / "train" / "0", tmp_path / "train" / new)
+        with pytest.raises(UserError, match=sentence):
+            evaluate_folder(trained_run, str(tmp_path))
+
+
+def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
+    classifier, images = cls_jax.load(trained_run), dataset.test_images
+    files = sorted(folder.rglob("*.png"), key=lambda path: path.name)
+    by_path, by_array = classifier.predict(files), classifier.predict(images)
+    for one, other in zip(by_path, by_array, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert isinstance(by_path, cls_jax.Prediction)
+    assert by_path.label.shape == by_path.agree.shape == (450,)
+    assert by_path.network_probabilities.shape == (2, 450, 10)
+    least = by_path.class_names[by_path.probabilities.argmin(axis=1)]
+    np.testing.assert_array_equal(by_path.complementary_label, least)
+    np.testing.assert_array_equal(by_path.confidence, by_path.probabilities.max(axis=1))
+    np.testing.assert_allclose(by_path.weight, compute_weight(by_path.probabilities), atol=1e-6)
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6  # Turned by a quarter.
+    turned = Image.fromarray(images[5, ..., 0]).transpose(Image.Transpose.ROTATE_90)
+    turned.save(buffer, "PNG", exif=exif)
+    for image, place in (
+        *((Image.open(buffer), 5), (str(files[3]), 3), (np.array(files[:5]), slice(5))),
+        *((Image.open(files[2]), 2), (map(Image.open, files[:3]), slice(3))),
+        *((images[4, ..., 0], 4), (images[4], 4), (np.repeat(images[4], 3, axis=-1), 4)),
+        ([files[0], Image.open(files[1]), images[2]], slice(3)),
+    ):
+        found = classifier.predict(image).probabilities
+        np.testing.assert_allclose(found, np.atleast_2d(by_path.probabilities[place]), rtol=1e-5)
+    assert classifier.predict([]).probabilities.shape == (0, 10)
+    with pytest.raises(ImageError, match="Image 2 cannot be read: float64 values instead of"):
+        classifier.predict([images[0], np.zeros((8, 8))])
+    with pytest.raises(ImageError, match=r"nothing\.png cannot be read: No such file"):
+        classifier.predict([files[0], folder / "nothing.png"])
+
+
+def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, ending):
+    names = ["broken.jpg", 'a,b".png', "zwei\nZeilen.png", "gone.png", "Größe 猫.png", " '.png"]
+    files = [str(tmp_path / name) for name in (*names, os.fsdecode(b"\xff.png"))]
+    readable = [files[i] for i in (1, 2, 4, 5)]
+    for file, image in zip(readable, noise, strict=False):
+        shutil.copy(image, file)
+    (tmp_path / "broken.jpg").write_text("hello")
+    output = tmp_path / f"predictions.{ending}"
+    given, *_ = predict_files(classifier, files, output)
+    if ending == "csv":
+        rows = read_table(output)
+    else:
+        table = pytest.importorskip("pyarrow.parquet").read_table(output)
+        types = [table.schema.field(name).type for name in ("confidence", "agree")]
+        assert types == ["float", "bool"]
+        rows = table.to_pylist()
+    assert given == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
+    assert [files[i] for i in range(7) if given[i][1]] == readable
+    assert [row["file"] for row in rows] == [*files[:6], f"{tmp_path}/\\udcff.png"]
+    assert list(rows[0]) == list(PREDICTION_COLUMNS)
+    missing = "No such file or directory"
+    errors = ["not an image of a known format", missing, missing]
+    assert [row["error"] for row in rows if row["error"]] == errors
+    confidences = [float(row["confidence"]) for row in rows if row["label"]]
+    np.testing.assert_allclose(confidences, classifier.predict(readable).confidence, atol=1e-5)
+    assert not any(row["calibrated_confidence"] or row["abstain"] for row in rows)
+    top = describe_top(np.asarray([0.1, 0.7, 0.2]), ["a", "b;c:d", "e\\f"])
+    assert top == "b\\;c:d:0.7000;e\\\\f:0.2000;a:0.1000"
+
+
+def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_path, monkeypatch):
+    """Meanwhile no other prediction may write the same table."""
+    monkeypatch.setattr(classifier, "batch_size", 8)
+    predict_files(classifier, noise, tmp_path / "expected.csv")
+    predict, sizes = classifier.predict, []
+
+    def stop_at_the_third(images):
+        sizes.append(len(images))
+        if len(sizes) == 2:
+            with pytest.raises(UserError, match=r"is writing .*choose another --output"):
+                predict_files(classifier, noise[:2], tmp_path / "p.csv")
+        if len(sizes) == 3:
+            raise KeyboardInterrupt
+        return predict(images)
+
+    monkeypatch.setattr(classifier, "predict", stop_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        predict_files(classifier, noise, tmp_path / "p.csv")
+    assert not (tmp_path / "p.csv").exists()
+    (journal,) = tmp_path.glob("p.csv.*")
+    with journal.open("a") as file:
+        file.write('{"file": "cut sho')
+    predict_files(classifier, noise, tmp_path / "p.csv")
+    assert sizes == [8, 8, 4, 4]
+    assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "expected.csv").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"noise", "p.csv", "expected.csv"}
+
+
+def test_shards_make_up_the_table(trained_run, classifier, noise, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    predict_files(classifier, noise, tmp_path / "whole.csv")
+    for shard in range(3):
+        commands.predict(str(trained_run), noise, shard=f"{shard}/3")
+    parts = [read_table(tmp_path / f"predictions-{i}-of-3.csv") for i in range(3)]
+    rows, expected = [row for part in parts for row in part], read_table(tmp_path / "whole.csv")
+    for column in ("file", "label", "error"):  # Numbers may round differently in other batches.
+        assert [row[column] for row in rows] == [row[column] for row in expected]
+    assert min(map(len, parts)) == len(noise) // 3
+    for shard in ("3/3", "1", "-1/2", "a/b"):
+        with pytest.raises(UserError, match="is invalid: write i/n"):
+            commands.predict(str(trained_run), noise, shard=shard)
+
+
+def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
+    for name in ("p.txt", "p", "noise"):
+        with pytest.raises(UserError, match="choose another --output"):
+            check_path(tmp_path / name, PREDICTION_COLUMNS)
+    with pytest.raises(UserError, match="choose another --output"):
+        write_table(tmp_path / "noise/00.png/p.csv", PREDICTION_COLUMNS, [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(UserError, match="pip install pyarrow"):
+            check_path(tmp_path / "p.parquet", PREDICTION_COLUMNS)
+    output = tmp_path / f"labels.{ending}"
+    output.write_text("file,label\na.png,cat\n")
+    with pytest.raises(UserError, match="or add --overwrite"):
+        predict_files(classifier, noise[:2], output)
+    assert output.read_text() == "file,label\na.png,cat\n"
+    predict_files(classifier, noise[:2], output, overwrite=True)
+    predict_files(classifier, noise[:3], output)
+    content = output.read_bytes()
+
+    def stop_after_one():
+        yield {"file": "a"}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_table(output, PREDICTION_COLUMNS, stop_after_one())
+    assert output.read_bytes() == content
+    assert {path.name for path in tmp_path.iterdir()} == {"noise", output.name}
+
+
+def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.jpg").write_text("hello")
+    files = [noise[3], "broken.jpg"]
+    commands.predict(str(trained_run), files)
+    labels, confidences, *_ = classifier.predict(files[:1])
+    assert capsys.readouterr().out.splitlines() == [
+        f"{noise[3]}: {labels[0]} ({confidences[0]:.2f})",
+        "broken.jpg: not an image of a known format",
+    ]
+    for images, count in ((files, 2), ([str(tmp_path)], 21)):  # With --json, also folders are.
+        commands.predict(str(trained_run), images, as_json=True)
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(rows) == count
+        assert all(list(row) == list(PREDICTION_COLUMNS) for row in rows)
+    assert not (tmp_path / "predictions.csv").exists()
+    for options, message in (
+        ({}, "None of these images could be read"),
+        ({"output": "p.csv"}, "None of these images could be read"),
+        ({"output": "p.csv", "as_json": True}, "Remove --output"),
+    ):
+        with pytest.raises(UserError, match=message):
+            commands.predict(str(trained_run), ["broken.jpg"], **options)
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_sorted_files(trained_run, classifier, noise, tmp_path, monkeypatch, links):
+    monkeypatch.chdir(tmp_path)
+    contents = {pathlib.Path(path).name: pathlib.Path(path).read_bytes() for path in noise}
+    (tmp_path / "noise" / "broken.png").write_text("hello")
+    commands.predict(str(trained_run), ["noise"], sort_into="new/sorted", link=links)
+    labels = classifier.predict(noise).label
+    expected = {f"{label}/{name}" for name, label in zip(contents, labels, strict=True)}
+    root = tmp_path / "new" / "sorted"
+    found = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
+    assert {*found} == expected
+    assert all(path.is_symlink() == links for path in found.values())
+    for paths in (found.values(), map(pathlib.Path, noise)):
+        assert {path.name: path.read_bytes() for path in paths} == contents
+    for options, remedy in (  # Before it predicts.
+        ({"sort_into": "new/sorted"}, "choose a new folder for --sort-into"),
+        ({"link": True}, "add --sort-into DIR"),
+    ):
+        with pytest.raises(UserError, match=remedy):
+            commands.predict("no run", ["noise"], **options)
+    # Files of the same name, classes that are no names of folders, and a file that is missing.
+    files = [tmp_path / name for name in ("1/a.png", "1/a-2.png", "2/a.png", "3/A.png")]
+    for file, image in zip(files, noise, strict=False):
+        file.parent.mkdir(exist_ok=True)
+        shutil.copy(image, file)
+    odd = ["../../x", "..", ".", "a/b", "c\\d", "e:", "f. ", "50%", "\x07", "猫"]
+    rows = [*((str(file), "x") for file in files), *((noise[0], label) for label in odd)]
+    sort_files([*rows, (noise[1], None)], tmp_path / "odd")
+    found = [path for path in (tmp_path / "odd").rglob("*") if path.is_file()]
+    assert len(found) == len(rows)
+    assert {path.parent.parent for path in found} == {tmp_path / "odd"}
+    same = {path.read_bytes() for path in found if path.parent.name == "x"}
+    assert same == {file.read_bytes() for file in files}
+    with pytest.raises(UserError, match="choose another folder for --sort-into"):
+        sort_files([rows[0], (str(tmp_path / "gone.png"), "x")], tmp_path / "other")
+    made = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert made == {*"123", "noise", "new", "odd"}

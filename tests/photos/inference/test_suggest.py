@@ -1,0 +1,118 @@
+"""Suggested images have no label, and are of different kinds."""
+
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.errors import UserError
+from cls_jax.photos.cli import commands
+from cls_jax.photos.features.extract import PRETRAINED
+from cls_jax.photos.inference import suggest
+from cls_jax.photos.inference.suggest import suggest_files, suggest_from
+
+COLORS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
+
+
+def save(path, color, seed, size=12):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 40, (size, size, 3))
+    Image.fromarray((np.asarray(color) + noise).astype(np.uint8)).save(path)
+
+
+def fill(folder, size=12):
+    """Ten images of each color, none labeled, and a damaged one."""
+    for name, color in COLORS.items():
+        for i in range(10):
+            save(folder / f"{name}{i}.png", color, seed=i, size=size)
+    (folder / "broken.png").write_text("no image")
+
+
+@pytest.fixture(autouse=True)
+def no_weights(monkeypatch):
+    """As if the pretrained weights were not installed: a network takes seconds to compile."""
+    monkeypatch.setattr(suggest, "is_installed", lambda init: False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    fill(tmp_path / "images")
+    return tmp_path
+
+
+def get_names(rows):
+    return [pathlib.Path(row["file"]).name for row in rows]
+
+
+def get_colors(rows):
+    return {name[:-5] for name in get_names(rows)}
+
+
+def test_suggestions_are_of_each_kind_and_those_of_labeled_images_come_last(folder):
+    save(folder / "test" / "a.png", (90, 90, 90), 0)  # Test images are not suggested.
+    rows = suggest_files(folder, 3)
+    assert get_colors(rows) == set(COLORS)
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+    assert all(row["score"] > 0 for row in rows)
+    assert len(suggest_files(folder, 100)) == 30  # The damaged one is skipped.
+    (folder / "labels.csv").write_text("file,label\nred1.png,warm\nblue1.png,cold\n")
+    assert get_colors(suggest_files(folder, 1)) == {"green"}
+    names = get_names(suggest_files(folder, 100))
+    assert len(names) == 28
+    assert not {"red1.png", "blue1.png"} & set(names)
+
+
+def test_images_with_an_answer_are_not_suggested(folder, capsys):
+    time = "2026-11-22T13:25:40.190940Z"
+    rows = [f"images/red1.png,warm,label,{time}", f"images/blue1.png,,none,{time}"]
+    (folder / "Labels.csv").write_text("\n".join(["file,label,decision,time", *rows]))
+    commands.suggest(str(folder), 100)
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 28
+    assert f"Add a row for each one to {folder / 'Labels.csv'}, or label" in said.err
+    (folder / "Labels.csv").write_bytes("file,label\n1.png,Bär\n".encode("latin-1"))
+    with pytest.raises(UserError, match="cannot be read as a table"):
+        suggest_files(folder, 3)
+
+
+def test_photographs_are_compared_by_frozen_features(tmp_path, monkeypatch, capsys):
+    def load_features(files):
+        colors = [pathlib.Path(file).name[:-5] for file in files]
+        return np.array([[name == color for name in COLORS] for color in colors], np.float32)
+
+    fill(tmp_path, size=40)
+    assert len(suggest_files(tmp_path, 2)) == 2
+    assert "[pretrained]" in capsys.readouterr().err
+    monkeypatch.setattr(suggest, "is_installed", lambda init: init == PRETRAINED)
+    monkeypatch.setattr(suggest, "load_features", load_features)
+    assert get_colors(suggest_files(tmp_path, 3)) == set(COLORS)
+    monkeypatch.setattr(suggest, "load_features", None)
+    fill(tmp_path, size=12)  # Not photographs.
+    assert len(suggest_files(tmp_path, 2)) == 2
+
+
+def test_mistakes_name_the_remedy(trained_run, tmp_path):
+    with pytest.raises(UserError, match="trained on digits, which is fully labeled"):
+        suggest_files(trained_run, 3)
+    with pytest.raises(UserError, match=r"is not a folder\. Pass a folder of images"):
+        suggest_files(tmp_path / "nothing", 3)
+    (tmp_path / "a.png").write_text("no image")
+    with pytest.raises(UserError, match="None of the unlabeled images can be read"):
+        suggest_files(tmp_path, 3)
+    save(tmp_path / "pets/labeled/red/1.png", COLORS["red"], 0)
+    with pytest.raises(UserError, match="counts as labeled by its folder: put those"):
+        suggest_files(tmp_path / "pets", 3)
+
+
+def test_copies_are_not_suggested(folder):
+    labeled = [str(folder / "images/blue0.png")]
+    for i in range(3):
+        save(folder / f"unlabeled/new{i}.png", COLORS["red"], i + 100)
+        shutil.copy(labeled[0], folder / f"unlabeled/copy{i}.png")
+    unlabeled = sorted(str(path) for path in (folder / "unlabeled").iterdir())
+    rows = suggest_from(([*unlabeled, unlabeled[-1]], labeled), 10)
+    assert sorted(get_names(rows)) == ["new0.png", "new1.png", "new2.png"]
+    with pytest.raises(UserError, match="Every unlabeled image is a copy of a labeled one"):
+        suggest_from((unlabeled[:2], labeled), 10)

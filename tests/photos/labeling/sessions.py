@@ -1,0 +1,80 @@
+"""Folders of small photographs whose classes are known, and sessions on them."""
+
+import contextlib
+import os
+import pathlib
+import threading
+
+import numpy as np
+from PIL import Image
+
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.labeling import server
+from cls_jax.photos.labeling.photographs import open_session
+from cls_jax.photos.labeling.session import Change, Features, Session
+from tests.processes import PATIENCE_S
+
+CLASSES = ("cat", "dog", "owl")
+_COLORS = ((200, 60, 40), (40, 160, 80), (50, 80, 200))
+
+
+def create_photographs(root: pathlib.Path, num_images: int, names=None) -> list[int]:
+    """Writes photographs of three kinds. Returns the kind of each, in the order of their names."""
+    kinds = [i % len(CLASSES) for i in range(num_images)]
+    names = sorted(names or [f"IMG_{i:04}.png" for i in range(num_images)])
+    root.mkdir(exist_ok=True)
+    first: dict[int, pathlib.Path] = {}
+    for name, kind in zip(names, kinds, strict=True):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind in first:
+            os.link(first[kind], path)
+        else:
+            Image.new("RGB", (24, 16), _COLORS[kind]).save(path, "PNG")
+            first[kind] = path
+    return kinds
+
+
+def create_features(kinds, num_features: int = 32) -> np.ndarray:
+    """Three groups with some spread. Rows have Euclidean norm 1."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(len(CLASSES), num_features))
+    features = centers[list(kinds)] + 0.5 * rng.normal(size=(len(kinds), num_features))
+    return (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
+
+
+def describe_some(readable, features) -> Features:
+    """Features of the readable files, by index."""
+    return Features(np.array(readable), FrozenFeatures(features, features, features[:, :0]))
+
+
+def open_ready(root: pathlib.Path, kinds, class_names=()) -> Session:
+    """A session that is ready for labels, with `create_features`."""
+    session = open_session(root, class_names)
+    session.load(lambda report: describe_some(range(len(kinds)), create_features(kinds)))
+    return session
+
+
+def decide(session: Session, image: int, label: str, window: str = "w", decision: str = "label"):
+    """Decides about a photograph as a page that shows the current state."""
+    if label:
+        label = session.add_class(label)
+    revision = session.describe_image(image)["revision"]
+    session.decide([Change(image, decision, label, revision)], window)
+
+
+@contextlib.contextmanager
+def serve(session: Session, training=None):
+    """Serves a session with the secrets "token" and "code" from a thread. Gives the port."""
+    with server.open_socket(0) as listener:
+        port = listener.getsockname()[1]
+        running = server.create_server(server.create_app(session, "token", ["code"], training))
+        running.config.timeout_graceful_shutdown = PATIENCE_S  # For pending answers.
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        listener.listen()  # The browser may be faster than the thread.
+        thread.start()
+        try:
+            yield port
+        finally:
+            running.should_exit = True
+            thread.join()

@@ -1,0 +1,512 @@
+"""The page in a real browser, where there is one: whole sessions by keyboard and by mouse."""
+
+import http.server
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import cls_jax
+from cls_jax.photos.features import extract
+from cls_jax.photos.folder.label_table import LABELS_CSV, read_label_table
+from cls_jax.photos.labeling import photographs
+from cls_jax.photos.labeling.training import Training
+from tests.conftest import BROWSER, ROOT
+from tests.photos.labeling.sessions import CLASSES, create_photographs, decide, open_ready, serve
+from tests.processes import PATIENCE_S
+
+sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+VIEWS = ("next", "check", "doubtful", "classes", "result", "try")
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+NUM_BROKEN = "[...document.images].filter((i) => i.complete && !i.naturalWidth).length"
+HOSTILE = "<img src=x onerror=document.title=1>"
+
+# The progress of a training, whose connection breaks.
+FOLLOW = """async () => {
+  const [fetched, { follow }] = [window.fetch, await import("/page/api.js")];
+  const broken = new ReadableStream({ pull: (stream) => stream.error(new TypeError()) });
+  window.fetch = async () => new Response(broken);
+  const message = follow("events", () => {}).catch((error) => error.message);
+  window.fetch = fetched;
+  return message;
+}"""
+
+# `cls-jax label` with features that need no network.
+SERVE = """
+import sys
+from cls_jax.photos.labeling import photographs, start
+from tests.photos.labeling.sessions import create_features, describe_some
+def load(files, on_progress):
+    return describe_some(range(len(files)), create_features([i % 3 for i in range(len(files))]))
+photographs.load_all = load
+start.label_folder(sys.argv[1], opens_browser=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens the page at a port in a browser of its own. No window may log an error."""
+    contexts, problems = [], []
+
+    def open_address(port, viewport=DESKTOP, secret="token"):
+        context = browser.new_context(viewport=viewport, reduced_motion="reduce")
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text))
+        page.goto(f"http://127.0.0.1:{port}/#{secret}")
+        return page
+
+    yield open_address
+    for context in contexts:
+        context.close()
+    expected = "status of 4(0[39]|22)|net::ERR_"
+    assert [problem for problem in problems if not re.search(expected, problem)] == []
+
+
+def read_name(page):
+    """The name of the photograph that is shown, once it is there."""
+    page.wait_for_selector("figure[aria-busy=false] img")
+    return page.locator("figcaption").inner_text().split(" · ")[0]
+
+
+def press(page, *keys):
+    """Presses keys and waits for the next photograph."""
+    name = read_name(page)
+    for key in keys:
+        page.keyboard.press(key)
+    page.wait_for_function(
+        "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=name
+    )
+    return name
+
+
+def wait_for_count(page, digit):
+    """Waits until the number of labeled photographs begins with a digit."""
+    page.wait_for_function(
+        "digit => document.querySelector('#count').textContent[0] === digit", arg=digit
+    )
+
+
+def show(page, view):
+    page.click(f"nav button[data-view={view}]")
+
+
+def read_decisions(folder):
+    return [(row.file, row.label, row.decision) for row in read_label_table(folder / LABELS_CSV)]
+
+
+def open_labeled(folder, num_images):
+    """A session in which another window has given the first six photographs their classes."""
+    session = open_ready(folder, create_photographs(folder, num_images), CLASSES)
+    for image in range(6):
+        decide(session, image, CLASSES[image % 3], "other")
+    return session
+
+
+def find_kind(name):
+    return int(re.findall(r"\d+", name)[0]) % len(CLASSES)
+
+
+def test_a_session_by_keyboard_from_no_label_to_a_table(open_page, folder):
+    kinds = create_photographs(folder, 24)
+    with serve(open_ready(folder, kinds)) as port:
+        page = open_page(port)
+        expected = []
+        for _ in range(4):  # A new class is typed, a known one has a number.
+            name = read_name(page)
+            label = CLASSES[find_kind(name)]
+            known = page.locator(".class .name").all_inner_texts()
+            keys = [str(known.index(label) + 1)] if label in known else [*label, "Enter"]
+            press(page, *keys)
+            expected.append((name, label, "label"))
+        expected.append((press(page, "Space"), "", "skip"))
+        expected.append((press(page, "0"), "", "none"))
+        press(page, "Control+z")
+        expected.append((expected[-1][0], "", "undo"))
+        assert read_name(page) == expected[-1][0]
+        assert "Undone" in page.locator("#status").inner_text()
+        assert read_decisions(folder) == expected
+        label = page.locator(".class.proposed .name").inner_text()
+        name = press(page, "Enter")  # The proposal.
+        assert read_decisions(folder)[-1] == (name, label, "label")
+        assert page.locator("#count").inner_text() == "5 of 24 labeled"
+        assert page.locator("#strip li").count() == 6
+        assert page.url.endswith("/")  # Without the token.
+
+
+def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(open_page, folder):
+    classes = [f"class {i}" for i in range(30)]
+    with serve(open_ready(folder, create_photographs(folder, 12), classes)) as port:
+        page = open_page(port)
+        read_name(page)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent").startswith("Skip to")
+        for _ in range(8):  # Six views, the search field, the first class.
+            page.keyboard.press("Tab")
+        first = press(page, "Space")  # Presses the button that has the focus: does not skip.
+        assert page.evaluate("document.activeElement.tagName") in ("BUTTON", "BODY")
+        read_name(page)
+        page.keyboard.press("c")  # Classes without a number are found by typing.
+        page.keyboard.type("lass 2")
+        assert page.locator(".class .name").all_inner_texts()[:2] == ["class 2", "class 20"]
+        page.keyboard.type("7")
+        second = press(page, "Enter")
+        assert read_decisions(folder) == [
+            (first, "class 0", "label"),
+            (second, "class 27", "label"),
+        ]
+
+
+def test_a_session_by_mouse(open_page, folder):
+    session = open_labeled(folder, 40)
+    decide(session, 6, CLASSES[1], "other")  # A mistake.
+    with serve(session) as port:
+        page = open_page(port)
+        name = read_name(page)
+        page.locator(".class", has_text=CLASSES[find_kind(name)]).click()
+        wait_for_count(page, "8")
+
+        show(page, "check")
+        row = page.locator(f".row[data-label={CLASSES[0]}]")
+        wrong = row.locator(".tile").nth(1)
+        marked = wrong.locator("img").get_attribute("alt")
+        wrong.click()
+        assert wrong.get_attribute("aria-pressed") == "true"
+        row.locator(".confirm").click()
+        wait_for_count(page, "1")
+        confirmed = read_decisions(folder)[8:]
+        assert [label for _, label, _ in confirmed] == [CLASSES[0]] * 7
+        assert marked not in [file for file, _, _ in confirmed]
+
+        show(page, "doubtful")
+        page.locator(".card .primary").first.click()
+        page.wait_for_selector(".hint:has-text('No doubtful labels')")
+        assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[0], "label")
+
+        show(page, "result")
+        page.wait_for_selector(f".command code:text-is('cls-jax train {folder}')")
+        assert page.locator("table.result tbody tr").count() == 3
+        with page.expect_download() as download:
+            page.click(".download")
+        assert len(download.value.path().read_text().splitlines()) == 41
+
+        show(page, "next")
+        assert read_name(page) == marked  # What was marked as wrong is asked first.
+        page.click("#undo")
+        page.wait_for_selector(".toast:has-text('Undone')")
+        assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[1], "undo")
+        page.locator("#strip button").last.click()  # An earlier answer is changed.
+        page.wait_for_function(
+            "() => document.querySelector('figcaption').textContent.includes('currently')"
+        )
+
+
+def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
+    names = [f"{HOSTILE.replace('/', '')}{i}.png" for i in range(6)]
+    names += [f"{'w' * 200}{i}.png" for i in range(6)]
+    kinds = create_photographs(folder, len(names), names)
+    session = open_ready(folder, kinds, [HOSTILE, "w" * 255, *(f"class {i}" for i in range(30))])
+    for image in range(6):
+        decide(session, image, [HOSTILE, "w" * 255, "class 3"][kinds[image]])
+    with serve(session) as port:
+        page = open_page(port, PHONE)
+        read_name(page)
+        for view in VIEWS:
+            show(page, view)
+            page.wait_for_function("() => document.querySelector('#view').childElementCount > 0")
+            # Without its source, which arrives later, an image is complete, too.
+            page.wait_for_function("() => [...document.images].every((i) => i.src && i.complete)")
+            width = page.evaluate("document.documentElement.scrollWidth")
+            assert width <= PHONE["width"], view
+            assert page.evaluate(NUM_BROKEN) == 0
+            assert page.title() == "photos: label photos"
+        assert HOSTILE in page.locator("table.result").inner_text()
+
+
+def test_two_windows_at_once(open_page, folder):
+    with serve(open_ready(folder, create_photographs(folder, 12), CLASSES)) as port:
+        first, second = open_page(port), open_page(port)
+        names = [read_name(first), read_name(second)]
+        assert names[0] != names[1]
+        press(first, "1")
+        press(second, "2")
+        answers = [row[:2] for row in read_decisions(folder)]
+        assert answers == list(zip(names, CLASSES[:2], strict=True))
+        for page in (first, second):
+            wait_for_count(page, "2")
+            assert page.locator("#strip li").count() == 2
+            # Both change the same answer: the second one is told.
+            page.locator(f"#strip button[title='{names[0]}']").click()
+            page.wait_for_function(
+                "name => document.querySelector('figcaption').textContent.startsWith(name)",
+                arg=names[0],
+            )
+        press(first, "3")
+        second.keyboard.press("2")
+        second.wait_for_selector(".toast:has-text('another window')")
+        assert len(read_decisions(folder)) == 3
+
+
+def test_the_token_stays_in_its_tab_and_no_other_port_gets_it(open_page, folder):
+    seen = []
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(str(self.headers))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    session = open_ready(folder, create_photographs(folder, 12), CLASSES)
+    with serve(session) as port, http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        page = open_page(port, secret="code")
+        read_name(page)
+        page.reload()
+        press(page, "1")
+        again = page.context.new_page()  # Without the token, and with the code once more.
+        for secret in ("", "#code"):
+            again.goto(f"http://127.0.0.1:{port}/{secret}")
+            again.wait_for_selector(".wait:has-text('contains your access token')")
+        again.goto(f"http://127.0.0.1:{port}/#token")
+        press(again, "2")
+        assert len(read_decisions(folder)) == 2
+        assert page.context.cookies() == []
+        page.goto(f"http://127.0.0.1:{other.server_port}/")
+        assert page.evaluate("sessionStorage.length + localStorage.length") == 0
+        assert len(seen) >= 1
+        assert not re.search(f"token|code|cookie|:{port}", "".join(seen).lower())
+        page.go_back()
+        press(page, "1")
+        other.shutdown()
+
+
+def test_no_key_answers_for_a_photo_that_nobody_has_seen(open_page, folder):
+    with serve(open_ready(folder, create_photographs(folder, 12), CLASSES)) as port:
+        page = open_page(port)
+        for key in ("1", "Enter", " "):  # Held down.
+            press(page, "1")
+            before = len(read_decisions(folder))
+            read_name(page)
+            for _ in range(10):
+                page.keyboard.down(key)
+                page.wait_for_timeout(30)
+            page.keyboard.up(key)
+            read_name(page)
+            assert len(read_decisions(folder)) == before + 1
+        held = []
+        page.route("**/photographs/*/large", lambda route: held.append(route))
+        page.reload()
+        page.wait_for_selector("figure[aria-busy=true] img", state="attached")
+        before = read_decisions(folder)
+        for key in ("1", "0", " ", "Enter", "c", "Enter"):
+            page.keyboard.press(key)
+        page.locator(".class").first.click()
+        assert read_decisions(folder) == before
+        held[0].abort()  # It can only be skipped.
+        page.wait_for_selector(".toast:has-text('cannot be read')")
+        page.keyboard.press("Escape")
+        page.keyboard.press("1")
+        assert read_decisions(folder) == before
+        name = page.locator("figcaption").inner_text()
+        page.keyboard.press(" ")
+        wait_for = "name => document.querySelector('figcaption').textContent !== name"
+        page.wait_for_function(wait_for, arg=name)
+        assert read_decisions(folder)[len(before) :] == [(name, "", "skip")]
+
+
+@pytest.fixture(scope="module")
+def axe():
+    package = pytest.importorskip("axe_playwright_python", reason="no axe-core on this machine")
+    return (pathlib.Path(package.__file__).parent / "axe.min.js").read_text()
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE, {"width": 640, "height": 400}])
+def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewport):
+    """640 pixels are what 200% zoom leaves of 1280."""
+    session = open_labeled(folder, 24)
+    decide(session, 6, CLASSES[1], "other")
+    session.describe_class("other", CLASSES[0], "has whiskers")
+    session.set_example("other", 0)
+    with serve(session) as port:
+        page = open_page(port, viewport)
+        read_name(page)
+        page.evaluate(axe)
+        for view in VIEWS:
+            show(page, view)
+            page.wait_for_function("() => document.querySelector('#view').childElementCount > 0")
+            page.wait_for_load_state("networkidle")
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+                found = page.evaluate("axe.run()")["violations"]
+                found = [(one["id"], one["nodes"][0]["html"]) for one in found]
+                assert found == [], (view, scheme)
+            assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], view
+
+
+def test_pictures_that_arrive_move_nothing(open_page, folder):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        page.evaluate(
+            """() => {
+              window.moved = [];
+              const note = (list) => list.getEntries().forEach((entry) => {
+                if (!entry.hadRecentInput) window.moved.push(entry.value);
+              });
+              new PerformanceObserver(note).observe({ type: "layout-shift", buffered: false });
+            }"""
+        )
+        press(page, "1")
+        press(page, "2")
+        page.wait_for_timeout(600)
+        assert sum(page.evaluate("window.moved")) < 0.01
+
+
+def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, folder):
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        page.get_by_label("Description of cat").fill("has whiskers")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => !document.querySelector('#undo').disabled")
+        for typed, toast, names in (
+            ("kitten", "cat is now kitten (2 photos)", ["kitten", "dog", "owl"]),
+            ("dog", "cat is now dog (2 photos)", ["dog", "owl"]),
+        ):
+            page.get_by_label("Name of cat").fill(typed)
+            page.keyboard.press("Enter")
+            page.wait_for_selector(f".toast:has-text('{toast}')")
+            assert [row["name"] for row in session.describe()["classes"]] == names
+            page.keyboard.press("Control+z")
+            page.wait_for_selector("input[aria-label='Name of cat']")
+        page.get_by_label("Delete cat").press("Enter")
+        page.wait_for_selector(".toast:has-text('cat deleted. Now unlabeled: 2 photos')")
+        page.keyboard.press("Control+z")
+        page.wait_for_selector("input[aria-label='Name of cat']")
+        page.keyboard.press("Control+z")  # The description.
+        page.wait_for_function(
+            "() => !document.querySelector('input[aria-label=\"Description of cat\"]').value"
+        )
+        page.locator("#strip button[title='IMG_0005.png']").click()
+        page.get_by_role("button", name="Example of owl").click()
+        page.wait_for_selector(".class .name img")
+        assert session.describe()["classes"][2]["example"] == 5
+
+
+def wait_for_phase(page, text):
+    page.wait_for_selector(f".training p:has-text('{text}')")
+
+
+@pytest.mark.slow
+def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch):
+    """Drawings, EfficientNet's own features, and three drawings from elsewhere.
+
+    Small where the size is no property: few drawings, one device, a forward pass of four images,
+    and of EfficientNet only the last stage and the head are trained.
+    """
+    from docs.draw_images import KINDS, draw_picture  # Needs Playwright.
+
+    folder, rng = tmp_path / "photos", np.random.default_rng(3)
+    names = list(KINDS)[:3]
+    folder.mkdir()
+    for i in range(40):
+        draw_picture(names[i % 3], rng).save(folder / f"IMG_{i:04}.jpg")
+    others = [tmp_path / f"{name}.png" for name in names]
+    for path in others:
+        draw_picture(path.stem, rng).save(path)
+    (tmp_path / "notes.txt").write_text("no photograph")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # For the trainings.
+    monkeypatch.setattr(extract, "_BATCH_SIZE", 1)
+    sizes = {"num_steps": 10, "data.image_size": 32, "batch_size": 4, "mu": 1}
+    sizes |= {"data.randaugment_ops": 0, "optimizer.frozen_stages": 6, "data.pipeline": "device"}
+    session = photographs.open_session(folder)
+    session.load(lambda report: photographs.load_all(session.list_paths(), report))
+    training = Training(folder, [f"--config.{key}={value}" for key, value in sizes.items()])
+    with serve(session, training) as port:
+        page = open_page(port)
+        for _ in range(30):
+            label = names[int(read_name(page)[4:8]) % 3]
+            known = page.locator(".class .name").all_inner_texts()
+            press(page, *([str(known.index(label) + 1)] if label in known else [*label, "Enter"]))
+        page.locator("nav button[data-view=result]").press("Enter")
+        page.set_default_timeout(1000 * PATIENCE_S)
+        page.wait_for_selector(".about:has-text('Fitted to 30 labels of 3 classes')")
+        page.locator("#save").press("Enter")
+        wait_for_phase(page, "Finished: runs/photos-instant")
+        saved = cls_jax.load(tmp_path / "runs/photos-instant")
+        assert saved.predict(list(map(str, others))).label.tolist() == names
+
+        page.locator("nav button[data-view=try]").press("Enter")
+        page.set_input_files("#files", [*others, tmp_path / "notes.txt"])
+        page.wait_for_selector(".card:nth-child(4) .wrong")
+        assert page.locator(".verdict").all_inner_texts() == names
+        assert page.locator(".card .nearest .share").all_inner_texts()[:3] == [names[0]] * 3
+        assert "cannot be read" in page.locator(".wrong").inner_text()
+        page.get_by_label("Add boat.png to the folder").press("Enter")
+        page.wait_for_selector(".toast:has-text('1 new photo')")
+        assert session.describe()["counts"]["images"] == 41
+
+        page.locator("nav button[data-view=result]").press("Enter")
+        page.locator("#train").press("Enter")
+        wait_for_phase(page, "of 10")
+        training._process.send_signal(signal.SIGSTOP)  # Not to end first on a fast machine.
+        page.reload()  # The training continues, and is shown again.
+        read_name(page)
+        page.locator("nav button[data-view=result]").press("Enter")
+        page.locator("#stop:visible").press("Enter")  # While hidden, it gets no key.
+        wait_for_phase(page, "then stopping")
+        training._process.send_signal(signal.SIGCONT)
+        wait_for_phase(page, "Stopped: runs/photos-trained")
+        page.locator("nav button[data-view=next]").press("Enter")
+        press(page, "1")  # Is kept for the next training.
+        page.locator("nav button[data-view=result]").press("Enter")
+        page.locator("#resume").press("Enter")
+        wait_for_phase(page, "Finished: runs/photos-trained")
+        result = json.loads((tmp_path / "runs/photos-trained/result.json").read_text())
+        assert (result["step"], result["num_labels"]) == (10, 30)
+        with page.context.expect_page() as opened:
+            page.locator("#report").press("Enter")
+        assert "photos" in opened.value.title()
+        assert opened.value.locator("h1, h2").count() > 1
+
+
+def test_a_kill_in_the_middle_loses_no_answer(open_page, folder):
+    create_photographs(folder, 12)
+    command = [sys.executable, "-c", SERVE, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            ((port, secret),) = re.findall(r":(\d+)/#(\S+)", process.stdout.readline())
+            page = open_page(port, secret=secret)
+            page.wait_for_selector(".frame img")
+            answers = [press(page, "x", "Enter"), press(page, "1"), press(page, "1")]
+        finally:
+            process.kill()
+        process.wait()
+        page.keyboard.press("1")
+        page.wait_for_selector(".toast:has-text('has stopped')")
+        assert "has stopped" in page.evaluate(FOLLOW)
+    assert [row[:2] for row in read_decisions(folder)] == [(name, "x") for name in answers]

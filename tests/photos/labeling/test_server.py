@@ -1,0 +1,412 @@
+"""Only the page gets answers, and nothing from a client is used as a path or markup."""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pathlib
+import re
+import socket
+import stat
+import struct
+import types
+import unittest.mock
+import urllib.request
+import webbrowser
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from cls_jax.errors import UserError
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.images.decode import decode_image
+from cls_jax.photos.labeling import classifier, photographs, server, start
+from tests.photos.labeling.sessions import create_features, create_photographs, open_ready, serve
+
+PORT = 8123
+TOKEN, CODE = "secret", "once"
+HERE = f"http://127.0.0.1:{PORT}"
+
+
+@pytest.fixture
+def app(folder):
+    session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
+    return server.create_app(session, TOKEN, [CODE])
+
+
+@pytest.fixture
+def client(app):
+    """A client that sends what the page sends."""
+    return TestClient(app, base_url=HERE, headers={"Origin": HERE, "X-Token": TOKEN})
+
+
+def decide(client, image=0, label="cat", revision=0, **options):
+    change = {"image": image, "decision": "label", "label": label, "revision": revision}
+    return client.post("/api/decide", json={"changes": [change]}, **options)
+
+
+def test_the_token_never_becomes_a_cookie_and_a_code_is_exchanged_for_it_once(app):
+    """Servers at other ports of this machine get all of its cookies."""
+    client = TestClient(app, base_url=HERE, headers={"Origin": HERE})
+    for given, codes in ((CODE, (200, 403)), (TOKEN, (200, 200)), ("other", (403, 403))):
+        for code in codes:
+            answer = client.post("/api/open", json={}, headers={"X-Token": given})
+            assert answer.status_code == code
+            assert code == 403 or answer.json() == {"token": TOKEN}
+            assert "set-cookie" not in answer.headers
+    assert client.get("/api/state", headers={"X-Token": CODE}).status_code == 403
+    assert client.get("/api/open", headers={"X-Token": TOKEN}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "code"), [("GET", 403), ("HEAD", 403), ("POST", 403), ("PUT", 405), ("OPTIONS", 405)]
+)
+def test_without_the_token_nothing_is_shown_but_the_page(app, method, code):
+    paths = ("/api/state", "/api/open", "/api/proposals.csv", "/photographs/0/large", "/nothing")
+    for headers in (
+        *({}, {"X-Token": ""}, {"X-Token": "Secret"}, {"X-Token": b"\xff"}),
+        {"Cookie": f"X-Token={TOKEN}; token={TOKEN}; cls_jax_label_{PORT}={TOKEN}"},
+    ):
+        client = TestClient(app, base_url=HERE, headers=headers)
+        for path in (*paths, f"/api/state?token={TOKEN}"):
+            answer = client.request(method, path)
+            assert answer.status_code == code, path
+            assert "contains your access token" in answer.text or method != "GET"
+        assert client.get("/").status_code == client.get("/page/main.js").status_code == 200
+    assert "IMG_" not in client.get("/").text
+
+
+def test_every_answer_has_the_security_headers(client):
+    paths = ["/", "/page/main.js", "/photographs/0/small", "/api/state", "/nothing", "/page/x"]
+    answers = [client.get(path) for path in paths]
+    answers += [client.get("/", headers={"Host": "evil.example"}), client.delete("/")]
+    expected = {"referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
+    expected |= {"cache-control": "no-store", "cross-origin-resource-policy": "same-origin"}
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert [part for part in policy.split("; ") if "blob:" in part] == ["img-src 'self' blob:"]
+        assert expected.items() <= dict(answer.headers).items()
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_page_needs_nothing_inline_and_nothing_from_outside(client):
+    page = client.get("/").text
+    assert "style=" not in page
+    assert "<style" not in page
+    assert page.count("<script") == page.count('<script type="module" src="/page/main.js">') == 1
+    for name in ("main.js", "next.js", "chooser.js", "dom.js", "check.js", "style.css"):
+        text = client.get(f"/page/{name}").text
+        assert "innerHTML" not in text
+        assert "://" not in text
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", f"evil.example:{PORT}", f"127.0.0.1:{PORT}.evil.example", ""),
+        *("0.0.0.0", f"127.0.0.1:{PORT}0000", "127.0.0.1:", "localhost.evil.example", "[::1]]:80"),
+    ],
+)
+def test_other_hosts_are_refused(client, host):
+    assert client.get("/api/state", headers={"Host": host}).status_code == 421
+
+
+JSON_VERBS = ("decide", "undo", "classes", "mark", "rename", "describe", "example")
+JSON_VERBS += ("train", "resume", "stop", "scan", "copies")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Host", ["evil.example"]),
+        ("Origin", ["http://evil.example", "null", "", "http://127.0.0.1:9999", f"{HERE}.evil"]),
+        ("Origin", [f"https://127.0.0.1:{PORT}"]),
+        ("Sec-Fetch-Site", ["cross-site", "same-site"]),
+        ("Content-Type", ["text/plain", "application/x-www-form-urlencoded"]),
+        ("X-Token", [TOKEN[:-1], f"{TOKEN} ", CODE, "", "\u00e9".encode()]),
+    ],
+)
+def test_changes_come_only_from_the_page(client, folder, name, values):
+    before = sorted(folder.iterdir())
+    for value in values:
+        assert decide(client, headers={name: value}).status_code in (403, 415, 421)
+        for verb in (*JSON_VERBS, *server.PHOTOGRAPH_VERBS):
+            kind = "octet-stream" if verb in server.PHOTOGRAPH_VERBS else "json"
+            headers = {"Content-Type": f"application/{kind}"} | {name: value}
+            answer = client.post(f"/api/{verb}", content=PHOTO, headers=headers)
+            assert answer.status_code in (403, 415, 421), verb
+    assert sorted(folder.iterdir()) == before
+    if name == "Sec-Fetch-Site":  # Other servers on this machine.
+        headers = {name: "same-site"}
+        assert client.get("/photographs/0/large", headers=headers).status_code == 403
+
+
+def test_photographs_are_encoded_again_without_metadata(client, folder):
+    exif = Image.Exif()
+    exif[0x010E] = "taken at home"
+    exif[0x0112] = 6  # Turned by a quarter.
+    (folder / "IMG_0003.png").unlink()
+    Image.new("RGB", (3000, 1000), "red").save(folder / "IMG_0003.png", "JPEG", exif=exif)
+    answer = client.get("/photographs/3/large")
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert b"taken at home" not in answer.content
+    image = Image.open(io.BytesIO(answer.content))
+    assert (image.format, image.size) == ("JPEG", (427, 1280))
+    assert Image.open(io.BytesIO(client.get("/photographs/3/small").content)).size == (107, 320)
+    (folder / "IMG_0005.png").unlink()  # Missing, not a failure.
+    assert client.get("/photographs/5/large").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/photographs/12/large", "/photographs/-1/large", f"/photographs/{10**20}/large"),
+        *("/photographs/0/huge", "/photographs/0", "/photographs/IMG_0000.png/large"),
+        *("/photographs/..%2f..%2fetc%2fpasswd/large", "/page/..%2f..%2f__init__.py"),
+        *("/page/../session.py", "/page/index", "/labels.csv", "/api/unknown"),
+    ],
+)
+def test_paths_lead_nowhere(client, path):
+    assert client.get(path).status_code in (404, 405)
+
+
+def write_change(**values):
+    change = {"image": 0, "decision": "none", "label": "", "revision": 0} | values
+    return json.dumps({"changes": [change]}).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"[]", b"{", b"\xff", b"[" * 60_000, b'{"changes": []}', b'{"changes": [[]]}'),
+        *(b'{"changes": {"image": 0}}', write_change(image=True), write_change(image=0.5)),
+        *(write_change(image=10**30), write_change(label=None), write_change(revision="0")),
+    ],
+)
+def test_bodies_that_the_page_does_not_send_are_refused(client, folder, body):
+    answer = client.post("/api/decide", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.json()["message"]
+    assert not (folder / LABELS_CSV).exists()
+
+
+def test_a_whole_conversation(client):
+    state = decide(client).json()
+    assert state["counts"]["labeled"] == 1
+    assert client.post("/api/classes", json={"name": "<b>owl"}).json()["label"] == "<b>owl"
+    owl = decide(client, 1, "<b>owl").json()["classes"][2]
+    assert (owl["name"], owl["count"]) == ("<b>owl", 1)
+    stale = decide(client, 1, "dog")
+    assert stale.status_code == 409
+    assert "another window" in stale.json()["message"]
+    assert client.post("/api/undo", json={}).json()["counts"]["labeled"] == 1
+    assert client.post("/api/mark", json={"images": [7]}).json()["next"][0]["image"] == 7
+    assert client.post("/api/mark", json={"images": [True]}).status_code == 400
+    assert client.get("/api/check").json()["rows"]
+    assert client.get("/api/doubtful").json()["images"] == []
+    assert client.get("/api/result").json()["tried"] == 0
+    table = client.get("/api/proposals.csv")
+    assert "attachment" in table.headers["content-disposition"]
+    assert len(table.text.splitlines()) == 13
+
+
+def test_a_refusing_disk_becomes_a_message(client, monkeypatch):
+    refuse = unittest.mock.Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr("os.write", refuse)
+    answer = decide(client)
+    assert answer.status_code == 507
+    assert "No space left" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("folder", [os.fsdecode(b"photos \xff")], indirect=True)
+def test_a_folder_whose_name_is_not_unicode_can_be_labeled(client, folder):
+    assert decide(client).json()["folder"] == "photos ?"
+    (folder / LABELS_CSV).write_text("no table")
+    assert "cannot be read" in client.get("/api/state").json()["message"]
+
+
+def test_only_this_machine_can_connect_and_a_port_in_use_is_a_user_error():
+    with server.open_socket(0) as listener:
+        host, port = listener.getsockname()
+        assert host == "127.0.0.1"
+        listener.listen()
+        for unusable in (port, 123_456):
+            with pytest.raises(UserError, match="--port"):
+                server.open_socket(unusable)
+
+
+def test_idle_connections_without_a_token_neither_stop_the_page_nor_stay(folder, monkeypatch):
+    monkeypatch.setattr(server, "_IDLE_SECONDS", 0.5)
+    session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(serve(session))
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+            for _ in range(220)
+        ]
+        for connection in idle[::2]:
+            with contextlib.suppress(ConnectionError):  # The first of too many are closed at once.
+                connection.sendall(b"POST /api/decide HTTP/1.1\r\nHost: 127.0.0.1")
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/api/state")
+        request.add_header("X-Token", "token")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.load(answer)["phase"] == "ready"
+        for connection in idle:
+            with contextlib.suppress(ConnectionError):
+                assert connection.recv(1) == b""
+
+
+def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
+    """A text browser keeps `webbrowser.open` until the user leaves it."""
+    create_photographs(folder, 6)
+    running, answers, ended = [], [], []
+    create_server = server.create_server
+
+    def create_known_server(app):
+        running.append(create_server(app))
+        return running[0]
+
+    def open_like_a_text_browser(address):
+        try:
+            path = pathlib.Path(address.removeprefix("file://"))
+            (url,) = re.findall(r"url=([^\"]+)", path.read_text())
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            place, code = url.split("#")
+            headers = {"X-Token": code, "Origin": place[:-1], "Content-Type": "application/json"}
+            request = urllib.request.Request(f"{place}api/open", b"{}", headers)
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                answers.append((address, path, code, json.load(answer)["token"]))
+        finally:
+            running[0].should_exit = True
+
+    def compute_for_ever(paths, on_progress):
+        try:
+            while True:
+                on_progress(0, 6)
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(server, "create_server", create_known_server)
+    browser = types.SimpleNamespace(name="browser", open=open_like_a_text_browser)
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    monkeypatch.setattr(photographs, "load_all", compute_for_ever)
+    start.label_folder(str(folder))
+    ((address, path, code, token),) = answers
+    assert not any(secret in address for secret in (code, token))
+    assert f"/#{token}\n" in capsys.readouterr().out
+    assert not path.exists()
+    assert ended  # Otherwise Python would abort while the thread computes.
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("w3m", "w3m cannot show the page, which needs JavaScript"), ("", "This machine has no")],
+)
+def test_without_a_browser_for_the_page_one_sentence_says_so(monkeypatch, capsys, name, reason):
+    def get():
+        if not name:
+            raise webbrowser.Error("could not locate runnable browser")
+        return webbrowser.GenericBrowser(f"/usr/bin/{name}")
+
+    monkeypatch.setattr(webbrowser, "get", get)
+    assert start._find_browser(8000) is None
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(reason)
+    assert "ssh -L 8000:localhost:8000" in line
+
+
+@pytest.mark.parametrize("host", ["localhost:9", "127.0.0.1:65535", "[::1]:9000", "LOCALHOST"])
+def test_the_port_may_be_forwarded(app, host):
+    headers = {"Host": host, "Origin": f"http://{host.lower()}", "X-Token": TOKEN}
+    client = TestClient(app, base_url=HERE, headers=headers)
+    assert decide(client).status_code == 200
+    assert decide(client, headers={"Origin": "http://localhost:9001"}).status_code == 403
+
+
+PHOTO = io.BytesIO()
+Image.new("RGB", (40, 30), "teal").save(PHOTO, "PNG")
+PHOTO = PHOTO.getvalue()
+BOMB = PHOTO[:16] + struct.pack(">II", 60_000, 60_000) + PHOTO[24:]
+BOMB = BOMB[:29] + struct.pack(">I", zlib.crc32(BOMB[12:29])) + BOMB[33:]
+BODIES = [b"", b"GIF89a", b"\xff\xd8\xff" * 50, b"<svg/>", b"PK\3\4", BOMB, PHOTO[:60], PHOTO]
+WRONG_JSON = [b"{}", b"[]", b"null", b'{"name": 1, "text": []}', b'{"image": true}', b"\xff", b""]
+WRONG_JSON += [b'{"name": "fish", "text": "x"}', b'{"image": -1}', b'{"kind": "x", "minutes": 1}']
+WRONG_JSON += [b'{"kind": "trained", "minutes": NaN}', b'{"kind": "trained", "minutes": -1e999}']
+
+
+def recognize(file):
+    """Features without a network."""
+    mean = decode_image(file, (8, 8, 3)).mean(dtype=np.float32)
+    features = create_features([0]) + mean / 1000
+    return FrozenFeatures(features, features, features[:, :0])
+
+
+@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-2], *server.PHOTOGRAPH_VERBS])
+def test_nothing_but_photographs_and_sensible_changes_gets_through(labeled, folder, verb):
+    before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
+    is_photograph = verb in server.PHOTOGRAPH_VERBS
+    headers = {"Content-Type": f"application/{'octet-stream' if is_photograph else 'json'}"}
+    for body in BODIES if is_photograph else WRONG_JSON:
+        answer = labeled.post(f"/api/{verb}", content=body, headers=headers | {"X-Name": "../x"})
+        assert answer.status_code == 200 if body is PHOTO else answer.status_code in (400, 422)
+        assert answer.status_code != 422 or answer.json()["message"].endswith((".", ":"))
+    added = [f"added-{hashlib.sha256(PHOTO).hexdigest()[:16]}.png"] if verb == "add" else []
+    assert sorted(os.listdir(folder)) == sorted([*before[1], *added])
+    assert all((folder / name).read_bytes() == PHOTO for name in added)
+    assert labeled.get("/api/state").json() == before[0]
+
+
+@pytest.fixture
+def labeled(client, monkeypatch):
+    monkeypatch.setattr(classifier, "read_photograph", recognize)
+    for image in range(6):
+        decide(client, image, ["cat", "dog"][image % 3 == 0])
+    return client
+
+
+def test_a_photograph_is_classified_and_a_folder_copied(labeled, folder):
+    headers = {"Content-Type": "application/octet-stream"}
+    before = sorted(os.listdir(folder))
+    answer = labeled.post("/api/try", content=PHOTO, headers=headers).json()
+    assert answer["label"] == "dog"  # Kind 0.
+    assert [near["label"] for near in answer["nearest"]][:2] == ["dog", "dog"]
+    assert sorted(os.listdir(folder)) == before
+    for verb, size, kind in (("try", 2**26, "octet-stream"), ("mark", 2**16, "json")):
+        given = {"Content-Type": f"application/{kind}"}
+        large = labeled.post(f"/api/{verb}", content=b"\0" * (size + 1), headers=given)
+        assert (large.status_code, large.json()["message"][:11]) == (413, "The request")
+    described = labeled.get("/api/classifier").json()
+    assert (described["labels"], described["classes"]) == (6, 2)
+    low, high = described["interval"]
+    assert low < described["accuracy"] / 100 <= high <= 1
+    table = labeled.get("/api/table/0").json()
+    assert table["total"] == len(table["rows"]) == 12
+    assert {row["source"] for row in table["rows"]} == {"label", "proposal"}
+    assert labeled.get("/api/table/11").json()["rows"] == table["rows"][11:]
+    for number in ("", "-2"):  # A second copy never touches the first one.
+        copies = labeled.post("/api/copies", json={}).json()
+        assert (copies["copies"], copies["folder"]) == (12, f"{folder}-classes{number}")
+        target = folder.with_name(f"{folder.name}-classes{number}")
+        copied = {path.name: path.parent.name for path in target.rglob("*.png")}
+        assert copied == {row["file"]: row["label"] for row in table["rows"]}
+    assert len(list(folder.glob("*.png"))) == 12
+
+
+def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert client.post("/api/train", json={"kind": "instant", "minutes": 1}).status_code == 200
+    assert client.post("/api/train", json={"kind": "instant", "minutes": 1}).status_code == 422
+    lines = [line for line in client.get("/api/events").text.split("\n\n") if line]
+    states = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert (states[0]["phase"], states[-1]["phase"]) == ("running", "failed")
+    assert "no labeled image" in states[-1]["message"]
+    assert client.get("/api/state").json()["is_training"] is False
+    assert client.get("/report/x").status_code == 404

@@ -1,0 +1,133 @@
+"""`--minutes`: what is chosen from the time of a step."""
+
+import math
+import re
+
+import pytest
+
+from cls_jax.config import validate_config
+from cls_jax.errors import UserError
+from cls_jax.photos.plan import budget
+from cls_jax.photos.plan.rules import Plan, apply_settings, create_folder_config, fit_to_folder
+from tests.test_config import CPU, PRETRAINED, create_summary
+
+
+def choose(
+    patch, seconds, minutes=None, resources=PRETRAINED, side=500, per_image=0, folder=(), **settings
+):
+    """What is chosen and said where a step at 128 pixels takes these seconds.
+
+    Decoding and features take `per_image` seconds each.
+    """
+
+    def profile_folder(config, summary):
+        size = config.data.image_size
+        per_step = seconds * (size / 128) ** 2
+        return budget.Rehearsal(1.0, per_step, "", size, config.batch_size, per_image, per_image)
+
+    patch.setattr(budget, "profile_folder", profile_folder)
+    config = create_folder_config("photos", settings.pop("method", "cls"))
+    apply_settings(config, settings)
+    summary = create_summary(side, 3_000)._replace(**dict(folder))
+    given = Plan(config, summary, resources, settings)
+    fit_to_folder(given)
+    sentence = budget.fit_to_minutes(given, minutes)
+    validate_config(config)
+    return config, sentence
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes", "image_size", "batch_size"),
+    [
+        *((1.0, None, 224, 8), (0.3, None, 224, 8), (0.1, 2.0, 224, 8), (3.0, 10.0, 160, 8)),
+        *((6.0, 10.0, 128, 8), (20.0, 10.0, 96, 4)),
+    ],
+)
+def test_time_buys_resolution_then_steps(monkeypatch, seconds, minutes, image_size, batch_size):
+    config, sentence = choose(monkeypatch, seconds, minutes, per_image=0.01)
+    assert (config.data.image_size, config.batch_size) == (image_size, batch_size)
+    assert f"at {image_size} pixels with {batch_size} labeled" in sentence
+    found = re.search(r"([\d,]+) steps of about ([\d.]+) s .* ([\d,]+) s for all else", sentence)
+    num_steps, step, rest = (float(text.replace(",", "")) for text in found.groups())
+    assert num_steps == config.num_steps
+    total = 60 * (minutes or 10)
+    # Steps are chosen in twenties, and a step's time is rounded to 0.01 s.
+    assert rest > 25
+    assert total - 20 * step - 5 <= num_steps * step + rest <= total + 5
+    # What depends on the number of steps follows.
+    assert config.eval_every == min(math.ceil(num_steps / 3), 500)
+
+
+def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatch):
+    few, sentence = choose(monkeypatch, 1.0, 10.0, per_image=0.01)
+    assert (few.model.graph_images, "in the graph" in sentence) == (0, False)
+    folder = {"num_unlabeled": 60_000}
+    many, sentence = choose(monkeypatch, 1.0, 10.0, per_image=0.003, folder=folder)
+    assert 0 < many.model.graph_images < 60_000
+    assert f"{many.model.graph_images:,} unlabeled images in the graph" in sentence
+    # Also if their labels are there, but not used.
+    folder = {"class_counts": {"cat": 30_000, "dog": 30_000}, "num_unlabeled": 0}
+    hidden, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.003, folder=folder, num_labels=40)
+    assert hidden.model.graph_images == many.model.graph_images
+    # After the last step, networks see up to 10,000 labeled and 1,000 others for the report.
+    all_labeled = {"class_counts": {"cat": 5_000, "dog": 5_000}, "num_unlabeled": 0}
+    rest = [
+        int(re.search(r"(\d+) s for all else", choose(monkeypatch, 1.0, 20.0, **folder)[1])[1])
+        for folder in (
+            {"folder": {"num_unlabeled": 9_960}, "model.final_head": "graph"},
+            {"folder": all_labeled, "model.final_head": "graph"},
+        )
+    ]
+    assert rest[1] > rest[0] + 10
+    slow, _ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"num_test": 20_000})
+    assert slow.eval_every == slow.num_steps  # An evaluation takes minutes.
+    long, sentence = choose(monkeypatch, 60.0, 3.0)
+    assert (long.num_steps, long.batch_size, "more than requested" in sentence) == (20, 4, True)
+
+
+def test_what_the_user_sets_wins_and_small_photographs_are_enlarged_to_160_pixels(monkeypatch):
+    config, sentence = choose(monkeypatch, 1.0, 10.0, num_steps=17)
+    assert (config.num_steps, config.data.image_size, sentence) == (17, 128, None)
+    config, _ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})
+    assert (config.data.image_size, config.batch_size) == (160, 16)
+    assert choose(monkeypatch, 1e-3, 10.0, side=100)[0].data.image_size == 160
+
+
+def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
+    config, sentence = choose(monkeypatch, 0.5, None, CPU)
+    assert (config.num_steps, sentence) == (3000, None)
+    config, sentence = choose(monkeypatch, 16.0, 10.0, CPU)
+    assert (config.num_steps, config.data.image_size) == (560, 32)
+    assert "560 steps" in sentence
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "num_steps", "rate"), [(10, 40, 3e-6), (18, 40, 3e-6), (200, 200, 1e-4)]
+)
+def test_training_on_few_labels_only_is_short_and_slow(monkeypatch, num_labels, num_steps, rate):
+    known = {"method": "supervised", "num_labels": num_labels}
+    config, sentence = choose(monkeypatch, 0.1, 10.0, **known)
+    assert (config.num_steps, config.optimizer.learning_rate) == (num_steps, rate)
+    assert float(sentence.split()[0]) < 3
+    assert "no more steps for so few labels" in sentence
+    config, sentence = choose(monkeypatch, 0.1, 10.0, **known | {"num_steps": 300})
+    assert (config.num_steps, sentence) == (300, None)
+    # Random weights need all the time there is.
+    config, sentence = choose(monkeypatch, 0.1, 10.0, CPU, **known)
+    assert config.num_steps > 300
+    assert "so few labels" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"optimizer.learning_rate": 0.03}, r"too large for optimizer\.name=adamw"),
+        ({"batch_size": 6, "accumulate_steps": 4}, "choose one of its divisors"),
+    ],
+)
+def test_a_contradiction_is_found_before_a_step_is_measured(monkeypatch, settings, remedy):
+    with pytest.raises(UserError, match=remedy):
+        choose(monkeypatch, float("nan"), 10.0, **settings)
+    # A batch that is halved keeps its parts.
+    config, _ = choose(monkeypatch, 60.0, 10.0, accumulate_steps=3)
+    assert (config.batch_size, config.accumulate_steps) == (6, 3)

@@ -1,0 +1,481 @@
+"""The page of any run: whole, closed, escaped, free of the network, and true to a trained run."""
+
+import dataclasses
+import html.parser
+import pathlib
+import re
+import shlex
+import shutil
+import sys
+import urllib.parse
+
+import jinja2
+import matplotlib
+import numpy as np
+import pytest
+import scipy.special
+from sklearn.metrics import classification_report, confusion_matrix
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.types import Dataset
+from cls_jax.photos.cli import commands
+from cls_jax.photos.inference.calibration import Calibration, apply_calibration
+from cls_jax.photos.inference.classifier import load
+from cls_jax.photos.inference.scores import PER_CLASS, compute_reliability
+from cls_jax.photos.inference.suspects import SUSPECTS, Suspect
+from cls_jax.photos.report import charts
+from cls_jax.photos.report.data import Predictions, RunData, clean_rows
+from cls_jax.photos.report.page import REPORT, render_page, write_report
+from cls_jax.photos.report.sections import color_heat, overlay_heat_map
+from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
+from cls_jax.runs.result import wilson_interval
+from cls_jax.runs.sessions import SESSIONS, read_sessions
+from tests.conftest import BROWSER, create_tiny_config, train_interrupted
+from tests.outcomes import read_table
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(2)'>",
+    "a\nb\x00\x07\x1b[31m",
+    "\udcff half a surrogate",
+    "</title></style><!-- & &amp; &#60;",
+)
+CONSTANT = {"monitors/exchange_ratio": 0.5, "monitors/pseudo_label_accuracy": None}
+CONSTANT |= {"test/accuracy": 50.0, "test/accuracy_network_1": 50.0}
+CONSTANT |= {"test/accuracy_network_2": 55.0, "test/accuracy_ensemble": 60.0}
+NOTHING = dict.fromkeys(("predictions", "dataset", "labeled"))
+ROWS = [{"step": step, "train/loss": 1.0 / (1 + step), **CONSTANT} for step in range(10)]
+VOID = {"br", "img", "meta"}
+
+
+class Page(html.parser.HTMLParser):
+    """Elements as (name, attributes), text, and tables as rows of cells.
+
+    Raises AssertionError where an element is not closed in its turn.
+    """
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.texts, self.tables, self.scripts = [], [], [], []
+        self._open = []
+        self.feed(text)
+        self.close()
+        assert self._open == [], f"never closed: {self._open}"
+        self.text = "".join(self.texts)
+
+    def handle_starttag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"{tag} has an attribute twice: {names}"
+        self.elements.append((tag, dict(attrs)))
+        if tag == "table":
+            self.tables.append((dict(attrs).get("class", ""), []))
+        elif tag == "tr":
+            self.tables[-1][1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][1][-1].append("")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open, f"</{tag}> closes nothing"
+        assert self._open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data):
+        if "script" in self._open:
+            self.scripts.append(data)
+        elif "style" not in self._open:
+            self.texts.append(data)
+        if {"td", "th"} & set(self._open):
+            self.tables[-1][1][-1][-1] += data
+
+    def find(self, name, **attributes):
+        """Attributes of the elements of a name that have all these values."""
+        wanted = {key.rstrip("_"): value for key, value in attributes.items()}
+        return [a for tag, a in self.elements if tag == name and wanted.items() <= a.items()]
+
+    def table(self, class_):
+        """Rows of the one table of a class, its head among them."""
+        (rows,) = [rows for name, rows in self.tables if class_ in name.split()]
+        return rows
+
+
+def create_run(num_classes=3, num_networks=2, num_test=40, rows=(), side=8, **changes) -> RunData:
+    """A run with random images and predictions."""
+    rng = np.random.default_rng(0)
+    method, names = changes.pop("method", "cls"), changes.pop("class_names", None)
+    names = tuple(names or (f"class {k}" for k in range(num_classes)))
+    train_labels = np.tile(np.arange(len(names), dtype=np.int32), 4)
+    test_labels = rng.integers(0, len(names), num_test).astype(np.int32)
+    train_images, test_images = (
+        rng.integers(0, 256, (len(labels), side, side, 3), dtype=np.uint8)
+        for labels in (train_labels, test_labels)
+    )
+    images = train_images, train_labels, test_images, test_labels
+    dataset = Dataset("drawn", names, *images, image_shape=(side, side, 3))
+    labels = test_labels if num_test else np.full(len(train_labels), -1)
+    p_NBK = scipy.special.softmax(3 * rng.normal(size=(num_networks, len(labels), len(names))), -1)
+    contents = {
+        "rows": list(rows),
+        "class_names": names,
+        "dataset": dataset,
+        "labeled": np.arange(2 * len(names), dtype=np.int32),
+        "predictions": Predictions(
+            6, p_NBK.astype(np.float32), labels, np.arange(len(labels)), is_test=num_test > 0
+        ),
+    }
+    config = create_tiny_config(f"20,{method}")
+    return RunData(pathlib.Path("runs/drawn"), config, **contents | changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "present", "absent"),
+    [
+        ({}, {"classes", "calibration", "mistakes", "doubtful", "views"}, set()),
+        ({"num_networks": 1, "method": "fixmatch"}, {"classes", "doubtful"}, set()),
+        ({"num_test": 0}, {"doubtful", "views"}, {"classes", "calibration", "mistakes"}),
+        ({"num_classes": 100, "num_test": 300}, {"classes", "labeled"}, set()),
+        ({"predictions": None}, {"views", "labeled"}, {"classes", "doubtful"}),
+        (NOTHING, {"training", "configuration"}, {"views", "labeled"}),
+        ({"rows": []}, {"classes"}, {"training"}),
+    ],
+)
+def test_page_shows_what_there_is_and_nothing_comes_from_the_network(options, present, absent):
+    text = render_page(create_run(**{"rows": ROWS} | options))
+    page = Page(text)
+    sections = {attributes["id"] for attributes in page.find("section")}
+    assert present | {"configuration", "sessions"} <= sections
+    assert not absent & sections
+    assert {a["href"] for a in page.find("a")} == {f"#{id_}" for id_ in sections}
+    assert all(image["alt"] for image in page.find("img"))
+    assert "nan" not in re.findall(r"[\w.]+", page.text.lower())
+    assert "unfinished: 9 of 6 steps" in page.text or "rows" in options
+    (policy,) = page.find("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert policy["content"].startswith("default-src 'none'; img-src data:;")
+    for name, attributes in page.elements:
+        assert name not in {"link", "iframe", "object", "embed", "base", "form"}
+        for key in ("src", "href", "action", "srcset", "data"):
+            assert attributes.get(key, "#").startswith(("#", "data:image/")), (name, key)
+    # The only address is the name of the SVG namespace, in the script.
+    assert set(re.findall(r"https?://[^\s\"'<]*|url\(|@import", text)) == {
+        "http://www.w3.org/2000/svg"
+    }
+
+
+def test_hostile_names_are_only_text():
+    run = create_run(
+        class_names=HOSTILE,
+        rows=[{"step": i, f"monitors/{HOSTILE[0]}": float(i)} for i in range(3)],
+        result={"step": HOSTILE[0], "test_accuracy": HOSTILE[1], "train_seconds": "<b>"},
+        sessions=[{"command": HOSTILE[0], "versions": {"<i>": HOSTILE[1]}, "hardware": ["<u>"]}],
+        notes=(HOSTILE[4],),
+    )
+    run.config.data.data_dir = HOSTILE[1]
+    text = render_page(dataclasses.replace(run, workdir=run.workdir / HOSTILE[0]))
+    text.encode()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", text)
+    page = Page(text)
+    assert len(page.scripts) == 1
+    assert not page.find("b", src="x")
+    assert {"i", "u"} & {a for tag_, attributes in page.elements for a in attributes} == set()
+    assert not any(name.startswith("on") for _, element in page.elements for name in element)
+    assert page.find("th", title=HOSTILE[0])
+    assert all(page.text.count(name) > 3 for name in HOSTILE[:2])
+    assert HOSTILE[4] in page.text
+
+
+def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_path):
+    run = create_run(num_classes=2, num_test=30)
+    odd = [name.replace("\0", "") for name in HOSTILE]
+    names = [f"test/{odd[i % 5]}/{i} {odd[i % 5]}.png" for i in range(30)]
+    run.dataset = dataclasses.replace(run.dataset, test_files=tuple(names), name="photos")
+    run.config.data.update(name="folder", data_dir=str(tmp_path / "photos"))
+    run.config.num_labels, run.workdir = 0, tmp_path / "runs" / "mine"
+    page = Page(render_page(run))
+    assert "photos with 4 labels" in page.text
+    place = (run.workdir / "report.html").as_uri()
+    shown = page.find("a", class_="file")
+    mistakes, doubtful = run.predictions.mistakes[:24], run.predictions.doubtful[:24]
+    uris = [(tmp_path / "photos" / names[i]).as_uri() for i in (*mistakes, *doubtful)]
+    assert [urllib.parse.urljoin(place, a["href"]) for a in shown] == uris
+    assert f"{100 * run.predictions.confidence[0][mistakes[0]]:.1f}%" in page.text
+    assert len(page.scripts) == 1
+    assert not page.find("img", src="x")
+
+
+@pytest.mark.parametrize("has_images", [True, False])
+def test_a_page_to_be_sent_names_no_folder_outside(tmp_path, monkeypatch, has_images):
+    home = tmp_path / "home" / "anna smith"
+    run = create_run(num_classes=2, num_test=30)
+    names = tuple(f"test/IMG_{i}.png" for i in range(30))
+    run.config.data.update(name="folder", data_dir=str(home / "my photos"))
+    run.config.model.init = f"{home}/runs/first run"
+    command = shlex.join(["python", f"{home}/bin/cls-jax", "train", str(home / "my photos")])
+    run.sessions = [{"command": f"{command} --workdir=/data/secret/mine --config configs/a.py:20"}]
+    run.workdir = home / "runs" / "mine"
+    run.dataset = dataclasses.replace(run.dataset, test_files=names, name="photos")
+    monkeypatch.setenv("HOME", str(home))
+    text = render_page(run, has_images)
+    assert not re.findall(f"anna|secret|{tmp_path}|file:", text)
+    page = Page(text)
+    command = "python 'bin/cls-jax' train 'my photos' --workdir=mine --config configs/a.py:20"
+    assert command in page.text
+    assert ("IMG_" in text) == bool(page.find("img")) == has_images
+    # Two folders that meet only in the root or above the user's home are not linked.
+    other = dataclasses.replace(run, workdir=pathlib.Path("/data/runs/mine"))
+    assert not Page(render_page(other)).find("a", class_="file")
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+@pytest.mark.parametrize(
+    ("width", "options"),
+    [
+        (1200, {"num_classes": 40, "side": 120}),
+        (390, {"class_names": (*HOSTILE[:3], "long " * 40, "w" * 300)}),
+    ],
+)
+def test_it_opens_whole_and_without_an_error_in_a_browser(width, options, tmp_path):
+    path, problems = tmp_path / "report.html", []
+    path.write_text(render_page(create_run(rows=ROWS, **options)))
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 844})
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(path.as_uri())
+        images = page.evaluate("[...document.images].map((image) => image.naturalWidth)")
+        needed = page.evaluate("document.documentElement.scrollWidth")
+        chart = page.locator("svg[data-traces]").first
+        chart.hover(position={"x": chart.bounding_box()["width"] - 1, "y": 5})
+        readout = page.locator(".readout").first.inner_text()
+        browser.close()
+    assert problems == []
+    assert len(images) > 20
+    assert all(images)
+    assert needed <= width
+    assert readout.startswith("step 9: network 1 (EMA) 50.0%")
+
+
+@pytest.mark.parametrize("num_classes", [4, 30])
+def test_figures_of_the_test_images_are_recomputed(num_classes):
+    run = create_run(num_classes=num_classes, num_test=500)
+    page, labels = Page(render_page(run)), run.predictions.labels
+    predicted = run.predictions.probabilities[0].argmax(axis=-1)
+    counts = confusion_matrix(labels, predicted, labels=range(num_classes))
+    if num_classes < 10:
+        head, *rows = page.table("confusion")
+        assert head[1:] == list(run.class_names)
+        assert [row[1:] for row in rows] == [[str(count) for count in row] for row in counts]
+    else:  # A picture and the largest mistakes.
+        np.fill_diagonal(counts, 0)
+        true, guessed, count, _ = page.table("pairs")[1]
+        place = run.class_names.index(true), run.class_names.index(guessed)
+        assert int(count) == counts.max() == counts[place]
+        assert len(page.find("img", class_="heat")) == 1
+    report = classification_report(labels, predicted, output_dict=True)["weighted avg"]
+    row = page.table("per-class")[-1]
+    values = [f"{100 * report[name]:.1f}%" for name in ("precision", "recall", "f1-score")]
+    assert [row[1], row[2], row[4], row[6]] == [*values, f"{report['support']:.0f}"]
+    texts = "\n".join(attributes["alt"] for attributes in page.find("img"))
+    mistakes = re.findall(r"^Test image \d+: class \d+, predicted class", texts, re.MULTILINE)
+    assert len(mistakes) == min(np.sum(predicted != labels), 24)
+
+
+def test_suspects_heat_maps_and_calibration_are_shown():
+    run = create_run(num_classes=3)
+    position = int(run.predictions.mistakes[0])
+    heat_map = np.pad(np.ones((2, 2), np.float32), ((0, 2), (0, 2)))
+    run.suspects = [Suspect(True, 7, 0, 2, 0.1, 0.02, 0.3), Suspect(False, 3, 1, 0, 0.2, 0.1, 0.1)]
+    run.heat_maps = {position: heat_map}
+    run.calibration = Calibration(6, 1.5, 0.1, 150, fitted_on="validation")
+    page = Page(render_page(run))
+    assert page.find("img", alt="Test image 7: labeled class 0, probably class 2")
+    assert page.find("img", alt="Training image 3: labeled class 1, probably class 0")
+    looked = [a for a in page.find("img") if a["alt"].endswith("heat map of network 1")]
+    assert {a["alt"].split(":")[0] for a in looked} == {f"Test image {position}"}
+    painted = overlay_heat_map(np.full((8, 6, 3), 128, np.uint8), heat_map)
+    assert painted[:24, :18].mean() > painted[-24:, -18:].mean() + 50
+    mean = run.predictions.probabilities.mean(axis=0)
+    after = compute_reliability(apply_calibration(mean, 1.5, 0.1), run.predictions.labels)
+    assert f"Expected calibration error {100 * after.error:.1f}%" in page.text
+
+
+def test_heat_has_the_colors_of_matplotlib():
+    heat = np.linspace(0, 1, 256).reshape(16, 16)
+    expected = matplotlib.colormaps["inferno"](heat)[..., :3]
+    np.testing.assert_allclose(color_heat(heat), expected, atol=0.04)  # Between the table's rows.
+
+
+def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
+    values = np.random.default_rng(0).random(5000)
+    rows = [{"step": i, **dict.fromkeys(ROWS[0], v)} | {"step": i} for i, v in enumerate(values)]
+    text = render_page(create_run(num_classes=1000, num_test=3000, side=224, rows=rows))
+    assert len(text.encode()) < 5e6
+
+
+def test_mistakes_and_disagreements_come_most_confident_first():
+    first = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
+    second = np.array([[0.4, 0.6], [0.1, 0.9], [0.8, 0.2], [0.1, 0.9]])
+    both, labels = np.stack([first, second]), np.array([1, -1, 1, 0])
+    predictions = Predictions(6, both, labels, np.arange(4), is_test=True)
+    assert predictions.mistakes.tolist() == [0, 3, 2]
+    assert predictions.doubtful.tolist() == [1, 0]
+
+
+def test_many_points_keep_mean_and_extremes_and_few_stay_as_they_are():
+    few = np.arange(5.0), np.array([1.0, np.nan, 3.0, 4.0, 5.0])
+    np.testing.assert_array_equal(charts.downsample(*few), (few[0], *[few[1]] * 3))
+    steps, values = np.arange(10_000.0), np.random.default_rng(0).normal(size=10_000)
+    values[:150] = np.nan
+    mean_steps, means, low, high = charts.downsample(steps, values, 100)
+    np.testing.assert_allclose(mean_steps, np.arange(49.5, 10_000, 100))
+    assert np.isnan(means[0])
+    assert means[1] == pytest.approx(values[150:200].mean())
+    assert (np.nanmin(low), np.nanmax(high)) == (np.nanmin(values), np.nanmax(values))
+
+
+def draw_names(*names):
+    return charts.create_panels([{"step": i, **dict.fromkeys(names, float(i))} for i in range(3)])
+
+
+def test_everything_measured_has_its_panel_once():
+    names = ["train/loss", "train/loss_co", "monitors/entropy", "test/accuracy", "perf/x", "new"]
+    panels = draw_names(*names)
+    assert sum(len(panel.curves) for panel in panels) == len(names)
+    assert panels[0].title == "Test accuracy"
+    # An accuracy has no second curve under another name.
+    one = ["test/accuracy", "test/accuracy_network_1", "test/accuracy_ensemble"]
+    assert [len(panel.curves) for panel in draw_names(*one)] == [1]
+    assert len(draw_names(*one, "test/accuracy_network_2")[0].curves) == 3
+
+
+def test_values_that_cannot_be_drawn_break_the_line_and_are_never_the_last():
+    rows = clean_rows([{"step": 2, "x": 1.0}, {"step": 1, "x": float("inf"), "y": 10**40}])
+    assert rows == [{"step": 1, "x": None, "y": None}, {"step": 2, "x": 1.0}]
+    assert charts.create_panels(clean_rows([{"step": i, "x": None} for i in range(5)])) == []
+    values = [1.0, 2.0, None, 3.0, 4.0, float("nan")]
+    rows = clean_rows([{"step": i, "x": value} for i, value in enumerate(values)])
+    assert charts.read_series(rows, "x").last == charts.find_last(rows, "x") == 4
+    chart = charts.draw_panel(charts.create_panels(rows)[0])
+    (curve,) = (a for a in Page(chart["svg"]).find("path") if "var(--c1)" in a["style"])
+    assert curve["d"].count("M") == 2
+    points = chart["traces"][0]["points"]  # The pointer reads them.
+    texts = [["step 0", "1"], ["step 1", "2"], ["step 3", "3"], ["step 4", "4"]]
+    assert [point[2:] for point in points] == texts
+    drawn = [list(map(float, pair)) for pair in re.findall(r"([\d.]+) ([\d.]+)", curve["d"])]
+    np.testing.assert_allclose(drawn, [point[:2] for point in points], atol=0.1)
+
+
+LIMITS = [(0, 1), (88.2, 97.3), (0, 307200), (-3e-9, 2e-9)]
+
+
+@pytest.mark.parametrize(("low", "high"), [*LIMITS, *((x, x) for x in (0.0, -3.0, 1e-12, 1e20))])
+def test_curves_and_constants_are_drawn_between_few_even_ticks(low, high):
+    rows = [{"step": step, "x": value} for step, value in enumerate((low, high, low))]
+    chart = charts.draw_panel(charts.create_panels(rows)[0])
+    assert not re.search("nan|inf", chart["svg"])
+    assert len(chart["traces"][0]["points"]) == 3
+    if low < high:
+        ticks = charts.choose_ticks(low, high)
+        assert ticks[0] <= low < high * (1 - 1e-9) <= ticks[-1]
+        assert 3 <= len(ticks) <= 8
+        np.testing.assert_allclose(np.diff(ticks), ticks[1] - ticks[0])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run that was interrupted once, its configuration, and its page at that time."""
+    workdir = tmp_path_factory.mktemp("report") / "run"
+    config = create_tiny_config(eval_every=6)
+    train_interrupted(config, workdir, 5)
+    unfinished = Page(write_report(workdir).read_text())
+    commands.train_config(config, str(workdir))
+    return workdir, config, unfinished
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """The run once more, to be damaged."""
+    return shutil.copytree(run[0], tmp_path / "run")
+
+
+def test_training_writes_it_with_the_figures_of_the_result(run):
+    workdir, config, _ = run
+    page, result = Page((workdir / REPORT).read_text()), read_result(workdir)
+    dataset = load_dataset(config)
+    p_NBK = load(workdir).predict_probabilities(dataset.test_images)
+    predicted, labels = p_NBK.argmax(axis=-1), dataset.test_labels
+    num_right = int(np.sum(predicted[0] == labels))
+    errors = [compute_reliability(p_BK, labels).error for p_BK in (p_NBK[0], p_NBK.mean(axis=0))]
+    for text in (
+        f"{num_right} of 450 test images correctly: {result['test_accuracy']:.1f}%",
+        f"{result['test_accuracy_ensemble']:.1f}%",
+        "{:.1f}–{:.1f}%".format(*(100 * end for end in wilson_interval(num_right, 450))),
+        *(f"Expected calibration error {100 * error:.1f}%" for error in errors),
+        f"differ on {np.sum(predicted[0] != predicted[1])}",
+        "cls · finished",
+        *(row[key] for row in read_sessions(workdir) for key in ("command", "hardware")),
+    ):
+        assert text in page.text
+    assert not page.find("aside")
+    named = [row["class"] for row in read_table(workdir / PER_CLASS)]
+    assert named[:-2] == list(dataset.class_names)
+    assert (workdir / SUSPECTS).exists()
+
+
+def refuse_template(*_):
+    raise jinja2.TemplateNotFound("page.html.j2")
+
+
+def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeypatch):
+    (copy / REPORT).unlink()
+    monkeypatch.setattr("cls_jax.photos.report.page.collect_run", lambda *_: 1 / 0)
+    commands.train_config(run[1], str(copy))
+    output = capsys.readouterr().out
+    assert "The report could not be drawn (division by zero)" in output
+    assert f"Results:        {copy / RESULT}" in output
+    monkeypatch.undo()
+    monkeypatch.setattr("cls_jax.photos.report.page.render_page", refuse_template)
+    commands.train_config(run[1], str(copy))
+    assert "The report could not be drawn (page.html.j2)" in capsys.readouterr().out
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "cls_jax.photos.report.page", None)  # Cannot be imported.
+    commands.train_config(run[1], str(copy))
+    output = capsys.readouterr().out
+    assert "The report could not be drawn (import of cls_jax.photos.report.page" in output
+    assert f"Results:        {copy / RESULT}" in output
+    monkeypatch.undo()
+    commands.train_config(run[1], str(copy))
+    assert str(copy / REPORT) in capsys.readouterr().out
+
+
+def test_an_unfinished_run_shows_its_newest_checkpoint(run):
+    workdir, _, page = run
+    # The checkpoint of step 4 may or may not have become whole before the end.
+    assert re.search(r"unfinished: \d of 6 steps.*checkpoint of step [24]\)", page.text, re.DOTALL)
+    assert "not measured yet" in page.text
+    first, again = (row["first_step"] for row in read_sessions(workdir))
+    assert first == 0
+    assert again in (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "notes", "kept"),
+    [
+        ({"checkpoints": None}, ["No predictions: "], {"training", "views", "labeled"}),
+        ({DATASET: "{}"}, ["The classes are unknown: "], {"training", "configuration"}),
+        (
+            {RESULT: "{", LABELED_INDICES: "[]", SESSIONS: "[]\n{", "metrics.jsonl": "\xff{"},
+            ["The result cannot be read: ", "The labeled images are unknown: "],
+            {"classes", "configuration"},
+        ),
+    ],
+)
+def test_missing_and_damaged_files_are_named_and_the_rest_is_shown(copy, damaged, notes, kept):
+    for name, text in damaged.items():
+        if text is None:
+            shutil.rmtree(copy / name)
+        else:
+            (copy / name).write_text(text, encoding="latin-1")
+    page = Page(write_report(copy).read_text())
+    assert kept <= {attributes["id"] for attributes in page.find("section")}
+    assert all(note in page.text for note in notes)
