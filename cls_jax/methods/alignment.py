@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from cls_jax.batch import DatasetSpec
 from cls_jax.methods.base import Context, Hyperparameter
+from cls_jax.parallel import collectives
 
 # Added to both means of the ratio (ReMixMatch, AdaMatch, USB), which is then always finite.
 EPSILON = 1e-6
@@ -41,7 +42,7 @@ def update_mean(context: Context, mean: jax.Array, values: jax.Array, decay: flo
 
     The values are float32 [N, B] or [N, B, K] for this device's images. All devices' count.
     """
-    batch_mean = context.ensemble.average_over_data(jnp.mean(values, axis=1))
+    batch_mean = collectives.average_over_data(jnp.mean(values, axis=1))
     return decay * mean + (1 - decay) * batch_mean
 
 

@@ -54,7 +54,7 @@ class LossOutput(NamedTuple):
 
     # float32 [N]. The mean over the devices that share the batch must be the loss of the whole
     # batch. This holds for a mean over all of this device's images. For a mean over those that pass
-    # a mask, use `Ensemble.masked_mean`.
+    # a mask, use `collectives.masked_mean`.
     losses: jax.Array
     # float32 scalars or [N]. Means over networks and devices are written.
     monitors: dict[str, jax.Array]

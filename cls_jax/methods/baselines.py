@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from cls_jax.batch import Batch
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
 from cls_jax.methods.losses import make_pseudo_labels, positive_cross_entropy, soft_cross_entropy
+from cls_jax.parallel import collectives
 
 
 def compute_supervised_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
@@ -89,7 +90,7 @@ def compute_uda_loss(logits: list[jax.Array], batch: Batch, context: Context) ->
         num_classes = logits_x.shape[-1]
         threshold = tsa_threshold(hparams["annealing"], context.progress, num_classes)
         is_kept = jax.lax.stop_gradient(jnp.exp(-loss_x)) <= threshold
-        loss_supervised = context.ensemble.masked_mean(loss_x, is_kept)
+        loss_supervised = collectives.masked_mean(loss_x, is_kept)
     loss_consistency = jnp.mean(mask * soft_cross_entropy(logits_strong, target), axis=-1)
     terms = {"consistency": (hparams["lambda_u"], loss_consistency)}
     monitors = {"monitors/mask_ratio": jnp.mean(mask, axis=-1)}

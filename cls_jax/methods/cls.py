@@ -23,6 +23,7 @@ from cls_jax.methods.losses import (
     make_pseudo_labels,
     positive_cross_entropy,
 )
+from cls_jax.parallel import collectives
 
 
 def compute_loss(
@@ -73,7 +74,7 @@ def exchange_labels(
     Returns the other network's labels, their weights (0 where none was sent), and monitors.
     """
     is_sent = labels.weight >= context.hparams["tau"]  # As the authors' code. The paper writes >.
-    peer_labels, peer_weight = context.ensemble.exchange((labels, is_sent * weight))
+    peer_labels, peer_weight = collectives.exchange((labels, is_sent * weight))
     monitors = {
         "monitors/exchange_ratio": jnp.mean(is_sent, axis=-1),
         "monitors/pseudo_label_overlap": jnp.mean(labels.pseudo == peer_labels.pseudo, axis=-1),

@@ -14,6 +14,7 @@ from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, ad
 from cls_jax.methods.cls import EXCHANGE_HYPERPARAMETERS, exchange_labels
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import compute_labeling_loss, make_pseudo_labels, positive_cross_entropy
+from cls_jax.parallel import collectives
 
 
 def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
@@ -28,7 +29,7 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     means["predicted"] = alignment.update_mean(
         context, means["predicted"], p, hparams["statistics_decay"]
     )
-    joint = (means["predicted"] + context.ensemble.exchange(means["predicted"])) / 2
+    joint = (means["predicted"] + collectives.exchange(means["predicted"])) / 2
     labels = make_pseudo_labels(alignment.align(logits_weak, joint, means["target"]))
     peer_labels, peer_weight, monitors = exchange_labels(context, labels, labels.weight)
 

@@ -25,6 +25,7 @@ from cls_jax.methods.base import (
 )
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import NO_LABEL, positive_cross_entropy
+from cls_jax.parallel import collectives
 
 Tree = dict[str, jax.Array]
 # Of N networks: labels int32 [N, U] for U strong views, weights float32 [N, U], 0 for images that
@@ -122,7 +123,7 @@ def flexmatch_targets(
     mask = confidence >= jnp.take_along_axis(thresholds, labels, axis=-1)
     confident = jnp.where(confidence >= hparams["tau"], labels, NO_LABEL)
     # Every device holds the whole table, so each needs the labels of all devices.
-    confident, index = context.ensemble.gather_over_data((confident, batch.u_index))
+    confident, index = collectives.gather_over_data((confident, batch.u_index))
     # A batch that spans the end of an epoch may hold an image twice. The maximum makes the result
     # independent of the order in which XLA writes the rows.
     new = jnp.full_like(table, NO_LABEL).at[:, index].max(confident)
@@ -152,11 +153,11 @@ def adamatch_targets(
     hparams = context.hparams
     means = alignment.update_class_means(context, context.method_state, logits_weak, logits_x)
     # USB: the mean of predictions starts at the first batch's.
-    first = context.ensemble.average_over_data(jnp.mean(jax.nn.softmax(logits_weak), axis=1))
+    first = collectives.average_over_data(jnp.mean(jax.nn.softmax(logits_weak), axis=1))
     means["predicted"] = jnp.where(context.progress == 0, first, means["predicted"])
     p = jax.nn.softmax(alignment.align(logits_weak, means["predicted"], means["target"]))
     labeled_confidence = jnp.mean(jnp.max(jax.nn.softmax(logits_x), axis=-1), axis=-1)
-    threshold = hparams["confidence"] * context.ensemble.average_over_data(labeled_confidence)
+    threshold = hparams["confidence"] * collectives.average_over_data(labeled_confidence)
     weights = (jnp.max(p, axis=-1) >= threshold[:, None]).astype(p.dtype)
     if hparams["ramp"] > 0:
         weights *= 0.5 - 0.5 * jnp.cos(jnp.pi * jnp.minimum(context.progress / hparams["ramp"], 1))
@@ -224,7 +225,7 @@ def add_fairness(
     # Means over all images instead of those that are trained on: the common factor cancels in r,
     # and unlike masked means these may be averaged over devices before the division.
     mean_K, histogram_K = jax.tree.map(
-        lambda value: context.ensemble.average_over_data(jnp.mean(weights * value, axis=1)),
+        lambda value: collectives.average_over_data(jnp.mean(weights * value, axis=1)),
         (p, jax.lax.stop_gradient(top)),
     )
     q_K = _normalize(_divide(state["predicted"], state["histogram"]))
@@ -270,7 +271,7 @@ def softmatch_targets(
         confidence = aligned_confidence
     # Over all devices' images: since the variance is unbiased, the mean of the devices' variances
     # would differ.
-    everywhere = context.ensemble.gather_over_data(confidence)
+    everywhere = collectives.gather_over_data(confidence)
     batch_mean = jnp.mean(everywhere, axis=-1)
     squares = jnp.sum((everywhere - batch_mean[:, None]) ** 2, axis=-1)
     batch_variance = squares / max(everywhere.shape[-1] - 1, 1)

@@ -15,6 +15,7 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.methods import balanced_head
 from cls_jax.methods.base import Context, Hyperparameter, Hyperparameters, LossOutput, Method
 from cls_jax.methods.losses import PseudoLabels, compute_labeling_loss
+from cls_jax.parallel import collectives
 
 STATES = ("shares", "graph")  # Entries of a method's state, added by the options.
 # How a method's target view passes through the networks, see `Method.target_view`.
@@ -65,7 +66,7 @@ def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) ->
             halves = [jnp.split(group, 2, axis=-1) for group in logits]
             balanced, logits = [half[0] for half in halves], [half[1] for half in halves]
             draws = [
-                context.ensemble.draw_uniform(stream_key(context.key, "balanced_head", i), size)
+                collectives.draw_uniform(stream_key(context.key, "balanced_head", i), size)
                 for i, size in enumerate((batch.y.size, batch.u_index.size))
             ]
             groups = balanced[0], get_view(balanced, "weak"), get_view(balanced, "strong")

@@ -14,6 +14,7 @@ from cls_jax.batch import Batch, DatasetSpec
 from cls_jax.methods.alignment import compute_class_balance, init_uniform
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
+from cls_jax.parallel import collectives
 
 
 def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
@@ -34,7 +35,7 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     labels = jnp.broadcast_to(jax.nn.one_hot(batch.y, p.shape[-1]), logits_x.shape)
     counts = {"count_labeled": labels, "count_unlabeled": mask[..., None] * p}
     for name, rows in counts.items():
-        state[name] += context.ensemble.sum_over_data(jnp.sum(rows, axis=1))
+        state[name] += collectives.sum_over_data(jnp.sum(rows, axis=1))
     terms = {"self": (hparams["lambda_u"], loss_self)}
     monitors = {
         "monitors/mask_ratio": jnp.mean(mask, axis=-1),

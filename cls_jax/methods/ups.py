@@ -23,6 +23,7 @@ from cls_jax.methods.base import (
     PyTree,
 )
 from cls_jax.methods.losses import NO_LABEL, log_one_minus_softmax, positive_cross_entropy
+from cls_jax.parallel import collectives
 
 _MIN_PER_CLASS = 25  # Authors: balancing never cuts a class below this many.
 
@@ -45,14 +46,14 @@ def compute_loss(
     is_selected = labels != NO_LABEL
     loss_x = positive_cross_entropy(logits_x, batch.y)
     loss_u = positive_cross_entropy(logits_u, jnp.maximum(labels, 0))
-    num_positive = loss_x.shape[-1] + ensemble.average_over_data(jnp.sum(is_selected, axis=-1))
+    num_positive = loss_x.shape[-1] + collectives.average_over_data(jnp.sum(is_selected, axis=-1))
     sum_positive = jnp.sum(loss_x, axis=-1) + jnp.sum(is_selected * loss_u, axis=-1)
     loss_positive = sum_positive / num_positive
 
     num_negatives = jnp.sum(negatives, axis=-1)
     loss_u = -jnp.sum(negatives * log_one_minus_softmax(logits_u), axis=-1)
     loss_u = loss_u / jnp.maximum(num_negatives, 1)
-    num_images = ensemble.average_over_data(jnp.sum(num_negatives > 0, axis=-1))
+    num_images = collectives.average_over_data(jnp.sum(num_negatives > 0, axis=-1))
     loss_negative = jnp.sum(loss_u, axis=-1) / jnp.maximum(num_images, 1e-6)
     monitors = {
         "train/loss_supervised": jnp.mean(loss_x, axis=-1),

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from cls_jax.models.layers import Architecture
-from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS
 
 PyTree = Any
 
@@ -32,7 +31,6 @@ class Ensemble:
     # "unrolled" loops over the networks, "vmap" batches them. A convolution vmapped over its kernel
     # is a grouped one: on a CPU 13 times slower than the loop.
     lowering: str = "unrolled"
-    network_shards: int = 1  # Size of the mesh axis "network".
     # Of float32 convolutions and products, see `jax.default_matmul_precision`.
     matmul_precision: str = "default"
     # Modules with the same parameters and statistics in all networks. Networks see the same images,
@@ -131,60 +129,6 @@ class Ensemble:
         # In this form, frozen statistics keep their bits.
         batch_stats = jax.tree.map(lambda old, new: old + share * (new - old), batch_stats, moments)
         return logits, logits_beside, batch_stats
-
-    def average_over_data(self, value: jax.Array) -> jax.Array:
-        """The mean of a batch mean over the devices that share the batch."""
-        return jax.lax.pmean(value, DATA_AXIS)
-
-    def sum_over_data(self, value: jax.Array) -> jax.Array:
-        """The sum of a batch's sums over the devices that share the batch."""
-        return jax.lax.psum(value, DATA_AXIS)
-
-    def draw_uniform(self, key: jax.Array, num_images: int) -> jax.Array:
-        """A number from [0, 1) for each of this device's images, float32 [num_images].
-
-        All networks draw alike, and so does any number of devices that share the batch.
-        """
-        num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
-        return jax.random.uniform(key, (num_parts, num_images), jnp.float32)[part]
-
-    def masked_mean(self, values: jax.Array, mask: jax.Array) -> jax.Array:
-        """Shares of a mean over the images of all devices that pass a mask, or 0 if none does.
-
-        The mean of the shares over devices, which the step takes of every loss, is the mean over
-        all images that pass. Values are float32 and the mask bool [N, B], the result float32 [N].
-        """
-        num_images = self.average_over_data(jnp.sum(mask, axis=-1))
-        return jnp.sum(mask * values, axis=-1) / jnp.maximum(num_images, 1e-6)
-
-    def gather_over_data(self, tree: PyTree) -> PyTree:
-        """The parts of all devices that share the batch, in its order, along each last axis.
-
-        A psum of parts padded with zeros instead of an all-gather: `shard_map` tracks in the types
-        which values vary over an axis. The result of a psum does not, an all-gather's does, and a
-        value that varies over "data" cannot become part of the state.
-        """
-        num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
-
-        def gather(leaf: jax.Array) -> jax.Array:
-            is_own = (jnp.arange(num_parts) == part).astype(leaf.dtype)
-            padded = is_own[:, None] * leaf[..., None, :]
-            return jax.lax.psum(padded.reshape(*leaf.shape[:-1], -1), DATA_AXIS)
-
-        return jax.tree.map(gather, tree)
-
-    def exchange(self, tree: PyTree) -> PyTree:
-        """Gives each network the leaves [N, ...] of the one before it. With two, of the other."""
-        if self.network_shards == 1:
-            return jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), tree)
-        # Only the last network of a device has its successor on another device.
-        pairs = [(i, (i + 1) % self.network_shards) for i in range(self.network_shards)]
-
-        def receive(leaf: jax.Array) -> jax.Array:
-            from_previous_device = jax.lax.ppermute(leaf[-1:], NETWORK_AXIS, pairs)
-            return jnp.concatenate([from_previous_device, leaf[:-1]])
-
-        return jax.tree.map(receive, tree)
 
 
 def init_networks(

@@ -221,7 +221,6 @@ def create_train_setup(
     is_pretrained = bool(config.model.init and read_weights)
     ensemble = Ensemble(
         model,
-        network_shards=mesh.shape[NETWORK_AXIS],
         matmul_precision=config.model.matmul_precision,
         shared=frozenset(frozen if is_pretrained else ()),
     )

@@ -15,6 +15,7 @@ from cls_jax.methods.losses import PseudoLabels
 from cls_jax.methods.options import apply_options
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS
+from cls_jax.parallel import collectives
 from tests.core.methods import oracles, oracles_fixmatch
 from tests.core.methods.oracles import PIXELS, SIZE, Expected, Inputs, K
 
@@ -110,11 +111,6 @@ class CenteringEnsemble(Ensemble):
         centered = jnp.broadcast_to(centered, (len(batch_stats), *pixels.shape))
         kernel = jnp.concatenate([*params.values()], -1) if head == ALL_HEADS else params[head]
         return jnp.einsum("nbp,npk->nbk", centered, kernel), batch_stats
-
-    def average_over_data(self, value):
-        return value
-
-    sum_over_data = gather_over_data = average_over_data
 
 
 def create_state(name, kind, rng, num_networks):
@@ -231,7 +227,11 @@ def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: In
         draw = oracles.draw_lambda
         patch.setattr(jax.random, "beta", lambda key, a, b, shape: draw(inputs.draws, a, b))
         patch.setattr(jax.random, "permutation", lambda key, n: inputs.order)
-        patch.setattr(CenteringEnsemble, "draw_uniform", lambda self, key, n: inputs.draws[:n])
+        for name_ in ("average_over_data", "sum_over_data", "gather_over_data"):
+            patch.setattr(collectives, name_, lambda value: value)
+        patch.setattr(collectives, "draw_uniform", lambda key, n: inputs.draws[:n])
+        swap = functools.partial(jnp.roll, shift=1, axis=0)
+        patch.setattr(collectives, "exchange", functools.partial(jax.tree.map, swap))
         patch.setattr(cutmix, "sample_boxes", lambda *_: boxes)
         output, stats = apply_options(METHODS[name], hparams, K).forward_and_loss(
             params, inputs.stats, batch, context

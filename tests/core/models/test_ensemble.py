@@ -14,6 +14,7 @@ from cls_jax.methods import get_method
 from cls_jax.models import MODELS, Entry, VisionTransformer, WideResNet
 from cls_jax.models.ensemble import Ensemble, init_networks, take_network
 from cls_jax.models.weights.layout import VIT
+from cls_jax.parallel import collectives
 from cls_jax.parallel.mesh import NETWORK_AXIS, create_mesh
 from cls_jax.training.loop import run_training
 from cls_jax.training.prepare import restore_run
@@ -39,7 +40,7 @@ def test_all_lowerings_agree(stacked):
     images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
     mesh = create_mesh(2, [6], network=2, data=1)
     spread = jax.shard_map(
-        lambda p, s, x: Ensemble(MODEL, network_shards=2).forward(p, s, x, train=True),
+        lambda p, s, x: Ensemble(MODEL).forward(p, s, x, train=True),
         mesh=mesh,
         in_specs=(P(NETWORK_AXIS), P(NETWORK_AXIS), P()),
         out_specs=P(NETWORK_AXIS),
@@ -70,7 +71,7 @@ def test_all_lowerings_agree(stacked):
 def test_exchange_hands_each_network_its_predecessors_labels(num_networks, shards):
     values = jnp.arange(num_networks * 5.0).reshape(num_networks, 5)
     spread = jax.shard_map(
-        Ensemble(MODEL, network_shards=shards).exchange,
+        collectives.exchange,
         mesh=create_mesh(num_networks, [1], network=shards, data=1),
         in_specs=P(NETWORK_AXIS),
         out_specs=P(NETWORK_AXIS),
