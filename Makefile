@@ -64,6 +64,7 @@ trust: $(VENV)/installed
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/python -m tests.lint
 	$(VENV)/bin/mdformat --check *.md docs experiments
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/mypy

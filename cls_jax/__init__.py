@@ -8,9 +8,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cls_jax.data.resize import ImageError
     from cls_jax.errors import UserError
     from cls_jax.photos.api import train
-    from cls_jax.photos.images.decode import ImageError
     from cls_jax.photos.inference.classifier import Classifier, load
     from cls_jax.photos.inference.prediction import Prediction
     from cls_jax.photos.inference.run import Run
@@ -20,7 +20,7 @@ __all__ = ["Classifier", "ImageError", "Prediction", "Run", "UserError", "load",
 
 _MODULES = {
     "Classifier": "cls_jax.photos.inference.classifier",
-    "ImageError": "cls_jax.photos.images.decode",
+    "ImageError": "cls_jax.data.resize",
     "Prediction": "cls_jax.photos.inference.prediction",
     "Run": "cls_jax.photos.inference.run",
     "UserError": "cls_jax.errors",

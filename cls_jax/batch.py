@@ -13,6 +13,7 @@ import numpy as np
 # A NumPy or JAX array, or its counterpart in a tree of the same structure: a shape or a partition
 # spec.
 Leaf = Any
+PyTree = Any  # Leaves in nested containers.
 
 
 class DatasetSpec(NamedTuple):
@@ -48,7 +49,7 @@ class Batch(NamedTuple):
     y: jax.Array  # int32 [B].
     u: jax.Array  # float32 [V, U, H, W, C], normalized.
     u_index: jax.Array  # int32 [U], which training images they are.
-    mix: Any = None  # A `cls_jax.methods.cutmix.Mix` of the first view, for methods that want one.
+    mix: PyTree = None  # A `methods.cutmix.Mix` of the first view, for methods that want one.
 
 
 def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:
@@ -56,5 +57,6 @@ def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) ->
 
     Mean and standard deviation are C numbers, or one for all channels, on the scale from 0 to 1.
     """
-    center, scale = jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32)
+    center = jnp.asarray(mean, jnp.float32)
+    scale = jnp.asarray(std, jnp.float32)
     return (images.astype(jnp.float32) / 255.0 - center) / scale

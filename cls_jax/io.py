@@ -18,7 +18,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, TypeGuard
 
 # Everything that a damaged file raises in our parsers, the standard library's, and NumPy's, whose
 # headers are Python literals.
@@ -36,7 +36,7 @@ _LONGEST_REASON = 200
 _DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-def open_regular(path: str | os.PathLike) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Opens a file for reading bytes. Refuses a pipe or a device, which might never end.
 
     Raises an OSError if the system refuses or it is not a regular file.
@@ -52,7 +52,7 @@ def open_regular(path: str | os.PathLike) -> BinaryIO:
     return file
 
 
-def read_bytes(path: str | os.PathLike, max_bytes: int) -> bytes:
+def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Reads a whole file.
 
     Raises:
@@ -66,7 +66,7 @@ def read_bytes(path: str | os.PathLike, max_bytes: int) -> bytes:
     return content
 
 
-def read_json(path: str | os.PathLike) -> Any:
+def read_json(path: str | os.PathLike[str]) -> Any:
     """Reads a JSON file. Raises the same as `read_bytes` and `parse_json`."""
     return parse_json(read_bytes(path, MAX_JSON_BYTES).decode("utf-8"))
 
@@ -79,10 +79,11 @@ def parse_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether a value from JSON is a finite number that fits a float."""
-    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_plain and abs(value) < 1e300  # Not infinite, not NaN, not an integer of 400 digits.
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) < 1e300  # Not infinite, not NaN, not an integer of 400 digits.
 
 
 def describe_error(error: Exception) -> str:
@@ -106,7 +107,7 @@ def _escape(character: str) -> str:
     return character
 
 
-def write_rows(file: TextIO, rows: Iterable[Sequence[Any]], delimiter: str = ",") -> None:
+def write_rows(file: TextIO, rows: Iterable[Sequence[object]], delimiter: str = ",") -> None:
     """Appends rows, quoting cells that need it. Every cell reads back unchanged.
 
     A cell that starts with =, +, - or @ is written as it is, although a spreadsheet may take it for
@@ -125,7 +126,7 @@ def write_rows(file: TextIO, rows: Iterable[Sequence[Any]], delimiter: str = ","
         (quoted if is_odd else plain).writerow(row)
 
 
-def to_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
+def to_csv(rows: Iterable[Sequence[object]], delimiter: str = ",") -> str:
     """Rows as `write_rows` writes them."""
     text = io.StringIO()
     write_rows(text, rows, delimiter)

@@ -9,7 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from absl import flags, logging
 
@@ -69,7 +69,7 @@ def prepare_process() -> None:
     enable_compilation_cache()
 
 
-def _ignore_closed_loops(unraisable: Any) -> None:
+def _ignore_closed_loops(unraisable: "sys.UnraisableHookArgs") -> None:
     """Hides the follow-up errors of Orbax's pending reads and writes after one of them failed."""
     if "Event loop is closed" not in str(unraisable.exc_value):
         sys.__unraisablehook__(unraisable)

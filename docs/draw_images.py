@@ -20,12 +20,12 @@ from playwright import sync_api
 
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.labeling import server
-from cls_jax.photos.labeling.photographs import open_session
+from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, Features, Session
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 SCHEMES = ("light", "dark")
-VIEWS = ("next", "check", "doubtful", "classes", "result", "try")
+VIEWS = ("next", "check", "suspects", "classes", "result", "try")
 NUM_PICTURES, NUM_ANSWERS = 240, 45
 WRONG = (1, 6, 12)  # Answers that are wrong on purpose.
 _SIZE, _SCALE = (480, 360), 2  # Drawn larger, so that edges come out smooth.

@@ -39,7 +39,6 @@ import pytest
 
 from cls_jax.batch import DatasetSpec, RawBatch
 from cls_jax.models import wide_resnet
-from cls_jax.photos.images.decode import decode_image, open_file
 
 # Of what `create_tiny_config` asks for.
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
@@ -64,12 +63,6 @@ def load_config(name: str, argument: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.get_config(argument)
-
-
-def read_image(path, *shape_and_options):
-    """Decodes a file."""
-    with open_file(path) as file:
-        return decode_image(file, *shape_and_options)
 
 
 def create_tiny_config(argument: str = "20", **changes):
@@ -106,13 +99,17 @@ def _die() -> None:
     raise KeyboardInterrupt
 
 
-def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _die) -> None:
+def train_interrupted(
+    config, workdir, num_batches: int, interrupt: Callable = _die, train: Callable | None = None
+) -> None:
     """Trains until the input stream has given `num_batches`, then interrupts the run.
 
-    By default as if the process had died; where `interrupt` returns, the stream continues.
+    By default as if the process had died; where `interrupt` returns, the stream continues. `train`
+    is `run_training` unless it is given.
     """
     from cls_jax.training import loop
 
+    train = train or loop.run_training
     create_pipeline = loop.create_pipeline
 
     def create_broken_pipeline(*args):
@@ -128,10 +125,10 @@ def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "create_pipeline", create_broken_pipeline)
         if interrupt is not _die:
-            loop.run_training(config, workdir)
+            train(config, workdir)
             return
         with pytest.raises(KeyboardInterrupt):
-            loop.run_training(config, workdir)
+            train(config, workdir)
 
 
 @contextlib.contextmanager

@@ -6,13 +6,36 @@ table.
 """
 
 from cls_jax.config.build import (
+    check_values,
     create_config,
     create_defaults,
     describe_differences,
     flatten,
     read_config,
+    read_values,
+    restore_values,
     show_value,
     to_json,
     validate_config,
+    with_values,
 )
-from cls_jax.config.keys import OPTIONS, get_options, parse_step_range
+from cls_jax.config.keys import OPTIONS, Option, get_options, parse_step_range
+
+__all__ = [
+    "OPTIONS",
+    "Option",
+    "check_values",
+    "create_config",
+    "create_defaults",
+    "describe_differences",
+    "flatten",
+    "get_options",
+    "parse_step_range",
+    "read_config",
+    "read_values",
+    "restore_values",
+    "show_value",
+    "to_json",
+    "validate_config",
+    "with_values",
+]

@@ -15,16 +15,20 @@ from cls_jax.methods import get_round_length
 
 # AdamW moves every parameter by about the learning rate per step, whatever its gradient.
 _MAX_ADAMW_RATE = 0.01
-# Keys of stored runs that no longer exist, with the value that is now always used.
-_RETIRED = {
-    **{"model.lowering": "unrolled", "model.leaky_slope": 0.1, "model.bn_epsilon": 1e-5},
-    **{"model.bn_statistics": "batch", "optimizer.beta1": 0.9, "optimizer.beta2": 0.999},
-    **{"optimizer.epsilon": 1e-8, "optimizer.clip_norm": 0.0},
+# Names in stored configurations, and today's: "graph" once named the labels that graphs and linear
+# probes infer together.
+_RENAMED_KEYS = {
+    "method.graph": "method.inferred",
+    "model.graph_images": "model.inferred_images",
+}
+_RENAMED_VALUES = {
+    "model.init_head": {"graph": "inferred"},
+    "model.final_head": {"graph": "inferred"},
 }
 
 
 def create_config(
-    argument: str, method_settings: Mapping[str, Mapping[str, Any]] | None = None
+    argument: str, method_settings: Mapping[str, Mapping[str, object]] | None = None
 ) -> ConfigDict:
     """Builds the defaults for an argument such as "250" (of CLS) or "250,fixmatch".
 
@@ -42,7 +46,7 @@ def create_config(
 def create_defaults(
     num_labels: int,
     method_name: str,
-    method_settings: Mapping[str, Mapping[str, Any]] | None = None,
+    method_settings: Mapping[str, Mapping[str, object]] | None = None,
 ) -> ConfigDict:
     """Builds the defaults for a label budget (0: all labels) and a method. No key can be added.
 
@@ -56,12 +60,20 @@ def create_defaults(
     return ConfigDict(unflatten_dict(values, sep=".")).lock()
 
 
+def with_values(config: ConfigDict, values: Mapping[str, object]) -> ConfigDict:
+    """A locked copy of a configuration with other values, by dotted key."""
+    copy = ConfigDict(config.to_dict())
+    copy.update_from_flattened_dict(dict(values))
+    return copy.lock()
+
+
 def flatten(tree: dict[str, Any]) -> dict[str, Any]:
     """Nested dicts → values by dotted key. An empty dict leaves no trace."""
-    return flatten_dict(tree, sep=".")
+    flat: dict[str, Any] = flatten_dict(tree, sep=".")
+    return flat
 
 
-def show_value(value: Any) -> str:
+def show_value(value: object) -> str:
     """A value as written on the command line."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
@@ -74,16 +86,21 @@ def validate_config(config: ConfigDict, is_whole: bool = True) -> None:
     values = flatten(config.to_dict())
     keys = get_options(values.get("method.name", "cls"))
     _check_names(values, keys)
+    check_values(values, keys)
+    if is_whole:
+        _check_combinations(values, get_round_length(config))
+
+
+def check_values(values: Mapping[str, object], keys: Mapping[str, Option]) -> None:
+    """Raises a UserError unless the value of each key is valid by itself."""
     for key, row in keys.items():
         if not _is_valid(values[key], row):
             text = show_value(values[key])
             shown = text if len(text) <= 100 else text[:100] + "…"
             raise UserError(f"{key}={shown} is invalid: choose {row.rule.text}.")
-    if is_whole:
-        _check_combinations(values, get_round_length(config))
 
 
-def _check_names(values: Mapping[str, Any], keys: Mapping[str, Option]) -> None:
+def _check_names(values: Mapping[str, object], keys: Mapping[str, Option]) -> None:
     """Raises a UserError unless a configuration has exactly the keys of its method."""
     wrong = sorted(set(values) ^ set(keys))
     if not wrong:
@@ -99,7 +116,7 @@ def _check_names(values: Mapping[str, Any], keys: Mapping[str, Option]) -> None:
     raise UserError(f"{wrong[0]:.100} is not a key of the configuration: remove it.")
 
 
-def _is_valid(value: Any, row: Option) -> bool:
+def _is_valid(value: object, row: Option) -> bool:
     try:
         # A ConfigDict accepts None for any key.
         return isinstance(value, type(row.default)) and row.rule.accepts(value)
@@ -129,11 +146,6 @@ def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
             f"model.init_head={init_head} needs the features of a pretrained network: set "
             "model.init, or model.init_head=random."
         )
-    if values["num_steps"] == 0 and init_head == "random":
-        raise UserError(
-            "num_steps=0 would leave the last layers random: set model.init_head=graph, or more "
-            "steps."
-        )
     if values["data.shift"] >= values["data.image_size"]:
         raise UserError(
             f"data.shift={values['data.shift']} needs images of more than that many pixels, not "
@@ -161,12 +173,11 @@ def to_json(config: ConfigDict) -> str:
 def read_config(path: pathlib.Path) -> ConfigDict:
     """Reads and validates the `config.json` of a run's folder.
 
-    A run older than a key gets its default, which changes nothing. Keys that
-    no longer exist are dropped if they had the value that is now always used. Raises a UserError if
-    the file is missing or damaged, or this version does not know a key or value.
+    A run older than a key gets its default, which changes nothing. Raises a UserError if the file
+    is missing or damaged, or this version does not know a key or value.
     """
     try:
-        return _from_stored(read_json(path))
+        return _from_stored(read_values(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
             f"{path.parent} is not the folder of a run (it has no {path.name}): pass the folder "
@@ -179,25 +190,42 @@ def read_config(path: pathlib.Path) -> ConfigDict:
         ) from error
 
 
-def _from_stored(stored: Any) -> ConfigDict:
-    """The configuration that `to_json` wrote, validated."""
+def read_values(path: pathlib.Path) -> dict[str, Any]:
+    """The values of a stored configuration by today's dotted keys, not validated.
+
+    Raises the same as `read_json`.
+    """
+    stored = read_json(path)
     values = flatten(stored) if isinstance(stored, dict) else {}
+    values = {_RENAMED_KEYS.get(key, key): value for key, value in values.items()}
+    for key, renamed in _RENAMED_VALUES.items():
+        if isinstance(value := values.get(key), str):
+            values[key] = renamed.get(value, value)
+    return values
+
+
+def _from_stored(values: Mapping[str, Any]) -> ConfigDict:
+    """The configuration that `to_json` wrote, validated."""
     if "method.name" not in values:
         raise ValueError("it has no method.name")
     keys = get_options(values["method.name"])
-    values = {key: value for key, value in values.items() if _RETIRED.get(key, ...) != value}
     if unknown := sorted(set(values) - set(keys)):
         raise ValueError(f"{unknown[0]:.100} is not a key")
-    restored = {
-        key: _restore_type(values[key], row.default) if key in values else row.default
-        for key, row in keys.items()
-    }
-    config = ConfigDict(unflatten_dict(restored, sep=".")).lock()
+    config = restore_values(values, keys)
     validate_config(config)
     return config
 
 
-def _restore_type(value: Any, default: Any) -> Any:
+def restore_values(values: Mapping[str, object], keys: Mapping[str, Option]) -> ConfigDict:
+    """A locked configuration of these keys from stored values, with the defaults of all others."""
+    restored = {
+        key: _restore_type(values[key], row.default) if key in values else row.default
+        for key, row in keys.items()
+    }
+    return ConfigDict(unflatten_dict(restored, sep=".")).lock()
+
+
+def _restore_type(value: object, default: object) -> object:
     """Restores tuples, which JSON stores as lists, and floats written as integers."""
     if isinstance(value, list):
         return tuple(value)
@@ -206,7 +234,8 @@ def _restore_type(value: Any, default: Any) -> Any:
 
 def describe_differences(config: ConfigDict, other: ConfigDict) -> list[str]:
     """Differences, but for those of runtime keys, as "key: other's value → value"."""
-    ours, theirs = flatten(config.to_dict()), flatten(other.to_dict())
+    ours = flatten(config.to_dict())
+    theirs = flatten(other.to_dict())
     return [
         f"{key}: {show_value(theirs.get(key))} → {show_value(ours.get(key))}"
         for key in sorted(ours | theirs)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
+from cls_jax.data.resize import RESIZE_MODES
 from cls_jax.io import is_number
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS, STEMS
-from cls_jax.photos.images.decode import RESIZE_MODES
 
 
 class Rule(NamedTuple):
@@ -28,7 +28,7 @@ def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
     `excludes` names the end that is itself invalid, "low" or "high".
     """
 
-    def accepts(value: Any) -> bool:
+    def accepts(value: object) -> bool:
         if not is_number(value) or (value == low and excludes == "low"):
             return False
         return low <= value < high if excludes == "high" else low <= value <= high
@@ -102,8 +102,7 @@ OPTIONS: dict[str, Option] = {
     "num_labels": Option(0, COUNT,
         "Labeled training images, the number after the colon of `--config`. 0, for "
         "`configs/folder.py` only, uses all that have a label."),
-    "num_steps": Option(307_200, COUNT,
-        "Training steps. 0 ends with the heads of `model.init_head`.",
+    "num_steps": Option(307_200, AT_LEAST_1, "Training steps.",
         "paper: 300 epochs of 1,024 steps"),
     "batch_size": Option(64, between(1, 2**20), "Labeled images per step.", "paper"),
     "mu": Option(7, between(1, 2**20),
@@ -183,15 +182,15 @@ OPTIONS: dict[str, Option] = {
         "Pretrained weights that the networks start from, except for their last layer: "
         "`builtin:efficientnet_lite0`, a `.safetensors` file, the folder of a run or an export, or "
         "`hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights."),
-    "model.init_head": Option("random", one_of("random", "probe", "graph"),
+    "model.init_head": Option("random", one_of("random", "probe", "inferred"),
         "Last layer of pretrained networks: random weights, or logistic regression on features of "
         "the labeled images (probe), or of all images with labels inferred from frozen features by "
-        "graphs and linear probes (graph)."),
-    "model.final_head": Option("trained", one_of("trained", "graph"),
+        "graphs and linear probes (inferred)."),
+    "model.final_head": Option("trained", one_of("trained", "inferred"),
         "Last layer of the averaged networks after the last step: as trained, or fitted to labels "
         "inferred from frozen features, from the networks and from graphs of their features "
-        "(graph)."),
-    "model.graph_images": Option(0, between(0),
+        "(inferred)."),
+    "model.inferred_images": Option(0, between(0),
         "Unlabeled images whose labels are inferred from frozen features, evenly spaced among all. "
         "0 for all of them."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),

@@ -1,6 +1,7 @@
 """The registry of datasets."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -8,17 +9,15 @@ from ml_collections import ConfigDict
 from cls_jax.data.label_split import choose_validation_indices
 from cls_jax.data.sources.benchmarks import load_cifar, load_digits
 from cls_jax.data.sources.records import load_records
-from cls_jax.data.types import Dataset, ImageSource, Selection
+from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.dataset import load_folder
-from cls_jax.photos.folder.layout import Layout
 
-# Name → loader of `config.data` into a Dataset.
-LOADERS = {
+Loader = Callable[[ConfigDict], Dataset]  # Of `config.data`.
+# By name.
+LOADERS: Mapping[str, Loader] = {
     "cifar10": load_cifar,
     "cifar100": load_cifar,
     "digits": load_digits,
-    "folder": load_folder,
     "imagenet2012": load_records,
 }
 
@@ -26,15 +25,15 @@ LOADERS = {
 _NUM_SAMPLED = 5000
 
 
-def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
-    """Loads the dataset that `config.data` names, from a folder's `layout` if that is known.
+def load_dataset(config: ConfigDict, loaders: Mapping[str, Loader] = LOADERS) -> Dataset:
+    """Loads the dataset that `config.data` names, by one of the loaders.
 
     Raises a UserError if it is unknown or cannot be loaded, or too few images are left to hold out.
     """
     name = config.data.name
-    if name not in LOADERS:
-        raise UserError(f"Unknown dataset {name!r:.100}: choose one of {', '.join(LOADERS)}.")
-    dataset = load_folder(config.data, layout) if layout else LOADERS[name](config.data)
+    if name not in loaders:
+        raise UserError(f"Unknown dataset {name!r:.100}: choose one of {', '.join(loaders)}.")
+    dataset = loaders[name](config.data)
     if config.data.validation:
         dataset = hold_out_validation(dataset, config.data.validation, config.seed)
     return add_mean_and_std(config, dataset)
@@ -44,7 +43,7 @@ def add_mean_and_std(config: ConfigDict, dataset: Dataset) -> Dataset:
     """The dataset with the mean and deviation of the configuration, or of its training images."""
     mean, std = tuple(config.data.mean), tuple(config.data.std)
     if not mean and not config.model.init:  # Pretrained weights have their own.
-        mean, std = compute_mean_and_std(dataset.train_images)
+        mean, std = compute_mean_and_std(dataset.train.images)
     return dataclasses.replace(dataset, mean=mean, std=std)
 
 
@@ -54,22 +53,15 @@ def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     The fingerprint still covers all training images, so it can be computed without decoding.
     Raises a UserError if there are validation images already, or too few images to hold any out.
     """
-    if len(dataset.validation_labels):
+    if len(dataset.validation):
         raise UserError(
-            f"{dataset.name} has {len(dataset.validation_labels):,} validation images already: "
+            f"{dataset.name} has {len(dataset.validation):,} validation images already: "
             "remove --config.data.validation, or their folder."
         )
-    held = choose_validation_indices(dataset.train_labels, dataset.num_classes, share, seed)
-    kept = np.setdiff1d(np.arange(len(dataset.train_labels)), held)
-    files = dataset.train_files
+    held = choose_validation_indices(dataset.train.labels, dataset.num_classes, share, seed)
+    kept = np.setdiff1d(np.arange(len(dataset.train)), held)
     return dataclasses.replace(
-        dataset,
-        train_images=Selection(dataset.train_images, kept),
-        train_labels=dataset.train_labels[kept],
-        train_files=tuple(files[i] for i in kept) if files else (),
-        validation_images=Selection(dataset.train_images, held),
-        validation_labels=dataset.train_labels[held],
-        validation_files=tuple(files[i] for i in held) if files else (),
+        dataset, train=dataset.train.take(kept), validation=dataset.train.take(held)
     )
 
 
@@ -84,7 +76,8 @@ def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[
     for part in np.array_split(rows, -(-num_sampled // 100)):
         channels = np.moveaxis(images[part], -1, 0).reshape(images[part[:1]].shape[-1], -1)
         counts = counts + np.stack([np.bincount(channel, minlength=256) for channel in channels])
-    shares, levels = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    levels = np.arange(256) / 255
     mean = shares @ levels
     variance = shares @ levels**2 - mean**2
     # At least one gray level, since images are divided by it.

@@ -7,7 +7,6 @@ so that people can read and edit them.
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ def choose_labeled_indices(
     Returns training images, int32 [num_labels], class by class, sorted within each. Raises a
     UserError if the budget cannot be split over the classes or is more than a class has.
     """
-    pool = choose_long_tail(labels, num_classes, imbalance, seed)
+    pool: np.ndarray = choose_long_tail(labels, num_classes, imbalance, seed)
     pool = pool[np.argsort(labels[pool], kind="stable")]
     pool = pool[labels[pool] >= 0]
     if num_labels == 0:
@@ -177,7 +176,7 @@ def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.n
         ) from error
 
 
-def _to_indices(values: Any) -> np.ndarray:
+def _to_indices(values: object) -> np.ndarray:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise ValueError("a class is not a list of integers")
     return np.asarray(values, np.int32)

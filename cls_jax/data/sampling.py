@@ -5,26 +5,29 @@ The batch of step t is a pure function of (seed, t), so the stream has no state 
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.batch import RawBatch
+from cls_jax.batch import PyTree, RawBatch
 
+T = TypeVar("T")
 Array = Any  # NumPy's or JAX's.
 
 # Rounds of the swap-or-not shuffle. Three times log2 of 50,000: enough that statistical tests
 # cannot tell its order from a random one. (Cryptography asks for twice as many.)
 _NUM_ROUNDS = 48
 # Tags of the two sample orders.
-LABELED_STREAM, UNLABELED_STREAM = 1, 2
+LABELED_STREAM = 1
+UNLABELED_STREAM = 2
 
 
-def stream_key(root: jax.Array, stream: str, *counters: Any) -> jax.Array:
+def stream_key(root: jax.Array, stream: str, *counters: int | jax.Array) -> jax.Array:
     """The random key of one use in a run: every stream of random numbers has its own branch.
 
     The stream is "init", "data", "method" or "rounds". The counters, int32 scalars such as the
@@ -50,7 +53,8 @@ class StreamSpec:
     @property
     def unlabeled_batch_size(self) -> int:
         """U = μB, 0 without unlabeled views."""
-        return self.config.mu * self.config.batch_size if self.unlabeled_views else 0
+        size: int = self.config.mu * self.config.batch_size
+        return size if self.unlabeled_views else 0
 
     def hide_labeled(self, labels: np.ndarray) -> np.ndarray:
         """The classes to compare pseudo-labels with: -1 for images whose label is used in training.
@@ -64,19 +68,38 @@ class StreamSpec:
     @property
     def images_per_step(self) -> int:
         """The images of a batch, counting each view of the unlabeled ones."""
-        return self.config.batch_size + len(self.unlabeled_views) * self.unlabeled_batch_size
+        labeled: int = self.config.batch_size
+        return labeled + len(self.unlabeled_views) * self.unlabeled_batch_size
 
 
-# A pipeline: an iterator of the compiled step's inputs on their devices, to be closed at the end,
-# their partition specs, and a function inside the step, (state, input) → this device's part of a
-# `RawBatch`.
-InputPipeline = tuple[Generator[Any, None, None], Any, Callable[[Any, Any], RawBatch]]
+class StateWithStep(Protocol):
+    """The train state, as far as a pipeline knows it."""
+
+    @property
+    def step(self) -> jax.Array:
+        """int32 scalar."""
+
+
+class InputPipeline(NamedTuple):
+    """The input of the compiled step, and what the step makes of it."""
+
+    inputs: Generator[PyTree, None, None]  # On their devices. To be closed at the end.
+    specs: PyTree  # Their partition specs.
+    # A function inside the step, (state, input) → this device's part of a `RawBatch`.
+    create_batch: Callable[[StateWithStep, PyTree], RawBatch]
 
 
 def get_batch_shapes(spec: StreamSpec, image_shape: tuple[int, int, int]) -> RawBatch:
     """The shapes of a whole batch's fields."""
-    b, u, views = spec.config.batch_size, spec.unlabeled_batch_size, len(spec.unlabeled_views)
-    return RawBatch((b, *image_shape), (b,), (views, u, *image_shape), (u,), (u,))
+    labeled = spec.config.batch_size
+    unlabeled = spec.unlabeled_batch_size
+    return RawBatch(
+        x=(labeled, *image_shape),
+        y=(labeled,),
+        u=(len(spec.unlabeled_views), unlabeled, *image_shape),
+        u_index=(unlabeled,),
+        u_truth=(unlabeled,),
+    )
 
 
 @np.errstate(over="ignore")  # Hashes wrap around, positions after 2^32 images.
@@ -86,7 +109,7 @@ def sample_indices(
     batch_size: int,
     seed: int,
     tag: int,
-    xp: Any = np,
+    xp: ModuleType = np,
     rows: slice = slice(None),
 ) -> Array:
     """The samples of one step, int32 [..., batch_size]: every epoch shows each image once.
@@ -106,7 +129,7 @@ def sample_indices(
 
 
 @np.errstate(over="ignore")
-def shuffle_index(index: Array, n: Array, key: Array, xp: Any = np) -> Array:
+def shuffle_index(index: Array, n: Array, key: Array, xp: ModuleType = np) -> Array:
     """The image of an index under a keyed permutation of 0 … n - 1, which is never stored.
 
     The swap-or-not shuffle (Hoang, Morris & Rogaway, CRYPTO 2012): every round pairs x with
@@ -114,7 +137,7 @@ def shuffle_index(index: Array, n: Array, key: Array, xp: Any = np) -> Array:
     2^31. The index, uint32 [...], is below n, and the key broadcasts against it.
     """
 
-    def swap_or_not(i: Any, x: Array) -> Array:
+    def swap_or_not(i: Array, x: Array) -> Array:
         round_key = _mix(key + xp.asarray(i).astype(xp.uint32) * xp.uint32(0x9E3779B9))
         partner = (round_key % n + n - x) % n
         pair = xp.maximum(x, partner)
@@ -135,3 +158,15 @@ def _mix(x: Array) -> Array:
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))
+
+
+def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
+    """At most `limit` of the indices, int [n], evenly spaced."""
+    count = min(len(indices), limit)
+    taken: np.ndarray = indices[np.linspace(0, len(indices) - 1, count).astype(int)]
+    return taken
+
+
+def take_evenly(rows: Sequence[T], limit: int) -> list[T]:
+    """At most `limit` of the rows, evenly spaced."""
+    return [rows[i] for i in take_rows(np.arange(len(rows)), limit)]

@@ -1,7 +1,7 @@
 """The type of a dataset."""
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ class ImageSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, indices: Any) -> np.ndarray:
+    def __getitem__(self, indices: np.ndarray | slice) -> np.ndarray:
         """Returns uint8 [len(indices), H, W, C] for int indices [n] or a slice."""
 
 
@@ -27,7 +27,7 @@ class Selection:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, rows: Any) -> np.ndarray:
+    def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
         return self.source[self.indices[rows]]
 
     @property
@@ -38,32 +38,42 @@ class Selection:
 
 
 @dataclasses.dataclass(frozen=True)
+class Split:
+    """A part of a dataset: n images with their labels."""
+
+    images: ImageSource
+    labels: np.ndarray  # int32 [n], -1 where unknown.
+    # The images' files, relative to the folder of images. Empty if images are not files.
+    files: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: np.ndarray) -> "Split":
+        """The images at some rows, int [m], read when they are needed."""
+        files = tuple(self.files[row] for row in rows) if self.files else ()
+        return Split(Selection(self.images, rows), self.labels[rows], files)
+
+
+NO_IMAGES = Split(np.zeros((0, 1, 1, 1), np.uint8), np.zeros(0, np.int32))
+
+
+@dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Images and labels for training and testing. All sets except for training may be empty."""
+    """Images and labels for training and testing. All splits except for training may be empty."""
 
     name: str  # As in the configuration, or the name of the folder of images.
     class_names: tuple[str, ...]  # K names, in the order of their labels.
-    train_images: ImageSource  # n images, labeled or not.
-    # int32 [n], -1 where unknown. Only monitors use those outside the label budget.
-    train_labels: np.ndarray
-    test_images: ImageSource  # m images that training never sees.
-    test_labels: np.ndarray  # int32 [m].
+    train: Split  # Labeled or not. Only monitors use labels outside the label budget.
+    test: Split  # Images that training never sees.
     image_shape: tuple[int, int, int]  # (H, W, C).
+    validation: Split = NO_IMAGES  # Images that training never sees, for decisions about the run.
     mean: tuple[float, ...] = ()  # Of C channels, on the scale from 0 to 1.
     std: tuple[float, ...] = ()
     # Hashes of the training images' files and labels, or "".
     fingerprint: str = ""
     warnings: tuple[str, ...] = ()  # One sentence each, for users.
     skipped_files: tuple[tuple[str, str], ...] = ()  # Name and reason.
-    # The images' files, relative to the folder. None if images are not files.
-    train_files: tuple[str, ...] = ()
-    test_files: tuple[str, ...] = ()
-    validation_files: tuple[str, ...] = ()
-    # v images that training never sees, for decisions about the run, and labels int32 [v].
-    validation_images: ImageSource = dataclasses.field(
-        default_factory=lambda: np.zeros((0, 1, 1, 1), np.uint8)
-    )
-    validation_labels: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def num_classes(self) -> int:
@@ -71,14 +81,11 @@ class Dataset:
         return len(self.class_names)
 
     @property
-    def held_out(self) -> tuple[tuple[str, ImageSource, np.ndarray], ...]:
-        """The sets that training never sees: name, images and labels. Either may be empty."""
-        return (
-            ("validation", self.validation_images, self.validation_labels),
-            ("test", self.test_images, self.test_labels),
-        )
+    def held_out(self) -> dict[str, Split]:
+        """The splits that training never sees, by name. Either may be empty."""
+        return {"validation": self.validation, "test": self.test}
 
     @property
     def shape(self) -> DatasetSpec:
         """The sizes that determine the shapes of a run."""
-        return DatasetSpec(self.image_shape, self.num_classes, len(self.train_images))
+        return DatasetSpec(self.image_shape, self.num_classes, len(self.train))

@@ -12,6 +12,17 @@ from cls_jax.methods import baselines, cls, cls_plus, fixmatch_variants, mixmatc
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
 from cls_jax.methods.options import add_options
 
+__all__ = [
+    "METHODS",
+    "Context",
+    "Hyperparameter",
+    "LossOutput",
+    "Method",
+    "choose_decay",
+    "get_method",
+    "get_round_length",
+]
+
 _FAMILIES = {
     **baselines.METHODS,
     **ups.METHODS,
@@ -33,7 +44,8 @@ def get_method(name: str) -> Method:
 
 def get_round_length(config: ConfigDict) -> int:
     """Steps of a round: all, unless the method has several rounds. The last may be shorter."""
-    return -(-config.num_steps // config.method.get("rounds", 1))
+    length: int = -(-config.num_steps // config.method.get("rounds", 1))
+    return length
 
 
 def choose_decay(num_steps: int) -> float:

@@ -27,7 +27,8 @@ def compute_shares(class_frequencies: Sequence[float]) -> np.ndarray:
     """
     frequencies = np.asarray(class_frequencies, np.float32)
     smallest = frequencies[frequencies > 0].min()
-    return smallest / np.maximum(frequencies, smallest)
+    shares: np.ndarray = smallest / np.maximum(frequencies, smallest)
+    return shares
 
 
 def compute_loss(

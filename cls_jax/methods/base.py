@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from cls_jax.batch import Batch, DatasetSpec
+from cls_jax.batch import Batch, DatasetSpec, PyTree
 from cls_jax.methods.cutmix import cutmix
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS
 
-PyTree = Any
 Hyperparameters = Mapping[str, Any]  # By name.
 
 
@@ -70,7 +69,8 @@ def add_up(
     method_state: PyTree = (),
 ) -> LossOutput:
     """L = L_sup + Σ weight · loss over terms, (weight, loss [N]) by name, and monitors of each."""
-    losses, parts = loss_supervised, {"train/loss_supervised": loss_supervised}
+    losses = loss_supervised
+    parts = {"train/loss_supervised": loss_supervised}
     for name, (weight, loss) in terms.items():
         losses += weight * loss
         parts[f"train/loss_{name}"] = loss
@@ -138,7 +138,8 @@ class Method:
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
     ) -> tuple[list[jax.Array], PyTree]:
         """Logits of every group, and the BatchNorm statistics after the pass."""
-        ensemble, head = context.ensemble, ALL_HEADS if self.extra_heads else "head"
+        ensemble = context.ensemble
+        head = ALL_HEADS if self.extra_heads else "head"
         groups = [batch.x, *(batch.u[i] for i in range(len(self.unlabeled_views)))]
         if batch.mix is not None:
             groups.append(batch.mix.images)
@@ -150,8 +151,8 @@ class Method:
                 forward(teacher if i == target else params, batch_stats, images)
                 for i, images in enumerate(groups)
             ]
-            # The unlabeled images' running statistics are dropped.
-            logits, batch_stats = [logits for logits, _ in passes], passes[0][1]
+            logits = [group_logits for group_logits, _ in passes]
+            batch_stats = passes[0][1]  # The unlabeled images' running statistics are dropped.
         elif target is not None and (
             context.hparams.get("weak_pass") == "fast"
             or not jax.tree.leaves(batch_stats)

@@ -7,7 +7,7 @@ views (self-labeling) and, with two networks, for the other network's (co-labeli
 
 with L_P, L_N the cross-entropies to b's own pseudo and complementary labels (Eq. 7, 8), and L_P',
 L_N' those to the other's. Means run over all unlabeled images, masked ones too (Eq. 13-15). Options
-such as `method.graph` wrap `compute_loss` and add their terms, see `cls_jax.methods.options`.
+such as `method.inferred` wrap `compute_loss` and add their terms, see `cls_jax.methods.options`.
 """
 
 import functools

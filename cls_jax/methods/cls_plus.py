@@ -23,7 +23,8 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     Predictions are divided by the running class means of both networks together, so that they stay
     comparable. Pseudo-label, complementary label and weight all follow from the result.
     """
-    hparams, means = context.hparams, dict(context.method_state)
+    hparams = context.hparams
+    means = dict(context.method_state)
     logits_x, logits_weak, logits_strong, *logits_mixed = logits
     p = jax.nn.softmax(logits_weak)
     means["predicted"] = alignment.update_mean(

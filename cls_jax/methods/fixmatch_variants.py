@@ -50,7 +50,8 @@ def compute_loss(
     Of several strong views it takes the mean. Targets carry no gradient.
     """
     logits_x, logits_weak, *logits_strong = logits[: 1 + len(batch.u)]
-    targets = make_targets(context, batch, *jax.lax.stop_gradient((logits_x, logits_weak)))
+    constant_x, constant_weak = jax.lax.stop_gradient((logits_x, logits_weak))
+    targets = make_targets(context, batch, constant_x, constant_weak)
     labels, weights, state, monitors = targets
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
     losses_strong = [positive_cross_entropy(z, labels) for z in logits_strong]
@@ -109,12 +110,15 @@ def flexmatch_targets(
     is empty, the threshold is 0 and every image gets a label. Labels enter at max p ≥ τ, not at the
     lower threshold of their class (confirmed by the authors).
     """
-    table, hparams = context.method_state["label"], context.hparams
+    hparams = context.hparams
+    table = context.method_state["label"]
     p = jax.nn.softmax(logits_weak)
-    confidence, labels = jnp.max(p, axis=-1), jnp.argmax(p, axis=-1).astype(jnp.int32)
+    confidence = jnp.max(p, axis=-1)
+    labels = jnp.argmax(p, axis=-1).astype(jnp.int32)
     # Recounted at every step: increments would be wrong if an image occurs twice.
-    counts = jax.vmap(lambda row: jnp.bincount(row + 1, length=p.shape[-1] + 1))(table)
-    num_without, counts = counts[:, 0] - context.method_state["outside"], counts[:, 1:]
+    all_counts = jax.vmap(lambda row: jnp.bincount(row + 1, length=p.shape[-1] + 1))(table)
+    num_without = all_counts[:, 0] - context.method_state["outside"]
+    counts = all_counts[:, 1:]
     largest = jnp.max(counts, axis=-1)
     if hparams["warmup"] == "on":
         largest = jnp.maximum(largest, num_without)
@@ -187,9 +191,11 @@ def freematch_targets(
 
     All running means move before they are used (both released codes).
     """
-    old, decay = context.method_state, context.hparams["statistics_decay"]
+    old = context.method_state
+    decay = context.hparams["statistics_decay"]
     p = jax.nn.softmax(logits_weak)
-    confidence, labels = jnp.max(p, axis=-1), jnp.argmax(p, axis=-1)
+    confidence = jnp.max(p, axis=-1)
+    labels = jnp.argmax(p, axis=-1)
     one_hot = jax.nn.one_hot(labels, p.shape[-1], dtype=p.dtype)
     values = {"threshold": confidence, "predicted": p, "histogram": one_hot}
     state = {
@@ -218,7 +224,8 @@ def add_fairness(
     for a class that no strong prediction favors, which adds the constant q · log 1e-12. With an
     empty histogram the whole term is 0 (both).
     """
-    (_, _, logits_strong), (_, weights, state, _) = logits, targets
+    _, _, logits_strong = logits
+    _, weights, state, _ = targets
     p = jax.nn.softmax(logits_strong)
     top = jax.nn.one_hot(jnp.argmax(logits_strong, axis=-1), p.shape[-1], dtype=p.dtype)
     weights = weights[..., None]
@@ -249,7 +256,8 @@ def _normalize(values_K: jax.Array) -> jax.Array:
 
 def _init_softmatch(hparams: Hyperparameters, spec: DatasetSpec) -> dict[str, jax.Array]:
     """Mean 1 / K and variance 1 of the confidence, and the class means, [K]."""
-    means, one = alignment.init_class_means(hparams["align_to"], spec), jnp.ones(())
+    means = alignment.init_class_means(hparams["align_to"], spec)
+    one = jnp.ones(())
     return {"mean": one / spec.num_classes, "variance": one, **means}
 
 
@@ -262,7 +270,8 @@ def softmatch_targets(
     before it (paper, TorchSSL) or after it (USB). Only the weight sees the alignment, not the
     label. All running means move before they are used.
     """
-    old, hparams = context.method_state, context.hparams
+    old = context.method_state
+    hparams = context.hparams
     state = alignment.update_class_means(context, old, logits_weak, logits_x)
     aligned = alignment.align(logits_weak, state["predicted"], state["target"])
     aligned_confidence = jnp.max(jax.nn.softmax(aligned), axis=-1)
@@ -304,7 +313,8 @@ def add_cutmix_and_consistency(
     The CutMix of the weak views is trained on their labels, where these pass the threshold. The MSE
     compares the strong views' logits, standardized over classes.
     """
-    (_, _, *logits_strong, logits_mix), (labels, weights, _, _) = logits, targets
+    _, _, *logits_strong, logits_mix = logits
+    labels, weights, _, _ = targets
     first, second = map(standardize, logits_strong)
     loss_consistency = jnp.mean((first - second) ** 2, axis=(1, 2))
     return {

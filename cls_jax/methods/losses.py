@@ -47,7 +47,9 @@ def draw_least_probable(p_BK: np.ndarray, seed: Sequence[int]) -> np.ndarray:
     the networks that it is the rarest class.
     """
     ties = p_BK == p_BK.min(axis=1, keepdims=True)
-    return np.argmax(ties * np.random.default_rng(seed).uniform(0.5, 1, p_BK.shape), axis=1)
+    draws = np.random.default_rng(seed).uniform(0.5, 1, p_BK.shape)
+    least: np.ndarray = np.argmax(ties * draws, axis=1)
+    return least
 
 
 def compute_entropy(log_p_BK: jax.Array) -> jax.Array:

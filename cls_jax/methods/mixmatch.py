@@ -10,17 +10,19 @@ they are used. Google averages the predictions of the last 128 batches.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cls_jax.batch import Batch
+from cls_jax.batch import Batch, PyTree
 from cls_jax.methods.alignment import align, init_uniform, update_mean
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree, add_up
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.models.ensemble import Ensemble
+
+T = TypeVar("T")
 
 
 def compute_mixmatch_loss(
@@ -32,7 +34,8 @@ def compute_mixmatch_loss(
     BatchNorm's running statistics come from the first interleaved chunk of the mixed groups
     (Google's code). Signature: see `Method.drive`.
     """
-    ensemble, hparams = context.ensemble, context.hparams
+    ensemble = context.ensemble
+    hparams = context.hparams
     views = [ensemble.forward(params, batch_stats, view, train=True)[0] for view in batch.u]
     mean = jnp.mean(jax.nn.softmax(jnp.stack(views)), axis=0)
     guess = jax.lax.stop_gradient(sharpen(mean, hparams["temperature"]))
@@ -62,11 +65,12 @@ def compute_remixmatch_loss(
     BatchNorm's running statistics come from the last interleaved chunk of the mixed groups
     (Google's code). Signature: see `Method.drive`.
     """
-    ensemble, hparams = context.ensemble, context.hparams
+    ensemble = context.ensemble
+    hparams = context.hparams
     weak, strong, _ = batch.u
 
-    def forward(images: jax.Array, **kwargs: Any) -> jax.Array:
-        return ensemble.forward(params, batch_stats, images, train=True, **kwargs)[0]
+    def forward(images: jax.Array, head: str = "head") -> jax.Array:
+        return ensemble.forward(params, batch_stats, images, train=True, head=head)[0]
 
     logits_weak = jax.lax.stop_gradient(forward(weak))
     truth = label_rows(batch.y, logits_weak)
@@ -131,7 +135,8 @@ def mixup(
     def mix(share: jax.Array, own: jax.Array, partners: jax.Array) -> jax.Array:
         return share * own + (1 - share) * partners
 
-    own, own_targets = jnp.concatenate(images), jnp.concatenate(targets, axis=1)
+    own = jnp.concatenate(images)
+    own_targets = jnp.concatenate(targets, axis=1)
     mixed = mix(share[:, None, None, None], own, own[order])
     mixed_targets = mix(share[:, None], own_targets, own_targets[:, order])
     return jnp.split(mixed, ends[:-1]), jnp.split(mixed_targets, ends[:-1], axis=1)
@@ -193,7 +198,7 @@ def interleave(
     return [jnp.concatenate(chunk, axis) for chunk in _swap_with_first(slices)]
 
 
-def _swap_with_first(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def _swap_with_first(rows: Sequence[Sequence[T]]) -> list[list[T]]:
     swapped = [list(row) for row in rows]
     for i in range(1, len(swapped)):
         swapped[0][i], swapped[i][i] = swapped[i][i], swapped[0][i]

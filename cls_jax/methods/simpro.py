@@ -5,14 +5,19 @@ Predictions are adjusted by the logarithms of class frequencies (logit adjustmen
 may have different frequencies.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch, DatasetSpec
 from cls_jax.methods.alignment import compute_class_balance, init_uniform
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
+from cls_jax.methods.base import (
+    Context,
+    Hyperparameter,
+    Hyperparameters,
+    LossOutput,
+    Method,
+    add_up,
+)
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.parallel import collectives
 
@@ -25,7 +30,8 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     set, with which few labels teach almost nothing. Here its weight is 1. They train on two
     labeled and two strong views, here on one of each. Signature: see `Method.loss`.
     """
-    hparams, state = context.hparams, start_epoch(context)
+    hparams = context.hparams
+    state = start_epoch(context)
     logits_x, logits_weak, logits_strong = logits
     adjustment = log_frequencies(state["all"], hparams["tau"])
     p = jax.nn.softmax(logits_weak + log_frequencies(state["unlabeled"], hparams["tau"]))
@@ -55,10 +61,12 @@ def start_epoch(context: Context) -> dict[str, jax.Array]:
     They move toward the epoch's labels and the predictions that passed the threshold, whose counts
     restart at 0.
     """
-    hparams, state = context.hparams, context.method_state
+    hparams = context.hparams
+    state = context.method_state
     epoch = jnp.floor(context.progress / hparams["epoch"] + 1e-4).astype(jnp.int32)
     is_over = epoch > state["epoch"]
-    unlabeled, labeled = state["count_unlabeled"], state["count_labeled"]
+    unlabeled = state["count_unlabeled"]
+    labeled = state["count_labeled"]
     # An epoch in which nothing passed the threshold scales π_u, which adds the same number to all
     # logits and changes no probability (authors' code).
     total_u = jnp.sum(unlabeled, axis=-1, keepdims=True) + 1
@@ -75,10 +83,11 @@ def start_epoch(context: Context) -> dict[str, jax.Array]:
     def choose(new: jax.Array, old: jax.Array) -> jax.Array:
         return jnp.where(is_over if new.ndim == 1 else is_over[:, None], new, old)
 
-    return jax.tree.map(choose, moved, state)
+    chosen: dict[str, jax.Array] = jax.tree.map(choose, moved, state)
+    return chosen
 
 
-def _init_frequencies(_: Any, spec: DatasetSpec) -> dict[str, Any]:
+def _init_frequencies(_: Hyperparameters, spec: DatasetSpec) -> dict[str, jax.Array]:
     """Frequencies and counts [K], and the number of finished epochs, an int32 scalar."""
     uniform = init_uniform(spec)
     return {

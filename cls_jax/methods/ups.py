@@ -13,15 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cls_jax.batch import Batch, DatasetSpec
-from cls_jax.methods.base import (
-    Context,
-    Hyperparameter,
-    Hyperparameters,
-    LossOutput,
-    Method,
-    PyTree,
-)
+from cls_jax.batch import Batch, DatasetSpec, PyTree
+from cls_jax.methods.base import Context, Hyperparameter, Hyperparameters, LossOutput, Method
 from cls_jax.methods.losses import NO_LABEL, log_one_minus_softmax, positive_cross_entropy
 from cls_jax.parallel import collectives
 
@@ -36,11 +29,12 @@ def compute_loss(
     An image's negative cross-entropy is the mean over its negative classes (authors' code).
     Signature: see `Method.drive`.
     """
-    ensemble, table = context.ensemble, context.method_state
-    (logits_x, logits_u), batch_stats = ensemble.forward_concatenated(
+    table = context.method_state
+    (logits_x, logits_u), batch_stats = context.ensemble.forward_concatenated(
         params, batch_stats, (batch.x, batch.u[0]), dropout_key=context.key
     )
-    labels, negatives = table["label"][:, batch.u_index], table["negative"][:, batch.u_index]
+    labels = table["label"][:, batch.u_index]
+    negatives = table["negative"][:, batch.u_index]
     # Both terms are sums over this device's images, divided by the mean count over devices. The
     # step averages over devices, which gives the mean over all images that count.
     is_selected = labels != NO_LABEL

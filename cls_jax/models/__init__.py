@@ -11,8 +11,18 @@ from cls_jax.models.vit import VisionTransformer
 from cls_jax.models.weights.layout import DINOV2, EFFICIENTNET, OWN, RESNET, VIT, WeightsLayout
 from cls_jax.models.wide_resnet import WideResNet
 
+__all__ = [
+    "FEATURES",
+    "MODELS",
+    "STEMS",
+    "Architecture",
+    "ModelSpec",
+    "count_parameters",
+    "resolve_stem",
+]
 
-class Entry(NamedTuple):
+
+class ModelSpec(NamedTuple):
     """An architecture."""
 
     create: Callable[..., Architecture]  # From the common arguments, and `keys`.
@@ -30,15 +40,17 @@ _dinov2 = functools.partial(_small, patch=14, layer_scale=1e-5)
 _dinov2_reg4 = functools.partial(_dinov2, num_registers=4)
 
 MODELS = {
-    "wide_resnet": Entry(
+    "wide_resnet": ModelSpec(
         WideResNet, "WRN-{depth}-{width}", keys=("stem", "depth", "width"), image_size=32
     ),
-    "resnet18": Entry(ResNet18, "ResNet-18", RESNET, ("stem",)),
-    "resnet50": Entry(ResNet50, "ResNet-50", RESNET, ("stem",)),
-    "efficientnet_lite0": Entry(EfficientNetLite0, "EfficientNet-Lite0", EFFICIENTNET),
-    "vit_tiny": Entry(_tiny, "ViT-Ti/16", VIT, patch=16),
-    "vit_small": Entry(_small, "ViT-S/16", VIT, patch=16),
-    "vit_base": Entry(_base, "ViT-B/16", VIT, patch=16),
-    "dinov2_small": Entry(_dinov2, "DINOv2 ViT-S/14", DINOV2, patch=14),
-    "dinov2_small_reg4": Entry(_dinov2_reg4, "DINOv2 ViT-S/14 with registers", DINOV2, patch=14),
+    "resnet18": ModelSpec(ResNet18, "ResNet-18", RESNET, ("stem",)),
+    "resnet50": ModelSpec(ResNet50, "ResNet-50", RESNET, ("stem",)),
+    "efficientnet_lite0": ModelSpec(EfficientNetLite0, "EfficientNet-Lite0", EFFICIENTNET),
+    "vit_tiny": ModelSpec(_tiny, "ViT-Ti/16", VIT, patch=16),
+    "vit_small": ModelSpec(_small, "ViT-S/16", VIT, patch=16),
+    "vit_base": ModelSpec(_base, "ViT-B/16", VIT, patch=16),
+    "dinov2_small": ModelSpec(_dinov2, "DINOv2 ViT-S/14", DINOV2, patch=14),
+    "dinov2_small_reg4": ModelSpec(
+        _dinov2_reg4, "DINOv2 ViT-S/14 with registers", DINOV2, patch=14
+    ),
 }

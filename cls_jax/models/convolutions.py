@@ -12,6 +12,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 _is_grouped = contextvars.ContextVar("is_grouped", default=False)
 
@@ -24,7 +25,7 @@ class DepthwiseConv(nn.Module):
 
     kernel_size: int
     stride: int = 1
-    dtype: Any = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x_BHWC: jax.Array) -> jax.Array:
@@ -46,12 +47,13 @@ def depthwise_conv(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Arr
     if _is_grouped.get():
         return convolve_grouped(x_BHWC, kernel, stride)
     # Chosen when the program is lowered, not when it is traced, so that an exported file has both.
-    return jax.lax.platform_dependent(
+    y_BHWC: jax.Array = jax.lax.platform_dependent(
         x_BHWC,
         kernel,
         cpu=functools.partial(convolve_shifted, stride=stride),
         default=functools.partial(convolve_grouped, stride=stride),
     )
+    return y_BHWC
 
 
 def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
@@ -62,7 +64,7 @@ def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any)
     the images. Returns [B, H, W, F] of the images' dtype.
     """
     rows = x_BHWC.reshape(-1, x_BHWC.shape[-1]) @ kernel[0, 0]
-    return rows.reshape(*x_BHWC.shape[:-1], -1)
+    return rows.reshape((*x_BHWC.shape[:-1], -1))
 
 
 @contextlib.contextmanager
@@ -92,7 +94,8 @@ def convolve_shifted(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.A
     # Within `shard_map` both must vary over the same axes of the mesh, since a gradient written by
     # hand has the type of its argument. The gradient of `pcast` sums over the axes that it adds.
     axes = _varying_axes(x_BHWC) | _varying_axes(kernel)
-    return _convolve(_vary(x_BHWC, axes), _vary(kernel, axes), stride)
+    y_BHWC: jax.Array = _convolve(_vary(x_BHWC, axes), _vary(kernel, axes), stride)
+    return y_BHWC
 
 
 def _vary(array: jax.Array, axes: frozenset[str]) -> jax.Array:
@@ -113,17 +116,24 @@ def _convolve(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """
     size = tuple(-(-length // stride) for length in x_BHWC.shape[1:3])
     padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride), (0, 0)))
-    return _sum_products(padded, kernel, stride, size)
+    y_BHWC: jax.Array = _sum_products(padded, kernel, stride, size)
+    return y_BHWC
 
 
-def _convolve_forward(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> tuple[jax.Array, Any]:
+def _convolve_forward(
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return _convolve(x_BHWC, kernel, stride), (x_BHWC, kernel)
 
 
 def _convolve_backward(
     stride: int, saved: tuple[jax.Array, jax.Array], y_bar: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    return _pull_to_images(*saved, stride, y_bar), _pull_to_kernel(*saved, stride, y_bar)
+    x_BHWC, kernel = saved
+    return (
+        _pull_to_images(x_BHWC, kernel, stride, y_bar),
+        _pull_to_kernel(x_BHWC, kernel, stride, y_bar),
+    )
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)
@@ -133,7 +143,8 @@ def _pull_to_images(
     x_BHWC: jax.Array, kernel: jax.Array, stride: int, y_bar: jax.Array
 ) -> jax.Array:
     """The gradient of the images: `y_bar`, spread by the stride, convolved with turned filters."""
-    k, size = kernel.shape[0], x_BHWC.shape[1:3]
+    k = kernel.shape[0]
+    size = x_BHWC.shape[1:3]
     spread = [
         (k - 1 - low, length + low - stride * (count - 1) - 1, stride - 1)
         for (low, _), length, count in zip(
@@ -142,14 +153,16 @@ def _pull_to_images(
     ]
     zero = jnp.zeros((), y_bar.dtype)
     padded = jax.lax.pad(y_bar, zero, ((0, 0, 0), *spread, (0, 0, 0)))
-    return _sum_products(padded, kernel[::-1, ::-1], 1, size)
+    x_bar: jax.Array = _sum_products(padded, kernel[::-1, ::-1], 1, size)
+    return x_bar
 
 
 def _pull_to_kernel(
     x_BHWC: jax.Array, kernel: jax.Array, stride: int, y_bar: jax.Array
 ) -> jax.Array:
     """The gradient of the filters, in float32: all entries in one pass over each image."""
-    x_BHWC, y_bar = x_BHWC.astype(jnp.float32), y_bar.astype(jnp.float32)
+    x_BHWC = x_BHWC.astype(jnp.float32)
+    y_bar = y_bar.astype(jnp.float32)
     padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride), (0, 0)))
     # Otherwise XLA would compute `y_bar` again for each of the k² products.
     padded, y_bar = jax.lax.optimization_barrier((padded, y_bar))
@@ -165,7 +178,7 @@ def _pull_to_kernel(
     return jnp.stack(sums).sum(axis=1).reshape(kernel.shape).astype(kernel.dtype)
 
 
-def _pads(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> Any:
+def _pads(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> Sequence[tuple[int, int]]:
     """Rows and columns of zeros before and after the images."""
     return jax.lax.padtype_to_pads(x_BHWC.shape[1:3], kernel.shape[:2], (stride, stride), "SAME")
 
@@ -180,7 +193,8 @@ def _sum_products(
     entries = kernel.reshape(-1, kernel.shape[-1]).astype(jnp.float32)
     shifts = _shifts(padded, kernel.shape[0], stride, size)
     products = [shift * entry for shift, entry in zip(shifts, entries, strict=True)]
-    return sum(products[1:], start=products[0]).astype(padded.dtype)
+    total: jax.Array = sum(products[1:], start=products[0])
+    return total.astype(padded.dtype)
 
 
 def _shifts(padded: jax.Array, k: int, stride: int, size: Sequence[int]) -> list[jax.Array]:

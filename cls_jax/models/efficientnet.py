@@ -6,13 +6,14 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
+from jax.typing import DTypeLike
 
 from cls_jax.models.convolutions import DepthwiseConv, convolve_pointwise
-from cls_jax.models.layers import Architecture, pool_mean
+from cls_jax.models.layers import Architecture, BatchNorm, pool_mean
 
 NUM_FEATURES = 1280
 _STEM_FEATURES = 32
@@ -38,9 +39,9 @@ class InvertedResidual(nn.Module):
     stride: int
     expansion: int  # Channels inside over input channels.
     features: int  # Output channels.
-    pointwise: Any  # Makes a 1x1 convolution, given its number of channels.
-    norm: Any
-    dtype: Any
+    pointwise: Callable[..., nn.Conv]  # Makes a 1x1 convolution, given its number of channels.
+    norm: Callable[..., BatchNorm]
+    dtype: DTypeLike
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
@@ -69,7 +70,8 @@ class EfficientNetLite0(Architecture):
         self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
     ) -> jax.Array:
         """See `Architecture`."""
-        conv, norm = self.conv_layer(padding="SAME"), self.norm_layer()
+        conv = self.conv_layer(padding="SAME")
+        norm = self.norm_layer()
         pointwise = functools.partial(
             conv, kernel_size=(1, 1), conv_general_dilated=convolve_pointwise
         )
@@ -80,10 +82,10 @@ class EfficientNetLite0(Architecture):
         for i, (blocks, kernel, stride, expansion, features) in enumerate(STAGES, start=1):
             for j in range(blocks):
                 x = block(
-                    kernel,
-                    stride if j == 0 else 1,
-                    expansion,
-                    features,
+                    kernel=kernel,
+                    stride=stride if j == 0 else 1,
+                    expansion=expansion,
+                    features=features,
                     pointwise=pointwise,
                     norm=norm,
                     dtype=self.dtype,

@@ -10,7 +10,6 @@ Shape suffixes: N networks (those on this device), B images, K classes.
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,9 +17,8 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
+from cls_jax.batch import PyTree
 from cls_jax.models.layers import Architecture
-
-PyTree = Any
 
 
 @dataclasses.dataclass(frozen=True)

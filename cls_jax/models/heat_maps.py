@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cls_jax.batch import PyTree
 from cls_jax.models.layers import Architecture
 from cls_jax.models.vit import VisionTransformer
 
@@ -22,7 +23,7 @@ _MIN_POSITIONS = 6
 
 
 def compute_heat_maps(
-    model: Architecture, variables: Any, images: jax.Array, classes: jax.Array
+    model: Architecture, variables: PyTree, images: jax.Array, classes: jax.Array
 ) -> jax.Array:
     """Shows which parts of images made a network predict a class.
 
@@ -40,7 +41,7 @@ def compute_heat_maps(
     return maps / jnp.where(largest > 0, largest, 1)
 
 
-def choose_layer(model: Architecture, variables: Any, images: jax.Array) -> str:
+def choose_layer(model: Architecture, variables: PyTree, images: jax.Array) -> str:
     """The last block or layer of the model with at least 6 x 6 positions, or else with the most.
 
     Only direct children of the model count: within a block, some layers are off the main path.
@@ -59,7 +60,7 @@ def choose_layer(model: Architecture, variables: Any, images: jax.Array) -> str:
 
 
 def compute_grad_cam(
-    model: Architecture, variables: Any, images: jax.Array, classes: jax.Array, layer: str
+    model: Architecture, variables: PyTree, images: jax.Array, classes: jax.Array, layer: str
 ) -> jax.Array:
     """Grad-CAM (Selvaraju et al., ICCV 2017): relu(Σ_c α_c A_c).
 
@@ -86,7 +87,7 @@ def compute_grad_cam(
     return jax.nn.relu(jnp.einsum("bhwc,bc->bhw", a_BHWC, weights_BC))
 
 
-def roll_out_attention(model: VisionTransformer, variables: Any, images: jax.Array) -> jax.Array:
+def roll_out_attention(model: VisionTransformer, variables: PyTree, images: jax.Array) -> jax.Array:
     """Attention rollout (Abnar and Zuidema, ACL 2020): from the class token to the patches.
 
     Each block mixes tokens by (A + I) / 2, where A is the mean attention of its heads and I the
@@ -115,7 +116,7 @@ def roll_out_attention(model: VisionTransformer, variables: Any, images: jax.Arr
 
 def _apply(
     model: Architecture,
-    variables: Any,
+    variables: PyTree,
     images: jax.Array,
     visit: Callable[[str, jax.Array], jax.Array],
 ) -> jax.Array:

@@ -11,6 +11,9 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from cls_jax.batch import PyTree
 
 # N(0, sqrt(2 / fan_out)), as `kaiming_normal_(mode='fan_out')` in the authors' code. Not
 # truncated: a truncated normal of the same variance is another distribution.
@@ -50,7 +53,7 @@ class BatchNorm(nn.Module):
 
     momentum: float  # Decay of the running statistics (1 - PyTorch's momentum).
     epsilon: float  # Added to the variance.
-    dtype: Any = jnp.float32  # Of the result. Statistics and arithmetic are float32.
+    dtype: DTypeLike = jnp.float32  # Of the result. Statistics and arithmetic are float32.
     axis_name: str | None = None  # Mesh axis over which training averages batch statistics.
     frozen: bool = False  # Training also normalizes by the running statistics, and keeps them.
     scale_init: Callable[..., jax.Array] = nn.initializers.ones  # The bias starts at 0.
@@ -65,7 +68,8 @@ class BatchNorm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, shape)
         x = x.astype(jnp.float32)
         if use_running_average or self.frozen:
-            mean, var = running_mean.value, running_var.value
+            mean = running_mean.value
+            var = running_var.value
         else:
             mean, var = self._compute_moments(x)
             if not self.is_initializing():
@@ -104,7 +108,7 @@ class Architecture(nn.Module):
 
     num_classes: int  # K.
     # Of convolutions and activations. Parameters, BatchNorm statistics and logits stay float32.
-    dtype: Any = jnp.float32
+    dtype: DTypeLike = jnp.float32
     bn_momentum: float = 0.999
     bn_epsilon: float = 1e-5
     bn_frozen: bool = False
@@ -206,7 +210,7 @@ def create_conv(
     )
 
 
-def create_stem_conv(stem: str, features: int, dtype: Any) -> nn.Conv:
+def create_stem_conv(stem: str, features: int, dtype: DTypeLike) -> nn.Conv:
     """The first convolution, named "stem"."""
     kernel, stride, _ = STEMS[stem]
     return create_conv(
@@ -245,9 +249,11 @@ def pool_descriptor(x_BHWC: jax.Array) -> jax.Array:
     (experiments/results/photographs.md). Activations below 0 count as 0. Returns float32 [B, C].
     """
     offsets = [(jnp.arange(size) - (size - 1) / 2) / size for size in x_BHWC.shape[1:3]]
-    weights = [jax.nn.softmax(-((offset / _CENTER_WIDTH) ** 2) / 2) for offset in offsets]
+    weights_H, weights_W = (
+        jax.nn.softmax(-((offset / _CENTER_WIDTH) ** 2) / 2) for offset in offsets
+    )
     cubes = jnp.maximum(x_BHWC.astype(jnp.float32), 0) ** 3
-    return jnp.cbrt(jnp.einsum("bhwc,h,w->bc", cubes, *weights))
+    return jnp.cbrt(jnp.einsum("bhwc,h,w->bc", cubes, weights_H, weights_W))
 
 
 def pool_stages(stages: Sequence[jax.Array]) -> jax.Array:
@@ -264,6 +270,6 @@ def pool_stages(stages: Sequence[jax.Array]) -> jax.Array:
     return jnp.concatenate(moments, axis=1)
 
 
-def count_parameters(params: Any) -> int:
+def count_parameters(params: PyTree) -> int:
     """Number of scalars in a parameter pytree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -4,12 +4,13 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 
-from cls_jax.models.layers import Architecture, create_stem_conv, pool_mean, pool_stem
+from cls_jax.models.layers import Architecture, BatchNorm, create_stem_conv, pool_mean, pool_stem
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # Channels, stride.
 _EXPANSION = 4  # Output channels of a bottleneck over those inside.
@@ -26,8 +27,8 @@ class ResidualBlock(nn.Module):
     features: int  # Output channels.
     stride: int
     is_bottleneck: bool
-    conv: Any
-    norm: Any
+    conv: Callable[..., nn.Conv]
+    norm: Callable[..., BatchNorm]
     dropout_rate: float  # Share of activations dropped before the last convolution.
 
     @nn.compact
@@ -38,7 +39,8 @@ class ResidualBlock(nn.Module):
             return self.norm(name=name, **settings)(y, use_running_average=not train)
 
         drop = nn.Dropout(self.dropout_rate, deterministic=not dropout)
-        features, strides = self.features, (self.stride, self.stride)
+        features = self.features
+        strides = (self.stride, self.stride)
         if self.is_bottleneck:
             inner = features // _EXPANSION
             y = nn.relu(normalize(self.conv(inner, (1, 1), name="conv1")(x), "norm1"))
@@ -72,7 +74,8 @@ class ResNet18(Architecture):
         self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
     ) -> jax.Array:
         """See `Architecture`."""
-        conv, norm = self.conv_layer(), self.norm_layer()
+        conv = self.conv_layer()
+        norm = self.norm_layer()
         block = self.block_layer(ResidualBlock, train)
         expansion = _EXPANSION if self.has_bottlenecks else 1
         x = create_stem_conv(self.stem, _STAGES[0][0], self.dtype)(x_BHWC.astype(self.dtype))
@@ -82,9 +85,9 @@ class ResNet18(Architecture):
         for stage, (features, stride) in enumerate(_STAGES, start=1):
             for i in range(self.blocks_per_stage[stage - 1]):
                 x = block(
-                    features * expansion,
-                    stride if i == 0 else 1,
-                    self.has_bottlenecks,
+                    features=features * expansion,
+                    stride=stride if i == 0 else 1,
+                    is_bottleneck=self.has_bottlenecks,
                     conv=conv,
                     norm=norm,
                     dropout_rate=self.dropout_rate,

@@ -4,13 +4,15 @@ Shape suffixes: B images, H rows, W columns, C channels, T tokens, D width of a 
 """
 
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.extend.backend import get_backend
+from jax.typing import DTypeLike
 
+from cls_jax.batch import PyTree
 from cls_jax.models.layers import Architecture
 
 _MLP_RATIO = 4
@@ -18,7 +20,7 @@ _MLP_RATIO = 4
 _init = nn.initializers.truncated_normal(0.02)
 
 
-def _norm(dtype: Any, name: str) -> nn.LayerNorm:
+def _norm(dtype: DTypeLike, name: str) -> nn.LayerNorm:
     return nn.LayerNorm(1e-6, dtype, use_fast_variance=False, name=name)
 
 
@@ -34,9 +36,10 @@ def attend(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array
     has_cudnn = "cuda" in get_backend().platform_version
     if not (is_half and q_BTHD.shape[-1] % 8 == 0 and has_cudnn):
         return jax.nn.dot_product_attention(q_BTHD, k_BTHD, v_BTHD)
-    return jax.lax.platform_dependent(
+    attended: jax.Array = jax.lax.platform_dependent(
         q_BTHD, k_BTHD, v_BTHD, cuda=_attend_by_cudnn, default=jax.nn.dot_product_attention
     )
+    return attended
 
 
 def _attend_by_cudnn(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array:
@@ -44,10 +47,17 @@ def _attend_by_cudnn(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) ->
     if num_tokens % 2 == 0:
         return jax.nn.dot_product_attention(q_BTHD, k_BTHD, v_BTHD, implementation="cudnn")
     # Its gradient exists for an even number of tokens only, so a masked one is added.
-    padded = [jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (q_BTHD, k_BTHD, v_BTHD)]
+    q_BTHD, k_BTHD, v_BTHD = (
+        jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (q_BTHD, k_BTHD, v_BTHD)
+    )
     lengths = jnp.full(batch, num_tokens, jnp.int32)
     x_BTHD = jax.nn.dot_product_attention(
-        *padded, query_seq_lengths=lengths, key_value_seq_lengths=lengths, implementation="cudnn"
+        q_BTHD,
+        k_BTHD,
+        v_BTHD,
+        query_seq_lengths=lengths,
+        key_value_seq_lengths=lengths,
+        implementation="cudnn",
     )
     return x_BTHD[:, :num_tokens]
 
@@ -56,7 +66,7 @@ class Attention(nn.Module):
     """Multi-head self-attention."""
 
     num_heads: int
-    dtype: Any
+    dtype: DTypeLike
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
@@ -73,7 +83,7 @@ class Mlp(nn.Module):
     """Dense, GELU, dropout, dense."""
 
     dropout_rate: float
-    dtype: Any
+    dtype: DTypeLike
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, dropout: bool) -> jax.Array:
@@ -103,7 +113,7 @@ class Block(nn.Module):
     num_heads: int
     layer_scale: float  # The initial `LayerScale` of both, or 0 for none.
     dropout_rate: float
-    dtype: Any
+    dtype: DTypeLike
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, dropout: bool) -> jax.Array:
@@ -141,8 +151,15 @@ class VisionTransformer(Architecture):
     ) -> jax.Array:
         """See `Architecture`."""
         patch = (self.patch, self.patch)
-        settings = {"dtype": self.dtype, "kernel_init": _init, "name": "patch_embed"}
-        x_BHWD = nn.Conv(self.width, patch, patch, "VALID", **settings)(x_BHWC)
+        x_BHWD = nn.Conv(
+            self.width,
+            kernel_size=patch,
+            strides=patch,
+            padding="VALID",
+            dtype=self.dtype,
+            kernel_init=_init,
+            name="patch_embed",
+        )(x_BHWC)
         x_BTD = self._add_tokens(x_BHWD.reshape(len(x_BHWC), -1, self.width))
         x_BTD, stages = self._apply_blocks(x_BTD, dropout, is_looped=self.remat and train)
         x_BD = _norm(jnp.float32, "norm")(x_BTD[:, 0])
@@ -158,25 +175,35 @@ class VisionTransformer(Architecture):
         `jax.checkpoint` alone is not enough: XLA for CPUs drops its barriers and schedules the
         recomputation of all blocks before the first gradient.
         """
-        arguments = (self.num_heads, self.layer_scale, self.dropout_rate, self.dtype)
+        create_block = functools.partial(
+            Block,
+            num_heads=self.num_heads,
+            layer_scale=self.layer_scale,
+            dropout_rate=self.dropout_rate,
+            dtype=self.dtype,
+        )
         names = [f"block{i + 1}" for i in range(self.depth)]
         if self.is_initializing() or not is_looped:
             outputs = []
             for name in names:
-                x_BTD = Block(*arguments, name=name)(x_BTD, dropout)
+                x_BTD = create_block(name=name)(x_BTD, dropout)
                 outputs.append(x_BTD)
             quarters = {-(-self.depth * part // 4) for part in range(1, 5)}
             return x_BTD, [outputs[end - 1] for end in sorted(quarters)]
         params = self.variables["params"]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(params[name] for name in names))
         keys = jax.random.split(self.make_rng("dropout"), self.depth) if dropout else None
-        block = Block(*arguments, parent=None)
+        block = create_block(parent=None)
 
         @functools.partial(jax.checkpoint, prevent_cse=False)  # The loop already prevents it.
-        def apply_block(x_BTD: jax.Array, inputs: Any) -> tuple[Any, None]:
+        def apply_block(
+            x_BTD: jax.Array, inputs: tuple[PyTree, jax.Array | None]
+        ) -> tuple[jax.Array, None]:
             params, key = inputs
-            rngs = {"dropout": key} if dropout else None
-            return block.apply({"params": params}, x_BTD, dropout, rngs=rngs), None
+            rngs = None if key is None else {"dropout": key}
+            output = block.apply({"params": params}, x_BTD, dropout, rngs=rngs)
+            assert isinstance(output, jax.Array)
+            return output, None
 
         return jax.lax.scan(apply_block, x_BTD, (stacked, keys))[0], []
 

@@ -4,12 +4,12 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 
-from cls_jax.models.layers import Architecture, create_stem_conv, pool_mean, pool_stem
+from cls_jax.models.layers import Architecture, BatchNorm, create_stem_conv, pool_mean, pool_stem
 
 _STAGES = ((16, 1), (32, 2), (64, 2))  # Channels at width 1, stride.
 
@@ -22,16 +22,17 @@ class Block(nn.Module):
     # In a block with a projection, whether both branches take the activated input (stage 1) or the
     # raw one (stages 2 and 3).
     activate_before_residual: bool
-    conv: Any
-    norm: Any
-    activation: Any
+    conv: Callable[..., nn.Conv]
+    norm: Callable[..., BatchNorm]
+    activation: Callable[[jax.Array], jax.Array]
     dropout_rate: float  # Share of activations dropped between the convolutions.
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool, dropout: bool) -> jax.Array:
         """Returns float32 or bfloat16 [B, H / stride, W / stride, features]."""
         projects = x.shape[-1] != self.features
-        norm1, shortcut = self.norm(name="norm1"), x
+        norm1 = self.norm(name="norm1")
+        shortcut = x
         if projects and not self.activate_before_residual:
             # The authors' code computes this BatchNorm and drops the result. Its parameters are
             # part of the paper's parameter count, so they exist here too, but cost nothing: with
@@ -67,7 +68,8 @@ class WideResNet(Architecture):
         blocks_per_stage, remainder = divmod(self.depth - 4, 6)
         if remainder or blocks_per_stage < 1:
             raise ValueError(f"A Wide ResNet's depth is 6n + 4 (10, 16, …), not {self.depth}")
-        conv, norm = self.conv_layer(), self.norm_layer()
+        conv = self.conv_layer()
+        norm = self.norm_layer()
         block = self.block_layer(Block, train)
         activation = functools.partial(nn.leaky_relu, negative_slope=0.1)
         x = create_stem_conv(self.stem, 16, self.dtype)(x_BHWC.astype(self.dtype))
@@ -76,8 +78,8 @@ class WideResNet(Architecture):
         for stage, (features, stride) in enumerate(_STAGES, start=1):
             for i in range(blocks_per_stage):
                 x = block(
-                    features * self.width,
-                    stride if i == 0 else 1,
+                    features=features * self.width,
+                    stride=stride if i == 0 else 1,
                     activate_before_residual=stage == 1,
                     conv=conv,
                     norm=norm,

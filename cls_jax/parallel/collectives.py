@@ -6,24 +6,23 @@ device, every function is the identity or a local operation.
 Shape suffixes: N networks (those on this device), B images (those on this device).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from cls_jax.batch import PyTree
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS
-
-PyTree = Any
 
 
 def average_over_data(value: jax.Array) -> jax.Array:
     """The mean of a batch mean over the devices that share the batch."""
-    return jax.lax.pmean(value, DATA_AXIS)
+    mean: jax.Array = jax.lax.pmean(value, DATA_AXIS)
+    return mean
 
 
 def sum_over_data(value: jax.Array) -> jax.Array:
     """The sum of a batch's sums over the devices that share the batch."""
-    return jax.lax.psum(value, DATA_AXIS)
+    total: jax.Array = jax.lax.psum(value, DATA_AXIS)
+    return total
 
 
 def draw_uniform(key: jax.Array, num_images: int) -> jax.Array:
@@ -31,7 +30,8 @@ def draw_uniform(key: jax.Array, num_images: int) -> jax.Array:
 
     All networks draw alike, and so does any number of devices that share the batch.
     """
-    num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
+    num_parts = jax.lax.axis_size(DATA_AXIS)
+    part = jax.lax.axis_index(DATA_AXIS)
     return jax.random.uniform(key, (num_parts, num_images), jnp.float32)[part]
 
 
@@ -52,12 +52,13 @@ def gather_over_data(tree: PyTree) -> PyTree:
     which values vary over an axis. The result of a psum does not, an all-gather's does, and a value
     that varies over "data" cannot become part of the state.
     """
-    num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
+    num_parts = jax.lax.axis_size(DATA_AXIS)
+    part = jax.lax.axis_index(DATA_AXIS)
 
     def gather(leaf: jax.Array) -> jax.Array:
         is_own = (jnp.arange(num_parts) == part).astype(leaf.dtype)
         padded = is_own[:, None] * leaf[..., None, :]
-        return jax.lax.psum(padded.reshape(*leaf.shape[:-1], -1), DATA_AXIS)
+        return sum_over_data(padded.reshape((*leaf.shape[:-1], -1)))
 
     return jax.tree.map(gather, tree)
 

@@ -11,7 +11,8 @@ _STATUS_BYTES = 64  # Of MEMORYSTATUSEX, whose second eight bytes are the size o
 
 def available_cpus() -> int:
     """Cores to size a thread pool by: those that machine, scheduler and container allow."""
-    return joblib.cpu_count()
+    count: int = joblib.cpu_count()
+    return count
 
 
 def get_device_memory(device: jax.Device) -> int:

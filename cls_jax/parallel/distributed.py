@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from cls_jax.batch import PyTree
 from cls_jax.errors import UserError
 
 # Without a heartbeat for this long, a process counts as lost, and the runtime ends the others.
@@ -37,8 +38,7 @@ def initialize_distributed(
     minutes, the process exits with one sentence and code 2. Raises a UserError if only some of the
     three values are given, or they are invalid.
     """
-    values = (coordinator_address, num_processes, process_id)
-    if all(value is None for value in values):
+    if coordinator_address is None and num_processes is None and process_id is None:
         if not has_scheduler():
             return
     elif coordinator_address is None or num_processes is None or process_id is None:
@@ -67,7 +67,9 @@ def initialize_distributed(
     timer.start()
     try:
         jax.distributed.initialize(
-            *values,
+            coordinator_address=coordinator_address,
+            num_processes=num_processes,
+            process_id=process_id,
             initialization_timeout=_TIMEOUT_SECONDS + 60,
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
@@ -160,7 +162,7 @@ def compute_in_main_process(compute: Callable[[], bytes]) -> bytes:
     return content[1:]
 
 
-def arrays_from_main_process(tree: Any) -> Any:
+def arrays_from_main_process(tree: PyTree) -> PyTree:
     """Process 0's NumPy arrays in every process. All must call this, with arrays of its shapes."""
     if jax.process_count() == 1:
         return tree
@@ -170,7 +172,8 @@ def arrays_from_main_process(tree: Any) -> Any:
 
 def take_own(num_rows: int) -> slice:
     """The rows that this process works on, where each has its share."""
-    index, count = jax.process_index(), jax.process_count()
+    index = jax.process_index()
+    count = jax.process_count()
     return slice(num_rows * index // count, num_rows * (index + 1) // count)
 
 
@@ -189,7 +192,7 @@ def gather_rows(own: np.ndarray, num_rows: int) -> np.ndarray:
         gathered = multihost_utils.process_allgather(raw)
     sizes = [num_rows * (i + 1) // count - num_rows * i // count for i in range(count)]
     parts = [part[:size] for part, size in zip(gathered, sizes, strict=True)]
-    return np.concatenate(parts).view(own.dtype).reshape(num_rows, *own.shape[1:])
+    return np.concatenate(parts).view(own.dtype).reshape((num_rows, *own.shape[1:]))
 
 
 def from_all_processes(value: Any) -> list[Any]:
@@ -226,7 +229,7 @@ def check_same_data(parts: Iterable[bytes]) -> None:
         )
 
 
-def check_same_weights(tree: Any) -> None:
+def check_same_weights(tree: PyTree) -> None:
     """Raises a UserError in every process unless all start from the same arrays.
 
     NumPy arrays, or JAX arrays on devices of this process.

@@ -1,14 +1,14 @@
 """The devices of a run, arranged as ("network", "data"), and arrays spread over them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.batch import RawBatch
+from cls_jax.batch import PyTree, RawBatch
 from cls_jax.errors import UserError
 
 NETWORK_AXIS = "network"
@@ -18,8 +18,6 @@ DATA_AXIS = "data"
 BATCH_SPECS = RawBatch(
     x=P(DATA_AXIS), y=P(DATA_AXIS), u=P(None, DATA_AXIS), u_index=P(DATA_AXIS), u_truth=P(DATA_AXIS)
 )
-
-PyTree = Any
 
 
 def create_mesh(
@@ -40,6 +38,32 @@ def create_mesh(
     """
     devices = devices or jax.devices()
     num_devices = len(devices)
+    network, data = _choose_sides(
+        num_networks, batch_sizes, network=network, data=data, num_devices=num_devices
+    )
+    used = devices[: network * data]
+    busy = {device.process_index for device in used}
+    if idle := sorted({device.process_index for device in devices} - busy):
+        raise UserError(
+            f"Processes {idle} have no device in the mesh of {network} x {data} (mesh.network "
+            f"x mesh.data): start {len(busy)} process(es) only, or choose mesh.network, mesh.data "
+            f"and batch sizes that use all {num_devices} devices."
+        )
+    # Neighboring devices train different networks on the same images: a process has columns of the
+    # mesh, not rows, so that it makes no more than its share of a batch.
+    return Mesh(
+        np.array(used).reshape(data, network).T,
+        (NETWORK_AXIS, DATA_AXIS),
+        # Not `Explicit`, the default: code outside of `shard_map`, such as the initialization and
+        # the copies of a state, relies on the compiler to propagate shardings.
+        axis_types=(AxisType.Auto, AxisType.Auto),
+    )
+
+
+def _choose_sides(
+    num_networks: int, batch_sizes: Sequence[int], network: int, data: int, num_devices: int
+) -> tuple[int, int]:
+    """The sides of the mesh, of which 0 is chosen. Raises the UserErrors of `create_mesh`."""
     if network == 0:
         fits = [n for n in range(1, num_networks + 1) if num_networks % n == 0]
         network = max(n for n in fits if n <= num_devices)
@@ -61,23 +85,7 @@ def create_mesh(
             f"A mesh of {network} x {data} needs {network * data} devices but there are "
             f"{num_devices}: set mesh.network and mesh.data to 0 to choose them automatically."
         )
-    used = devices[: network * data]
-    busy = {device.process_index for device in used}
-    if idle := sorted({device.process_index for device in devices} - busy):
-        raise UserError(
-            f"Processes {idle} have no device in the mesh of {network} x {data} (mesh.network "
-            f"x mesh.data): start {len(busy)} process(es) only, or choose mesh.network, mesh.data "
-            f"and batch sizes that use all {num_devices} devices."
-        )
-    # Neighboring devices train different networks on the same images: a process has columns of the
-    # mesh, not rows, so that it makes no more than its share of a batch.
-    return Mesh(
-        np.array(used).reshape(data, network).T,
-        (NETWORK_AXIS, DATA_AXIS),
-        # Not `Explicit`, the default: code outside of `shard_map`, such as the initialization and
-        # the copies of a state, relies on the compiler to propagate shardings.
-        axis_types=(AxisType.Auto, AxisType.Auto),
-    )
+    return network, data
 
 
 def to_shardings(mesh: Mesh, specs: PyTree) -> PyTree:

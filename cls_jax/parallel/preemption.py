@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import FrameType
 
 import jax
 from jax._src import distributed  # Orbax, too, finds the coordinator's client nowhere else.
@@ -17,6 +17,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Where JAX's service notes, within a second, that a process has received SIGTERM.
 _NOTICE = "RECEIVED_PREEMPTION_NOTICE"
 _POLL_SECONDS = 1.0
+# What `signal.signal` takes and returns.
+_Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 @contextlib.contextmanager
@@ -31,7 +33,8 @@ def leave_when_asked() -> Iterator[Callable[[], None]]:
     begun = threading.Event()
 
     def watch() -> None:
-        client: Any = distributed.global_state.client
+        client = distributed.global_state.client
+        assert client is not None, "several processes have one"
         while not begun.wait(_POLL_SECONDS):
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # Nothing was noted.
                 client.key_value_try_get(_NOTICE)
@@ -58,7 +61,7 @@ class PreemptionHandler:
 
     def __init__(self) -> None:
         self._received: int | None = None
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, _Handler] = {}
 
     def __enter__(self) -> "PreemptionHandler":
         if threading.current_thread() is threading.main_thread():

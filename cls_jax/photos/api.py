@@ -6,8 +6,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
-from cls_jax.photos.cli.assessed_run import train_and_assess
 from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.photos.plan.plan import open_run, plan_run
 from cls_jax.photos.plan.rules import apply_settings
 from cls_jax.process import enable_compilation_cache, use_all_cores_for_convolutions
@@ -57,12 +57,27 @@ def train(
             raise UserError("start_from is for folders of images. Set model__init instead.")
         if again:
             raise UserError("again is for folders of images. Pass another workdir instead.")
-        config = folder_or_config.copy_and_resolve_references()
-        apply_settings(config, values)
-        run = open_run(config, workdir)
+        run = _open_configuration(folder_or_config, values, workdir)
     else:
-        how = start_from, instant, minutes, again
-        plan = plan_run(folder_or_config, method, workdir, values, *how)
+        plan = plan_run(
+            folder_or_config,
+            method=method,
+            workdir=workdir,
+            settings=values,
+            start_from=start_from,
+            instant=instant,
+            minutes=minutes,
+            again=again,
+        )
         run = Run(plan.config, plan.workdir, plan.summary.layout)
     train_and_assess(run)
     return Run(run.config, run.workdir)  # Without the images and networks in memory.
+
+
+def _open_configuration(
+    config: ConfigDict, settings: dict[str, Any], workdir: pathlib.Path | None
+) -> Run:
+    """The run of a configuration with some keys set, which is not changed itself."""
+    config = config.copy_and_resolve_references()
+    apply_settings(config, settings)
+    return open_run(config, workdir)

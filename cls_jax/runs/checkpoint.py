@@ -19,13 +19,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from cls_jax.batch import Leaf, PyTree
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import all_processes, barrier, from_main_process, is_main_process
 
-# Formats 1 and 2 were never released. Format 3 has a hash of every array, 4 of each of its rows,
-# which a process can compute for the rows that it holds.
-FORMAT_VERSION, _WHOLE_ARRAYS = 4, 3
-PyTree = Any
+# Earlier formats were never released. In this one, every row of an array has a hash, which a
+# process can compute for the rows that it holds.
+FORMAT_VERSION = 4
 CHECKPOINTS = "checkpoints"
 DAMAGED = "damaged_checkpoints"
 
@@ -123,7 +123,8 @@ class Checkpointer:
         except Exception as error:  # Every library involved raises its own types.
             if jax.process_count() > 1:
                 raise  # The others wait for this one: end all, to resume from the last good state.
-            step, self._unconfirmed = self._unconfirmed, None
+            step = self._unconfirmed
+            self._unconfirmed = None
             # Once renamed, a checkpoint is complete.
             for path in self.folder.glob(f"{step}.*"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -134,20 +135,19 @@ class Checkpointer:
                 f"{describe_newest(self.latest_step(), 'newest complete')}."
             )
 
-    def restore_newest(self, like: PyTree, older: PyTree = None) -> Restored | None:
+    def restore_newest(self, like: PyTree) -> Restored | None:
         """Restores the newest intact checkpoint, or returns None if the run has none yet.
 
         A damaged one is reported and, by the session that trains, moved to `damaged_checkpoints/`,
         and the one before it is used. With several processes all must call this.
 
-        A checkpoint with the names of `older` is restored like `older`. Arrays have exactly
-        the shapes, dtypes and shardings of `like`, and a jitted function may donate them. If these
-        are `jax.ShapeDtypeStruct`s, nothing else takes memory. Raises a UserError if there are
-        checkpoints but none is intact, or one is of another format.
+        Arrays have exactly the shapes, dtypes and shardings of `like`, and a jitted function may
+        donate them. If these are `jax.ShapeDtypeStruct`s, nothing else takes memory. Raises a
+        UserError if there are checkpoints but none is intact, or one is of another format.
         """
         last_reason = None
         for step in sorted(self._list_steps(), reverse=True):
-            restored, reason = self._try_restore(step, like, older)
+            restored, reason = self._try_restore(step, like)
             if restored is not None:
                 return restored
             if not from_main_process((self.folder / str(step)).exists()):
@@ -167,13 +167,11 @@ class Checkpointer:
             "or train a new run in another folder."
         )
 
-    def _try_restore(
-        self, step: int, like: PyTree, older: PyTree
-    ) -> tuple[Restored | None, str | None]:
+    def _try_restore(self, step: int, like: PyTree) -> tuple[Restored | None, str | None]:
         """Returns the checkpoint, or why it cannot be used: the same in every process."""
         metadata = state = reason = None
         try:
-            metadata, state, like = self._read(step, like, older)
+            metadata, state = self._read(step, like)
         except (UserError, jax.errors.JaxRuntimeError):  # Not caused by the files.
             raise
         except Exception as error:
@@ -192,26 +190,21 @@ class Checkpointer:
         copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state), out_shardings=shardings)
         return (step, copy(state), metadata), None
 
-    def _read(
-        self, step: int, like: PyTree, older: PyTree
-    ) -> tuple[dict[str, Any], PyTree, PyTree]:
-        """The metadata, the state, and whichever of the two it matches."""
+    def _read(self, step: int, like: PyTree) -> tuple[dict[str, Any], PyTree]:
+        """The metadata and the state."""
         metadata = self._manager.restore(
             step, args=ocp.args.Composite(notes=ocp.args.JsonRestore())
         ).notes
         if metadata["sha256"] != _digest(metadata):
             raise ValueError("metadata differ from those that were saved")
-        if metadata["format_version"] not in (FORMAT_VERSION, _WHOLE_ARRAYS):
+        if metadata["format_version"] != FORMAT_VERSION:
             raise UserError(
                 f"The checkpoint of step {step} in {self.folder} has format version "
                 f"{metadata['format_version']}, this program reads {FORMAT_VERSION}: use the "
                 "version of cls_jax that wrote it."
             )
-        stored = metadata["arrays"].keys()
-        if older is not None and _name_arrays(older).keys() - _name_arrays(like).keys() & stored:
-            like = older
         args = ocp.args.Composite(state=ocp.args.StandardRestore(like))
-        return metadata, self._manager.restore(step, args=args).state, like
+        return metadata, self._manager.restore(step, args=args).state
 
     def _list_steps(self) -> list[int]:
         """Steps of complete checkpoints, as process 0 sees them: all must try the same ones."""
@@ -221,7 +214,8 @@ class Checkpointer:
         except OSError:
             names = []
         steps = [int(name) for name in names if name.isdecimal()]
-        return from_main_process([step for step in steps if step != self._unconfirmed])
+        known: list[int] = from_main_process([step for step in steps if step != self._unconfirmed])
+        return known
 
     def _set_aside(self, step: int) -> str:
         if is_main_process():
@@ -259,9 +253,6 @@ def fetch_to_host(state: PyTree) -> PyTree:
 def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
     """Whether the rows that this process holds equal those saved."""
     expected = metadata["arrays"]
-    if metadata["format_version"] == _WHOLE_ARRAYS:
-        arrays = _name_arrays(fetch_to_host(state))
-        return all(_hash(array, array.shape) == expected.get(key) for key, array in arrays.items())
     return all(
         row < len(expected.get(name, ())) and digest.hex() == expected[name][row]
         for name, (_, held) in hash_rows(state).items()
@@ -286,7 +277,7 @@ def hash_rows(arrays: PyTree) -> dict[str, tuple[int, dict[int, bytes]]]:
     return hashes
 
 
-def _iterate_held(array: Any) -> Iterator[tuple[int, np.ndarray]]:
+def _iterate_held(array: Leaf) -> Iterator[tuple[int, np.ndarray]]:
     """The parts of an array in this process: index of the first row, and the rows."""
     if jax.process_count() == 1:
         parts = [(0, jax.device_get(array) if isinstance(array, jax.Array) else array)]
@@ -325,7 +316,7 @@ def _hash(array: np.ndarray, shape: tuple[int, ...]) -> str:
     return digest.hexdigest()
 
 
-def _name_arrays(arrays: PyTree) -> dict[str, Any]:
+def _name_arrays(arrays: PyTree) -> dict[str, Leaf]:
     """The arrays of a pytree, or their shapes, by their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(arrays)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

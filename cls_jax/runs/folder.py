@@ -1,17 +1,17 @@
 """The files of a run's folder other than checkpoints and metrics."""
 
 import contextlib
-import csv
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.batch import DatasetSpec
-from cls_jax.config import describe_differences, read_config, to_json
+from cls_jax.config import describe_differences, read_config, to_json, with_values
 from cls_jax.data.label_split import (
     check_labeled_indices,
     choose_labeled_indices,
@@ -30,12 +30,6 @@ from cls_jax.io import (
     write_atomically,
 )
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.photos.folder.dataset import COPY_OF, hash_contents, hash_names, list_layout
-from cls_jax.photos.folder.layout import NO_CLASS_NAME, Layout
-from cls_jax.photos.images.decode import get_decode_options, get_image_shape
-from cls_jax.photos.images.files import ImageFile, find_digests, read_ahead
-from cls_jax.photos.images.packed import open_packed
-from cls_jax.photos.images.store import Store
 from cls_jax.runs.sessions import LOCK
 
 CONFIG = "config.json"
@@ -45,138 +39,33 @@ RESULT = "result.json"
 LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
-_BATCH_SIZE = 256
-_FIGURES = ("test_", "validation_", "labels_", "answer_gain")  # Prefixes of the names of numbers.
-# A run's instant classifier is the file RUN/instant.npz, opened as RUN/instant. In older runs, this
-# is a folder with a run without steps.
-INSTANT = "instant"
-INSTANT_FILE = f"{INSTANT}.npz"
-# Files that a folder may contain before it becomes a run's: a label budget, the instant classifier,
-# and leftovers of a process that died before it wrote config.json, the first file of a run.
-_BEFORE_A_RUN = {LOCK, LABELED_INDICES, INSTANT}
+# Prefixes of the names of numbers.
+_FIGURES = ("test_", "validation_", "labels_", "predictor_gain")
+# Files that a folder may contain before it becomes a run's: a label budget, and leftovers of a
+# process that died before it wrote config.json, the first file of a run.
+_BEFORE_A_RUN = {LOCK, LABELED_INDICES}
 
 
-def get_default_workdir(config: ConfigDict) -> pathlib.Path:
-    """runs/<dataset, or a folder's name>-<labels>-<method, or instant>-seed<seed>."""
+def get_default_workdir(config: ConfigDict, method: str | None = None) -> pathlib.Path:
+    """runs/<dataset, or a folder's name>-<labels>-<method>-seed<seed>.
+
+    The method is the configuration's, unless it has none.
+    """
     dataset = config.data.name
     if dataset == "folder":
         dataset = pathlib.Path(config.data.data_dir).expanduser().resolve().name or dataset
     num_labels = config.num_labels or "all"
     dataset = make_printable(dataset)  # Messages quote the folder's name.
-    method = config.method.name if config.num_steps else "instant"
-    return pathlib.Path("runs") / f"{dataset}-{num_labels}-{method}-seed{config.seed}"
+    name = f"{dataset}-{num_labels}-{method or config.method.name}-seed{config.seed}"
+    return pathlib.Path("runs") / name
 
 
-def choose_workdir(
-    config: ConfigDict, layout: Layout, again: bool = False
-) -> tuple[pathlib.Path, str | None]:
-    """The first of NAME, NAME-2, … without a run on other images or labels.
-
-    With `again`, also without a finished run. Returns it with a sentence about the last run that
-    was skipped, or None.
-    """
-    path = first = get_default_workdir(config)
-    number, sentence = 1, None
-    while (difference := describe_other_data(path, config, layout, allows_copies=False)) or (
-        again and (path / RESULT).exists()
-    ):
-        number, sentence = number + 1, difference or f"{path} is finished"
-        path = first.with_name(f"{first.name}-{number}")
-    return path, sentence and f"{sentence}, so this run is in {path}."
-
-
-def describe_other_data(
-    workdir: pathlib.Path, config: ConfigDict, layout: Layout, allows_copies: bool = True
-) -> str | None:
-    """A clause about how a run's data differs, or None if it is the same or there is no run.
-
-    With `allows_copies`, another folder with the same names, contents and labels counts as the same
-    data, even if the run's own folder still exists. Raises a UserError if the folder has a
-    run that cannot be read.
-    """
-    if not (workdir / CONFIG).exists():
-        return None
-    stored = read_config(workdir / CONFIG)
-    theirs, ours = (pathlib.Path(one.data.data_dir).expanduser() for one in (stored, config))
-    is_same_place = stored.data.name == "folder" and theirs.resolve() == ours.resolve()
-    fingerprint = _read_fingerprint(workdir)
-    if fingerprint is None and is_same_place:  # The run had not begun.
-        return None
-    is_same = fingerprint is not None and _has_trained_on(workdir, fingerprint, ours, layout)
-    if is_same and (allows_copies or is_same_place or not theirs.is_dir()):
-        return None
-    if is_same_place:
-        return f"The images or labels in {ours} have changed since the run in {workdir}"
-    return f"{workdir} has a run on {stored.data.data_dir or stored.data.name}"
-
-
-def _read_fingerprint(workdir: pathlib.Path) -> str | None:
+def read_fingerprint(workdir: pathlib.Path) -> str | None:
+    """The hash of a run's training images. None if there is no run yet, "None" without images."""
     if not (workdir / DATASET).exists():
         return None
     with _open_description(workdir) as stored:
         return str(stored.get("fingerprint"))
-
-
-def _has_trained_on(
-    workdir: pathlib.Path, fingerprint: str, root: pathlib.Path, layout: Layout
-) -> bool:
-    """Whether a run's training images have the names, contents and labels of a folder's.
-
-    A file that the run could not read but that can be read now counts as different.
-    """
-    skipped = _read_skipped(workdir)
-    names = hash_names(layout, skipped)
-    if not fingerprint.startswith(names):
-        return False
-    files, data = [file for file, _ in layout.train], read_config(workdir / CONFIG).data
-    tried = [file.name for file in files if not skipped.get(file.name, COPY_OF).startswith(COPY_OF)]
-    paths, shape = [str(root / name) for name in tried], get_image_shape(data)
-    batches = read_ahead(paths, shape, _BATCH_SIZE, get_decode_options(data))
-    errors = (error for batch in batches for error in batch.errors)
-    unreadable = {name for name, error in zip(tried, errors, strict=True) if error is not None}
-    contents = hash_contents(layout, _hash_files(root, files), unreadable)
-    return fingerprint in (names, names + contents)
-
-
-def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
-    """Digests of the files' contents, b"" where they cannot be read."""
-    packed = open_packed(root)
-    if packed and len(packed.digests):
-        digests: list[bytes] = packed.digests[[file.inode for file in files]].tolist()
-        return digests
-    return find_digests(Store(), [str(root / file.name) for file in files], reads=True)
-
-
-def count_training_images(workdir: pathlib.Path, folder: str) -> int:
-    """How many images that would be evaluated in a folder have trained the run, by content.
-
-    If the run's own folder is gone, only a complete copy of it is recognized. Raises a UserError
-    if the folder has no layout.
-    """
-    data, root = read_config(workdir / CONFIG).data, pathlib.Path(folder).expanduser()
-    if data.name != "folder":
-        return 0
-    own, layout = pathlib.Path(data.data_dir).expanduser(), list_layout(root)
-    trained, fingerprint = None, _read_fingerprint(workdir)
-    with contextlib.suppress(UserError):
-        trained = list_layout(own) if own.is_dir() else None
-    if trained is None and fingerprint and _has_trained_on(workdir, fingerprint, root, layout):
-        own, trained = root, layout
-    if trained is None:
-        return 0
-    evaluated = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
-    known = set(_hash_files(own, [file for file, _ in trained.train]))
-    digests = _hash_files(root, [file for file, _ in evaluated])
-    return sum(digest in known for digest in digests if digest)
-
-
-def _read_skipped(workdir: pathlib.Path) -> dict[str, str]:
-    """The files that a run could not use, and why."""
-    try:
-        with (workdir / SKIPPED_FILES).open(encoding="utf-8", errors="surrogateescape") as file:
-            return {row["file"]: row["reason"] or "" for row in csv.DictReader(file)}
-    except (OSError, KeyError, ValueError, csv.Error):
-        return {}
 
 
 def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
@@ -189,7 +78,7 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
     if path.exists():
         stored = read_config(path)
         if config.num_steps > stored.num_steps and (workdir / RESULT).exists():
-            stored.num_steps = config.num_steps
+            stored = with_values(stored, {"num_steps": config.num_steps})
         differences = describe_differences(config, stored)
         if differences:
             raise UserError(
@@ -197,6 +86,11 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
                 "choose a new --workdir, or use this run's own configuration to resume it."
             )
         return
+    check_unused(workdir)
+
+
+def check_unused(workdir: pathlib.Path) -> None:
+    """Raises a UserError if a folder, which need not exist, has files that are not of a run."""
     names = [file.name for file in workdir.iterdir()] if workdir.is_dir() else [""]
     others = [name for name in names if name not in _BEFORE_A_RUN and not name.endswith(PARTIAL)]
     if workdir.exists() and others:
@@ -218,7 +112,7 @@ def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
     """Writes which training images, int [num_labels], are labeled. The folder need not exist."""
     workdir.mkdir(parents=True, exist_ok=True)
-    text = labeled_indices_to_json(np.asarray(indices), dataset.train_labels, dataset.class_names)
+    text = labeled_indices_to_json(np.asarray(indices), dataset.train.labels, dataset.class_names)
     write_atomically(workdir / LABELED_INDICES, text)
 
 
@@ -240,7 +134,7 @@ def create_run_folder(
             "class_names": list(dataset.class_names),
             "image_shape": dataset.image_shape,
             "num_classes": dataset.num_classes,
-            "num_images": len(dataset.train_images),
+            "num_images": len(dataset.train.images),
             "mean": dataset.mean,
             "std": dataset.std,
             "fingerprint": dataset.fingerprint,
@@ -249,8 +143,9 @@ def create_run_folder(
         if dataset.skipped_files:
             text = to_csv([("file", "reason"), *dataset.skipped_files])
             write_atomically(workdir / SKIPPED_FILES, text)
-        if files := dataset.train_files:
-            names, labels = dataset.class_names, dataset.train_labels
+        if files := dataset.train.files:
+            names = dataset.class_names
+            labels = dataset.train.labels
             rows = [(files[i], names[labels[i]]) for i in np.sort(labeled_indices)]
             write_atomically(workdir / LABELED_FILES, to_csv([("file", "label"), *rows]))
 
@@ -260,10 +155,10 @@ def write_pseudo_labels(workdir: pathlib.Path, dataset: Dataset, *columns: np.nd
 
     The columns are training images int [m], labels int [m] and weights float [m] from 0 to 1.
     """
-    if not dataset.train_files or not is_main_process():
+    if not dataset.train.files or not is_main_process():
         return
     rows = [
-        (dataset.train_files[i], dataset.class_names[label], f"{weight:.6f}")
+        (dataset.train.files[i], dataset.class_names[label], f"{weight:.6f}")
         for i, label, weight in zip(*columns, strict=True)
     ]
     write_atomically(workdir / PSEUDO_LABELS, to_csv([("file", "label", "weight"), *rows]))
@@ -274,9 +169,8 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
 
     Raises a UserError if a folder of images has changed, so that indices mean other images.
     """
-    stored = _read_fingerprint(workdir)
-    is_same = stored and stored in (dataset.fingerprint, dataset.fingerprint[: len(stored)])
-    if dataset.fingerprint and stored is not None and not is_same:
+    stored = read_fingerprint(workdir)
+    if dataset.fingerprint and stored is not None and stored != dataset.fingerprint:
         raise UserError(
             f"The training images of {dataset.name} are not those with which the run in {workdir} "
             "started: choose a new --workdir, or restore the images as they were."
@@ -285,9 +179,7 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
 
 def use_mean_and_std(config: ConfigDict, mean: Sequence[float], std: Sequence[float]) -> ConfigDict:
     """A copy of the configuration with these means and standard deviations, one per channel."""
-    config = config.copy_and_resolve_references()
-    config.data.mean, config.data.std = tuple(mean), tuple(std)
-    return config
+    return with_values(config, {"data.mean": tuple(mean), "data.std": tuple(std)})
 
 
 def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], DatasetSpec]:
@@ -298,7 +190,8 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
             raise ValueError("class_names is not a list of names")
         # Bounded, because networks and arrays of these sizes are created before further checks.
         height, width, channels = (_to_size(side, 1024) for side in stored["image_shape"])
-        num_classes, num_images = _to_size(len(names), 10**6), _to_size(stored["num_images"], 2**31)
+        num_classes = _to_size(len(names), 10**6)
+        num_images = _to_size(stored["num_images"], 2**31)
         return tuple(names), DatasetSpec((height, width, channels), num_classes, num_images)
 
 
@@ -326,7 +219,7 @@ def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
         ) from error
 
 
-def _to_size(value: Any, largest: int) -> int:
+def _to_size(value: object, largest: int) -> int:
     if type(value) is not int or not 1 <= value <= largest:
         raise ValueError("a size is not an integer, or out of range")
     return value
@@ -344,10 +237,15 @@ def load_labeled_indices(
     path = workdir / LABELED_INDICES
     if path.exists():
         labeled = read_labeled_indices(path, dataset.class_names)
-        check_labeled_indices(path, labeled, num_labels, len(dataset.train_images))
+        check_labeled_indices(path, labeled, num_labels, len(dataset.train.images))
         return labeled
-    labels, num_classes = dataset.train_labels, dataset.num_classes
-    return choose_labeled_indices(labels, num_labels, num_classes, seed, imbalance)
+    return choose_labeled_indices(
+        dataset.train.labels,
+        num_labels=num_labels,
+        num_classes=dataset.num_classes,
+        seed=seed,
+        imbalance=imbalance,
+    )
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
@@ -356,12 +254,19 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        return _check_result(read_json(path))
+        return _check_result(_rename_keys(read_json(path)))
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is not the result of a run ({describe_error(error)}): delete it and "
             "rerun the command that trained the run."
         ) from error
+
+
+def _rename_keys(stored: Any) -> Any:
+    """A result with today's names: "predictor…" was once called "answer…"."""
+    if not isinstance(stored, dict):
+        return stored
+    return {re.sub("^answer(?=$|_)", "predictor", key): value for key, value in stored.items()}
 
 
 def _check_result(result: Any) -> dict[str, Any]:
@@ -381,35 +286,6 @@ def _check_result(result: Any) -> dict[str, Any]:
     return result
 
 
-def find_predictor(workdir: pathlib.Path) -> pathlib.Path:
-    """The path of the classifier that predicts for a run: the run, or its instant classifier.
-
-    A finished result decides. Raises a UserError if the result is damaged.
-    """
-    chosen, instant = (read_result(workdir) or {}).get("answer"), workdir / INSTANT
-    is_there = (instant / CONFIG).exists() or is_instant(instant)
-    return instant if chosen == INSTANT and is_there else find_trained(workdir)
-
-
-def find_trained(workdir: pathlib.Path) -> pathlib.Path:
-    """The path of the last step's networks, or of the instant classifier of a run without steps."""
-    is_only = is_instant(workdir / INSTANT) and read_config(workdir / CONFIG).num_steps == 0
-    return workdir / INSTANT if is_only else workdir
-
-
-def find_assessments(workdir: pathlib.Path, predictor: pathlib.Path | None) -> pathlib.Path:
-    """The folder for the files of a predictor's assessment, by default of the last step's.
-
-    An instant classifier beside trained networks has its own.
-    """
-    return predictor if predictor not in (None, find_trained(workdir)) else workdir
-
-
-def is_instant(path: pathlib.Path) -> bool:
-    """Whether the path names a run's instant classifier."""
-    return path.name == INSTANT and path.with_name(INSTANT_FILE).exists()
-
-
-def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:
+def write_result(workdir: pathlib.Path, result: Mapping[str, object]) -> None:
     """Stores the result, which marks the run as finished."""
     write_atomically(workdir / RESULT, json.dumps(result, indent=2) + "\n")

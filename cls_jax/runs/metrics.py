@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from absl import logging
@@ -45,7 +45,8 @@ class MetricsWriter:
             write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self._path.open("ab", buffering=0)
         self._unwritten = b""
-        self._warn, self._has_warned = warn, False
+        self._warn = warn
+        self._has_warned = False
         has_curves = has_curves and not is_silent
         self._tensorboard = _create_tensorboard_writer(workdir) if has_curves else None
 
@@ -91,7 +92,8 @@ class MetricsWriter:
                     "continues, and rows are kept in memory until it can be written."
                 )
         else:
-            self._unwritten, self._has_warned = b"", False
+            self._unwritten = b""
+            self._has_warned = False
 
     def _try_tensorboard(self, write: Callable[[Any], None]) -> None:
         if self._tensorboard is None:
@@ -131,7 +133,7 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _is_row(row: Any) -> bool:
+def _is_row(row: object) -> TypeGuard[dict[str, Any]]:
     if not isinstance(row, dict):
         return False
     step = row.get("step")

@@ -3,6 +3,7 @@
 import math
 import pathlib
 import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -12,22 +13,24 @@ from cls_jax.runs.metrics import read_metrics
 # A row of monitors describes a single batch, so the result averages several.
 _NUM_ROWS = 20
 _QUANTILE = statistics.NormalDist().inv_cdf(0.975)  # Of 95% intervals.
-# Figures of the last evaluation, and those from before the first step.
+# Figures of the last evaluation.
 _LAST = (
-    *("test_accuracy", "test_balanced_accuracy", "test_accuracy_network_1"),
-    *("test_accuracy_network_2", "test_accuracy_ensemble"),
-    *("test_accuracy_live_network_1", "test_accuracy_live_network_2"),
-)
-_BASELINES = (
-    *("test_accuracy_probe", "test_accuracy_instant"),
-    *("validation_accuracy_probe", "validation_accuracy_instant"),
-    *("labels_accuracy_graph", "labels_accuracy_probe", "labels_accuracy_instant"),
-    *("labels_weight_graph", "labels_weight_stages"),
+    "test_accuracy",
+    "test_balanced_accuracy",
+    "test_accuracy_network_1",
+    "test_accuracy_network_2",
+    "test_accuracy_ensemble",
+    "test_accuracy_live_network_1",
+    "test_accuracy_live_network_2",
 )
 
 
 def create_result(
-    config: ConfigDict, workdir: pathlib.Path, num_labels: int, train_seconds: float
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    num_labels: int,
+    train_seconds: float,
+    baselines: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Collects the result from the run's metrics. Accuracies are None without a test set.
 
@@ -37,8 +40,8 @@ def create_result(
     20 evaluations, as Google's FixMatch reports. `test_accuracy_best` is selected on the test set,
     so it must not be reported. `test_accuracy_at_best_validation`, at the first step with the
     highest validation accuracy, may be, because no test image decided. All are in percent.
-    `monitors` are means over the last 20 rows that have any. A run that began with the instant
-    classifier also has what `choose_predictor` returns.
+    `monitors` are means over the last 20 rows that have any. `baselines` are names of metrics that
+    were measured before the first step, such as "test/accuracy_probe".
     """
     rows = read_metrics(workdir)
     first = {k: value for row in rows[::-1] for k, value in row.items() if value is not None}
@@ -48,14 +51,14 @@ def create_result(
     validated = [row for row in rows if row.get("validation/accuracy") is not None]
     best = max(validated, key=lambda row: row["validation/accuracy"], default={})
     final = validated[-1] if validated else {}
-    result = {
+    return {
         "step": config.num_steps,
         "dataset": config.data.name,
         "num_labels": num_labels,
-        "method": config.method.name if config.num_steps else "instant",
+        "method": config.method.name,
         "seed": config.seed,
         **{name: last.get(name.replace("_", "/", 1)) for name in _LAST},
-        **{name: first.get(name.replace("_", "/", 1)) for name in _BASELINES},
+        **{name.replace("/", "_", 1): first.get(name) for name in baselines},
         "test_accuracy_median_last_20": statistics.median(history[-20:]) if history else None,
         "test_accuracy_best": max(history, default=None),
         "test_accuracy_best_note": "selected on the test set: not a result to report",
@@ -67,8 +70,6 @@ def create_result(
         "monitors": _average_monitors(rows),
         "train_seconds": train_seconds,
     }
-    begins_instant = config.num_steps and config.model.init_head == "graph"
-    return result | (choose_predictor(result) if begins_instant else {})
 
 
 def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -87,29 +88,15 @@ def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
     """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) without images."""
     if not num_images:
         return 0.0, 1.0
-    share, scale = num_correct / num_images, 2 * (num_images + _QUANTILE**2)
+    share = num_correct / num_images
+    scale = 2 * (num_images + _QUANTILE**2)
     center = (2 * num_correct + _QUANTILE**2) / scale
     variance = 4 * num_correct * (1 - share) + _QUANTILE**2
     margin = _QUANTILE * math.sqrt(variance) / scale
     return (center - margin if num_correct else 0.0), (center + margin if share < 1 else 1.0)
 
 
-def choose_predictor(result: dict[str, Any]) -> dict[str, Any]:
-    """Chooses the classifier used for prediction: the run's networks or its instant classifier.
-
-    The networks, unless they are worse on the validation images: test accuracy stays unbiased.
-    Returns additions to the result: `answer` ("trained" or "instant"), and with validation images
-    `answer_gain` (the points that training gained) and `answer_images` ("validation").
-    """
-    trained, start = get_accuracy(result, "validation"), result.get("validation_accuracy_instant")
-    if trained is None or start is None:
-        return {"answer": "trained"}
-    gain = trained - start
-    chosen = "trained" if gain >= 0 else "instant"
-    return {"answer": chosen, "answer_gain": gain, "answer_images": "validation"}
-
-
-def get_accuracy(result: dict[str, Any], part: str) -> float | None:
+def get_accuracy(result: Mapping[str, Any], part: str) -> float | None:
     """The test or validation accuracy of the ensemble, or of a single network. None if unknown."""
     ensemble = result.get(f"{part}_accuracy_ensemble")
     return result.get(f"{part}_accuracy") if ensemble is None else ensemble

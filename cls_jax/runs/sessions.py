@@ -24,7 +24,8 @@ from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import MAX_JSON_BYTES, parse_json, read_bytes, write_atomically
 from cls_jax.parallel.cpus import available_cpus
 
-SESSIONS, LOCK = "sessions.jsonl", ".lock"
+SESSIONS = "sessions.jsonl"
+LOCK = ".lock"
 # Some network file systems have no locks. There, avoiding a second session is up to the user.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _PACKAGES = ("cls-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -61,7 +62,8 @@ def hold_at_once(
 @contextlib.contextmanager
 def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
     """Creates a run's folder, and raises a UserError while another process trains there."""
-    path, another = workdir / LOCK, "choose another --workdir"
+    path = workdir / LOCK
+    another = "choose another --workdir"
     busy = lambda: f"{workdir} is in use by {_read_holder(path)}: wait for it, or {another}."  # noqa: E731
     with hold_at_once(path, workdir, busy, another):
         with contextlib.suppress(OSError):  # A full disk is no reason to stop here.

@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import itertools
 from collections.abc import Callable, Generator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +14,10 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from cls_jax.batch import PyTree
 from cls_jax.data.types import ImageSource, Selection
 from cls_jax.models.layers import FEATURES
+from cls_jax.parallel.collectives import sum_over_data
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, get_process_shard, to_global_arrays
 from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.step import release_freed_memory
@@ -27,7 +28,9 @@ Accuracies = dict[str, float]
 _MAX_IN_FLIGHT = 2
 
 
-def create_eval_step(setup: TrainSetup) -> Callable:
+def create_eval_step(
+    setup: TrainSetup,
+) -> Callable[[TrainState, jax.Array, jax.Array, jax.Array], dict[str, jax.Array]]:
     """Compiles (state, images, labels, is_image) → counts of correct images by class.
 
     The images are the same as for `TrainSetup.infer`, the labels int32 [B], and `is_image` is False
@@ -37,16 +40,16 @@ def create_eval_step(setup: TrainSetup) -> Callable:
 
     def eval_step(
         state: TrainState, images: jax.Array, labels: jax.Array, is_image: jax.Array
-    ) -> Any:
+    ) -> dict[str, jax.Array]:
         """Counts on this device's networks and images, summed over the devices that share them."""
         classes = jax.nn.one_hot(labels, setup.dataset_spec.num_classes, dtype=jnp.int32)
 
-        def compute_probabilities(params: Any) -> jax.Array:
+        def compute_probabilities(params: PyTree) -> jax.Array:
             return jax.nn.softmax(setup.infer(params, state.batch_stats, images))
 
         def count_correct(probabilities: jax.Array) -> jax.Array:
             is_correct = (jnp.argmax(probabilities, axis=-1) == labels) & is_image
-            return jax.lax.psum(jnp.sum(is_correct[..., None] * classes, axis=-2), DATA_AXIS)
+            return sum_over_data(jnp.sum(is_correct[..., None] * classes, axis=-2))
 
         ema = compute_probabilities(state.ema_params)
         # Devices hold equally many networks, so the mean of means is the mean of all.
@@ -84,12 +87,12 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
         split: str = "test",
     ) -> Accuracies:
         """Evaluates. Gives up before the next batch if `should_stop()`. `split` replaces "test"."""
-        counts: list[Any] = []
+        counts: list[dict[str, jax.Array]] = []
         with contextlib.closing(iterate_on_mesh(setup, images, labels)) as batches:
-            for batch in batches:
+            for shown, classes, is_image in batches:
                 if should_stop():
                     return {}
-                counts.append(eval_step(state, *batch))
+                counts.append(eval_step(state, shown, classes, is_image))
                 if len(counts) > _MAX_IN_FLIGHT:  # Wait for an earlier batch, not for this one.
                     jax.block_until_ready(counts[-1 - _MAX_IN_FLIGHT])
         if not counts:
@@ -102,7 +105,7 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
     return evaluate
 
 
-def _name_accuracies(correct: Any, sizes: np.ndarray, split: str) -> Accuracies:
+def _name_accuracies(correct: dict[str, np.ndarray], sizes: np.ndarray, split: str) -> Accuracies:
     """Accuracies in percent from correct images of each class [..., K] and images per class [K]."""
     shares = jax.tree.map(lambda counts: 100.0 * counts.sum(axis=-1) / sizes.sum(), correct)
     is_tested = sizes > 0
@@ -163,7 +166,8 @@ def iterate_on_mesh(
     of them. Every process reads only those of its own devices. The last batch is padded with zeros,
     for which the mask is False.
     """
-    part, num_shards = get_process_shard(setup.mesh), setup.mesh.shape[DATA_AXIS]
+    part = get_process_shard(setup.mesh)
+    num_shards = setup.mesh.shape[DATA_AXIS]
     # Smaller for a small set.
     most = min(setup.config.eval_batch_size, -(-len(labels) // num_shards))
     size = size or max(1, most) * num_shards
@@ -172,14 +176,16 @@ def iterate_on_mesh(
     def read(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rows = np.minimum(own + start, len(labels))
         is_image = rows < len(labels)
-        rows, missing = rows[is_image], int(np.sum(~is_image))
+        missing = int(np.sum(~is_image))
+        rows = rows[is_image]
         found = images[rows]
         padded = np.pad(found, [(0, missing), *[(0, 0)] * (found.ndim - 1)])
         return padded, np.pad(labels[rows], (0, missing)), is_image
 
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        pending: Any = (executor.submit(read, start) for start in range(0, len(labels), size))
+        pending = (executor.submit(read, start) for start in range(0, len(labels), size))
         for made, _ in itertools.pairwise(itertools.chain(pending, [None])):
+            assert made is not None, "only the last of all pairs ends with None"
             batch = made.result()
             shapes = jax.tree.map(lambda array: (size, *array.shape[1:]), batch)
             yield to_global_arrays(batch, setup.mesh, (P(DATA_AXIS),) * 3, shapes)

@@ -10,31 +10,29 @@ The order within a step, and the reasons:
 4. Write the metrics of an earlier step: the host runs ahead of the device and never waits for the
    step that it has just dispatched.
 
-After the last step, heads may be refitted (`model.final_head`) before evaluation and saving.
+After the last step, `Stages` may change the state before it is evaluated and saved.
 """
 
 import contextlib
-import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
+from cls_jax.batch import PyTree, RawBatch
 from cls_jax.config import parse_step_range, to_json
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.errors import StoppedError, explain_writing
+from cls_jax.data.types import Dataset
+from cls_jax.errors import StoppedError
 from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
-from cls_jax.photos.features.instant import read_instant
-from cls_jax.photos.start.final_heads import fit_final_heads
-from cls_jax.photos.start.start import Start, compute_start, init_state_with_heads
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import (
-    INSTANT_FILE,
     check_run_folder,
+    create_run_folder,
     describe_finished,
     read_result,
     write_pseudo_labels,
@@ -43,7 +41,14 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.metrics import MetricsWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.prepare import Prepared, hold_folder, prepare_run, resolve_model
+from cls_jax.training.prepare import (
+    WEIGHT_READERS,
+    Prepared,
+    WeightReader,
+    hold_folder,
+    prepare_run,
+    resolve_model,
+)
 from cls_jax.training.progress import (
     MetricsQueue,
     PausableTimer,
@@ -54,7 +59,14 @@ from cls_jax.training.progress import (
 )
 from cls_jax.training.rounds import create_enter_round, is_round_boundary
 from cls_jax.training.setup import TrainSetup, TrainState, restore_newest, set_step
-from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
+from cls_jax.training.stages import Stages
+from cls_jax.training.step import (
+    TakeStep,
+    compile_step,
+    compute_distances,
+    create_train_step,
+    make_batch_fn,
+)
 
 PROFILE = "profile"  # The folder of traces.
 
@@ -62,18 +74,22 @@ PROFILE = "profile"  # The folder of traces.
 def run_training(
     config: ConfigDict,
     workdir: pathlib.Path,
-    load: Callable[[ConfigDict], Any] = load_dataset,
-    keep: Callable[[TrainSetup, TrainState, int], Any] = lambda *end: None,
+    load: Callable[[ConfigDict], Dataset] = load_dataset,
+    stages: Stages | None = None,
+    weight_readers: Sequence[WeightReader] = WEIGHT_READERS,
+    keep: Callable[[TrainSetup, TrainState, int], object] = lambda *end: None,
 ) -> dict[str, Any]:
     """Trains or resumes the run in `workdir`, which need not exist. Returns its result.
 
-    `load` loads the dataset. `keep` is called with the setup, the last state and its step. Neither
-    is called for a finished run. A run without steps has no state, only its instant classifier.
-    Raises a UserError if the folder, the data or the devices do not fit the configuration, another
-    process trains there, a loss is not finite, or the last state cannot be written, and a
-    StoppedError once a run is saved that the user or the system asked to stop.
+    `load` loads the dataset, `weight_readers` read the weights of `model.init`, and `stages` begin
+    and end the run, by default without further ado. `keep` is called with the setup, the last state
+    and its step. None of them is called for a finished run. Raises a UserError if the folder, the
+    data or the devices do not fit the configuration, another process trains there, a loss is not
+    finite, or the last state cannot be written, and a StoppedError once a run is saved that the
+    user or the system asked to stop.
     """
     config = resolve_model(config)
+    stages = stages or Stages()
     check_run_folder(workdir, config)
     check_same(to_json(config), workdir)  # All processes must train the same run.
     if (result := read_result(workdir)) is not None:
@@ -81,211 +97,169 @@ def run_training(
             print(describe_finished(workdir, result["step"], config.num_steps))
         if result["step"] >= config.num_steps:
             return result
-    with leave_when_asked() as has_begun, contextlib.ExitStack() as stack:
-        prepared = setup, _, spec, _ = prepare_run(config, workdir, load)
-        stack.enter_context(hold_folder(config, prepared))
-        seconds = 0.0
-        if config.num_steps:
-            session = _Session(prepared, has_begun)
-            seconds = session.take_steps()
-            keep(setup, session.state, config.num_steps)
-        else:
+    with leave_when_asked() as has_begun:
+        prepared = prepare_run(config, workdir, load, weight_readers)
+        labeled = prepared.spec.labeled_indices
+        with hold_folder(
+            workdir,
+            check=lambda: check_run_folder(workdir, config),
+            create=lambda: create_run_folder(workdir, config, labeled, prepared.dataset),
+        ):
+            state, seconds = take_steps(prepared, stages, has_begun)
+            keep(prepared.setup, state, config.num_steps)
             if is_main_process():
-                announce(prepared, 0)
-            _, accuracies = compute_and_store_start(prepared)
-            if is_main_process():
-                with contextlib.closing(MetricsWriter(workdir, has_curves=False)) as writer:
-                    writer.write(0, accuracies)
-        if is_main_process():
-            num_labeled = len(spec.labeled_indices)
-            write_result(workdir, create_result(config, workdir, num_labeled, seconds))
+                result = create_result(config, workdir, len(labeled), seconds, stages.baselines)
+                write_result(workdir, result | stages.describe(config, result))
     barrier("result")
     result = read_result(workdir)
     assert result is not None, workdir
     return result
 
 
-def compute_and_store_start(prepared: Prepared) -> tuple[Start | None, dict[str, float]]:
-    """Computes the start of a run, writes its files, and returns it with what it measured."""
-    setup, dataset, spec, workdir = prepared
-    start = compute_start(setup, dataset, spec)
-    if start is None:
-        return None, {}
-    is_new, inferred = ~start.is_labeled, start.inferred
-    columns = (start.rows[is_new], inferred.labels[is_new], inferred.weights[is_new])
-    write_pseudo_labels(workdir, dataset, *columns)
-    if start.classifier.network is not None and is_main_process():
-        with explain_writing(workdir, "free disk space and rerun the command"):
-            start.classifier.write(workdir / INSTANT_FILE)
-    return start, start.accuracies
-
-
-class _Session:
+def take_steps(
+    prepared: Prepared, stages: Stages, has_begun: Callable[[], None]
+) -> tuple[TrainState, float]:
     """Trains a run from its newest checkpoint to its last step, or until it is asked to stop.
 
-    Every step may donate the buffers of `state`, so code that reads it must copy what it needs.
+    `has_begun` is called after the first step. Every step may donate the buffers of the state, so
+    code that reads it must copy what it needs. Returns the last state, and the seconds that the
+    steps of all sessions took. Raises the same as `run_training`.
     """
-
-    def __init__(self, prepared: Prepared, has_begun: Callable[[], None]):
-        self._has_begun = has_begun  # Called after the first step.
-        self._setup, self._dataset, self._spec, self._workdir = prepared
-        self._config = config = self._setup.config
-        self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
-        self._checkpointer = Checkpointer(self._workdir, config.keep_checkpoints)
-        self._fits_final_heads = config.model.final_head == "graph"
-        # Onto shapes, so that the restored state is the only one in memory.
-        restored = restore_newest(self._checkpointer, self._setup)
-        baselines: dict[str, float] = {}
-        self._start: Start | None = None
-        if restored is None:
-            self._start, baselines = compute_and_store_start(prepared)
-            self.state = init_state_with_heads(self._setup, self._dataset, self._spec, self._start)
-            if not self._setup.method.select_labels and not self._fits_final_heads:
-                self._start = None  # Its tables take memory and are no longer needed.
-            self._first_step, self._timer = 0, PausableTimer()
-        else:
-            self._first_step, self.state, metadata = restored
-            self._timer = PausableTimer(metadata["train_seconds"])
-        if is_main_process():
-            announce(prepared, self._first_step)
-        self._inputs: Any = None
-        if self._first_step < config.num_steps:  # Importing TensorFlow takes seconds.
-            self._inputs, input_specs, create_batch = create_pipeline(
-                self._spec, self._dataset, self._setup.mesh, self._first_step, config.num_steps
-            )
-            self._train_step: Any = create_train_step(self._setup, create_batch, input_specs)
-            self._make_batch = make_batch_fn(self._setup, create_batch, input_specs)
-        self._evaluate = create_evaluate(self._setup)
-        if self._setup.method.select_labels:
-            self._enter_round = create_enter_round(
-                self._setup, self._dataset, self._spec, self._record, self._get_start
-            )
-        self._bar = ProgressBar(self._first_step, config.num_steps)
-        self._checkpointer.warn = self._bar.say
-        # Baselines are measured once, at step 0. A run that resumes there keeps these rows.
-        first_row = self._first_step if restored is None else max(self._first_step, 1)
-        self._writer = MetricsWriter(
-            self._workdir, first_row, self._bar.say, is_silent=not is_main_process()
+    setup, dataset, spec, workdir = prepared
+    config = setup.config
+    num_steps = config.num_steps
+    checkpointer = Checkpointer(workdir, config.keep_checkpoints)
+    # Onto shapes, so that the restored state is the only one in memory.
+    restored = restore_newest(checkpointer, setup)
+    if restored is None:
+        state = stages.before_first_step(setup, dataset, spec)
+        first_step = 0
+        timer = PausableTimer()
+    else:
+        first_step, state, metadata = restored
+        timer = PausableTimer(metadata["train_seconds"])
+    if is_main_process():
+        announce(prepared, first_step)
+    inputs = _generate_nothing()
+    if first_step < num_steps:  # Importing TensorFlow takes seconds.
+        inputs, input_specs, create_batch = create_pipeline(
+            spec, dataset, setup.mesh, first_step, num_steps
         )
-        if baselines:
-            self._writer.write(0, baselines)
-        # The steps that process 0 traces, and what ends the trace.
-        self._traced = (is_main_process() and parse_step_range(config.profile)) or range(0)
-        self._trace = contextlib.ExitStack()
-        self._metrics = MetricsQueue(
-            *(config.log_every, self._dataset.num_classes, self._spec.images_per_step),
-            *(self._writer, self._timer, self._bar),
+        train_step = create_train_step(setup, create_batch, input_specs)
+        take_step: TakeStep = train_step
+        make_batch = make_batch_fn(setup, create_batch, input_specs)
+    evaluate = create_evaluate(setup)
+    if setup.method.select_labels:
+        enter_round = create_enter_round(
+            setup,
+            dataset,
+            spec,
+            begin=lambda index: stages.before_first_step(setup, dataset, spec, index),
+            record=lambda *columns: write_pseudo_labels(workdir, dataset, *columns),
         )
+    bar = ProgressBar(first_step, num_steps)
+    checkpointer.warn = bar.say
+    # Metrics of step 0 are measured once. A run that resumes there keeps these rows.
+    first_row = first_step if restored is None else max(first_step, 1)
+    writer = MetricsWriter(workdir, first_row, bar.say, is_silent=not is_main_process())
+    if stages.measured:
+        writer.write(0, stages.measured)
+    metrics = MetricsQueue(
+        log_every=config.log_every,
+        num_classes=dataset.num_classes,
+        images_per_step=spec.images_per_step,
+        writer=writer,
+        timer=timer,
+        bar=bar,
+    )
+    # The steps that process 0 traces, and what ends the trace.
+    traced = (is_main_process() and parse_step_range(config.profile)) or range(0)
+    trace = contextlib.ExitStack()
+    changes_end = stages.changes_end(config)
 
-    def take_steps(self) -> float:
-        """Takes all steps and closes everything. Returns the seconds of all sessions."""
-        config, checkpointer = self._config, self._checkpointer
-        with contextlib.ExitStack() as stack:
-            for part in (self._inputs, self._writer, self._bar, checkpointer, self._trace):
-                if part is not None:
-                    stack.enter_context(contextlib.closing(part))
-            stop = stack.enter_context(PreemptionHandler())
-            # An implicit transfer would be a hidden synchronization with the device. Explicit ones
-            # (`jax.device_get`, `jax.device_put`) pass. With debug_nans, JAX runs the step
-            # operation by operation and moves constants, so all are allowed.
-            stack.enter_context(jax.transfer_guard("allow" if config.debug_nans else "disallow"))
-            stack.enter_context(jax.debug_nans(config.debug_nans))
-            stack.enter_context(
-                report_non_finite(self._workdir, checkpointer, self._recreate_batch)
-            )
-            for step in range(self._first_step, config.num_steps + 1):
-                is_last = step == config.num_steps
-                is_new = step > self._first_step  # Otherwise it is already done and saved.
-                if is_last and is_new and self._fits_final_heads:
-                    self._fit_final_heads()
-                if is_last or _is_due(step, config.eval_every):
-                    self._measure_accuracies(step, stop.interrupts_eval)
-                is_stopping = stop.should_stop(step)
-                is_save_due = is_last or is_stopping or _is_due(step, config.checkpoint_every)
-                # Fitting the final heads may take minutes. If killed meanwhile, only one step is
-                # repeated.
-                is_save_due |= self._fits_final_heads and step == config.num_steps - 1
-                if is_save_due and is_new:
-                    self._save(step)
-                if is_stopping:
-                    saved = checkpointer.finish()
-                    sentence = (
-                        f"Stopped before step {step}, and {saved}: rerun the command to continue."
-                    )
-                    raise StoppedError(sentence, stop.signal)
-                if not is_last:
-                    self._take_step(step)
-            checkpointer.finish(config.num_steps)
-        return self._timer.seconds
-
-    def _measure_accuracies(self, step: int, should_stop: Callable[[], bool]) -> None:
-        self._metrics.drain()
+    def measure_accuracies(step: int, should_stop: Callable[[], bool]) -> None:
+        metrics.drain()
         accuracies: dict[str, float] = {}
-        with self._timer.paused():
-            for split, images, labels in self._dataset.held_out:
-                accuracies |= self._evaluate(self.state, images, labels, should_stop, split)
+        with timer.paused():
+            for name, split in dataset.held_out.items():
+                accuracies |= evaluate(state, split.images, split.labels, should_stop, name)
         if accuracies:
-            self._writer.write(step, accuracies)
-            self._bar.show_accuracies(step, accuracies)
+            writer.write(step, accuracies)
+            bar.show_accuracies(step, accuracies)
 
-    def _save(self, step: int) -> None:
-        self._metrics.drain()
-        # Rows not yet on disk would be lost: a resumed run repeats only later ones.
-        if self._writer.flush():
-            self._checkpointer.save(step, self.state, {"train_seconds": self._timer.seconds})
-
-    def _take_step(self, step: int) -> None:
-        config = self._config
-        if is_round_boundary(config, step):
-            # Nothing is in flight between rounds, so copies to the host delay nothing.
-            with self._timer.paused(), jax.transfer_guard("allow"):
-                self.state = self._enter_round(self.state, step)
-        with self._metrics.waiting():
-            step_input = next(self._inputs)
-        if step == self._first_step and not config.debug_nans:
-            self._train_step, seconds, memory = compile_step(
-                self._train_step, self.state, step_input, self._setup.mesh.local_devices[0]
-            )
-            self._bar.say(f"{memory}; compiled in {seconds:.1f} s")
-        if step == 0:
-            images = select_images(self._make_batch(self.state, step_input), self._spec)
-            self._writer.write_images(step, images)
-        if step in self._traced and step in (self._first_step, self._traced[0]):
-            self._trace.enter_context(jax.profiler.trace(self._workdir / PROFILE))
-        self.state, step_metrics = self._train_step(self.state, step_input)
-        if self._traced and step == self._traced[-1]:
-            jax.block_until_ready(self.state)  # The last step is part of the trace.
-            self._trace.close()
-        if step % config.log_every == 0:
-            step_metrics |= compute_distances(self.state)
-        self._metrics.append(step, step_input, step_metrics)
-        if step == self._first_step:
-            jax.block_until_ready(self.state)  # Compiled and run once: the timer starts here.
-            self._timer.start()
-            self._has_begun()
-
-    def _fit_final_heads(self) -> None:
-        self._bar.say("refitting the heads to labels from frozen features and the trained networks")
-        self._metrics.drain()
-        with self._timer.paused(), jax.transfer_guard("allow"):
-            start = self._get_start()
-            assert start is not None, "a run with final heads has a start"
-            self.state = fit_final_heads(
-                self._setup, self.state, self._dataset, start, self._record
-            )
-
-    def _get_start(self) -> Start | None:
-        """The run's start, which a resumed run computes again with the network in its folder."""
-        path = self._workdir / INSTANT_FILE
-        if self._start is None:
-            network = read_instant(path).network if path.exists() else None
-            self._start = compute_start(self._setup, self._dataset, self._spec, network)
-        return self._start
-
-    def _recreate_batch(self, step: int, step_input: Any) -> Any:
+    def recreate_batch(step: int, step_input: PyTree) -> RawBatch:
         # A batch is a function of seed and step, so the newest state also makes an older one.
-        state = set_step(self._setup.mesh, self.state, step)
-        return jax.device_get(self._make_batch(state, step_input))
+        made = make_batch(set_step(setup.mesh, state, step), step_input)
+        batch: RawBatch = jax.device_get(made)
+        return batch
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(inputs))
+        stack.enter_context(contextlib.closing(writer))
+        stack.enter_context(contextlib.closing(bar))
+        stack.enter_context(contextlib.closing(checkpointer))
+        stack.enter_context(contextlib.closing(trace))
+        stop = stack.enter_context(PreemptionHandler())
+        # An implicit transfer would be a hidden synchronization with the device. Explicit ones
+        # (`jax.device_get`, `jax.device_put`) pass. With debug_nans, JAX runs the step operation by
+        # operation and moves constants, so all are allowed.
+        stack.enter_context(jax.transfer_guard("allow" if config.debug_nans else "disallow"))
+        stack.enter_context(jax.debug_nans(config.debug_nans))
+        stack.enter_context(report_non_finite(workdir, checkpointer, recreate_batch))
+        for step in range(first_step, num_steps + 1):
+            is_last = step == num_steps
+            is_new = step > first_step  # Otherwise it is saved already.
+            if is_last and is_new and changes_end:
+                metrics.drain()
+                with timer.paused(), jax.transfer_guard("allow"):
+                    state = stages.after_last_step(setup, dataset, spec, state, bar.say)
+            if is_last or _is_due(step, config.eval_every):
+                measure_accuracies(step, stop.interrupts_eval)
+            is_stopping = stop.should_stop(step)
+            is_save_due = is_last or is_stopping or _is_due(step, config.checkpoint_every)
+            # If killed after the last step, while the state is changed, only one step is repeated.
+            if (is_save_due or (changes_end and step == num_steps - 1)) and is_new:
+                metrics.drain()
+                # Rows not yet on disk would be lost: a resumed run repeats only later ones.
+                if writer.flush():
+                    checkpointer.save(step, state, {"train_seconds": timer.seconds})
+            if is_stopping:
+                sentence = f"Stopped before step {step}, and {checkpointer.finish()}"
+                raise StoppedError(f"{sentence}: rerun the command to continue.", stop.signal)
+            if is_last:
+                break
+            if is_round_boundary(config, step):
+                # Nothing is in flight between rounds, so copies to the host delay nothing.
+                with timer.paused(), jax.transfer_guard("allow"):
+                    state = enter_round(state, step)
+            with metrics.waiting():
+                step_input = next(inputs)
+            if step == first_step and not config.debug_nans:
+                device = setup.mesh.local_devices[0]
+                take_step, seconds, memory = compile_step(train_step, state, step_input, device)
+                bar.say(f"{memory}; compiled in {seconds:.1f} s")
+            if step == 0:
+                writer.write_images(step, select_images(make_batch(state, step_input), spec))
+            if step in traced and step in (first_step, traced[0]):
+                trace.enter_context(jax.profiler.trace(workdir / PROFILE))
+            state, step_metrics = take_step(state, step_input)
+            if traced and step == traced[-1]:
+                jax.block_until_ready(state)  # The last step is part of the trace.
+                trace.close()
+            if step % config.log_every == 0:
+                step_metrics |= compute_distances(state)
+            metrics.append(step, step_input, step_metrics)
+            if step == first_step:
+                jax.block_until_ready(state)  # Compiled and run once: the timer starts here.
+                timer.start()
+                has_begun()
+        checkpointer.finish(num_steps)
+    return state, timer.seconds
+
+
+def _generate_nothing() -> Generator[PyTree, None, None]:
+    """The input of a run that has no steps left."""
+    yield from ()
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -13,20 +13,20 @@ s is 0 for the head and `head_steps` for all other layers, which do not change b
 head has `head_learning_rate` instead of `learning_rate` if it is set.
 """
 
+import functools
 import re
 from collections.abc import Collection
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
+from cls_jax.batch import PyTree
 from cls_jax.errors import UserError
 from cls_jax.methods import get_round_length
 from cls_jax.models.layers import Architecture
 
-PyTree = Any
 # "stage2_block1", or "block7" of an architecture without stages.
 _BLOCK = re.compile(r"(?:stage(\d+)_)?block(\d+)")
 
@@ -82,27 +82,35 @@ def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.Gradi
     """
     settings = config.optimizer
     # Each round starts from a new optimizer state, so its schedule starts over.
-    shape = get_round_length(config), settings.cosine_cycles, settings.warmup_steps
+    create_schedule = functools.partial(
+        create_learning_rate_schedule,
+        num_steps=get_round_length(config),
+        cycles=settings.cosine_cycles,
+        warmup_steps=settings.warmup_steps,
+    )
     learning_rate = settings.learning_rate
-    head = create_learning_rate_schedule(settings.head_learning_rate or learning_rate, *shape)
-    others = create_learning_rate_schedule(learning_rate, *shape, settings.head_steps)
+    head = create_schedule(settings.head_learning_rate or learning_rate)
+    others = create_schedule(learning_rate, start=settings.head_steps)
 
     def update(
         updates: PyTree, state: optax.ScaleByScheduleState, params: PyTree = None
     ) -> tuple[PyTree, optax.ScaleByScheduleState]:
         """Each leaf times its layer's negative rate. The interface is optax's."""
         step = state.count
-        head_rate, rate = head(step), others(step)
+        head_rate = head(step)
+        rate = others(step)
         if settings.head_steps:
             rate = jnp.where(step < settings.head_steps, 0.0, rate)
         positions, _ = order_layers(updates, model.stem_names, model.head_names)
         head_position = max(positions.values())
 
-        def scale(path: Any, leaf: jax.Array) -> jax.Array:
+        def scale(path: tuple[jax.tree_util.DictKey, ...], leaf: jax.Array) -> jax.Array:
             distance = head_position - positions[path[0].key]
             if distance == 0:
-                return -head_rate * leaf
-            return -rate * settings.layer_decay**distance * leaf
+                scaled: jax.Array = -head_rate * leaf
+            else:
+                scaled = -rate * settings.layer_decay**distance * leaf
+            return scaled
 
         count = optax.safe_increment(step)
         return jax.tree_util.tree_map_with_path(scale, updates), optax.ScaleByScheduleState(count)
@@ -156,7 +164,8 @@ def order_layers(
             places[name] = int(stage or block), int(block)
     blocks = sorted(set(places.values()))
     numbers = sorted({stage for stage, _ in blocks})
-    positions, stages = dict.fromkeys(names, len(blocks)), dict[str, int]()
+    positions = dict.fromkeys(names, len(blocks))
+    stages: dict[str, int] = {}
     for name in names:
         if name in stem:
             positions[name] = stages[name] = 0

@@ -7,14 +7,15 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.config import OPTIONS, read_config
+from cls_jax.batch import PyTree
+from cls_jax.config import OPTIONS, read_config, with_values
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
@@ -22,21 +23,15 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.layers import Architecture
-from cls_jax.models.weights.layout import Weights, to_torch
-from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
+from cls_jax.models.weights.layout import Normalization, Weights, to_torch
+from cls_jax.models.weights.sources import BUILTIN, read_init
 from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
-from cls_jax.photos.features.instant import read_instant
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,
     DATASET,
-    INSTANT_FILE,
     RESULT,
     check_dataset,
-    check_run_folder,
-    create_run_folder,
-    find_trained,
-    is_instant,
     load_labeled_indices,
     read_dataset_description,
     read_mean_and_std,
@@ -45,33 +40,68 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.sessions import lock_run_folder
 from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup, restore_newest
 
-# Everything that training needs besides the state: the setup, the images and labels, the stream of
-# batches, and the run's folder.
-Prepared = tuple[TrainSetup, Dataset, StreamSpec, pathlib.Path]
+# Reads the weights that a `model.init` names, or returns None if it names nothing of its kind.
+WeightReader = Callable[[str], Weights | None]
+
+
+class Prepared(NamedTuple):
+    """Everything that training needs besides the state."""
+
+    setup: TrainSetup
+    dataset: Dataset
+    spec: StreamSpec  # Of the batches.
+    workdir: pathlib.Path  # The run's folder.
+
+
+class ChosenImages(NamedTuple):
+    """A dataset, and which of its training images a run uses."""
+
+    dataset: Dataset
+    labeled: np.ndarray  # int32 [num_labels], training images that count as labeled.
+    unlabeled: np.ndarray  # int32, training images of the unlabeled set.
 
 
 def prepare_run(
-    config: ConfigDict, workdir: pathlib.Path, load: Callable[[ConfigDict], Dataset]
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    load: Callable[[ConfigDict], Dataset],
+    weight_readers: Sequence[WeightReader] | None = None,
 ) -> Prepared:
     """Loads the data, chooses the labels, and builds the networks. Writes nothing.
 
     The configuration is what `resolve_model` returned, and the folder need not exist. Raises a
     UserError if the folder, the data or the devices do not fit the configuration.
     """
-    dataset = use_own_normalization(config, load(config), workdir)
+    read = functools.partial(read_weights, config.model.init, weight_readers or WEIGHT_READERS)
+    dataset, labeled, unlabeled = choose_images(config, workdir, load)
+    dataset = use_own_normalization(config, dataset, read, workdir)
+    setup, spec = create_setup(config, dataset, labeled=labeled, unlabeled=unlabeled, read=read)
+    return Prepared(setup, dataset, spec, workdir)
+
+
+def choose_images(
+    config: ConfigDict, workdir: pathlib.Path, load: Callable[[ConfigDict], Dataset]
+) -> ChosenImages:
+    """Loads the dataset and chooses which images are labeled and unlabeled.
+
+    Raises a UserError if the folder or the data do not fit the configuration, or processes see
+    other data.
+    """
+    dataset = load(config)
     check_dataset(workdir, dataset)
     imbalance = config.data.imbalance
-    labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)
-    candidates = choose_long_tail(dataset.train_labels, dataset.num_classes, imbalance, config.seed)
+    labeled = load_labeled_indices(
+        workdir, dataset, num_labels=config.num_labels, seed=config.seed, imbalance=imbalance
+    )
+    candidates = choose_long_tail(dataset.train.labels, dataset.num_classes, imbalance, config.seed)
     unlabeled = choose_unlabeled_indices(
         candidates, labeled, config.data.unlabeled_includes_labeled
     )
-    held_out = [len(images) for _, images, _ in dataset.held_out]
+    held_out = [len(split) for split in dataset.held_out.values()]
     described = (dataset.fingerprint, dataset.shape, dataset.class_names, held_out)
-    known = dataset.train_labels, dataset.validation_labels, dataset.test_labels, labeled
+    known = dataset.train.labels, dataset.validation.labels, dataset.test.labels, labeled
     check_same_data([repr(described).encode(), *(array.tobytes() for array in known)])
-    setup, spec = create_setup(config, dataset, labeled, unlabeled)
-    return setup, dataset, spec, workdir
+    return ChosenImages(dataset, labeled, unlabeled)
 
 
 def create_setup(
@@ -79,37 +109,50 @@ def create_setup(
     dataset: Dataset,
     labeled: np.ndarray,
     unlabeled: np.ndarray,
+    read: Callable[[], Weights],
     num_images: int | None = None,
 ) -> tuple[TrainSetup, StreamSpec]:
     """The setup of a run on a dataset, normalized as the dataset says, and its stream of batches.
 
-    Indices of the labeled and of the unlabeled training images are int [num_labels] and [n].
-    `num_images` is the size of the whole dataset if this one is a sample of it.
+    Indices of the labeled and of the unlabeled training images are int [num_labels] and [n]. `read`
+    reads the weights of `model.init`, and is called only if there are any. `num_images` is the size
+    of the whole dataset if this one is a sample of it.
     """
-    shape, num_unlabeled = dataset.shape, len(unlabeled)
+    shape = dataset.shape
+    num_unlabeled = len(unlabeled)
     if num_images is not None:
-        shape, num_unlabeled = shape._replace(num_images=num_images), num_images
+        shape = shape._replace(num_images=num_images)
+        num_unlabeled = num_images
     setup = create_train_setup(
         use_mean_and_std(config, dataset.mean, dataset.std),
-        shape.split(dataset.train_labels[labeled], num_unlabeled),
-        read_weights=functools.partial(read_weights, config),
+        shape.split(dataset.train.labels[labeled], num_unlabeled),
+        read_weights=read,
     )
-    views = setup.method.labeled_view, setup.method.unlabeled_views
-    return setup, StreamSpec(config, *views, labeled, unlabeled)
+    spec = StreamSpec(
+        config=config,
+        labeled_view=setup.method.labeled_view,
+        unlabeled_views=setup.method.unlabeled_views,
+        labeled_indices=labeled,
+        unlabeled_indices=unlabeled,
+    )
+    return setup, spec
 
 
 @contextlib.contextmanager
-def hold_folder(config: ConfigDict, prepared: Prepared) -> Iterator[None]:
-    """Creates the run's folder where there is none, and keeps other sessions out of it.
+def hold_folder(
+    workdir: pathlib.Path, check: Callable[[], None], create: Callable[[], None]
+) -> Iterator[None]:
+    """Creates a run's folder where there is none, and keeps other sessions out of it.
 
-    Raises a UserError if another process trains there, or the processes do not share the folder.
+    `check` raises a UserError if the folder has something else, and `create` writes the files that
+    define the run. Both are called in process 0. Raises a UserError if another process trains
+    there, or the processes do not share the folder.
     """
-    _, dataset, spec, workdir = prepared
     with contextlib.ExitStack() as stack:
         if is_main_process():
             stack.enter_context(lock_run_folder(workdir))
-            check_run_folder(workdir, config)  # Again, since another session may have been faster.
-            create_run_folder(workdir, config, spec.labeled_indices, dataset)
+            check()  # Again, since another session may have been faster.
+            create()
         barrier("folder")
         if not (workdir / CONFIG).exists():
             raise UserError(
@@ -122,16 +165,10 @@ def hold_folder(config: ConfigDict, prepared: Prepared) -> Iterator[None]:
 def resolve_model(config: ConfigDict) -> ConfigDict:
     """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
 
-    Raises a UserError if another `model.name` was set, or images are not of 3 channels.
+    Raises a UserError if another `model.name` was set.
     """
-    init, name = config.model.init, config.model.name
-    is_folder, channels = config.data.name == "folder", config.data.channels
-    if is_folder and channels != 3 and init.startswith((BUILTIN, HUB)):
-        raise UserError(
-            f"The weights {init:.100} are for images of 3 channels, and data.channels is "
-            f"{channels}: remove --instant, and set --config.model.init= to start from random "
-            "weights."
-        )
+    init = config.model.init
+    name = config.model.name
     implied = init.removeprefix(BUILTIN)
     if implied in (init, name):
         return config
@@ -140,48 +177,63 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
             f"model.init={init:.100} has weights of another architecture than "
             f"model.name={name}: set only one of the two."
         )
-    config = config.copy_and_resolve_references()
-    config.model.name = implied
-    return config
+    return with_values(config, {"model.name": implied})
 
 
-def read_weights(config: ConfigDict) -> Weights:
-    """Reads the weights of `model.init`, or raises a `UserError`."""
-    path = pathlib.Path(config.model.init).expanduser()
-    is_run = (path / CONFIG).exists()
-    if is_instant(instant := find_trained(path) if is_run else path):
-        network = read_instant(instant.with_name(INSTANT_FILE)).network
-        assert network is not None, "read from a file"
-        return network.weights
-    if is_run:
-        setup, state, _ = restore_run(path)
-        trees = {"params": state.ema_params, "batch_stats": state.batch_stats}
-        return collect_weights(setup.config, setup.ensemble.model, trees)
-    return read_init(config.model.init)
+def read_run_weights(init: str) -> Weights | None:
+    """The weights of network 1 of a trained run. A `WeightReader`."""
+    path = pathlib.Path(init).expanduser()
+    if not (path / CONFIG).exists():
+        return None
+    setup, state, _ = restore_run(path)
+    networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
+    normalization = tuple(setup.config.data.mean), tuple(setup.config.data.std)
+    return collect_weights(setup.config.model.name, setup.ensemble.model, networks, normalization)
 
 
-def collect_weights(config: ConfigDict, model: Architecture, networks: Any) -> Weights:
-    """The first of stacked networks, "params" and "batch_stats", without additional heads."""
+# In the order in which they are asked. The last one reads files, and weights that come with a
+# package or from a hub.
+WEIGHT_READERS: tuple[WeightReader, ...] = (read_run_weights, read_init)
+
+
+def read_weights(init: str, readers: Sequence[WeightReader] = WEIGHT_READERS) -> Weights:
+    """Reads the weights of a `model.init`, or raises a UserError."""
+    found = next((weights for read in readers if (weights := read(init)) is not None), None)
+    if found is None:
+        raise UserError(f"model.init={init:.200} names no weights: see docs/pretrained.md.")
+    return found
+
+
+def collect_weights(
+    name: str, model: Architecture, networks: PyTree, normalization: Normalization
+) -> Weights:
+    """The first of stacked networks, "params" and "batch_stats", without additional heads.
+
+    `name` is the architecture's in `MODELS`, and the normalization that of the training.
+    """
     variables = jax.device_get(take_network(networks, 0))
-    for name in model.head_names[1:]:
-        del variables["params"][name]
-    data, layout = config.data, MODELS[config.model.name].layout
-    return Weights(to_torch(variables, layout), (tuple(data.mean), tuple(data.std)))
+    for head in model.head_names[1:]:
+        del variables["params"][head]
+    return Weights(to_torch(variables, MODELS[name].layout), normalization)
 
 
 def use_own_normalization(
-    config: ConfigDict, dataset: Dataset, workdir: pathlib.Path | None = None
+    config: ConfigDict,
+    dataset: Dataset,
+    read: Callable[[], Weights],
+    workdir: pathlib.Path | None = None,
 ) -> Dataset:
     """The dataset with the mean and deviation that the pretrained weights expect.
 
-    Values set by the user take precedence. A resumed run has its own in its folder.
+    `read` reads these weights. Values set by the user take precedence. A resumed run has its own in
+    its folder.
     """
     if not config.model.init or config.data.mean:
         return dataset
     if workdir is not None and (workdir / DATASET).exists():
         mean, std = read_mean_and_std(workdir)
     else:
-        own = read_weights(config).normalization
+        own = read().normalization
         mean, std = own or MODELS[config.model.name].layout.normalization
     return dataclasses.replace(dataset, mean=mean, std=std)
 
@@ -191,8 +243,8 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
 
     Raises a UserError if there is no checkpoint.
     """
-    config = read_config(workdir / CONFIG)
-    config.mesh.network = config.mesh.data = 0  # The devices at hand, not the training's.
+    # On the devices at hand, not the training's.
+    config = with_values(read_config(workdir / CONFIG), {"mesh.network": 0, "mesh.data": 0})
     checkpointer = Checkpointer(workdir)
     if checkpointer.latest_step() is None:
         if (workdir / RESULT).exists():
@@ -205,10 +257,12 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
         )
     _, dataset_spec = read_dataset_description(workdir)
     if not config.data.mean:
-        config = use_mean_and_std(config, *read_mean_and_std(workdir))
-    setup = create_train_setup(
-        config, dataset_spec, read_weights=functools.partial(read_weights, config)
-    )
+        mean, std = read_mean_and_std(workdir)
+        config = use_mean_and_std(config, mean, std)
+    # Restored parameters replace any others, so weights are not read. That the run began with some
+    # decides which modules its networks share.
+    read = functools.partial(read_weights, config.model.init)
+    setup = create_train_setup(config, dataset_spec, read_weights=read)
     restored = restore_newest(checkpointer, setup)
     checkpointer.close()
     assert restored is not None, workdir  # It has a latest step.

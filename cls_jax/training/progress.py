@@ -13,21 +13,22 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from cls_jax.batch import RawBatch
+from cls_jax.batch import PyTree, RawBatch
 from cls_jax.data.sampling import StreamSpec
+from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_round_length
 from cls_jax.models import count_parameters
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_newest
-from cls_jax.runs.metrics import read_metrics
+from cls_jax.runs.metrics import MetricsWriter, read_metrics
 from cls_jax.runs.sessions import record_session
 from cls_jax.training.prepare import Prepared
 from cls_jax.training.setup import describe_model
@@ -48,7 +49,8 @@ _MAX_REMAINDER = 0.05
 def announce(prepared: Prepared, first_step: int) -> None:
     """Records a session in the run's folder, and prints what it trains, and warnings."""
     setup, dataset, spec, workdir = prepared
-    config, shapes = setup.config, setup.state_shapes
+    config = setup.config
+    shapes = setup.state_shapes
     measured = max((row["step"] for row in read_metrics(workdir)), default=0)
     if measured >= first_step + 2 * config.checkpoint_every:
         print(
@@ -57,27 +59,32 @@ def announce(prepared: Prepared, first_step: int) -> None:
             file=sys.stderr,
         )
     record_session(workdir, first_step)
-    num_labeled, num_images = len(spec.labeled_indices), len(dataset.train_images)
-    every = (
-        "Every training image is labeled: add others in unlabeled/, or set --config.num_labels=N "
-        "to use only N of the labels."
-    )
-    warnings = [*dataset.warnings, *([every] if num_labeled == num_images else [])]
-    for warning in (*warnings, *describe_slow_means(config, bool(shapes.batch_stats))):
+    num_labeled = len(spec.labeled_indices)
+    slow = describe_slow_means(config, bool(shapes.batch_stats))
+    for warning in (*list_warnings(dataset, num_labeled), *slow):
         print(f"Warning: {warning}")
-    num_networks, name = setup.method.num_networks, config.method.name
-    if not config.num_steps:
-        num_networks, name = 1, "Instant classifier"
-    parameters = count_parameters(shapes.params) // setup.method.num_networks
+    num_networks = setup.method.num_networks
+    parameters = count_parameters(shapes.params) // num_networks
     devices = " x ".join(str(size) for size in setup.mesh.shape.values())
     start = f"from step {first_step}" if first_step else "from the start"
     print(
-        f"{name} on {dataset.name}: {num_labeled:,} labels, "
-        f"{num_images:,} training and {len(dataset.test_images):,} test images\n"
+        f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "
+        f"{len(dataset.train):,} training and {len(dataset.test):,} test images\n"
         f"{num_networks} x {describe_model(config)} "
         f"({parameters:,} parameters each) on {devices} {jax.default_backend()} device(s)\n"
         f"{start} to step {config.num_steps:,} in {workdir}"
     )
+
+
+def list_warnings(dataset: Dataset, num_labeled: int) -> list[str]:
+    """Sentences about a dataset with so many labeled images, for the user."""
+    warnings = list(dataset.warnings)
+    if num_labeled == len(dataset.train):
+        warnings.append(
+            "Every training image is labeled: add others in unlabeled/, or set "
+            "--config.num_labels=N to use only N of the labels."
+        )
+    return warnings
 
 
 def describe_slow_means(config: ConfigDict, has_batch_norm: bool) -> list[str]:
@@ -126,11 +133,20 @@ class PausableTimer:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Excludes the block from the count."""
-        was_running, self._seconds = self._started is not None, self.seconds
+        was_running = self._started is not None
+        self._seconds = self.seconds
         self._started = None
         yield
         if was_running:
             self.start()
+
+
+class _StepInFlight(NamedTuple):
+    """A step that was dispatched, with its input and its metrics."""
+
+    step: int
+    step_input: PyTree
+    monitors: dict[str, jax.Array]
 
 
 class MetricsQueue:
@@ -141,25 +157,28 @@ class MetricsQueue:
         log_every: int,
         num_classes: int,
         images_per_step: int,
-        writer: Any,
+        writer: MetricsWriter,
         timer: PausableTimer,
-        bar: Any,
+        bar: "ProgressBar",
     ) -> None:
-        self._log_every, self._images_per_step = log_every, images_per_step
-        self._writer, self._timer, self._bar = writer, timer, bar
-        self._pending: collections.deque[Any] = collections.deque()
+        self._log_every = log_every
+        self._images_per_step = images_per_step
+        self._writer = writer
+        self._timer = timer
+        self._bar = bar
+        self._pending: collections.deque[_StepInFlight] = collections.deque()
         self._last_written: tuple[int, float, float] | None = None
         self._waited = 0.0  # Seconds that steps waited for their input.
         self._loss_bound = 2 * math.log(num_classes)  # Twice the loss of random guessing.
         self._high_since: int | None = None  # The first step since which the loss is above it.
         self._has_warned = False
 
-    def append(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
+    def append(self, step: int, step_input: PyTree, monitors: dict[str, jax.Array]) -> None:
         """Adds step t, just dispatched, and finishes step t - 2: two steps stay in flight.
 
         As `drain`, it raises a NonFiniteError if a loss or gradient is not finite.
         """
-        self._pending.append((step, step_input, monitors))
+        self._pending.append(_StepInFlight(step, step_input, monitors))
         self.drain(_MAX_IN_FLIGHT)
 
     @contextlib.contextmanager
@@ -172,9 +191,10 @@ class MetricsQueue:
     def drain(self, num_left: int = 0) -> None:
         """Waits until so many steps are left in flight, and writes what is due."""
         while len(self._pending) > num_left:
-            self._finish(*self._pending.popleft())
+            self._finish(self._pending.popleft())
 
-    def _finish(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
+    def _finish(self, done: _StepInFlight) -> None:
+        step, step_input, monitors = done
         is_written = step % self._log_every == 0
         wanted = monitors if is_written else {name: monitors[name] for name in _WATCHED}
         values = to_scalars(wanted)
@@ -187,7 +207,8 @@ class MetricsQueue:
         self._bar.advance(values["train/loss"])
 
     def _measure_speed(self, step: int) -> dict[str, float]:
-        now, before = (step, self._timer.seconds, self._waited), self._last_written
+        now = (step, self._timer.seconds, self._waited)
+        before = self._last_written
         self._last_written = now
         if before is None or now[1] <= before[1]:
             return {}
@@ -218,7 +239,8 @@ class ProgressBar:
     """The main process's line of steps, time left, loss and accuracy, and evaluations above it."""
 
     def __init__(self, first_step: int, num_steps: int):
-        self._num_steps, self._accuracy = num_steps, "–"
+        self._num_steps = num_steps
+        self._accuracy = "–"
         shown = {"unit": "step", "dynamic_ncols": True, "disable": not is_main_process()}
         self._bar = tqdm(total=num_steps, initial=first_step, **shown)
 
@@ -250,16 +272,19 @@ class ProgressBar:
 class NonFiniteError(Exception):
     """The metric `name` of a step is infinite or NaN. Has the step's input and all its metrics."""
 
-    def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
+    def __init__(self, step: int, name: str, step_input: PyTree, monitors: Mapping[str, float]):
         super().__init__(f"{name} is {monitors[name]} at step {step}")
-        self.step, self.name, self.step_input, self.monitors = step, name, step_input, monitors
+        self.step = step
+        self.name = name
+        self.step_input = step_input
+        self.monitors = monitors
 
 
 @contextlib.contextmanager
 def report_non_finite(
     workdir: pathlib.Path,
     checkpointer: Checkpointer,
-    recreate_batch: Callable[[int, Any], RawBatch],
+    recreate_batch: Callable[[int, PyTree], RawBatch],
 ) -> Iterator[None]:
     """Raises a UserError for a `NonFiniteError`, and for what `--config.debug_nans` raises.
 
@@ -289,7 +314,8 @@ def report_non_finite(
             "--config.optimizer.learning_rate in a new --workdir may help."
         ) from error
     except FloatingPointError as error:
-        package, place = pathlib.Path(__file__).parents[1], ""
+        package = pathlib.Path(__file__).parents[1]
+        place = ""
         for frame in traceback.extract_tb(error.__traceback__):
             path = pathlib.Path(frame.filename)
             # The last frame of this package called JAX. Those of loop.py are in every traceback.

@@ -7,7 +7,6 @@ of the state and the step, so a run resumed at the boundary repeats it exactly.
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +20,11 @@ from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.methods import get_round_length
 from cls_jax.methods.losses import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
-from cls_jax.photos.start.start import RecordLabels, Start, init_state_with_heads
 from cls_jax.training.evaluate import iterate_on_mesh
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
+
+# Takes indices of training images int [m], their pseudo-labels int [m] and weights float [m].
+RecordLabels = Callable[[np.ndarray, np.ndarray, np.ndarray], object]
 
 
 def is_round_boundary(config: ConfigDict, step: int) -> bool:
@@ -35,19 +36,20 @@ def create_enter_round(
     setup: TrainSetup,
     dataset: Dataset,
     spec: StreamSpec,
+    begin: Callable[[int], TrainState],
     record: RecordLabels = lambda *columns: None,
-    get_start: Callable[[], Start | None] = lambda: None,
 ) -> Callable[[TrainState, int], TrainState]:
     """Returns (state, step) → the state at the beginning of the round that starts at this step.
 
-    `get_start` returns the run's start, or None.
+    `begin` makes the state before the first step of a round, by its index.
 
     The new state has new networks, selected labels, and the same step. Labels are selected for
     images of the unlabeled set that are not also labeled. Network 1's go to `record`.
     """
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     predict = create_mc_dropout(setup)
-    select_labels, hparams = setup.method.select_labels, setup.config.method
+    hparams = setup.config.method
+    select_labels = setup.method.select_labels
     assert select_labels is not None, "only a method with rounds starts one"
 
     def fill(table: jax.Array, *rows: np.ndarray) -> np.ndarray:
@@ -59,12 +61,12 @@ def create_enter_round(
     def enter_round(state: TrainState, step: int) -> TrainState:
         """Selects labels with the trained networks and starts new ones."""
         round_index = step // get_round_length(setup.config)
-        logits = predict(state, dataset.train_images, candidates, round_index)
+        logits = predict(state, dataset.train.images, candidates, round_index)
         rows = [select_labels(network, hparams, round_index) for network in logits]
         labels = rows[0]["label"]
         is_chosen = labels != NO_LABEL
         record(candidates[is_chosen], labels[is_chosen], np.ones(is_chosen.sum()))
-        fresh = init_state_with_heads(setup, dataset, spec, get_start(), round_index)
+        fresh = begin(round_index)
         no_labels = setup.method.create_state(hparams, setup.dataset_spec)
         method_state = jax.tree.map(fill, no_labels, *rows)
         method_state = to_global_arrays(method_state, setup.mesh, setup.state_specs.method_state)
@@ -80,9 +82,10 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
     spread over the data axis, but outside the step's `shard_map`: no axis name is bound, so
     BatchNorm must run on its running statistics. All networks share the dropout key of a pass.
     """
-    config, ensemble, num_shards = setup.config, setup.ensemble, setup.mesh.shape[DATA_AXIS]
-    passes = config.method.passes
-    batch_size = -(-config.eval_batch_size // num_shards) * num_shards
+    ensemble = setup.ensemble
+    passes = setup.config.method.passes
+    num_shards = setup.mesh.shape[DATA_AXIS]
+    batch_size = -(-setup.config.eval_batch_size // num_shards) * num_shards
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(setup.mesh, P()))
     def predict(
@@ -106,13 +109,13 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
         state: TrainState, images: ImageSource, indices: np.ndarray, round_index: int
     ) -> np.ndarray:
         """Logits [N, passes, n, K] of the images at n indices."""
-        num_networks, num_classes = setup.method.num_networks, setup.dataset_spec.num_classes
-        parts: list[Any] = [np.empty((num_networks, passes, 0, num_classes), np.float32)]
+        empty = (setup.method.num_networks, passes, 0, setup.dataset_spec.num_classes)
+        parts: list[np.ndarray] = [np.empty(empty, np.float32)]
         batches = iterate_on_mesh(setup, Selection(images, indices), indices, batch_size)
         for i, (batch, *_) in enumerate(batches):
             counters = np.int32(round_index), np.int32(i)
-            on_mesh = to_global_arrays(counters, setup.mesh, (P(), P()))
-            parts.append(jax.device_get(predict(state, batch, *on_mesh)))
+            round_count, batch_count = to_global_arrays(counters, setup.mesh, (P(), P()))
+            parts.append(jax.device_get(predict(state, batch, round_count, batch_count)))
         return np.concatenate(parts, axis=2)[:, :, : len(indices)]
 
     return predict_all

@@ -1,8 +1,7 @@
 """The train state, and the `TrainSetup` shared by step, evaluation and prediction."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import flax.struct
 import jax
@@ -13,12 +12,12 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from cls_jax.batch import DatasetSpec, normalize
+from cls_jax.batch import DatasetSpec, PyTree, normalize
 from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Method, get_method
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.methods.options import STATES, apply_options
+from cls_jax.methods.options import apply_options
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble, get_network_shapes, init_networks, take_network
 from cls_jax.models.layers import Architecture
@@ -37,11 +36,8 @@ from cls_jax.parallel.mesh import (
     to_global_arrays,
     to_shardings,
 )
-from cls_jax.photos.features.heads import Head
 from cls_jax.runs.checkpoint import Checkpointer, Restored
 from cls_jax.training.optimizer import create_optimizer, split_frozen
-
-PyTree = Any
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -68,33 +64,9 @@ class TrainState(flax.struct.PyTreeNode):
     method_state: PyTree  # A dictionary, see `Method.create_state`, empty for most methods.
 
 
-def nest_method_state(state: TrainState) -> TrainState:
-    """The state in the form of older checkpoints, whose method state was nested."""
-    nested: Any = {k: v for k, v in dict(state.method_state).items() if k not in STATES} or ()
-    for name in STATES:
-        if name in state.method_state:
-            nested = nested, state.method_state[name]
-    return state.replace(method_state=nested)
-
-
-def flatten_method_state(state: TrainState, names: Collection[str]) -> TrainState:
-    """Undoes `nest_method_state`, given the names in the dictionary."""
-    nested, added = state.method_state, {}
-    for name in reversed(STATES):
-        if name in names:
-            nested, added[name] = nested
-    return state.replace(method_state={**dict(nested), **added})
-
-
 def restore_newest(checkpointer: Checkpointer, setup: "TrainSetup") -> Restored | None:
     """Restores the newest checkpoint of a run, see `Checkpointer.restore_newest`."""
-    like = setup.state_shapes
-    if (restored := checkpointer.restore_newest(like, nest_method_state(like))) is None:
-        return None
-    step, state, metadata = restored
-    if not isinstance(state.method_state, type(like.method_state)):
-        state = flatten_method_state(state, like.method_state.keys())
-    return step, state, metadata
+    return checkpointer.restore_newest(setup.state_shapes)
 
 
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
@@ -129,29 +101,31 @@ class TrainSetup:
         model = self.ensemble.model
         read_weights = self.read_weights if self.config.model.init else None
         key = jax.random.key(self.config.seed)
-        networks = init_networks(
+        params, batch_stats = init_networks(
             model,
-            stream_key(key, "init", round_index),
-            self.method.num_networks,
-            self.dataset_spec.image_shape,
+            key=stream_key(key, "init", round_index),
+            num_networks=self.method.num_networks,
+            image_shape=self.dataset_spec.image_shape,
             drawn=model.head_names if read_weights else None,
         )
         if read_weights:
-            networks = self._load_weights(read_weights().arrays, *networks)
-        check_same_weights(networks)
+            params, batch_stats = self._load_weights(read_weights().arrays, params, batch_stats)
+        check_same_weights((params, batch_stats))
         # Compiled, so that parameters and their average have separate buffers: the step donates
         # both.
         start = jax.jit(
             self.state_from_networks, out_shardings=to_shardings(self.mesh, self.state_specs)
         )
-        return start(key, *networks)
+        state: TrainState = start(key, params, batch_stats)
+        return state
 
     def _load_weights(
         self, arrays: Arrays, params: PyTree, batch_stats: PyTree
     ) -> tuple[PyTree, PyTree]:
         """The networks, in NumPy, with these weights in all modules but the heads."""
         model = self.config.model
-        layout, heads = MODELS[model.name].layout, self.ensemble.model.head_names
+        layout = MODELS[model.name].layout
+        heads = self.ensemble.model.head_names
         stacked = jax.device_get({"params": params, "batch_stats": batch_stats})
         try:
             networks = [
@@ -182,9 +156,14 @@ class TrainSetup:
         return normalize(images, self.config.data.mean, self.config.data.std)
 
 
-def replace_heads(setup: TrainSetup, params: PyTree, heads: Sequence[Head]) -> PyTree:
-    """A copy of stacked parameters with these heads, on the mesh."""
-    stacked = {name: np.stack([getattr(head, name) for head in heads]) for name in Head._fields}
+def replace_heads(
+    setup: TrainSetup, params: PyTree, heads: Sequence[Mapping[str, np.ndarray]]
+) -> PyTree:
+    """A copy of stacked parameters with these heads, one per network, on the mesh.
+
+    A head has a "kernel" [C, K] and a "bias" [K], both float32.
+    """
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(dict, heads))
     specs = setup.state_specs.params["head"]
     # With a balanced head, the method's own head starts there, too.
     names = {"head", METHOD_HEAD} & params.keys()
@@ -208,16 +187,11 @@ def create_train_setup(
     if not dataset_spec.class_frequencies:
         even = np.arange(dataset_spec.num_classes)
         dataset_spec = dataset_spec.split(even, dataset_spec.num_images)
-    batch_sizes = [config.batch_size // config.accumulate_steps]
-    if method.unlabeled_views:
-        batch_sizes.append(batch_sizes[0] * config.mu)
-    mesh = create_mesh(
-        method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
-    )
+    mesh = _arrange_devices(config, method, devices)
     model = create_model(config, method, dataset_spec.num_classes)
-    networks = get_network_shapes(model, method.num_networks, dataset_spec.image_shape)
+    params, batch_stats = get_network_shapes(model, method.num_networks, dataset_spec.image_shape)
     # Networks that start from the same weights share those that are not trained.
-    _, frozen = split_frozen(networks[0], config.optimizer.frozen_stages, model)
+    _, frozen = split_frozen(params, config.optimizer.frozen_stages, model)
     is_pretrained = bool(config.model.init and read_weights)
     ensemble = Ensemble(
         model,
@@ -242,7 +216,40 @@ def create_train_setup(
         )
 
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
-    state = jax.eval_shape(state_from_networks, key, *networks)
+    state = jax.eval_shape(state_from_networks, key, params, batch_stats)
+    shapes, specs = _spread_state(state, mesh)
+    return TrainSetup(
+        config=config,
+        method=method,
+        ensemble=ensemble,
+        optimizer=optimizer,
+        mesh=mesh,
+        dataset_spec=dataset_spec,
+        state_from_networks=state_from_networks,
+        state_shapes=shapes,
+        state_specs=specs,
+        read_weights=read_weights,
+    )
+
+
+def _arrange_devices(
+    config: ConfigDict, method: Method, devices: Sequence[jax.Device] | None
+) -> Mesh:
+    """The mesh that `config.mesh` describes, for the batches of this method."""
+    batch_sizes = [config.batch_size // config.accumulate_steps]
+    if method.unlabeled_views:
+        batch_sizes.append(batch_sizes[0] * config.mu)
+    return create_mesh(
+        method.num_networks,
+        batch_sizes,
+        network=config.mesh.network,
+        data=config.mesh.data,
+        devices=devices,
+    )
+
+
+def _spread_state(state: TrainState, mesh: Mesh) -> tuple[TrainState, TrainState]:
+    """The shapes of a state with their shardings, and its partition specs, from its shapes."""
     specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), state)
     specs = specs.replace(key=P())
     shapes = jax.tree.map(
@@ -250,8 +257,7 @@ def create_train_setup(
         state,
         to_shardings(mesh, specs),
     )
-    how = config, method, ensemble, optimizer, mesh, dataset_spec
-    return TrainSetup(*how, state_from_networks, shapes, specs, read_weights)
+    return shapes, specs
 
 
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:
@@ -259,7 +265,8 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
 
     Raises a UserError if images of `data.image_size` cannot be divided into its patches.
     """
-    settings, image_size = config.model, config.data.image_size
+    settings = config.model
+    image_size = config.data.image_size
     entry = MODELS[settings.name]
     if image_size % entry.patch:
         raise UserError(
@@ -279,7 +286,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
     )
 
 
-def get_own_settings(config: ConfigDict) -> dict[str, Any]:
+def get_own_settings(config: ConfigDict) -> dict[str, object]:
     """The keys of `config.model` that only some architectures have, with "auto" resolved."""
     settings = {key: config.model[key] for key in MODELS[config.model.name].keys}
     if "stem" in settings:

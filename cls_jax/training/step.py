@@ -10,7 +10,6 @@ import math
 import platform
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.batch import Batch, RawBatch
+from cls_jax.batch import Batch, PyTree, RawBatch
 from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Context, LossOutput
@@ -29,30 +28,34 @@ from cls_jax.training.optimizer import split_frozen
 from cls_jax.training.setup import TrainSetup, TrainState
 
 Metrics = dict[str, jax.Array]
-PyTree = Any
+TakeStep = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]  # Of state and input.
+# Makes this device's shard of the batch from state and input. Part of the step.
+CreateBatch = Callable[[TrainState, PyTree], RawBatch]
 
 _GIB = 2**30
 # Counts of unlabeled images, added over devices. `to_scalars` divides them.
-_NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
+_NUM_CORRECT = "num_correct"
+_NUM_KNOWN = "num_known"
 
 
 def create_train_step(
     setup: TrainSetup,
-    create_batch: Callable[[TrainState, Any], RawBatch] = lambda state, batch: batch,
-    input_specs: Any = BATCH_SPECS,
-) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
-    """Compiles (state, input) → (state after the step, metrics). The state is donated.
+    create_batch: CreateBatch = lambda state, batch: batch,
+    input_specs: PyTree = BATCH_SPECS,
+) -> jax.stages.Wrapped:
+    """Compiles (state, input) → (state after the step, metrics), a `TakeStep`.
 
-    `create_batch` makes this device's shard of the batch from state and input (`input_specs`).
+    The state is donated. The partition specs are those of the input, from which `create_batch`
+    makes this device's shard of the batch.
     """
-    sharded_step = jax.shard_map(
+    sharded_step: TakeStep = jax.shard_map(
         lambda state, step_input: take_step(setup, state, create_batch(state, step_input)),
         mesh=setup.mesh,
         in_specs=(setup.state_specs, input_specs),
         out_specs=(setup.state_specs, P(NETWORK_AXIS, DATA_AXIS)),
     )
 
-    def train_step(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
+    def train_step(state: TrainState, step_input: PyTree) -> tuple[TrainState, Metrics]:
         state, metrics = sharded_step(state, step_input)
         return state, {
             name: jnp.sum(value) if name in (_NUM_CORRECT, _NUM_KNOWN) else jnp.mean(value)
@@ -75,9 +78,11 @@ def take_step(
     setup: TrainSetup, state: TrainState, raw_batch: RawBatch
 ) -> tuple[TrainState, Metrics]:
     """A step of this device's n networks on its shard, in `shard_map`. Metrics are [n, parts]."""
-    config, model = setup.config, setup.ensemble.model
+    config = setup.config
     shares_batch = setup.mesh.shape[DATA_AXIS] > 1
-    trained, frozen = split_frozen(state.params, config.optimizer.frozen_stages, model)
+    trained, frozen = split_frozen(
+        state.params, config.optimizer.frozen_stages, setup.ensemble.model
+    )
 
     def compute_total_loss(
         params: PyTree, state: TrainState, part: tuple[jax.Array, RawBatch]
@@ -87,8 +92,12 @@ def take_step(
         context = create_context(setup, state)
         if config.accumulate_steps > 1:
             context = context._replace(key=jax.random.fold_in(context.key, index))
-        x, u = setup.normalize(raw_part.x), setup.normalize(raw_part.u)
-        batch = Batch(x, raw_part.y, u, raw_part.u_index)
+        batch = Batch(
+            x=setup.normalize(raw_part.x),
+            y=raw_part.y,
+            u=setup.normalize(raw_part.u),
+            u_index=raw_part.u_index,
+        )
         output, batch_stats = setup.method.forward_and_loss(
             {**params, **frozen}, state.batch_stats, batch, context
         )
@@ -126,7 +135,9 @@ def split_batch(raw_batch: RawBatch, num_parts: int) -> tuple[jax.Array, RawBatc
         return jnp.moveaxis(leaf.reshape(shape), axis, 0)
 
     x, y, u, u_index, u_truth = raw_batch
-    parts = RawBatch(split(x), split(y), split(u, axis=1), split(u_index), split(u_truth))
+    parts = RawBatch(
+        x=split(x), y=split(y), u=split(u, axis=1), u_index=split(u_index), u_truth=split(u_truth)
+    )
     return jnp.arange(num_parts), parts
 
 
@@ -177,7 +188,9 @@ def compute_gradients(
         grads, output = differentiate(params, state, jax.tree.map(lambda leaf: leaf[0], parts))
     else:
 
-        def add_part(carry: tuple[PyTree, TrainState], part: Any) -> tuple[Any, Metrics]:
+        def add_part(
+            carry: tuple[PyTree, TrainState], part: tuple[jax.Array, RawBatch]
+        ) -> tuple[tuple[PyTree, TrainState], Metrics]:
             total, state = carry
             grads, (state, metrics) = differentiate(params, state, part)
             return (jax.tree.map(jnp.add, total, grads), state), metrics
@@ -215,15 +228,16 @@ def to_scalars(metrics: Mapping[str, jax.Array]) -> dict[str, float]:
     """
     scalars = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
     if _NUM_KNOWN in scalars:
-        num_correct, num_known = scalars.pop(_NUM_CORRECT), scalars.pop(_NUM_KNOWN)
+        num_correct = scalars.pop(_NUM_CORRECT)
+        num_known = scalars.pop(_NUM_KNOWN)
         share = num_correct / num_known if num_known else math.nan
         scalars["monitors/pseudo_label_accuracy"] = share
     return scalars
 
 
 def make_batch_fn(
-    setup: TrainSetup, create_batch: Callable[[TrainState, Any], RawBatch], input_specs: Any
-) -> Callable[[TrainState, Any], RawBatch]:
+    setup: TrainSetup, create_batch: CreateBatch, input_specs: PyTree
+) -> Callable[[TrainState, PyTree], RawBatch]:
     """Compiles (state, input) → the whole batch that the step would train on."""
     sharded = jax.shard_map(
         create_batch,
@@ -251,7 +265,7 @@ def compute_distances(state: TrainState) -> Metrics:
 
 
 def compile_step(
-    train_step: Any, state: TrainState, step_input: Any, device: jax.Device
+    train_step: jax.stages.Wrapped, state: TrainState, step_input: PyTree, device: jax.Device
 ) -> tuple[jax.stages.Compiled, float, str]:
     """Compiles the step. Returns it, the seconds, and what `check_step_memory` says or raises."""
     started = time.perf_counter()
@@ -266,7 +280,8 @@ def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:
     if (memory := compiled.memory_analysis()) is None:
         return None
     size = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return size - memory.alias_size_in_bytes  # Donated arguments are outputs.
+    needed: int = size - memory.alias_size_in_bytes  # Donated arguments are outputs.
+    return needed
 
 
 def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:

@@ -25,7 +25,7 @@ from cls_jax.batch import RawBatch
 from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sampling import StreamSpec
-from cls_jax.data.types import Dataset
+from cls_jax.data.types import NO_IMAGES, Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
@@ -177,7 +177,7 @@ def create_random_dataset(config) -> Dataset:
     labels = (np.arange(NUM_IMAGES) % NUM_CLASSES).astype(np.int32)
     images = np.random.default_rng(0).integers(0, 256, (NUM_IMAGES, *shape), dtype=np.uint8)
     names = tuple(map(str, range(NUM_CLASSES)))
-    return Dataset("noise", names, images, labels, images[:0], labels[:0], shape)
+    return Dataset("noise", names, Split(images, labels), NO_IMAGES, shape)
 
 
 def create_random_batch(config) -> RawBatch:

@@ -81,7 +81,7 @@ def write_known_classes(digits: Dataset, cell: grid.Cell, unknown: int) -> None:
     """
     order = np.random.default_rng(cell.config.seed).permutation(digits.num_classes)
     classes, num_known = np.maximum(order - unknown, -1), digits.num_classes - unknown
-    train, test = classes[digits.train_labels], classes[digits.test_labels]
+    train, test = classes[digits.train.labels], classes[digits.test.labels]
     labeled = choose_labeled_indices(train, cell.config.num_labels, num_known, cell.config.seed)
     kept = np.ones(len(train), bool)
     if cell.workdir.name.endswith("removed"):
@@ -89,13 +89,15 @@ def write_known_classes(digits: Dataset, cell: grid.Cell, unknown: int) -> None:
     elif cell.workdir.name.endswith("ranked"):
         labels = np.full(len(train), -1)
         labels[labeled] = train[labeled]
-        features = normalize_rows(digits.train_images.reshape(len(train), -1).astype(np.float32))
+        features = normalize_rows(digits.train.images.reshape(len(train), -1).astype(np.float32))
         kept = (fit_unknown(features, labels, num_known).apply(features) <= 0.5) | (labels >= 0)
     cell.workdir.parent.mkdir(parents=True, exist_ok=True)
     np.savez(
         cell.config.data.data_dir,
-        **{"train_images": digits.train_images[kept], "train_labels": train[kept]},
-        **{"test_images": digits.test_images[test >= 0], "test_labels": test[test >= 0]},
+        train_images=digits.train.images[kept],
+        train_labels=train[kept],
+        test_images=digits.test.images[test >= 0],
+        test_labels=test[test >= 0],
     )
     own = np.searchsorted(np.flatnonzero(kept), labeled)
     write_labeled_indices(cell.workdir, own, load_dataset(cell.config))
@@ -107,7 +109,7 @@ def choose_labels(dataset: Dataset, config: ConfigDict, labels: str) -> np.ndarr
     "reversed" labels have the tail's frequencies in the opposite order. Images outside of the tail
     may be drawn, too.
     """
-    num_classes, imbalance, truth = dataset.num_classes, config.data.imbalance, dataset.train_labels
+    num_classes, imbalance, truth = dataset.num_classes, config.data.imbalance, dataset.train.labels
     if labels == "uniform":
         return choose_labeled_indices(truth, config.num_labels, num_classes, config.seed)
     mirrored = num_classes - 1 - truth

@@ -41,9 +41,9 @@ def open_photographs(folder: str) -> Photographs:
     """Reads a folder of class folders, or "digits", whose features are pixels."""
     if folder == "digits":
         digits = load_dataset(grid.load_config("configs/digits.py", "40"))
-        images = np.concatenate([digits.train_images, digits.test_images])
-        truth = np.concatenate([digits.train_labels, digits.test_labels])
-        rows = np.split(np.arange(len(truth)), [len(digits.train_labels)])
+        images = np.concatenate([digits.train.images, digits.test.images])
+        truth = np.concatenate([digits.train.labels, digits.test.labels])
+        rows = np.split(np.arange(len(truth)), [len(digits.train.labels)])
         pixels = images.reshape(len(images), -1).astype(np.float16)
         return Photographs(FrozenFeatures(pixels, pixels, pixels[:, :0]), truth, *rows)
     root = pathlib.Path(folder)
@@ -101,7 +101,7 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     last_only = known._replace(stages=known.stages[:, :0])
     classifiers = (fit_classifier(None, features, inferred) for features in (known, last_only))
     instant, last = (
-        np.mean(c.compute_both(other)[0][0].argmax(1) == truth[test]) for c in classifiers
+        np.mean(c.predict_with_features(other)[0][0].argmax(1) == truth[test]) for c in classifiers
     )
     return {
         "linear probe": np.mean(inferred.probe.predict(other.pooled) == truth[test]),

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cls_jax.config import validate_config
-from cls_jax.data.datasets import load_dataset
-from cls_jax.photos.start.start import compute_start, init_state_with_heads
+from cls_jax.photos.folder.dataset import open_dataset
+from cls_jax.photos.start.first_heads import init_state_with_heads
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.prepare import prepare_run, resolve_model
 from experiments.paper import grid
@@ -92,9 +92,9 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
 
 def probe(cell: grid.Cell) -> float:
     """Test accuracy in percent of one network with the head of `model.init_head=probe`."""
-    setup, dataset, spec, _ = prepare_run(cell.config, cell.workdir, load_dataset)
-    state = init_state_with_heads(setup, dataset, spec, compute_start(setup, dataset, spec))
-    return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]
+    setup, dataset, spec, _ = prepare_run(cell.config, cell.workdir, open_dataset)
+    state = init_state_with_heads(setup, dataset, spec, fitted=None)
+    return create_evaluate(setup)(state, dataset.test.images, dataset.test.labels)["test/accuracy"]
 
 
 def train_rows(arguments: argparse.Namespace, rows: Sequence[str]) -> Outcomes:

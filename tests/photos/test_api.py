@@ -82,7 +82,7 @@ def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
     config = create_tiny_config("20,supervised")
     run = cls_jax.train(config, tmp_path / "run", num_steps=2, optimizer__learning_rate=0.01)
     assert (run.result["step"], run.result["method"]) == (2, "supervised")
-    assert cls_jax.load(run).config.optimizer.learning_rate == 0.01
+    assert run.config.optimizer.learning_rate == 0.01
     assert config.num_steps == 6
     with pytest.raises(cls_jax.UserError, match="mu=0 is invalid"):
         cls_jax.train(config, tmp_path / "other", mu=0)

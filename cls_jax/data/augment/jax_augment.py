@@ -53,7 +53,8 @@ def cutout(
     centers = uniforms * jnp.array([height, width], jnp.float32)
     first = jnp.maximum(centers - side / 2, 0).astype(jnp.int32)
     last = (first + side).astype(jnp.int32)
-    y, x = jnp.arange(height), jnp.arange(width)
+    y = jnp.arange(height)
+    x = jnp.arange(width)
     rows = (first[:, :1] <= y) & (y <= last[:, :1])
     columns = (first[:, 1:] <= x) & (x <= last[:, 1:])
     square = rows[:, :, None, None] & columns[:, None, :, None]
@@ -105,7 +106,8 @@ def _create_equalize_tables(planes: jax.Array) -> jax.Array:
 
 def _blend(images: jax.Array, kinds: jax.Array, factors: jax.Array) -> jax.Array:
     """Returns base + factor * (images - base), truncated. The base follows from the kind."""
-    kinds, factors = kinds[:, None, None, None], factors[:, None, None, None]
+    kinds = kinds[:, None, None, None]
+    factors = factors[:, None, None, None]
     gray = _gray(images)
     num_pixels = images.shape[1] * images.shape[2]
     mean = (2 * gray.sum((1, 2), keepdims=True) + num_pixels) // (2 * num_pixels)
@@ -138,9 +140,11 @@ def _transform(images: jax.Array, affines: jax.Array) -> jax.Array:
     """Nearest samples at the positions given by `OpTable.affines`, black outside."""
     height, width = images.shape[1:3]
     a, b, c, d, e, f = (affines[:, i, None, None] for i in range(6))
-    x, y = jnp.arange(width), jnp.arange(height)[:, None]
+    x = jnp.arange(width)
+    y = jnp.arange(height)[:, None]
     columns = (a * x + b * y + c) >> 16
     rows = (d * x + e * y + f) >> 16
-    inside_x, inside_y = jnp.clip(columns, 0, width - 1), jnp.clip(rows, 0, height - 1)
+    inside_x = jnp.clip(columns, 0, width - 1)
+    inside_y = jnp.clip(rows, 0, height - 1)
     inside = (columns == inside_x) & (rows == inside_y)
     return jnp.where(inside[..., None], gather_pixels(images, inside_y, inside_x), jnp.uint8(0))

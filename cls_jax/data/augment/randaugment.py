@@ -62,7 +62,8 @@ def create_table(
     Levels are above 0 and at most `PARAMETER_MAX`. In the authors' code, rotations are by whole
     degrees and translations by whole pixels, toward 0. In TorchSSL, operations are always applied.
     """
-    ops, rows = [OPS[name] for name in pool], [0, *levels]
+    ops = [OPS[name] for name in pool]
+    rows = [0, *levels]
     kinds = np.repeat(np.array([[op.kind] for op in ops], np.int32), len(rows), axis=1)
     kinds[:, 0] = OpKind.KEEP
     factors = np.array([1.0, *map(_factor, levels)], np.float32)
@@ -77,7 +78,13 @@ def create_table(
         ]
         for op in ops
     ]
-    return OpTable(kinds, factors, lookups[:, :, 0], np.array(affines, np.int32), is_torchssl)
+    return OpTable(
+        kinds=kinds,
+        factors=factors,
+        lookups=lookups[:, :, 0],
+        affines=np.array(affines, np.int32),
+        is_always_applied=is_torchssl,
+    )
 
 
 def sample_ops(uniforms: Any, table: OpTable) -> tuple[Any, Any, Any]:

@@ -56,7 +56,8 @@ def cutout(
     centers = uniforms * tf.constant([height, width], tf.float32)
     first = tf.cast(tf.maximum(centers - side / 2, 0), tf.int32)
     last = tf.cast(tf.cast(first, tf.float32) + side, tf.int32)
-    y, x = tf.range(height), tf.repeat(tf.range(width), channels)
+    y = tf.range(height)
+    x = tf.repeat(tf.range(width), channels)
     rows = (first[:, :1] <= y) & (y <= last[:, :1])
     columns = (first[:, 1:] <= x) & (x <= last[:, 1:])
     # Rows of width * channels values: selecting in runs of `channels` takes twice as long.
@@ -127,7 +128,8 @@ def _sharpness(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor
 def _affine(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor:
     height, width = images.shape[1:3]
     a, b, c, d, e, f = tf.unstack(tf.gather_nd(table.affines, draws)[:, :, None, None], axis=1)
-    x, y = tf.range(width), tf.range(height)[:, None]
+    x = tf.range(width)
+    y = tf.range(height)[:, None]
     columns = tf.bitwise.right_shift(a * x + b * y + c, 16)
     rows = tf.bitwise.right_shift(d * x + e * y + f, 16)
     inside_x = tf.clip_by_value(columns, 0, width - 1)

@@ -17,9 +17,11 @@ in JAX for the accelerator.
 """
 
 import dataclasses
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from cls_jax.data.augment.randaugment import (
     PARAMETER_MAX,
@@ -28,6 +30,8 @@ from cls_jax.data.augment.randaugment import (
     create_table,
     sample_ops,
 )
+
+Array = Any  # TensorFlow's or JAX's.
 
 # Random numbers that every view takes for each image: flip, vertical shift, horizontal shift.
 WEAK_UNIFORMS = 3
@@ -62,27 +66,43 @@ class Augmentation:
         return WEAK_UNIFORMS + UNIFORMS_PER_OP * self.num_ops + (3 if self.is_torchssl else 2)
 
 
-def create_augmentation(data_config: Any, image_shape: tuple[int, int, int]) -> Augmentation:
+def create_augmentation(data_config: ConfigDict, image_shape: tuple[int, int, int]) -> Augmentation:
     """Builds the preset `data_config.randaugment` for images of one shape, (H, W, C).
 
     Of the single settings, "torchssl" uses only `randaugment_pool` and whether `cutout` is 0
     (none). `randaugment_ops`, `randaugment_levels` and any other `cutout` only concern "authors".
     """
     height, width, channels = image_shape
-    flip, shift, pool = data_config.flip, data_config.shift, data_config.randaugment_pool
+    pool = data_config.randaugment_pool
     if data_config.randaugment == "torchssl":
         table = create_table(pool, height, width, _CONTINUOUS, is_torchssl=True)
         cutout = _TORCHSSL_MAX_CUTOUT * width if data_config.cutout else 0
         # 123 is the same color in gray.
         color: tuple[int, ...] = _TORCHSSL_COLOR if channels == 3 else (123,) * channels
-        return Augmentation(flip, shift, table, _TORCHSSL_OPS, cutout, color, is_torchssl=True)
+        return Augmentation(
+            flip=data_config.flip,
+            shift=data_config.shift,
+            table=table,
+            num_ops=_TORCHSSL_OPS,
+            cutout=cutout,
+            color=color,
+            is_torchssl=True,
+        )
     # The authors' m = 10 is an exclusive bound: levels 1 to 9.
     table = create_table(pool, height, width, range(1, data_config.randaugment_levels))
-    color = (127,) * channels
-    return Augmentation(flip, shift, table, data_config.randaugment_ops, data_config.cutout, color)
+    return Augmentation(
+        flip=data_config.flip,
+        shift=data_config.shift,
+        table=table,
+        num_ops=data_config.randaugment_ops,
+        cutout=data_config.cutout,
+        color=(127,) * channels,
+    )
 
 
-def augment(images: Any, uniforms: Any, view: str, augmentation: Augmentation, backend: Any) -> Any:
+def augment(
+    images: Array, uniforms: Array, view: str, augmentation: Augmentation, backend: ModuleType
+) -> Array:
     """Computes the view "weak" or "strong" of images uint8 [n, H, W, C].
 
     `uniforms` are float32 [n, augmentation.count_uniforms(view)] in [0, 1), and `backend` is the
@@ -94,11 +114,13 @@ def augment(images: Any, uniforms: Any, view: str, augmentation: Augmentation, b
         images = _flip_and_shift(images, uniforms, augmentation, backend)
     end = WEAK_UNIFORMS
     for _ in range(augmentation.num_ops):
-        start, end = end, end + UNIFORMS_PER_OP
-        draws = sample_ops(uniforms[:, start:end], augmentation.table)
-        images = backend.apply_ops(images, *draws, augmentation.table)
+        start = end
+        end = start + UNIFORMS_PER_OP
+        op, level, sign = sample_ops(uniforms[:, start:end], augmentation.table)
+        images = backend.apply_ops(images, op, level, sign, augmentation.table)
     if augmentation.cutout:
-        center, side = uniforms[:, end : end + 2], augmentation.cutout
+        center = uniforms[:, end : end + 2]
+        side = augmentation.cutout
         if augmentation.is_torchssl:
             side = uniforms[:, end + 2 :] * side
         images = backend.cutout(images, center, side, augmentation.color)
@@ -107,7 +129,9 @@ def augment(images: Any, uniforms: Any, view: str, augmentation: Augmentation, b
     return images
 
 
-def _flip_and_shift(images: Any, uniforms: Any, augmentation: Augmentation, backend: Any) -> Any:
+def _flip_and_shift(
+    images: Array, uniforms: Array, augmentation: Augmentation, backend: ModuleType
+) -> Array:
     """Mirrors images, uint8 [n, H, W, C], with probability one half (if `flip`), and shifts them.
 
     The shift is uniform over -`shift`..`shift` pixels on each axis. Pixels from outside are
@@ -124,5 +148,5 @@ def _flip_and_shift(images: Any, uniforms: Any, augmentation: Augmentation, back
     return backend.gather_pixels(images, rows[:, :, None], columns[:, None, :])
 
 
-def _reflect(positions: Any, size: int) -> Any:
+def _reflect(positions: Array, size: int) -> Array:
     return size - 1 - abs(size - 1 - abs(positions))

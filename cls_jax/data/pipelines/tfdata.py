@@ -6,12 +6,11 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Generator, Iterable
-from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
-from cls_jax.batch import RawBatch
+from cls_jax.batch import PyTree, RawBatch
 from cls_jax.data.augment import tf_augment
 from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.data.host_tensorflow import tf
@@ -47,15 +46,16 @@ def create_pipeline(
     spec: StreamSpec, dataset: Dataset, mesh: Mesh, first_step: int, num_steps: int
 ) -> InputPipeline:
     """Batches made on the host, put on its devices while the step before them runs."""
-    shapes, part = get_batch_shapes(spec, dataset.image_shape), get_process_shard(mesh)
+    shapes = get_batch_shapes(spec, dataset.image_shape)
+    part = get_process_shard(mesh)
 
-    def put_on_devices() -> Generator[Any, None, None]:
+    def put_on_devices() -> Generator[PyTree, None, None]:
         stream = create_stream(spec, dataset, first_step, num_steps, part)
         with contextlib.closing(stream) as batches:
             for batch in batches:
                 yield to_global_arrays(batch, mesh, BATCH_SPECS, shapes)
 
-    return put_on_devices(), BATCH_SPECS, lambda state, batch: batch
+    return InputPipeline(put_on_devices(), BATCH_SPECS, lambda state, batch: batch)
 
 
 def create_stream(
@@ -137,21 +137,23 @@ def _join(pieces: Iterable[RawBatch], shapes: RawBatch, num_pieces: int) -> RawB
 
 def _create_piece_functions(
     spec: StreamSpec, dataset: Dataset, part: BatchShard, num_pieces: int
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
+) -> tuple[Callable[..., tuple[tf.Tensor, ...]], Callable[..., tuple[tf.Tensor, ...]]]:
     """Functions from the number of a piece to its images, and from these to its views.
 
     Piece i is one of step i // num_pieces, int64 scalar tensor.
     """
     augmentation = create_augmentation(spec.config.data, dataset.image_shape)
     shapes = _take_part(get_batch_shapes(spec, dataset.image_shape), part)
-    num_labeled, num_unlabeled = shapes.x[0] // num_pieces, shapes.u[1] // num_pieces
+    num_labeled = shapes.x[0] // num_pieces
+    num_unlabeled = shapes.u[1] // num_pieces
     read_rows = _create_reader(spec, dataset, part, num_pieces)
     dtypes = [tf.int64, *map(tf.as_dtype, _DTYPES)]
 
     def make_view(
         images: tf.Tensor, view: str, piece: tf.Tensor, batch_size: int, index: int
     ) -> tf.Tensor:
-        num_rows, width = images.shape[0], augmentation.count_uniforms(view)
+        num_rows = images.shape[0]
+        width = augmentation.count_uniforms(view)
         first = part.take(batch_size).start + piece % num_pieces * num_rows
         seed = tf.stack([tf.constant(spec.config.seed * 16 + index, tf.int64), piece // num_pieces])
         uniforms = _draw_rows(seed, first, num_rows, width)  # At most 16 views.
@@ -205,7 +207,8 @@ def _create_reader(
 
     They have the order and the types of `RawBatch`, but each unlabeled image occurs once.
     """
-    images, labels = dataset.train_images, dataset.train_labels
+    images = dataset.train.images
+    labels = dataset.train.labels
     truths = spec.hide_labeled(labels)
     streams = (
         (spec.labeled_indices, spec.config.batch_size, LABELED_STREAM),
@@ -219,7 +222,9 @@ def _create_reader(
         """This process's samples of both streams, int32 [_CHUNK, n] each."""
         steps = np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK)
         return [
-            sample_indices(indices, steps, size, spec.config.seed, tag, rows=part.take(size))
+            sample_indices(
+                indices, steps, size, seed=spec.config.seed, tag=tag, rows=part.take(size)
+            )
             for indices, size, tag in streams
         ]
 
@@ -229,8 +234,12 @@ def _create_reader(
             samples = sample_chunk(step // _CHUNK)
         labeled, unlabeled = (np.split(rows[step % _CHUNK], num_pieces)[place] for rows in samples)
         return (
-            *(piece, images[labeled], labels[labeled]),
-            *(images[unlabeled], unlabeled, truths[unlabeled]),
+            piece,
+            images[labeled],
+            labels[labeled],
+            images[unlabeled],
+            unlabeled,
+            truths[unlabeled],
         )
 
     return read

@@ -6,22 +6,30 @@ sizes are checked before they are read.
 
 import pathlib
 import zipfile
-from typing import Any, BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.types import Dataset
+from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
 from cls_jax.parallel.cpus import get_machine_memory
 
-# Keyword arguments of `Dataset`: images uint8 [n, H, W, C], labels int32 [n] and class names.
-Arrays = dict[str, Any]
+
+class Arrays(NamedTuple):
+    """A dataset in memory."""
+
+    class_names: tuple[str, ...]
+    train: Split  # uint8 [n, H, W, C] and int32 [n].
+    test: Split
+
+
 _DOWNLOAD_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
 _SPLITS = ("train", "test")
-_MAX_CLASSES, _ROWS_AT_ONCE = 1_000_000, 1_000
+_MAX_CLASSES = 1_000_000
+_ROWS_AT_ONCE = 1_000
 NUM_TEST_DIGITS = 450
 
 
@@ -33,13 +41,13 @@ def load_cifar(data_config: ConfigDict) -> Dataset:
             f"{path} is an archive: unpack it and train on the folder, as in cls-jax train FOLDER."
         )
     arrays = read_single_file(path) if path.endswith(".npz") else read_tfds(data_config)
-    image_shape = arrays["train_images"].shape[1:]
+    image_shape = arrays.train.images[:1].shape[1:]
     if image_shape[:2] != (data_config.image_size, data_config.image_size):
         raise UserError(
             f"{data_config.name} has images of {image_shape[1]} x {image_shape[0]} pixels: "
             f"set --config.data.image_size={image_shape[0]}."
         )
-    return Dataset(name=data_config.name, image_shape=image_shape, **arrays)
+    return Dataset(name=data_config.name, image_shape=image_shape, **arrays._asdict())
 
 
 def read_tfds(data_config: ConfigDict) -> Arrays:
@@ -69,7 +77,7 @@ def read_tfds(data_config: ConfigDict) -> Arrays:
         ) from error
     # Files in order and one at a time: an image's index is the same on every machine.
     read_config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-    arrays: Arrays = {"class_names": tuple(builder.info.features["label"].names)}
+    splits: dict[str, Split] = {}
     for split in _SPLITS:
         rows = builder.as_dataset(
             split=split, batch_size=_ROWS_AT_ONCE, shuffle_files=False, read_config=read_config
@@ -77,8 +85,8 @@ def read_tfds(data_config: ConfigDict) -> Arrays:
         # Not all at once: TensorFlow would keep a second copy.
         parts = [(part["image"], part["label"]) for part in tfds.as_numpy(rows)]
         images, labels = map(np.concatenate, zip(*parts, strict=True))
-        arrays |= {f"{split}_images": images, f"{split}_labels": labels.astype(np.int32)}
-    return arrays
+        splits[split] = Split(images, labels.astype(np.int32))
+    return Arrays(tuple(builder.info.features["label"].names), **splits)
 
 
 def load_digits(data_config: ConfigDict) -> Dataset:
@@ -105,10 +113,8 @@ def load_digits(data_config: ConfigDict) -> Dataset:
     return Dataset(
         name="digits",
         class_names=tuple(str(digit) for digit in range(10)),
-        train_images=images[train],
-        train_labels=labels[train],
-        test_images=images[test],
-        test_labels=labels[test],
+        train=Split(images[train], labels[train]),
+        test=Split(images[test], labels[test]),
         image_shape=(*size, 1),
     )
 
@@ -143,18 +149,22 @@ def _read_npz(file: BinaryIO) -> Arrays:
     # A header that claims more than the file has costs address space, but no memory.
     file.seek(0)
     with np.load(file, allow_pickle=False) as stored:
-        arrays: Arrays = {name: stored[name] for name in names}
+        arrays: dict[str, np.ndarray] = {name: stored[name] for name in names}
     for split in _SPLITS:
-        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+        images = arrays[f"{split}_images"]
+        labels = arrays[f"{split}_labels"]
         if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
             raise ValueError(f"{split}_images is not uint8 [n, H, W, C] with n labels")
-        is_whole, lowest = labels.dtype.kind in "iu", -1 if split == "train" else 0
+        is_whole = labels.dtype.kind in "iu"
+        lowest = -1 if split == "train" else 0
         if not is_whole or labels.min(initial=0) < lowest or labels.max(initial=0) >= _MAX_CLASSES:
             raise ValueError(f"{split}_labels are not integers from {lowest}")
         arrays[f"{split}_labels"] = labels.astype(np.int32)
     num_classes = int(max(arrays[f"{split}_labels"].max(initial=0) for split in _SPLITS)) + 1
     class_names = arrays["class_names"].ravel() if "class_names" in arrays else range(num_classes)
-    arrays["class_names"] = tuple(map(str, class_names))
     if not len(arrays["train_images"]) or len(class_names) < num_classes:
         raise ValueError("it has no training images, or labels without a class name")
-    return arrays
+    splits = {
+        split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in _SPLITS
+    }
+    return Arrays(tuple(map(str, class_names)), **splits)

@@ -15,18 +15,14 @@ from typing import Any
 import numpy as np
 import platformdirs
 from ml_collections import ConfigDict
+from PIL import Image
 
-from cls_jax.data.types import Dataset
+from cls_jax.data.resize import get_decode_options, get_image_shape, to_square
+from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
-from cls_jax.io import PARSE_ERRORS
+from cls_jax.io import PARSE_ERRORS, describe_error
 from cls_jax.parallel.cpus import available_cpus
 from cls_jax.parallel.distributed import gather_rows, take_own
-from cls_jax.photos.images.decode import (
-    ImageError,
-    decode_image,
-    get_decode_options,
-    get_image_shape,
-)
 
 _NAME_BYTES = 64  # "n15075141_54.JPEG" has 17.
 _ROW = np.dtype([("label", "<i4"), ("name", "S", _NAME_BYTES)])
@@ -40,14 +36,15 @@ class FetchedImages:
         self, fetch: Callable[[int], np.ndarray], num_images: int, shape: tuple[int, int, int]
     ):
         """`fetch` returns an image uint8 `shape` by its number. It must be thread-safe."""
-        self._fetch, self._shape = fetch, shape
+        self._fetch = fetch
+        self._shape = shape
         self._rows = np.arange(num_images)  # Turns slices and negative indices into rows.
         self._threads = concurrent.futures.ThreadPoolExecutor(available_cpus())
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, indices: Any) -> np.ndarray:
+    def __getitem__(self, indices: np.ndarray | slice) -> np.ndarray:
         """Returns uint8 [n, H, W, C] for int indices [n] or a slice."""
         rows = self._rows[indices]
         images = np.empty((len(rows), *self._shape), np.uint8)
@@ -64,22 +61,27 @@ def load_records(data_config: ConfigDict) -> Dataset:
     Raises a UserError if one of them is not prepared in ArrayRecord, or the subset names other
     images.
     """
-    options, shape = get_decode_options(data_config), get_image_shape(data_config)
+    options = get_decode_options(data_config)
+    shape = get_image_shape(data_config)
     builder = _open_builder(data_config.name, data_config.data_dir)
-    images, rows = {}, {}
+    images: dict[str, FetchedImages] = {}
+    rows: dict[str, np.ndarray] = {}
     for split in ("train", "validation"):
         source = _open_source(builder, split)
 
         def fetch(row: int, source: Any = source, split: str = split) -> np.ndarray:
             try:
-                return decode_image(io.BytesIO(source[row]["image"]), shape, options)
-            except ImageError as error:
-                message = f"Image {row} of {builder.data_dir} ({split}) cannot be read: {error}."
+                with Image.open(io.BytesIO(source[row]["image"])) as image:
+                    return to_square(image, shape, options)
+            except PARSE_ERRORS as error:  # Every ImageError is a ValueError.
+                reason = describe_error(error)
+                message = f"Image {row} of {builder.data_dir} ({split}) cannot be read: {reason}."
                 raise OSError(message) from error
 
         images[split] = FetchedImages(fetch, len(source), shape)
         rows[split] = _read_rows(builder, split)
-    labels, subset = rows["train"]["label"].copy(), data_config.labeled_subset
+    labels = rows["train"]["label"].copy()
+    subset = data_config.labeled_subset
     if subset:
         is_labeled = np.isin(rows["train"]["name"], _read_names(subset, data_config.data_dir))
         if not is_labeled.any():
@@ -91,10 +93,8 @@ def load_records(data_config: ConfigDict) -> Dataset:
     return Dataset(
         name=data_config.name,
         class_names=tuple(builder.info.features["label"].names),
-        train_images=images["train"],
-        train_labels=labels,
-        test_images=images["validation"],
-        test_labels=rows["validation"]["label"].copy(),
+        train=Split(images["train"], labels),
+        test=Split(images["validation"], rows["validation"]["label"].copy()),
         image_shape=shape,
         fingerprint=hashlib.sha256(rows["train"].tobytes() + labels.tobytes()).hexdigest()[:32],
     )

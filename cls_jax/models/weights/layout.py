@@ -6,16 +6,17 @@ writing follow.
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from cls_jax.batch import Leaf, PyTree
 from cls_jax.models.efficientnet import STAGES
 from cls_jax.models.layers import STEMS
 
-PyTree = Any
+KeyPath = tuple[Any, ...]  # Of a leaf in a tree of dictionaries: `jax.tree_util.DictKey`s.
 Arrays = Mapping[str, np.ndarray]
 Path = tuple[str, ...]
 
@@ -84,7 +85,7 @@ def from_torch(
         if name not in shapes and not name.startswith(ignored) and not name.endswith(_COUNTER):
             raise WeightsError(f"{name} is not part of this architecture")
 
-    def choose(path: Any, leaf: Any) -> Any:
+    def choose(path: KeyPath, leaf: Leaf) -> Leaf:
         name = _name(path, layout)
         if name.startswith(kept):
             return leaf
@@ -97,13 +98,14 @@ def from_torch(
     return jax.tree_util.tree_map_with_path(choose, variables)
 
 
-def _name(path: Any, layout: WeightsLayout) -> str:
-    _, *modules, leaf = (entry.key for entry in path)  # Without "params" or "batch_stats".
+def _name(path: KeyPath, layout: WeightsLayout) -> str:
+    keys: Iterator[str] = (entry.key for entry in path)
+    _, *modules, leaf = keys  # Without "params" or "batch_stats".
     prefix = layout.to_torch_name(modules) + "." if modules else ""
     return prefix + _LEAVES.get(leaf, leaf)
 
 
-def _axes(path: Any, leaf: Any) -> tuple[int, ...]:
+def _axes(path: KeyPath, leaf: Leaf) -> tuple[int, ...]:
     """The order of a leaf's axes in PyTorch."""
     axes = tuple(range(len(leaf.shape)))
     return _KERNEL_AXES[len(axes)] if path[-1].key == "kernel" else axes
@@ -115,10 +117,12 @@ def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> A
     Bicubic with antialiasing, as timm's `resample_abs_pos_embed`. Both grids are squares. The other
     tokens are the class token and the registers.
     """
-    positions, (_, tokens, width) = arrays.get("pos_embed"), shapes["pos_embed"]
+    positions = arrays.get("pos_embed")
+    _, tokens, width = shapes["pos_embed"]
     if positions is None or positions.ndim != 3 or positions.shape[1:] == (tokens, width):
         return arrays
-    side, new_side = math.isqrt(positions.shape[1]), math.isqrt(tokens)
+    side = math.isqrt(positions.shape[1])
+    new_side = math.isqrt(tokens)
     num_extra = tokens - new_side**2
     if positions.shape[1] != side**2 + num_extra:
         return arrays  # The shape will be refused.
@@ -129,7 +133,9 @@ def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> A
     return {**arrays, "pos_embed": np.concatenate([extra, resized], axis=1)}
 
 
-def _rename(modules: Mapping[str, str], to_block: Callable[[int, int], str]) -> Callable:
+def _rename(
+    modules: Mapping[str, str], to_block: Callable[[int, int], str]
+) -> Callable[[str], str]:
     """A `WeightsLayout.to_torch_module`: modules by name, and blocks by stage, or 0, and number."""
 
     def to_torch_module(name: str) -> str:
@@ -185,7 +191,7 @@ VIT = WeightsLayout(_to_vit, HALF, adapt=resize_positions)
 DINOV2 = WeightsLayout(_to_vit, unused=("mask_token",), adapt=resize_positions)
 
 
-def explain_mismatch(arrays: Arrays, layout: WeightsLayout, params: Any) -> str:
+def explain_mismatch(arrays: Arrays, layout: WeightsLayout, params: PyTree) -> str:
     """What to change if weights do not fit, as the end of a sentence.
 
     The first layer of a file reveals most mistakes. `params` are stacked, each leaf [N, ...].

@@ -19,7 +19,8 @@ from cls_jax.io import PARSE_ERRORS, describe_error, is_number, read_bytes, read
 from cls_jax.models.weights.layout import Normalization, Weights
 from cls_jax.models.weights.torch_file import read_torch_file
 
-BUILTIN, HUB = "builtin:", "hf:"
+BUILTIN = "builtin:"
+HUB = "hf:"
 WEIGHTS_FILE = "model.safetensors"
 # Architecture → the package with its weights: module, path in it, and SHA-256. The extra
 # "pretrained" installs all of them.
@@ -132,7 +133,7 @@ def read_hub(repository: str) -> Weights:
         return weights
 
 
-def _to_normalization(mean: Any, std: Any) -> Normalization | None:
+def _to_normalization(mean: object, std: object) -> Normalization | None:
     """Mean and standard deviation from JSON, or None without them, or a ValueError."""
     if mean is None and std is None:
         return None

@@ -84,7 +84,8 @@ def _to_array(tensor: _Tensor, storages: dict[str, bytes]) -> np.ndarray:
     spans = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
     if math.prod(tensor.shape) == 0:
         return np.zeros(tensor.shape, numbers.dtype)
-    first, last = tensor.offset, tensor.offset + sum(spans)
+    first = tensor.offset
+    last = first + sum(spans)
     if min((first, *tensor.strides)) < 0 or max(last, math.prod(tensor.shape) - 1) >= len(numbers):
         raise ValueError("a tensor reaches beyond its numbers")
     strides = [stride * numbers.itemsize for stride in tensor.strides]

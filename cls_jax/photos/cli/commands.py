@@ -42,19 +42,23 @@ def train(
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.photos.inference.run import Run
-    from cls_jax.photos.plan.plan import (
-        describe_dry_run,
-        describe_imbalance,
-        parse_overrides,
-        plan_run,
-    )
+    from cls_jax.photos.plan.describe import describe_dry_run, describe_imbalance
+    from cls_jax.photos.plan.plan import parse_overrides, plan_run
 
-    settings = parse_overrides(overrides, method)
-    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes, again)
+    plan = plan_run(
+        folder,
+        method=method,
+        workdir=workdir,
+        settings=parse_overrides(overrides, method),
+        start_from=start_from,
+        instant=instant,
+        minutes=minutes,
+        again=again,
+    )
     if dry_run:
         print(describe_dry_run(plan))
         return
-    for sentence in (describe_imbalance(plan.summary), plan.budget):
+    for sentence in (describe_imbalance(plan.summary), plan.reason):
         if sentence and is_main_process():
             print(sentence, flush=True)
     _train_and_report(Run(plan.config, plan.workdir, plan.summary.layout))
@@ -68,7 +72,7 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
 
 
 def _train_and_report(run: "Run") -> None:
-    from cls_jax.photos.cli.assessed_run import train_and_assess
+    from cls_jax.photos.inference.train_run import train_and_assess
     from cls_jax.photos.inference.unknown import describe_far, read_unknown
     from cls_jax.runs.folder import RESULT
 
@@ -76,20 +80,23 @@ def _train_and_report(run: "Run") -> None:
     result = train_and_assess(run)
     if not is_main_process():
         return
-    has_test, no_test = result["test_accuracy"] is not None, "No test set. "
+    has_test = result["test_accuracy"] is not None
+    no_test = "No test set. "
     if run.layout and run.layout.test:  # Added since, or result.json would have its accuracy.
         evaluate = _write_command("evaluate", folder)
         no_test = f"The run had no test set. To evaluate on the one now in the folder: {evaluate}\n"
+    is_instant = "method" not in run.config  # Which has no steps and no monitors.
     if has_test or result.get("validation_accuracy") is not None:
+        when = "of the instant classifier" if is_instant else f"after {result['step']:,} steps"
         outcome = (
-            f"{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:\n"
-            f"{describe_accuracies(result)}"
+            f"{'Test' if has_test else 'Validation'} accuracy {when}:\n"
+            f"{describe_accuracies(result, is_instant)}"
         )
-    elif monitors := describe_monitors(result["monitors"]):
+    elif monitors := describe_monitors(result.get("monitors", {})):
         outcome = (
             f"{no_test}Averages over the last logged batches (step {result['step']:,}):\n{monitors}"
         )
-    else:  # A run without steps has no monitors.
+    else:
         evaluate = f"{_write_command('evaluate', folder)} FOLDER"
         outcome = f"{no_test}To measure the accuracy on labeled images: {evaluate}"
     print(f"\n{outcome}", flush=True)
@@ -100,7 +107,7 @@ def _train_and_report(run: "Run") -> None:
     print()
     if report:
         print(f"Report:         {report}")
-    if run.config.num_steps and importlib.util.find_spec("tensorboard"):
+    if not is_instant and importlib.util.find_spec("tensorboard"):
         print(f"Curves:         tensorboard --logdir {shlex.quote(str(folder))}")
     if has_test:
         print(f"Evaluate again: {_write_command('evaluate', folder)}")
@@ -111,32 +118,36 @@ def _train_and_report(run: "Run") -> None:
 
 def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences."""
+    from cls_jax.photos.folder.compare import count_training_images
     from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
-    from cls_jax.runs.folder import count_training_images
 
-    workdir, calibration = pathlib.Path(run), None
+    workdir = pathlib.Path(run)
     if folder is None:
-        step, accuracies, figures, calibration = evaluate_run(workdir, data_dir)
-        title = f"Test accuracy after {step:,} steps:"
+        found = evaluate_run(workdir, data_dir)
+        title = f"Test accuracy after {found.step:,} steps:"
+        if found.is_instant:
+            title = "Test accuracy of the instant classifier:"
     else:
         if jax.process_count() > 1:
             raise UserError("evaluate FOLDER runs in a single process. Start only one.")
-        accuracies, figures, num_images, num_unreadable = evaluate_folder(workdir, folder)
+        found = evaluate_folder(workdir, folder)
         if num_known := count_training_images(workdir, folder):
             known = f"{num_known:,} of these images are identical to training images"
             print(f"{known}, so the accuracy is too high.", file=sys.stderr)
-        left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
-        title = f"Accuracy on {num_images:,} labeled images in {folder}{left_out}:"
+        unreadable = found.num_unreadable
+        left_out = f" ({unreadable:,} more cannot be read)" if unreadable else ""
+        title = f"Accuracy on {found.num_images:,} labeled images in {folder}{left_out}:"
     if not is_main_process():
         return
     print(title)
-    print(describe_accuracies(accuracies))
-    if figures:
-        low, high = figures.interval
-        print(f"95% interval of network 1: {100 * low:.1f}%–{100 * high:.1f}%\n")
-        print(describe_figures(figures))
-    if calibration:
+    print(describe_accuracies(found.accuracies, found.is_instant))
+    if found.figures:
+        low, high = found.figures.interval
+        whose = "" if found.is_instant else " of network 1"
+        print(f"95% interval{whose}: {100 * low:.1f}%–{100 * high:.1f}%\n")
+        print(describe_figures(found.figures))
+    if calibration := found.calibration:
         print(
             f"Calibrated on {calibration.num_images:,} {calibration.fitted_on} images: temperature "
             f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
@@ -272,12 +283,15 @@ def pack(folder: str, output: str) -> None:
     if not root.is_dir():
         raise UserError(f"{folder} is not a folder. Pass a folder of images.")
     listing = list_images(root)
-    names, table = list(listing.files.names()), find_table(listing)
+    names = list(listing.files.names())
+    table = find_table(listing)
     # Decoding at a small size is cheap, and spares training the check.
     batches = read_ahead([root / name for name in names], (32, 32, 3), _PACKED_AT_ONCE)
     errors = [error for batch in batches for error in batch.errors]
     failures = {i: error for i, error in enumerate(errors) if error is not None}
-    num_shards = pack_folder(root, names, failures, [table] if table else [], target)
+    num_shards = pack_folder(
+        root, names, failures=failures, copied=[table] if table else [], output=target
+    )
     print(f"{len(names):,} images in {num_shards:,} file(s): {target}")
     if failures:
         i, error = next(iter(failures.items()))
@@ -310,7 +324,8 @@ def _write_report_after_training(run: "Run") -> pathlib.Path | None:
     """
     from cls_jax.runs.folder import RESULT
 
-    folder, again = run.workdir, _write_command("report", run.workdir)
+    folder = run.workdir
+    again = _write_command("report", run.workdir)
     if jax.process_count() > 1:  # A report needs a single process.
         print(f"\nTo write a report: {again}")
         return None

@@ -195,9 +195,13 @@ def run(arguments: argparse.Namespace) -> None:
     from cls_jax.photos.cli import commands
 
     options = vars(arguments)
-    own_place = ("coordinator_address", "num_processes", "process_id")
-    distributed.initialize_distributed(*(options.pop(name, None) for name in own_place))
-    verb, _ = options.pop("verb"), options.pop("device")
+    distributed.initialize_distributed(
+        coordinator_address=options.pop("coordinator_address", None),
+        num_processes=options.pop("num_processes", None),
+        process_id=options.pop("process_id", None),
+    )
+    verb = options.pop("verb")
+    del options["device"]  # `main` has chosen it.
     # Counting processes starts the devices, which `train` does later and `cache` never needs.
     if verb not in ("train", "evaluate", "cache") and jax.process_count() > 1:
         raise UserError(f"{verb} runs in a single process. Start only one.")

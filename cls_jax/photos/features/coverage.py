@@ -50,8 +50,9 @@ class Coverage:
             # update is the largest of all (Minoux, 1978).
             best = int(gain_B.argmax())
             # Not `self._reach_BB[best]`, which takes as long as everything else.
-            row = slice(*self._reach_BB.indptr[best : best + 2])
-            reached, reach = self._reach_BB.indices[row], self._reach_BB.data[row]
+            start, end = self._reach_BB.indptr[best : best + 2]
+            reached = self._reach_BB.indices[start:end]
+            reach = self._reach_BB.data[start:end]
             gain = np.maximum(reach - covered_B[reached], 0).sum()
             if gain < gain_B[best]:
                 gain_B[best] = gain

@@ -9,7 +9,9 @@ Derived from Deflation, Domain Decomposition and Multigrid Methods", J. Sci. Com
 Shape suffixes: B images, G groups, M columns.
 """
 
+import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -18,6 +20,18 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 _MAX_GROUPS = 2048
 _MOVES = 4  # Times that all images move to the group with most of their edges.
 _MAX_ITERATIONS = 1000
+
+
+class _Prepared(NamedTuple):
+    """What all solutions share. Images are ordered by group, and matrices are float32."""
+
+    order: np.ndarray  # int [B], the images by group.
+    graph: sparse.csr_matrix  # alpha S, [B, B].
+    basis: sparse.csr_matrix  # Z, what each of the largest groups has in common, [B, G].
+    restrict: sparse.csr_matrix  # Z^T, [G, B].
+    restrict_flow: sparse.csr_matrix  # (alpha S Z)^T, [G, B].
+    inverse: np.ndarray  # Of Z^T (I - alpha S) Z, [G, G].
+    tolerance: float
 
 
 def prepare_solver(
@@ -43,45 +57,55 @@ def prepare_solver(
     # Similar images beside each other in memory: products take a third of the time.
     by_group = np.argsort(groups, kind="stable")
     order, groups = found[by_group], groups[by_group]
-    graph, members = graph[order][:, order].sorted_indices(), _indicate(groups).tocsc()
+    graph = graph[order][:, order].sorted_indices()
+    members = _indicate(groups).tocsc()
     largest = np.sort(np.argsort(-np.diff(members.indptr), kind="stable")[:_MAX_GROUPS])
     basis = (sparse.diags_array(potential_B[order]) @ members[:, largest]).tocsr()
     flow = alpha * (graph @ basis)
     inverse = np.linalg.inv((basis.T @ (basis - flow)).toarray()).astype(np.float32)
     graph, basis, flow = (a.astype(np.float32).tocsr() for a in (alpha * graph, basis, flow))
-    restrict, restrict_flow = basis.T.tocsr(), flow.T.tocsr()
+    prepared = _Prepared(
+        order=order,
+        graph=graph,
+        basis=basis,
+        restrict=basis.T.tocsr(),
+        restrict_flow=flow.T.tocsr(),
+        inverse=inverse,
+        tolerance=tolerance,
+    )
+    return functools.partial(_solve, prepared)
 
-    def solve(source_BM: np.ndarray) -> np.ndarray:
-        """F for Y = `source_BM`: the groups' answer, then deflated conjugate gradients."""
-        source = source_BM[order].astype(np.float32)
-        solution = basis @ (inverse @ (restrict @ source))
-        residual = source - solution + graph @ solution
-        target = tolerance**2 * _multiply(source, source)
-        earlier = np.ones_like(target)
-        direction = np.zeros_like(source)
-        for _ in range(_MAX_ITERATIONS):
-            deflated = basis @ (inverse @ (restrict_flow @ residual))
-            deflated += residual
-            squared = _multiply(residual, deflated)
-            if (_multiply(residual, residual) <= target).all():
-                result = np.empty_like(solution)
-                result[order] = np.maximum(solution, 0)  # As the exact solution is.
-                return result
-            is_active = squared > 0
-            direction *= np.divide(squared, earlier, out=np.zeros_like(squared), where=is_active)
-            direction += deflated
-            product = graph @ direction
-            np.subtract(direction, product, out=product)
-            curvature = _multiply(direction, product)
-            step = np.divide(squared, curvature, out=np.zeros_like(squared), where=is_active)
-            np.multiply(direction, step, out=deflated)  # It is not needed anymore.
-            solution += deflated
-            product *= step
-            residual -= product
-            earlier = squared
-        raise ValueError(f"Conjugate gradients did not reach the tolerance {tolerance:g}.")
 
-    return solve
+def _solve(prepared: _Prepared, source_BM: np.ndarray) -> np.ndarray:
+    """F for Y = `source_BM`: the groups' answer, then deflated conjugate gradients."""
+    order, graph, basis, restrict, restrict_flow, inverse, tolerance = prepared
+    source = source_BM[order].astype(np.float32)
+    solution = basis @ (inverse @ (restrict @ source))
+    residual = source - solution + graph @ solution
+    target = tolerance**2 * _multiply(source, source)
+    earlier = np.ones_like(target)
+    direction = np.zeros_like(source)
+    for _ in range(_MAX_ITERATIONS):
+        deflated = basis @ (inverse @ (restrict_flow @ residual))
+        deflated += residual
+        squared = _multiply(residual, deflated)
+        if (_multiply(residual, residual) <= target).all():
+            result = np.empty_like(solution)
+            result[order] = np.maximum(solution, 0)  # As the exact solution is.
+            return result
+        is_active = squared > 0
+        direction *= np.divide(squared, earlier, out=np.zeros_like(squared), where=is_active)
+        direction += deflated
+        product = graph @ direction
+        np.subtract(direction, product, out=product)
+        curvature = _multiply(direction, product)
+        step = np.divide(squared, curvature, out=np.zeros_like(squared), where=is_active)
+        np.multiply(direction, step, out=deflated)  # It is not needed anymore.
+        solution += deflated
+        product *= step
+        residual -= product
+        earlier = squared
+    raise ValueError(f"Conjugate gradients did not reach the tolerance {tolerance:g}.")
 
 
 def _multiply(a_BM: np.ndarray, b_BM: np.ndarray) -> np.ndarray:
@@ -94,7 +118,8 @@ def _find_groups(graph: sparse.csr_matrix) -> np.ndarray:
     groups = np.arange(graph.shape[0])
     while True:
         found = _join_neighbors(graph)
-        groups, members = found[groups], _indicate(found)
+        groups = found[groups]
+        members = _indicate(found)
         if members.shape[1] <= _MAX_GROUPS or members.shape[1] == len(found):
             return groups
         graph = (members.T @ graph @ members).tocsr()
@@ -102,7 +127,8 @@ def _find_groups(graph: sparse.csr_matrix) -> np.ndarray:
 
 def _join_neighbors(graph: sparse.csr_matrix) -> np.ndarray:
     """Groups around images whose neighbors are in no group yet, then improved, int [B]."""
-    groups, count = np.full(graph.shape[0], -1), 0
+    groups = np.full(graph.shape[0], -1)
+    count = 0
     for i, (start, end) in enumerate(zip(graph.indptr, graph.indptr[1:], strict=False)):
         neighbors = graph.indices[start:end]
         if groups[i] < 0 and (groups[neighbors] < 0).all():

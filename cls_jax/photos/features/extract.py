@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
 from cls_jax.batch import normalize
+from cls_jax.data.resize import CENTER_CROP, DecodeOptions
 from cls_jax.data.types import ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
@@ -30,7 +31,6 @@ from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
 from cls_jax.parallel.distributed import gather_rows, take_own
 from cls_jax.photos.features.neighbors import normalize_rows
-from cls_jax.photos.images.decode import CENTER_CROP, DecodeOptions
 from cls_jax.photos.images.files import ImageBatch, find_digests, find_settled, read_ahead
 from cls_jax.photos.images.store import Store
 
@@ -55,6 +55,14 @@ class FrozenFeatures(NamedTuple):
     # features are pixels.
     stages: np.ndarray
 
+    def convert(self, convert_rows: Callable[[np.ndarray], np.ndarray]) -> "FrozenFeatures":
+        """The same features after a function of each array."""
+        return FrozenFeatures(
+            pooled=convert_rows(self.pooled),
+            descriptors=convert_rows(self.descriptors),
+            stages=convert_rows(self.stages),
+        )
+
 
 class FrozenNetwork(NamedTuple):
     """A network whose features are used without training."""
@@ -75,7 +83,8 @@ class FrozenNetwork(NamedTuple):
 def open_network() -> FrozenNetwork:
     """`PRETRAINED` at its own resolution. Raises a UserError if the weights cannot be read."""
     name = PRETRAINED.removeprefix(BUILTIN)
-    weights, entry = read_init(PRETRAINED), MODELS[name]
+    weights = read_init(PRETRAINED)
+    entry = MODELS[name]
     weights = weights._replace(normalization=weights.normalization or entry.layout.normalization)
     return FrozenNetwork(name, weights, entry.image_size)
 
@@ -103,7 +112,16 @@ def extract_features(
     if images is not None and jax.process_count() > 1:
         images = Selection(images, np.arange(own.start, own.stop))
     found = _extract_own(files[own], network, on_progress, images)
-    return FrozenFeatures(*(gather_rows(rows, len(files)) for rows in found))
+    return found.convert(lambda rows: gather_rows(rows, len(files)))
+
+
+def concatenate_features(parts: Sequence[FrozenFeatures]) -> FrozenFeatures:
+    """The features of several groups of images, one after the other."""
+    return FrozenFeatures(
+        pooled=np.concatenate([part.pooled for part in parts]),
+        descriptors=np.concatenate([part.descriptors for part in parts]),
+        stages=np.concatenate([part.stages for part in parts]),
+    )
 
 
 def _extract_own(
@@ -113,7 +131,9 @@ def _extract_own(
     images: ImageSource | None,
 ) -> FrozenFeatures:
     """`extract_features` in a single process."""
-    store, paths, options = Store(), [os.fspath(file) for file in files], _name_options(network)
+    store = Store()
+    paths = [os.fspath(file) for file in files]
+    options = _name_options(network)
     decoded = None if images is None else getattr(images, "digests", None)
     digests = find_digests(store, paths) if decoded is None else decoded
     is_done, rows = _recall(store, options, digests)
@@ -135,7 +155,13 @@ def _extract_own(
         batches = _cut_batches(paths, digests, images, todo, batch_size)
     else:
         missing = [paths[i] for i in todo]
-        batches = read_ahead(missing, network.image_shape, batch_size, network.decoding, is_known)
+        batches = read_ahead(
+            missing,
+            network.image_shape,
+            batch_size=batch_size,
+            options=network.decoding,
+            is_known=is_known,
+        )
     with contextlib.closing(batches), _report(on_progress, len(todo)) as report:
         for start, batch in zip(range(0, len(todo), batch_size), batches, strict=True):
             part = todo[start : start + batch_size]
@@ -169,7 +195,8 @@ def _pack(features: np.ndarray, num_pooled: int) -> np.ndarray:
 def _unpack(rows: np.ndarray) -> FrozenFeatures:
     """Undoes `_pack`. Rows of zeros become zeros."""
     width = int(np.ascontiguousarray(rows[:, :1]).view(np.uint16).max(initial=0))
-    return FrozenFeatures(*np.split(rows[:, 1:], [width, 2 * width], axis=1))
+    pooled, descriptors, stages = np.split(rows[:, 1:], [width, 2 * width], axis=1)
+    return FrozenFeatures(pooled, descriptors, stages)
 
 
 def _cut_batches(
@@ -188,14 +215,16 @@ def _cut_batches(
 
 def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Which digests have a row, bool [B], and the rows, [B, 0] if none has."""
-    is_done, rows = np.zeros(len(digests), bool), np.zeros((len(digests), 0), np.float16)
+    is_done = np.zeros(len(digests), bool)
+    rows = np.zeros((len(digests), 0), np.float16)
 
     def put(places: list[int], row: bytes) -> None:
         nonlocal rows
         values = np.frombuffer(row, np.float16)
         if not rows.shape[1]:
             rows = np.zeros((len(digests), len(values)), np.float16)
-        rows[places], is_done[places] = values, True
+        rows[places] = values
+        is_done[places] = True
 
     with contextlib.suppress(OSError):  # The rows are then computed.
         store.read(options, digests, put)
@@ -246,7 +275,8 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
     model, variables = create_network(network)
     devices = jax.local_devices()
     mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
-    on_all, by_image = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    on_all = NamedSharding(mesh, P())
+    by_image = NamedSharding(mesh, P("data"))
     variables = jax.device_put(variables, on_all)
     mean, std = network.weights.normalization or MODELS[network.name].layout.normalization
 
@@ -269,7 +299,8 @@ def create_network(
     network: FrozenNetwork, num_classes: int = 1, has_stage_head: bool = False
 ) -> tuple[Architecture, Any]:
     """An architecture and its variables, with a head of zeros, or a UserError if they differ."""
-    entry, settings = MODELS[network.name], dict(network.settings)
+    entry = MODELS[network.name]
+    settings = dict(network.settings)
     model = entry.create(num_classes=num_classes, has_stage_head=has_stage_head, **settings)
     image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.float32)
     variables = jax.eval_shape(model.init, jax.random.key(0), image)

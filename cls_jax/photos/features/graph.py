@@ -31,14 +31,17 @@ _EXPONENT = 3  # Of the similarity, as in Iscen et al.
 # accuracy above.
 _SHARPNESS = 10
 
-_MAX_ITERATIONS, _TOLERANCE = 1000, 1e-8
+_MAX_ITERATIONS = 1000
+_TOLERANCE = 1e-8
 # Classes per thread, and threads: together they bound memory.
-_CLASSES_AT_ONCE, _MAX_THREADS = 16, 4
+_CLASSES_AT_ONCE = 16
+_MAX_THREADS = 4
 # From here on, groups of images are worth the time to find them. 60,000 images of 1,000 overlapping
 # clusters, three labels each: 23 CPU seconds on two busy cores, and 153 for plain conjugate
 # gradients in float64. The most probable classes are the same, and probabilities differ by at most
 # 2.5e-5.
-_MANY_CLASSES, _MANY_TOLERANCE = 100, 1e-6
+_MANY_CLASSES = 100
+_MANY_TOLERANCE = 1e-6
 
 
 def build_graph(features_BC: np.ndarray, num_neighbors: int = NUM_NEIGHBORS) -> sparse.csr_matrix:

@@ -60,7 +60,14 @@ def fit_heads(
     generator = np.random.default_rng((*seed, zlib.crc32(b"probe")))
     parts = np.array_split(generator.permutation(num_features), num_networks)
     return [
-        fit_head(features_BC, labels_B, num_classes, inverse_penalty, weights_B, np.sort(part))
+        fit_head(
+            features_BC,
+            labels_B,
+            num_classes,
+            inverse_penalty=inverse_penalty,
+            weights_B=weights_B,
+            chosen=np.sort(part),
+        )
         for features_BC, part in zip(features_NBC, parts, strict=True)
     ]
 

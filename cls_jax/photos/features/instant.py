@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import scipy.special
 
+from cls_jax.data.resize import DecodeOptions
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
 from cls_jax.models.layers import STAGE_HEAD, Architecture
@@ -20,8 +21,8 @@ from cls_jax.photos.features.extract import FrozenFeatures, FrozenNetwork, creat
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.heads import INSTANT_C, Head, choose_fitted, fit_head
 from cls_jax.photos.features.labels import InferredLabels
-from cls_jax.photos.images.decode import DecodeOptions
 
+INSTANT_FILE = "instant.npz"
 _MAX_BYTES = 2**32  # Limit of a file.
 
 
@@ -33,8 +34,8 @@ class InstantClassifier(NamedTuple):
     # The kernel of the head of all stages, float32 [S, K], which is added. None without one.
     stage_kernel: np.ndarray | None = None
 
-    def compute_both(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
-        """The results of `Classifier.compute_both` for B images, given their features.
+    def predict_with_features(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
+        """What `Classifier.predict_with_features` returns for B images, given their features.
 
         Probabilities float32 [1, B, K], and features float32 [B, C] of unit length.
         """
@@ -60,7 +61,8 @@ class InstantClassifier(NamedTuple):
     def write(self, path: pathlib.Path) -> None:
         """Writes both into one file. Raises an OSError if the system refuses."""
         assert self.network is not None, "pixels are no network's features"
-        weights, buffer = self.network.weights, io.BytesIO()
+        weights = self.network.weights
+        buffer = io.BytesIO()
         settings = self.network._asdict() | {"weights": weights.normalization}
         arrays: dict[str, Any] = {f"weights/{name}": a for name, a in weights.arrays.items()}
         arrays |= self.head._asdict()
@@ -88,7 +90,8 @@ def read_instant(path: pathlib.Path) -> InstantClassifier:
         stage_kernel = stored.pop("stage_kernel", None)
         arrays = {name.removeprefix("weights/"): array for name, array in stored.items()}
         settings["weights"] = Weights(arrays, settings["weights"])
-        settings["decoding"] = DecodeOptions(*settings["decoding"])
+        resize, bit_depth = settings["decoding"]
+        settings["decoding"] = DecodeOptions(resize, bit_depth)
         instant = InstantClassifier(FrozenNetwork(**settings), head, stage_kernel)
         instant.create_model()
         return instant
@@ -108,8 +111,13 @@ def fit_classifier(
     """
     rows = choose_fitted(inferred.labels, inferred.sample_weights)
     inputs = np.concatenate([features.pooled[rows], features.stages[rows]], axis=1)
-    taught = inferred.labels[rows], inferred.probabilities.shape[1], INSTANT_C
-    kernel, bias = fit_head(inputs, *taught, inferred.sample_weights[rows])
+    kernel, bias = fit_head(
+        inputs,
+        inferred.labels[rows],
+        num_classes=inferred.probabilities.shape[1],
+        inverse_penalty=INSTANT_C,
+        weights_B=inferred.sample_weights[rows],
+    )
     num_pooled = features.pooled.shape[1]
     stage_kernel = kernel[num_pooled:] if features.stages.shape[1] else None
     return InstantClassifier(network, Head(kernel[:num_pooled], bias), stage_kernel)

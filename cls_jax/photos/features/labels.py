@@ -17,11 +17,11 @@ import scipy.optimize
 import scipy.special
 from scipy import sparse
 
+from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import build_graph, compute_weight, propagate_labels
 from cls_jax.photos.features.heads import PROBE_C, Head, fit_head, standardize
 from cls_jax.photos.features.propagation import Propagation
-from cls_jax.photos.folder.dataset import take_rows
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photographs of
 # clothing gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
@@ -90,11 +90,12 @@ def label_images(
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
     """
-    labeled, labelers = np.flatnonzero(labels_B >= 0), _list_labelers(features, num_classes)
+    labeled = np.flatnonzero(labels_B >= 0)
+    labelers = _list_labelers(features, num_classes)
     firsts = np.unique(_find_first_copies(features, labeled))
     given = labels_B[firsts]
     hidden = _list_folds(given)[0]
-    held_out = _hold_out(labelers, firsts, given, num_classes, hidden)
+    held_out = _hold_out(labelers, firsts, given, num_classes, hidden=hidden)
     weights_M = _weigh(held_out, given, hidden)
     graphs, probes = labelers
     heads = [fit_head(x_BC[labeled], labels_B[labeled], num_classes, c) for x_BC, c in probes]
@@ -117,9 +118,18 @@ def label_images(
         guesses = {"graph": held_out[0], "probe": held_out[len(graphs)], "instant": together}
         for name, guess in guesses.items():
             figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == given[hidden]))
-    weights, labels = compute_weight(probabilities), probabilities.argmax(axis=1)
+    weights = compute_weight(probabilities)
+    labels = probabilities.argmax(axis=1)
     sample_weights = np.where(labels_B >= 0, np.float32(_LABELED_WEIGHT), weights)
-    return InferredLabels(probabilities, labels, weights, sample_weights, heads[0], figures, ratios)
+    return InferredLabels(
+        probabilities=probabilities,
+        labels=labels,
+        weights=weights,
+        sample_weights=sample_weights,
+        probe=heads[0],
+        figures=figures,
+        graph_ratios=ratios,
+    )
 
 
 def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
@@ -129,15 +139,19 @@ def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes:
     The arguments are those of `label_images`. Returns probabilities, float32 [B, K], which are
     uniform for images without a label.
     """
-    labeled, labelers = np.flatnonzero(labels_B >= 0), _list_labelers(features, num_classes)
+    labeled = np.flatnonzero(labels_B >= 0)
+    labelers = _list_labelers(features, num_classes)
     first_copies = _find_first_copies(features, labeled)
     firsts = np.unique(first_copies)
     folds = _list_folds(labels_B[firsts])
-    known = labelers, firsts, labels_B[firsts], num_classes
-    parts = [_hold_out(*known, hidden, _MAX_PROBED) for hidden in folds]
+    given = labels_B[firsts]
+    parts = [
+        _hold_out(labelers, firsts, given, num_classes, hidden=hidden, most=_MAX_PROBED)
+        for hidden in folds
+    ]
     held_out = np.concatenate(parts, axis=1)
     hidden = np.concatenate(folds)
-    logits = np.tensordot(_weigh(held_out, labels_B[firsts], hidden), held_out, 1)
+    logits = np.tensordot(_weigh(held_out, given, hidden), held_out, 1)
     q_BK = np.full((len(labels_B), num_classes), 1 / num_classes, np.float32)
     q_BK[firsts[hidden]] = scipy.special.softmax(logits, axis=1)
     q_BK[labeled] = q_BK[first_copies]
@@ -179,8 +193,15 @@ def _hold_out(
     labels_B[labeled] = labels_L
     p_MLK = [_hold_out_of_graph(graph, labels_B, num_classes, hidden) for graph in graphs]
     for inputs_BC, inverse_penalty in probes:
-        known = inputs_BC[labeled], labels_L, num_classes, inverse_penalty
-        p_MLK.append(_hold_out_of_probe(*known, hidden, most or len(labels_L)))
+        p_LK = _hold_out_of_probe(
+            inputs_BC[labeled],
+            labels_L,
+            num_classes,
+            inverse_penalty=inverse_penalty,
+            hidden=hidden,
+            most=most or len(labels_L),
+        )
+        p_MLK.append(p_LK)
     return take_log(np.stack(p_MLK))
 
 
@@ -194,7 +215,8 @@ def _weigh(held_out_MLK: np.ndarray, labels: np.ndarray, hidden: np.ndarray) -> 
 
 def _list_labelers(features: FrozenFeatures, num_classes: int) -> _Labelers:
     """Graphs and probes in the order of `_PRIOR`. Only the last layer's if there are no stages."""
-    graphs, probes = [build_graph(features.descriptors)], [(features.pooled, PROBE_C)]
+    graphs = [build_graph(features.descriptors)]
+    probes = [(features.pooled, PROBE_C)]
     if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
         stages = features.stages.astype(np.float32)
         inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
@@ -239,7 +261,7 @@ def _hold_out_of_probe(
     features_LC: np.ndarray,
     labels_L: np.ndarray,
     num_classes: int,
-    c: float,
+    inverse_penalty: float,
     hidden: np.ndarray,
     most: int,
 ) -> np.ndarray:
@@ -252,7 +274,7 @@ def _hold_out_of_probe(
         if len(rest) > most:  # Evenly from all classes.
             rest = take_rows(rest[np.argsort(labels_L[rest], kind="stable")], most)
         if len(rest):
-            head = fit_head(features_LC[rest], labels_L[rest], num_classes, c)
+            head = fit_head(features_LC[rest], labels_L[rest], num_classes, inverse_penalty)
             p_LK[fold::num_folds] = head.compute_probabilities(features_LC[part])
     return p_LK
 
@@ -283,7 +305,8 @@ def weigh_labelers(
     rows = np.flatnonzero(np.bincount(labels_L, minlength=1)[labels_L] > 1)
     if not len(rows):
         return np.asarray(prior_M, float)
-    log_p_MLK, truth = held_out_MLK[:, rows].astype(float), (np.arange(len(rows)), labels_L[rows])
+    log_p_MLK = held_out_MLK[:, rows].astype(float)
+    truth = (np.arange(len(rows)), labels_L[rows])
 
     def compute_loss(weights_M: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its gradient."""

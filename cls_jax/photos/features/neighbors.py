@@ -41,7 +41,8 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     normalized = normalize_rows(features_BC)
     if has_many_devices():
         return find_neighbors_on_devices(normalized, num_neighbors)
-    is_large, is_cpu = num_images >= _MIN_APPROXIMATE, jax.default_backend() == "cpu"
+    is_large = num_images >= _MIN_APPROXIMATE
+    is_cpu = jax.default_backend() == "cpu"
     if is_large and is_cpu and (faiss := _import_faiss()):
         return _search_links(faiss, normalized, num_neighbors)
     columns = jnp.asarray(normalized.T)  # Contiguous: inner products are twice as fast on a CPU.
@@ -54,7 +55,8 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     for i, start in enumerate(blocks):
         # The last block overlaps the one before, so that all have one shape.
         first = min(start, num_images - rows_at_once)
-        chosen, began = slice(first, first + rows_at_once), time.monotonic()
+        chosen = slice(first, first + rows_at_once)
+        began = time.monotonic()
         cosines[chosen], indices[chosen] = _search_block(
             normalized[chosen], first, columns, num_neighbors, not is_large or is_cpu
         )
@@ -102,7 +104,8 @@ def _search_links(
     is_itself[:, -1] |= ~is_itself.any(axis=1)  # May be missing among many copies.
     cosines, indices = (a[~is_itself].reshape(num_images, -1) for a in (cosines, indices))
     # If too few neighbors are found, arbitrary images with a cosine of 0 fill in.
-    is_missing, other = indices < 0, (np.arange(num_images)[:, None] + 1) % num_images
+    is_missing = indices < 0
+    other = (np.arange(num_images)[:, None] + 1) % num_images
     return np.where(is_missing, other, indices).astype(np.int32), np.where(is_missing, 0, cosines)
 
 

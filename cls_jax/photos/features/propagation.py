@@ -102,7 +102,7 @@ def find_confident(
     return rows[order[:num_images]]
 
 
-def find_doubtful(
+def find_suspect_labels(
     probabilities_LK: np.ndarray, labels_L: np.ndarray, is_open_L: np.ndarray, num_images: int
 ) -> np.ndarray:
     """Labels that the others contradict, the likeliest mistakes first.
@@ -114,5 +114,5 @@ def find_doubtful(
         return np.zeros(0, int)
     rows = np.arange(len(labels_L))
     margin = probabilities_LK.max(axis=1) - probabilities_LK[rows, labels_L]
-    doubtful = rows[is_open_L & (probabilities_LK.argmax(axis=1) != labels_L) & (margin > 0)]
-    return doubtful[np.argsort(-margin[doubtful], kind="stable")][:num_images]
+    suspects = rows[is_open_L & (probabilities_LK.argmax(axis=1) != labels_L) & (margin > 0)]
+    return suspects[np.argsort(-margin[suspects], kind="stable")][:num_images]

@@ -49,7 +49,8 @@ def find_neighbors_on_devices(
     Returns:
         Indices int32 [B, M] and cosines float32 [B, M], the nearest first.
     """
-    mesh, (num_images, num_features) = _create_mesh(), normalized_BC.shape
+    mesh = _create_mesh()
+    num_images, num_features = normalized_BC.shape
     rows = -(-num_images // mesh.size)
     shape = (rows * mesh.size, num_features)
 
@@ -81,7 +82,8 @@ def _search_ring(
     own_RC: jax.Array, num_images: int, num_neighbors: int, wanted: int
 ) -> tuple[jax.Array, jax.Array]:
     """Indices [R, M] and cosines [R, M] for the rows of this device."""
-    (num_rows, _), num_devices = own_RC.shape, jax.lax.axis_size(_AXIS)
+    num_rows, _ = own_RC.shape
+    num_devices = jax.lax.axis_size(_AXIS)
     here = jax.lax.axis_index(_AXIS)
     at_once = max(1, min(num_rows, _BLOCK_ELEMENTS // num_rows))
     num_blocks = -(-num_rows // at_once)
@@ -149,7 +151,8 @@ def spread_on_devices(
     Raises:
         ValueError: If the tolerance is not reached.
     """
-    mesh, num_edges = _create_mesh(), len(graph.data)
+    mesh = _create_mesh()
+    num_edges = len(graph.data)
     sources = np.repeat(np.arange(graph.shape[0], dtype=np.int32), np.diff(graph.indptr))
     chunk = min(_EDGES_AT_ONCE, max(num_edges, 1))
     rows, columns, weights = (

@@ -1,6 +1,7 @@
 """A folder of the user's images as a Dataset. See `folder_layout` for the layouts."""
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -12,7 +13,16 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.types import Dataset, Selection
+from cls_jax.data.datasets import LOADERS, Loader, load_dataset
+from cls_jax.data.resize import (
+    CENTER_CROP,
+    DecodeOptions,
+    ImageError,
+    get_decode_options,
+    get_image_shape,
+)
+from cls_jax.data.sampling import take_evenly, take_rows
+from cls_jax.data.types import NO_IMAGES, Dataset, Selection, Split
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
@@ -25,16 +35,7 @@ from cls_jax.photos.folder.layout import (
     unpack_layout,
 )
 from cls_jax.photos.images.cache import load_decoded
-from cls_jax.photos.images.decode import (
-    CENTER_CROP,
-    DecodeOptions,
-    ImageError,
-    find_bit_depth,
-    get_decode_options,
-    get_image_shape,
-    open_file,
-    read_header,
-)
+from cls_jax.photos.images.decode import find_bit_depth, open_file, read_header
 from cls_jax.photos.images.files import is_left_by_system, list_images, read_ahead
 from cls_jax.photos.images.store import hash_content
 
@@ -44,6 +45,15 @@ _MIN_PHOTOGRAPH = 32  # Pixels on the short side.
 _NUM_COMPARED = 32  # Files that all processes compare.
 _ROWS_AT_ONCE = 1000  # Rows hashed at once.
 _NUM_SAMPLED = 200  # Files sampled for their headers and bit depth.
+
+
+def open_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
+    """The dataset of a configuration, which may be a folder, by its `layout` if that is known.
+
+    Raises the same as `load_dataset` and `load_folder`.
+    """
+    of_folder: Loader = functools.partial(load_folder, layout=layout)
+    return load_dataset(config, {**LOADERS, "folder": of_folder})
 
 
 def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Dataset:
@@ -59,7 +69,8 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
             "of images, as in --config configs/folder.py:/path/to/images."
         )
     layout = layout or list_layout(root)
-    options, shape = get_decode_options(data_config), get_image_shape(data_config)
+    options = get_decode_options(data_config)
+    shape = get_image_shape(data_config)
     parts = layout.train, layout.validation, layout.test
     files: Any = Selection(layout.train.files, np.concatenate([part.places for part in parts]))
     labels = np.concatenate([part.labels for part in parts])
@@ -89,26 +100,21 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     paths = [root / names[i] for i in take_rows(train, _NUM_SAMPLED)]
     warnings += _describe_bit_depth(paths, options)
 
-    def select(part: np.ndarray) -> Selection:
-        return Selection(decoded.images, np.searchsorted(decoded.rows, part))
+    def select(part: np.ndarray) -> Split:
+        images = Selection(decoded.images, np.searchsorted(decoded.rows, part))
+        return Split(images, labels[part], tuple(names[i] for i in part))
 
     return Dataset(
         name=make_printable(root.resolve().name),
         class_names=layout.class_names,
-        train_images=select(train),
-        train_labels=labels[train],
-        test_images=select(test),
-        test_labels=labels[test],
-        validation_images=select(validation),
-        validation_labels=labels[validation],
+        train=select(train),
+        test=select(test),
+        validation=select(validation),
         image_shape=shape,
         fingerprint=hash_names(layout, {name for name, _ in skipped})
         + hash_contents(layout, decoded.digests, {names[i] for i in decoded.failures}),
         warnings=tuple(warnings),
         skipped_files=tuple(sorted(skipped)),
-        train_files=tuple(names[i] for i in train),
-        validation_files=tuple(names[i] for i in validation),
-        test_files=tuple(names[i] for i in test),
     )
 
 
@@ -190,9 +196,10 @@ def _read_sample(root: pathlib.Path, layout: Layout) -> Iterator[bytes]:
 def hash_names(layout: Layout, left_out: Collection[str]) -> str:
     """The first half of a dataset's fingerprint, which needs no file's content.
 
-    `left_out` are files that the dataset does not have. Older runs have only this half.
+    `left_out` are files that the dataset does not have.
     """
-    train, labels = layout.train, iter(layout.train.labels.tolist())
+    train = layout.train
+    labels = iter(layout.train.labels.tolist())
     return _hash_lines(
         f"{name}\0{size}\0{label}\0\n"
         for names, numbers in train.files.read(train.places)
@@ -290,17 +297,6 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
     )
 
 
-def take_evenly(rows: Sequence, limit: int) -> list:
-    """At most `limit` of the rows, evenly spaced."""
-    return [rows[i] for i in take_rows(np.arange(len(rows)), limit)]
-
-
-def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
-    """At most `limit` of the indices, int [n], evenly spaced."""
-    count = min(len(indices), limit)
-    return indices[np.linspace(0, len(indices) - 1, count).astype(int)]
-
-
 def sample_headers(paths: Sequence[str | os.PathLike]) -> tuple[np.ndarray, int]:
     """Width and height of up to 200 images in pixels, int64 [n, 2], and their channels, 1 or 3.
 
@@ -342,7 +338,8 @@ def load_sample(
     files = [str(summary.root / train[i][0].name) for i in places]
     (batch,) = read_ahead(files, shape, len(files), options)
     errors = {i: error for i, error in enumerate(batch.errors) if error is not None}
-    images, labels = batch.images, np.delete(train.labels[places], list(errors))
+    images = batch.images
+    labels = np.delete(train.labels[places], list(errors))
     if not (labels >= 0).any():
         raise UserError(
             f"None of the sampled labeled images in {summary.root} can be read: convert "
@@ -351,9 +348,7 @@ def load_sample(
     return Dataset(
         name=summary.root.resolve().name,
         class_names=tuple(summary.class_counts),
-        train_images=images,
-        train_labels=labels,
-        test_images=images[:0],
-        test_labels=labels[:0],
+        train=Split(images, labels),
+        test=NO_IMAGES,
         image_shape=shape,
     )

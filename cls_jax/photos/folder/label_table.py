@@ -33,8 +33,18 @@ _MAX_BYTES = 2**28  # Some five million rows.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 # Headers of the columns, the usual ones first.
 _FILE_COLUMNS = (
-    *("file", "filename", "path", "filepath", "image", "imagename", "imagepath", "img"),
-    *("imageid", "imgid", "id", "name"),
+    "file",
+    "filename",
+    "path",
+    "filepath",
+    "image",
+    "imagename",
+    "imagepath",
+    "img",
+    "imageid",
+    "imgid",
+    "id",
+    "name",
 )
 _LABEL_COLUMNS = ("label", "labels", "class", "classname", "category", "target", "species", "y")
 _DECISIONS = (LABEL, NONE, SKIP, UNDO, *NOTES)
@@ -92,12 +102,14 @@ def read_label_table(
         lines = _read_csv(path, content[start:].decode(encoding), delimiter)
     has_decisions = places[2] < len(header)
     headers = ([header[place] for place in places[:2]], _NEW[1][:2])
-    rows, labels = [], dict[str, str]()  # Each label is stored once.
+    rows = []
+    labels = dict[str, str]()  # Each label is stored once.
     for line in lines:
         cells = [line[place] if place < len(line) else "" for place in places]
         if len(line) <= places[0] or cells[:2] in headers:
             continue
-        file, label, decision, moment = *cells[:3], _read_time(cells[3])
+        file, label, decision = cells[:3]
+        moment = _read_time(cells[3])
         if decision not in _DECISIONS or not (moment or has_decisions):
             decision = ""
             if not has_decisions:
@@ -113,7 +125,8 @@ def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
     rows = list(rows)
     if not any(row.time for row in rows):
         return rows
-    latest, keys = "", []
+    latest = ""
+    keys = []
     for row in rows:
         keys.append((row.time or latest, row))
         latest = max(latest, row.time)
@@ -132,7 +145,9 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, byte
         raise UserError(f"{path} is a link: replace it with the file itself.")
     text, encoding = _decode(path, read_content(path))
     delimiter, header, places = _NEW
-    start, before, lines = to_csv([header]), list[list[str]](), []
+    start = to_csv([header])
+    before = list[list[str]]()
+    lines = []
     if text.strip():
         (delimiter, header, places), before = _parse(path, _take_head(text), lambda cell: False)
         start = _find_end(path, text, delimiter)
@@ -242,7 +257,8 @@ def _parse(
     except ValueError as error:
         raise _explain(path, error) from error
     if places is None:  # Two columns without a usual name.
-        places, start = (0, 1), cells[0].strip()
+        places = (0, 1)
+        start = cells[0].strip()
         if start.lower().endswith(SUFFIXES) or start.isdecimal() or names_file(cells[0]):
             return (delimiter, ["", ""], (0, 1, 2, 3)), lines
     width = len(cells)

@@ -60,7 +60,9 @@ class Rows(Sequence[Row]):
         class_names: tuple[str, ...],
     ):
         """Files by their indices, int64 [n], and labels int32 [n], -1 for unlabeled ones."""
-        self.files, self.places, self.labels = files, places, labels
+        self.files = files
+        self.places = places
+        self.labels = labels
         self._names = *class_names, NO_CLASS_NAME  # The last one for -1.
 
     def __len__(self) -> int:
@@ -87,7 +89,9 @@ class Layout(NamedTuple):
 
 def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
     """Sorts the files of a folder. Raises a UserError without two classes that all have images."""
-    files, skipped, warnings = listing.files, list(listing.skipped), list[str]()
+    files = listing.files
+    skipped = list(listing.skipped)
+    warnings = list[str]()
     if table := find_table(listing):
         skipped[:] = [row for row in skipped if row[0] != table]
         splits, classes = _read_classes(root / table, listing, skipped, warnings)
@@ -134,12 +138,20 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
     train, validation, test = (
         Rows(files, places, labels, class_names) for places, labels in columns.values()
     )
-    return Layout(class_names, train, validation, test, skipped, warnings)
+    return Layout(
+        class_names=class_names,
+        train=train,
+        validation=validation,
+        test=test,
+        skipped=skipped,
+        warnings=warnings,
+    )
 
 
 def pack_layout(layout: Layout) -> bytes:
     """A layout as bytes, for other processes: columns, and the rest as JSON."""
-    buffer, files = io.BytesIO(), layout.train.files
+    buffer = io.BytesIO()
+    files = layout.train.files
     rest = layout.class_names, layout.skipped, layout.warnings
     parts = zip(_PARTS, (layout.train, layout.validation, layout.test), strict=True)
     columns: Any = {part: np.stack([rows.places, rows.labels]) for part, rows in parts}
@@ -163,7 +175,14 @@ def unpack_layout(content: bytes) -> Layout:
             for part in _PARTS
         )
     skipped = [(name, reason) for name, reason in skipped]
-    return Layout(tuple(names), train, validation, test, skipped, warnings)
+    return Layout(
+        class_names=tuple(names),
+        train=train,
+        validation=validation,
+        test=test,
+        skipped=skipped,
+        warnings=warnings,
+    )
 
 
 def _find_splits(listing: Listing, has_table: bool) -> dict[str, str]:
@@ -305,7 +324,8 @@ def label_by_folder(
     other table replaces them, except for labeled/<class>/. Returns folder → its contents, a value
     of `_SPLITS`, and image → class.
     """
-    names, bases = listing.files.names, set[str]()
+    names = listing.files.names
+    bases = set[str]()
     if not rows or rows[0].decision:
         splits = _find_splits(listing, has_table=False)
         bases = {name for name, kind in splits.items() if kind == "train"}
@@ -374,9 +394,11 @@ def _read_classes(
     find = index_files(listing.files.names, rows)
     splits, by_folder = label_by_folder(listing, rows)
     classes: dict[str, str | None] = {}
-    conflicting, unmatched = set(), dict[str, list[str]]()
+    conflicting = set()
+    unmatched = dict[str, list[str]]()
     for row in order_rows(row for row in rows if row.decision not in NOTES):
-        name, label = find(row), row.label.strip()
+        name = find(row)
+        label = row.label.strip()
         if not name:
             reason = "not in the folder" if name == "" else "it could be several images"
             unmatched.setdefault(reason, []).append(row.file)
@@ -421,7 +443,8 @@ def index_files(
     """
     rows = None if rows is None else list(rows)
     if rows is None:
-        exact, wanted = set(names()), None
+        exact = set(names())
+        wanted = None
     else:
         exact = {spelling for row in rows for spelling in _spell(row)}.intersection(names())
         rows = [row for row in rows if exact.isdisjoint(_spell(row))]

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from cls_jax.data.resize import CENTER_CROP, DecodeOptions
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import from_all_processes, gather_rows, is_main_process, take_own
-from cls_jax.photos.images.decode import CENTER_CROP, DecodeOptions
 from cls_jax.photos.images.files import (
     ImageBatch,
     ImageFile,
@@ -30,7 +30,9 @@ from cls_jax.photos.images.store import Store
 
 # Increase when the pixels of any file change.
 _VERSION = 4
-_BATCH_BYTES, _MAX_BATCH = 2**25, 512  # Bytes and images decoded and written together.
+# Decoded and written together: so many bytes, and so many images.
+_BATCH_BYTES = 2**25
+_MAX_BATCH = 512
 _NO_DIGEST = bytes(16)
 _FEW = 32  # Up to this many files, no progress bar.
 
@@ -54,8 +56,12 @@ class DecodedImages:
         `find_path` returns the path of an image by its row. Decoded images go to the store if
         `is_kept`. Otherwise they do not fit into it.
         """
-        self._store, self._find_path, self._shape, self._options = store, find_path, shape, options
-        self._name, self._is_kept = _name_options(shape, options), is_kept
+        self._store = store
+        self._find_path = find_path
+        self._shape = shape
+        self._options = options
+        self._name = _name_options(shape, options)
+        self._is_kept = is_kept
         self._digests = np.frombuffer(b"".join(digests), "V16")
         self._rows = np.arange(len(digests))  # Turns slices and negative indices into rows.
         self._is_checked = np.zeros(len(digests), bool)
@@ -95,9 +101,16 @@ class DecodedImages:
 
     def _decode(self, paths: Sequence[str], digests: Sequence[bytes]) -> Iterator[bytes]:
         """The pixels of files with these contents, decoded on all cores."""
-        batches = read_ahead(paths, self._shape, _MAX_BATCH, self._options, lambda _: False)
+        batches = read_ahead(
+            paths,
+            self._shape,
+            batch_size=_MAX_BATCH,
+            options=self._options,
+            is_known=lambda _: False,
+        )
         for first, batch in zip(range(0, len(paths), _MAX_BATCH), batches, strict=True):
-            wanted, pixels = digests[first : first + _MAX_BATCH], iter(batch.images)
+            wanted = digests[first : first + _MAX_BATCH]
+            pixels = iter(batch.images)
             rows = dict[bytes, bytes]()
             for path, error, found, digest in zip(
                 batch.files, batch.errors, batch.digests, wanted, strict=True
@@ -139,8 +152,10 @@ def load_decoded(
     packed folder has its digests in the index and is decoded on demand. Raises a UserError if the
     store cannot be written.
     """
-    store, folder = Store(), os.path.abspath(root)
-    row_bytes, packed = int(np.prod(shape)), open_packed(root)
+    store = Store()
+    folder = os.path.abspath(root)
+    row_bytes = int(np.prod(shape))
+    packed = open_packed(root)
     is_kept = len(files) * row_bytes <= 1e9 * max_gigabytes
     if packed and len(packed.digests):
         records = [file.inode for file in files[:]]
@@ -150,7 +165,9 @@ def load_decoded(
     else:
         own = take_own(len(files))
         try:
-            digests, failures = _decode_files(store, folder, files[own], shape, options, is_silent)
+            digests, failures = _decode_files(
+                store, folder, files[own], shape=shape, options=options, is_silent=is_silent
+            )
             store.shrink(max_gigabytes)
         except OSError as error:
             raise _explain(error, store.folder, len(files) * row_bytes) from error
@@ -164,7 +181,14 @@ def load_decoded(
     def find_path(row: int) -> str:
         return os.path.join(folder, files[rows[row]].name)
 
-    images = DecodedImages(store, [digests[i] for i in rows], find_path, shape, options, is_kept)
+    images = DecodedImages(
+        store,
+        [digests[i] for i in rows],
+        find_path=find_path,
+        shape=shape,
+        options=options,
+        is_kept=is_kept,
+    )
     return DecodedSet(images, rows, digests, failures)
 
 
@@ -177,7 +201,9 @@ def _decode_files(
     is_silent: bool,
 ) -> tuple[list[bytes], dict[int, str]]:
     """Decodes files that are not in the store. Returns the digests of all, and the failures."""
-    name, row_bytes, failures = _name_options(shape, options), int(np.prod(shape)), dict[int, str]()
+    name = _name_options(shape, options)
+    row_bytes = int(np.prod(shape))
+    failures = dict[int, str]()
     paths = [os.path.join(folder, file.name) for file in files]
     if not is_main_process():  # Another machine may have its own copies.
         files = [stat_image(path) for path in paths]
@@ -190,9 +216,12 @@ def _decode_files(
         if shutil.disk_usage(store.folder).free < len(todo) * row_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         size = min(max(_BATCH_BYTES // row_bytes, 1), _MAX_BATCH)
-        missing, places = [paths[i] for i in todo], iter(todo)
+        missing = [paths[i] for i in todo]
+        places = iter(todo)
         has_bar = not is_silent and len(todo) >= _FEW
-        for batch in _decode(store, name, missing, shape, size, options, has_bar):
+        for batch in _decode(
+            store, name, missing, shape=shape, batch_size=size, options=options, has_bar=has_bar
+        ):
             for digest, error in zip(batch.digests, batch.errors, strict=True):
                 digests[i := next(places)] = digest
                 if error:
@@ -238,7 +267,7 @@ def _decode(
     bar = tqdm(
         total=len(paths), unit="image", desc="Decoding", dynamic_ncols=True, disable=not has_bar
     )
-    batches = read_ahead(paths, shape, batch_size, options, is_known)
+    batches = read_ahead(paths, shape, batch_size=batch_size, options=options, is_known=is_known)
     with contextlib.closing(batches), bar:
         for batch in batches:
             found = zip(batch.digests, batch.errors, strict=True)
@@ -250,9 +279,11 @@ def _decode(
 
 
 def _explain(error: OSError, folder: pathlib.Path, num_bytes: int) -> UserError:
-    remedy, where = "", "that can be written, on a disk with file locks"
+    remedy = ""
+    where = "that can be written, on a disk with file locks"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy, where = "free disk space and rerun the command, or ", "with enough space"
+        remedy = "free disk space and rerun the command, or "
+        where = "with enough space"
     return UserError(
         f"The images cannot be decoded to {folder} ({error.strerror}; {num_bytes / 2**30:.1f} "
         f"GiB): {remedy}set the environment variable XDG_CACHE_HOME to a folder {where}."

@@ -16,20 +16,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from cls_jax.data.resize import CENTER_CROP, DecodeOptions, ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
-from cls_jax.photos.images.decode import (
-    CENTER_CROP,
-    SUFFIXES,
-    TIFFS,
-    DecodeOptions,
-    ImageError,
-    ImageLike,
-    decode_image,
-    open_file,
-)
-from cls_jax.photos.images.packed import INDEX, SHARD, find_packed, open_packed
+from cls_jax.photos.images.decode import SUFFIXES, TIFFS, ImageLike, decode_image, open_file
+from cls_jax.photos.images.packed import INDEX, SHARD, PackedFolder, find_packed, open_packed
 from cls_jax.photos.images.store import Store, hash_content
 
 SkippedFile = tuple[str, str]
@@ -43,7 +35,8 @@ _CLOSED = "a folder that cannot be read"
 # A file that changed this recently may change again and keep its modification time.
 _SETTLED_NS = 10**9
 # Larger files are read one at a time, to bound memory.
-_LARGE_BYTES, _LARGE_FILES = 2**26, threading.Lock()
+_LARGE_BYTES = 2**26
+_LARGE_FILES = threading.Lock()
 _ROWS_AT_ONCE = 1024
 _NUM_LOCKS = 256
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFFS)
@@ -129,19 +122,14 @@ def list_images(root: str | os.PathLike) -> Listing:
 
     Raises a UserError if the folder itself cannot be listed.
     """
-    listing = Listing(ImageFiles(), [], [])
     if packed := open_packed(root):
-        for name, row in packed.rows.items():
-            listing.files.append(ImageFile(name, int(packed.sizes[row]), *packed.times, row))
-        listing.folders.extend(sorted(_find_parents(packed.rows)))
-        for name in sorted(os.listdir(root)):
-            if not (name.startswith(".") or name == INDEX or name.endswith(SHARD)):
-                listing.skipped.append((name, "not among the packed images"))
-        return listing
+        return _list_packed(root, packed)
+    listing = Listing(ImageFiles(), [], [])
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
     runs: list[str] = []
     # A folder is listed under its own name if it has one here, so links come last.
-    pending, linked = [""], collections.deque[str]()
+    pending = [""]
+    linked = collections.deque[str]()
     while pending or linked:
         folder = pending.pop() if pending else linked.popleft()
         path = os.path.join(root, folder)
@@ -166,28 +154,50 @@ def list_images(root: str | os.PathLike) -> Listing:
             continue
         if folder:
             listing.folders.append(folder)
-        inner: list[str] = []
-        for entry in entries:
-            if is_left_by_system(entry.name):
-                continue
-            name = f"{folder}/{entry.name}" if folder else entry.name
-            try:
-                if entry.is_dir():
-                    (linked if entry.is_symlink() else inner).append(name)
-                elif reason := _find_fault(entry):
-                    listing.skipped.append((name, reason))
-                else:
-                    # On Windows `entry.stat` has no inode.
-                    listing.files.append(stat_image(entry.path)._replace(name=name))
-            except OSError as error:
-                listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
+        inner, links = _sort_entries(folder, entries, listing)
         pending += reversed(inner)  # Keeps the order of names.
+        linked += links
     if runs:  # A folder of runs, such as runs/, is not a class.
         with_runs = _find_parents(runs) - _find_parents(listing.files.names())
         listing.folders[:] = [name for name in listing.folders if name not in with_runs]
     for part in listing:
         part.sort()
     return listing
+
+
+def _list_packed(root: str | os.PathLike, packed: PackedFolder) -> Listing:
+    """What `list_images` returns for a packed folder."""
+    listing = Listing(ImageFiles(), [], [])
+    for name, row in packed.rows.items():
+        listing.files.append(_describe_packed(packed, row, name))
+    listing.folders.extend(sorted(_find_parents(packed.rows)))
+    for name in sorted(os.listdir(root)):
+        if not (name.startswith(".") or name == INDEX or name.endswith(SHARD)):
+            listing.skipped.append((name, "not among the packed images"))
+    return listing
+
+
+def _sort_entries(
+    folder: str, entries: Iterable[os.DirEntry], listing: Listing
+) -> tuple[list[str], list[str]]:
+    """Adds the files of a folder to a listing. Returns the folders in it, and those by links."""
+    inner: list[str] = []
+    links: list[str] = []
+    for entry in entries:
+        if is_left_by_system(entry.name):
+            continue
+        name = f"{folder}/{entry.name}" if folder else entry.name
+        try:
+            if entry.is_dir():
+                (links if entry.is_symlink() else inner).append(name)
+            elif reason := _find_fault(entry):
+                listing.skipped.append((name, reason))
+            else:
+                # On Windows `entry.stat` has no inode.
+                listing.files.append(stat_image(entry.path)._replace(name=name))
+        except OSError as error:
+            listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
+    return inner, links
 
 
 def stat_image(path: str | os.PathLike) -> ImageFile:
@@ -201,8 +211,14 @@ def stat_image(path: str | os.PathLike) -> ImageFile:
         if (found := find_packed(path)) is None:
             raise
         packed, row = found
-        return ImageFile(os.fspath(path), int(packed.sizes[row]), *packed.times, row)
+        return _describe_packed(packed, row, os.fspath(path))
     return describe_file(os.fspath(path), stat)
+
+
+def _describe_packed(packed: PackedFolder, row: int, name: str) -> ImageFile:
+    """A packed image. Its times are those of the index, and its record replaces the inode."""
+    mtime_ns, ctime_ns = packed.times
+    return ImageFile(name, int(packed.sizes[row]), mtime_ns, ctime_ns, inode=row)
 
 
 def is_left_by_system(name: str) -> bool:
@@ -230,7 +246,8 @@ def _find_fault(entry: os.DirEntry) -> str:
     if not entry.is_file():
         is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
         return "a broken link" if is_dangling else "not a file"
-    is_image, start = entry.name.lower().endswith(SUFFIXES), b""
+    is_image = entry.name.lower().endswith(SUFFIXES)
+    start = b""
     if "." not in entry.name:
         with contextlib.suppress(OSError), open_regular(entry.path) as file:
             start = file.read(12)
@@ -353,7 +370,7 @@ def read_ahead(
             images = [result for result in found if not isinstance(result, str)]
             errors = [result if isinstance(result, str) else None for result in found]
             pixels = np.stack(images) if images else np.zeros((0, *image_shape), np.uint8)
-            yield ImageBatch(part, errors, pixels, digests, keys)
+            yield ImageBatch(files=part, errors=errors, images=pixels, digests=digests, keys=keys)
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -390,7 +407,8 @@ def find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) -> 
 
     Files whose current state is not in the store are read only if `reads`.
     """
-    keys, digests = [], [b""] * len(paths)
+    keys = []
+    digests = [b""] * len(paths)
     for path in paths:
         try:
             keys.append(compute_key(path, stat_image(path)))

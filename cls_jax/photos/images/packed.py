@@ -20,7 +20,8 @@ from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
 from cls_jax.photos.images.store import hash_content
 
-INDEX, SHARD = "packed_images.npz", ".array_record"
+INDEX = "packed_images.npz"
+SHARD = ".array_record"
 _SHARD_BYTES = 2**28
 _OPTIONS = "group_size:1"  # One image at a time, in any order.
 
@@ -34,6 +35,14 @@ class PackedFolder(NamedTuple):
     failures: dict[int, str]  # Number of a record → why it cannot be read as an image.
     times: tuple[int, int]  # mtime and ctime of the index in nanoseconds.
     read: Callable[[int], bytes]  # The content of a record.
+
+
+class _Shards(NamedTuple):
+    """What was written: the size and the digest of each image, and the number of files."""
+
+    sizes: list[int]
+    digests: list[bytes]
+    num_shards: int
 
 
 def pack_folder(
@@ -51,31 +60,15 @@ def pack_folder(
     be read or written.
     """
     _check_package()
-    from array_record.python.array_record_module import ArrayRecordWriter
-
     if not names:
         raise UserError(f"There is no image in {root}: pass a folder of images.")
     if (root / INDEX).exists():
         raise UserError(f"{root} is a packed folder: copy it as it is.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is not empty: choose a new folder.")
-    sizes, digests = list[int](), list[bytes]()
-    num_shards, written, writer = 0, _SHARD_BYTES, None
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            with open_regular(root / name) as file:
-                content = file.read()
-            if written + len(content) > _SHARD_BYTES:
-                if writer is not None:
-                    writer.close()
-                writer = ArrayRecordWriter(str(_name_shard(output, num_shards)), _OPTIONS)
-                num_shards, written = num_shards + 1, 0
-            writer.write(content)  # type: ignore[union-attr] # The first file opens one.
-            sizes.append(len(content))
-            digests.append(hash_content(content))
-            written += len(content)
-        writer.close()  # type: ignore[union-attr]
+        shards = _write_shards(root, names, output)
         for name in copied:
             shutil.copyfile(root / name, output / name)
         # Last, since it marks the folder as packed.
@@ -84,10 +77,10 @@ def pack_folder(
         np.savez(
             partial,
             names=text,
-            sizes=np.array(sizes),
-            digests=np.frombuffer(b"".join(digests), "V16"),
+            sizes=np.array(shards.sizes),
+            digests=np.frombuffer(b"".join(shards.digests), "V16"),
             failures=np.array(json.dumps(list(failures.items()))),
-            num_shards=num_shards,
+            num_shards=shards.num_shards,
         )
         os.replace(partial, output / INDEX)
     except (OSError, RuntimeError) as error:  # The latter from ArrayRecord.
@@ -96,7 +89,33 @@ def pack_folder(
             f"{path} cannot be packed ({describe_error(error)}): free disk "
             "space or remove the file, then pack into a new folder."
         ) from error
-    return num_shards
+    return shards.num_shards
+
+
+def _write_shards(root: pathlib.Path, names: Sequence[str], output: pathlib.Path) -> _Shards:
+    """Copies the content of one or more files. Raises an OSError, or ArrayRecord's RuntimeError."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    sizes: list[int] = []
+    digests: list[bytes] = []
+    num_shards = 0
+    written = _SHARD_BYTES
+    writer = None
+    for name in names:
+        with open_regular(root / name) as file:
+            content = file.read()
+        if written + len(content) > _SHARD_BYTES:
+            if writer is not None:
+                writer.close()
+            writer = ArrayRecordWriter(str(_name_shard(output, num_shards)), _OPTIONS)
+            num_shards += 1
+            written = 0
+        writer.write(content)  # type: ignore[union-attr] # The first file opens one.
+        sizes.append(len(content))
+        digests.append(hash_content(content))
+        written += len(content)
+    writer.close()  # type: ignore[union-attr]
+    return _Shards(sizes, digests, num_shards)
 
 
 def _name_shard(folder: pathlib.Path, number: int) -> pathlib.Path:
@@ -126,9 +145,11 @@ def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
     try:
         with open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
             text, sizes, num_shards = (stored[key] for key in ("names", "sizes", "num_shards"))
-            digests, failures = np.zeros(0, "V16"), "[]"
+            digests = np.zeros(0, "V16")
+            failures = "[]"
             if "digests" in stored.files:
-                digests, failures = stored["digests"], str(stored["failures"])
+                digests = stored["digests"]
+                failures = str(stored["failures"])
         names = text.tobytes().decode("utf-8", "surrogateescape").split("\0")
         shards = [str(_name_shard(pathlib.Path(path).parent, i)) for i in range(num_shards)]
         records = ArrayRecordDataSource(shards)
@@ -139,9 +160,17 @@ def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
             f"{path} is not a valid index of packed images ({describe_error(error)}): pack the "
             "folder again."
         ) from error
-    rows, times = {name: row for row, name in enumerate(names)}, (mtime_ns, ctime_ns)
+    rows = {name: row for row, name in enumerate(names)}
+    times = (mtime_ns, ctime_ns)
     reasons = dict(json.loads(failures))
-    return PackedFolder(rows, sizes, digests, reasons, times, records.__getitem__)
+    return PackedFolder(
+        rows=rows,
+        sizes=sizes,
+        digests=digests,
+        failures=reasons,
+        times=times,
+        read=records.__getitem__,
+    )
 
 
 def find_packed(path: str | os.PathLike) -> tuple[PackedFolder, int] | None:

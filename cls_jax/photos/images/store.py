@@ -59,8 +59,13 @@ DELETE FROM rows WHERE used < ? AND id IN (
 # SQLite's primary codes for damage: malformed or no database, other tables or types. All others
 # mean that the system refuses.
 _DAMAGE = (
-    *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA),
-    *(sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_FORMAT),
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_SCHEMA,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_FORMAT,
 )
 
 
@@ -133,7 +138,8 @@ class Store:
 
         def read(db: sqlite3.Connection, part: Sequence[bytes]) -> None:
             """Reads the rows of some digests, in one transaction."""
-            stale, damaged = [], []
+            stale = []
+            damaged = []
             for digest, checksum, is_stale, blob in _select(
                 db, query, part, _find_stale(), options
             ):

@@ -33,7 +33,8 @@ MIN_IMAGES = 100
 
 Fitted = TypeVar("Fitted", bound=Any)  # Has the field `step`.
 _SMALLEST = 1e-12  # A probability that underflowed to 0 has no logarithm.
-_TEMPERATURES = (0.05, 20.0)
+_LOWEST_TEMPERATURE = 0.05
+_HIGHEST_TEMPERATURE = 20.0
 
 
 class Calibration(NamedTuple):
@@ -55,11 +56,13 @@ def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]
     """
 
     def bound(parameters: np.ndarray) -> tuple[float, float]:
-        temperature = np.clip(np.exp(np.clip(parameters[0], -9, 9)), *_TEMPERATURES)
+        temperature = np.exp(np.clip(parameters[0], -9, 9))
+        temperature = np.clip(temperature, _LOWEST_TEMPERATURE, _HIGHEST_TEMPERATURE)
         return float(temperature), float(scipy.special.expit(parameters[1]))
 
     def negative_log_likelihood(parameters: np.ndarray) -> float:
-        q_BK = apply_calibration(p_BK, *bound(parameters))
+        temperature, uniform_share = bound(parameters)
+        q_BK = apply_calibration(p_BK, temperature, uniform_share)
         return -float(np.log(np.maximum(q_BK[np.arange(len(labels)), labels], _SMALLEST)).mean())
 
     start = np.asarray([0.0, -2.0])

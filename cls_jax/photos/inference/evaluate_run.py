@@ -3,15 +3,16 @@
 import contextlib
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cls_jax.config import read_config
+from cls_jax.config import with_values
 from cls_jax.data.label_split import read_labeled_indices
+from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
-from cls_jax.photos.folder.dataset import list_layout, take_rows
+from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.label_table import fold
 from cls_jax.photos.folder.layout import NO_CLASS_NAME
 from cls_jax.photos.inference.calibration import (
@@ -22,17 +23,13 @@ from cls_jax.photos.inference.calibration import (
     read_calibration,
     write_fitted,
 )
-from cls_jax.photos.inference.classifier import load
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.classifier import find_predictor, load
+from cls_jax.photos.inference.run import Run, read_run_config
 from cls_jax.photos.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.photos.inference.suspects import take_unlabeled
 from cls_jax.photos.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
 from cls_jax.runs.folder import (
-    CONFIG,
     LABELED_INDICES,
-    find_assessments,
-    find_predictor,
-    is_instant,
 )
 from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
 
@@ -42,19 +39,17 @@ _MAX_LABELED = 500
 
 
 def assess_run(run: Run) -> Figures | None:
-    """Computes the `ASSESSMENTS` of a run's predictor, and writes them unless it is read-only.
+    """Computes the `ASSESSMENTS` of a run's classifier, and writes them unless it is read-only.
 
     All processes must call this: they predict together, and process 0 writes. Returns the figures
     of network 1, or None without test images. Raises a UserError if the result is damaged.
     """
-    folder = find_assessments(run.workdir, run.predictor)
     found = [(assess(run), write) for assess, write in ASSESSMENTS]
     if is_main_process():
         with contextlib.suppress(OSError):
-            folder.mkdir(exist_ok=True)
             for value, write in found:
                 if value is not None:
-                    write(run, folder, value)
+                    write(run, value)
     barrier("assessed")
     return next((value for value, _ in found if isinstance(value, Figures)), None)
 
@@ -72,8 +67,14 @@ def calibrate(run: Run) -> Calibration | None:
     p_NBK, labels = run.held_out.get("validation", (np.zeros(0), np.zeros(0)))
     if len(labels) < MIN_IMAGES:
         return None
-    numbers = fit_calibration(p_NBK.mean(axis=0), labels)
-    return Calibration(run.classifier.step, *numbers, len(labels), fitted_on="validation")
+    temperature, uniform_share = fit_calibration(p_NBK.mean(axis=0), labels)
+    return Calibration(
+        run.classifier.step,
+        temperature=temperature,
+        uniform_share=uniform_share,
+        num_images=len(labels),
+        fitted_on="validation",
+    )
 
 
 def score_unknown(run: Run) -> UnknownScore | None:
@@ -82,16 +83,17 @@ def score_unknown(run: Run) -> UnknownScore | None:
     None for a folder without a list of labeled images, or without unlabeled images. Raises a
     UserError if the list is damaged.
     """
-    path, classifier = run.workdir / LABELED_INDICES, run.classifier
+    path = run.workdir / LABELED_INDICES
+    classifier = run.classifier
     if not path.exists():
         return None
     labeled = np.sort(read_labeled_indices(path, classifier.class_names))
-    unlabeled = take_unlabeled(len(run.dataset.train_images), labeled)
+    unlabeled = take_unlabeled(len(run.dataset.train.images), labeled)
     if not len(unlabeled):
         return None
     rows = np.concatenate([take_rows(labeled, _MAX_LABELED), unlabeled])
-    labels = np.where(np.isin(rows, labeled), run.dataset.train_labels[rows], -1)
-    _, features = run.compute_both("train", rows)
+    labels = np.where(np.isin(rows, labeled), run.dataset.train.labels[rows], -1)
+    _, features = run.predict_with_features("train", rows)
     score = fit_unknown(features, labels, len(classifier.class_names), classifier.step)
     if score is not None and classifier.step:
         # Networks cluster the images whose labels they have learned. On digits, where every image
@@ -100,64 +102,75 @@ def score_unknown(run: Run) -> UnknownScore | None:
     return score
 
 
-def _write_figures(run: Run, folder: pathlib.Path, figures: Figures) -> None:
-    if folder == run.workdir:  # Not for an instant classifier beside trained networks.
-        write_figures(run.workdir, run.classifier.step, figures)
-
-
 # What follows training and `cls-jax evaluate`, each optional: run → result or None, and a function
-# that writes the result into the predictor's folder.
-ASSESSMENTS: tuple[tuple[Callable[[Run], Any], Callable[[Run, pathlib.Path, Any], None]], ...] = (
-    (score_unknown, lambda run, folder, score: write_fitted(folder / UNKNOWN, score)),
-    (calibrate, lambda run, folder, found: write_fitted(folder / CALIBRATION, found)),
-    (measure_classes, _write_figures),
+# that writes the result into the run's folder.
+ASSESSMENTS: tuple[tuple[Callable[[Run], Any], Callable[[Run, Any], None]], ...] = (
+    (score_unknown, lambda run, score: write_fitted(run.workdir / UNKNOWN, score)),
+    (calibrate, lambda run, found: write_fitted(run.workdir / CALIBRATION, found)),
+    (measure_classes, lambda run, found: write_figures(run.workdir, run.classifier.step, found)),
 )
 
 
-def evaluate_run(
-    workdir: pathlib.Path, data_dir: str | None = None
-) -> tuple[int, Accuracies, Figures | None, Calibration | None]:
+class Evaluation(NamedTuple):
+    """What was measured on labeled images."""
+
+    accuracies: Accuracies  # In percent.
+    figures: Figures | None  # Of network 1.
+    num_images: int
+    step: int  # Of the checkpoint.
+    is_instant: bool  # Whether it is an instant classifier, which has no step.
+    calibration: Calibration | None = None
+    num_unreadable: int = 0  # Images that could not be read.
+
+
+def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluation:
     """Restores the newest checkpoint of a run, evaluates it as training does, and assesses it.
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
-    Returns the checkpoint's step, accuracies in percent, as `create_evaluate` names them, the
-    figures of network 1, and the calibration. Raises a UserError if `workdir` is not a run's folder
-    or has no checkpoint yet, or the dataset has no test images or other classes.
+    Accuracies have the names of `create_evaluate`. Raises a UserError if `workdir` is not a run's
+    folder or has no checkpoint yet, or the dataset has no test images or other classes.
     """
-    predictor = workdir if is_instant(workdir) else find_predictor(workdir)
-    workdir = predictor.parent if is_instant(predictor) else predictor
-    config = read_config(workdir / CONFIG)
+    workdir = find_predictor(workdir)
+    config = read_run_config(workdir)
     if data_dir is not None:
-        config.data.data_dir = data_dir
-    run = Run(config, workdir, predictor=predictor)
-    classifier, dataset, class_names = run.classifier, run.dataset, run.classifier.class_names
+        config = with_values(config, {"data.data_dir": data_dir})
+    run = Run(config, workdir)
+    classifier = run.classifier
+    dataset = run.dataset
+    class_names = run.classifier.class_names
     if dataset.class_names != class_names:
         raise UserError(
             f"The classes of {dataset.name} ({', '.join(dataset.class_names)}) differ from those "
             f"of the run in {workdir} ({', '.join(class_names)}): restore the original folder."
         )
-    if not len(dataset.test_images):
+    if not len(dataset.test.images):
         raise UserError(
             f"{dataset.name} has no test images: add them as test/<class>/ beside the "
             "training images."
         )
     if classifier.instant is None:
         setup, state, _ = run.end
-        accuracies = create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)
+        accuracies = create_evaluate(setup)(state, dataset.test.images, dataset.test.labels)
     else:
-        accuracies = compute_accuracies(*run.held_out["test"])
+        p_NBK, labels = run.held_out["test"]
+        accuracies = compute_accuracies(p_NBK, labels)
     figures = assess_run(run)
-    calibration = read_calibration(find_assessments(workdir, predictor), classifier.step)
-    return classifier.step, accuracies, figures, calibration
+    return Evaluation(
+        accuracies,
+        figures,
+        len(dataset.test),
+        classifier.step,
+        is_instant=classifier.instant is not None,
+        calibration=read_calibration(workdir, classifier.step),
+    )
 
 
-def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Accuracies, Figures, int, int]:
+def evaluate_folder(workdir: pathlib.Path, folder: str) -> Evaluation:
     """Evaluates the newest checkpoint of a run on another folder of labeled images.
 
     The folder has a layout of docs/own_images.md. Its test images are used, or all labeled images
-    if it has no test images. Nothing is written. Returns accuracies in percent and the figures of
-    network 1, the number of images, and the number that could not be read. Raises a UserError if
-    the folder has another class or no image that can be read.
+    if it has no test images. Nothing is written. Raises a UserError if the folder has another class
+    or no image that can be read.
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
@@ -167,14 +180,16 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Accuracies, Fig
     classifier = load(workdir)
     index = {fold(name): k for k, name in enumerate(classifier.class_names)}
     if foreign := sorted({name for _, name in rows if fold(name) not in index}):
-        is_one, names = len(foreign) == 1, ", ".join(map(repr, foreign[:_MAX_NAMED]))
+        is_one = len(foreign) == 1
+        names = ", ".join(map(repr, foreign[:_MAX_NAMED]))
         raise UserError(
             f"The run in {workdir} does not have the {'class' if is_one else 'classes'} {names}: "
             f"rename or remove {'its folder' if is_one else 'their folders'} in {root}."
         )
-    parts, is_read = [], []
+    parts = []
+    is_read = []
     for batch in classifier.read_files([str(root / file.name) for file, _ in rows]):
-        parts.append(classifier.predict_probabilities(batch.images))
+        parts.append(classifier.networks.predict_probabilities(batch.images))
         is_read += [error is None for error in batch.errors]
     p_NBK = np.concatenate(parts, axis=1)
     labels = np.array([index[fold(name)] for _, name in rows])[np.array(is_read)]
@@ -183,5 +198,11 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Accuracies, Fig
     wanted = ["test/accuracy", "test/accuracy_network_2", "test/accuracy_ensemble"]
     measured = compute_accuracies(p_NBK, labels)
     accuracies = {name: measured[name] for name in (wanted if len(p_NBK) > 1 else wanted[:1])}
-    figures = compute_figures(p_NBK[0], labels, classifier.class_names)
-    return accuracies, figures, len(labels), len(rows) - len(labels)
+    return Evaluation(
+        accuracies,
+        compute_figures(p_NBK[0], labels, classifier.class_names),
+        len(labels),
+        classifier.step,
+        is_instant=classifier.instant is not None,
+        num_unreadable=len(rows) - len(labels),
+    )

@@ -23,15 +23,18 @@ from cls_jax.photos.images.files import is_left_by_system
 from cls_jax.photos.inference.classifier import Classifier, load
 from cls_jax.training.prepare import collect_weights
 
-MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
+MODEL = "model.jaxexport"
+ONNX_MODEL = "model.onnx"
+LABELS = "labels.json"
 PREPROCESSING = "preprocessing.json"
-EXAMPLE, README = "example.py", "README.md"
+EXAMPLE = "example.py"
+README = "README.md"
 _FILES = {MODEL, ONNX_MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, EXAMPLE, README}
 _EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
 
 _README = """# An image classifier
 
-The {networks} of the run `{run}` after {step:,} steps as one function from images
+The {networks} `{run}` as one function from images
 uint8 {shape} to their mean probabilities float32 [batch, {num_classes}]. It takes any batch size
 and includes the normalization.
 
@@ -83,7 +86,8 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     ours = measure_difference(
         lambda images: classifier.predict(images).probabilities, images, expected
     )
-    is_exact = classifier.config.model.dtype == "float32" and jax.default_backend() == "cpu"
+    dtype = classifier.networks.ensemble.model.dtype
+    is_exact = jnp.dtype(dtype) == jnp.float32 and jax.default_backend() == "cpu"
     if not (exported <= _TOLERANCE and ours <= (_TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
         raise UserError(
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
@@ -91,8 +95,14 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
         )
     files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: None}
     if importlib.util.find_spec("safetensors"):
-        parts = (classifier.config, classifier.ensemble.model, classifier.networks)
-        files[WEIGHTS_FILE] = to_safetensors(collect_weights(*parts))
+        networks = classifier.networks
+        weights = collect_weights(
+            networks.name,
+            networks.ensemble.model,
+            networks.variables,
+            networks.format.normalization,
+        )
+        files[WEIGHTS_FILE] = to_safetensors(weights)
     texts = describe(classifier, workdir, [name for name in files if files[name]])
     with explain_writing(output, "choose another folder"):
         output.mkdir(parents=True, exist_ok=True)
@@ -123,12 +133,17 @@ def create_function(classifier: Classifier) -> Function:
 
     It maps uint8 [B, H, W, C] to the mean probabilities of the networks, float32 [B, K].
     """
-    networks = jax.device_get(classifier.networks)
-    ensemble = Ensemble(classifier.ensemble.model)
+    networks = classifier.networks
+    variables = jax.device_get(classifier.networks.variables)
+    ensemble = Ensemble(networks.ensemble.model)
 
     def predict(images: jax.Array) -> jax.Array:
-        trees = networks["params"], networks["batch_stats"]
-        logits, _ = ensemble.forward(*trees, classifier.normalize(images), train=False)
+        logits, _ = ensemble.forward(
+            variables["params"],
+            variables["batch_stats"],
+            networks.normalize(images),
+            train=False,
+        )
         return jnp.mean(jax.nn.softmax(logits), axis=0)
 
     return predict
@@ -206,37 +221,47 @@ def convert_to_onnx(
     return model, None
 
 
+def _describe_networks(classifier: Classifier) -> str:
+    """What is exported, for people."""
+    if classifier.instant is not None:
+        return "instant classifier"
+    count = classifier.num_networks
+    networks = "EMA network" if count == 1 else f"{count} EMA networks"
+    return f"{networks} after {classifier.step:,} steps of the run"
+
+
 def describe(
     classifier: Classifier, workdir: pathlib.Path, models: Collection[str]
 ) -> dict[str, str]:
     """The text files of an export with these models: name → content."""
-    has_onnx, data = ONNX_MODEL in models, classifier.config.data
+    has_onnx = ONNX_MODEL in models
+    decoding = classifier.networks.format.decoding
+    mean, std = classifier.networks.format.normalization
     height, width, channels = classifier.image_shape
-    num_classes, num_networks = len(classifier.class_names), classifier.num_networks
+    num_classes = len(classifier.class_names)
     preprocessing = {
         "orientation": "upright, as EXIF says",
         "color": "gray" if channels == 1 else "RGB",
         "resize": "bicubic",
-        "square": data.resize,
-        "bit_depth": data.bit_depth,
+        "square": decoding.resize,
+        "bit_depth": decoding.bit_depth,
         "height": height,
         "width": width,
         "dtype": "uint8",
         "layout": "NHWC",
         "inside_the_model": {
             "formula": "(x / 255 - mean) / std",
-            "mean": list(data.mean),
-            "std": list(data.std),
+            "mean": list(mean),
+            "std": list(std),
         },
     }
     readme = _README.format(
         run=workdir.resolve().name,
-        networks="EMA network" if num_networks == 1 else f"{num_networks} EMA networks",
-        step=classifier.step,
+        networks=_describe_networks(classifier),
         shape=f"[batch, {height}, {width}, {channels}]",
         num_classes=num_classes,
         version=jax.__version__,
-        white=2**data.bit_depth - 1,
+        white=2**decoding.bit_depth - 1,
         onnx=_README_ONNX if has_onnx else "",
         weights=_README_WEIGHTS if WEIGHTS_FILE in models else "",
         runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),

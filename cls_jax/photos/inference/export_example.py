@@ -26,7 +26,8 @@ else:
     shape, predict = session.get_inputs()[0].shape, lambda x: session.run(None, {"images": x})[0]
 
 preprocessing = json.loads((folder / "preprocessing.json").read_text())
-resize, white = preprocessing["square"], 2 ** preprocessing["bit_depth"] - 1
+resize = preprocessing["square"]
+white = 2 ** preprocessing["bit_depth"] - 1
 labels = json.loads((folder / "labels.json").read_text())
 _, height, width, channels = shape
 

@@ -40,7 +40,8 @@ def predict_files(
     """
     check_path(output, PREDICTION_COLUMNS, overwrite)
     journal = output.with_name(f"{output.name}.{_identify(classifier, files)}{PARTIAL}")
-    network_seconds, started = 0.0, time.perf_counter()
+    network_seconds = 0.0
+    started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_lock(output))
         num_done = _count_rows(journal)
@@ -161,7 +162,8 @@ def _count_rows(journal: pathlib.Path) -> int:
     with journal.open("r+b") as file:
         for line in file:  # There may be millions.
             if line.endswith(b"\n"):
-                count, end = count + 1, end + len(line)
+                count += 1
+                end += len(line)
         file.truncate(end)
     return count
 
@@ -180,7 +182,8 @@ def _read_rows(
 @contextlib.contextmanager
 def _lock(output: pathlib.Path) -> Iterator[None]:
     """Keeps other processes from writing the same output, where the file system has locks."""
-    path, another = output.with_name(f".{output.name}.lock"), "choose another --output"
+    path = output.with_name(f".{output.name}.lock")
+    another = "choose another --output"
     busy = f"Another process is writing {output}: wait for it, or {another}."
     with hold_at_once(path, output, lambda: busy, another):
         try:

@@ -4,23 +4,34 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.datasets import load_dataset
-from cls_jax.data.types import Dataset, ImageSource, Selection
+from cls_jax.config import read_config
+from cls_jax.data.types import Dataset, ImageSource, Split
 from cls_jax.photos.features.extract import FrozenFeatures, FrozenNetwork
-from cls_jax.photos.features.instant import read_instant
+from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
+from cls_jax.photos.folder.dataset import open_dataset
+from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.images.decode import ImageLike
 from cls_jax.photos.inference.classifier import Classifier, load
+from cls_jax.photos.inference.networks import RunEnd
 from cls_jax.photos.inference.prediction import Prediction
-from cls_jax.photos.start.start import compute_frozen
-from cls_jax.runs.folder import INSTANT_FILE, find_trained, read_result
+from cls_jax.photos.start.frozen import compute_frozen
+from cls_jax.photos.start.instant import INSTANT
+from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.training.prepare import restore_run
-from cls_jax.training.setup import TrainSetup, TrainState
+
+
+class _Seen(NamedTuple):
+    """What a classifier has said of some images of a split."""
+
+    places: np.ndarray  # int64 [n], the row of each image of the split in the results, or -1.
+    probabilities: np.ndarray  # float32 [N, B, K].
+    features: np.ndarray  # float32 [B, N C].
 
 
 class Run:
@@ -31,22 +42,14 @@ class Run:
     Attributes:
         config: The run's configuration.
         workdir: The run's folder, see docs/run_folder.md. It need not exist before training.
-        predictor: The path that its classifier opens, see `find_predictor`, or None for the
-            networks of the last step.
     """
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        workdir: pathlib.Path,
-        layout: Layout | None = None,
-        predictor: pathlib.Path | None = None,
-    ):
-        """Reads nothing yet. `layout` is for `load_dataset`."""
-        self.config, self.workdir, self.layout = config, workdir, layout
-        self.predictor = predictor
-        # By part: the row of each image in the results, or -1, and the results so far.
-        self._computed: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    def __init__(self, config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None):
+        """Reads nothing yet. `layout` is for `open_dataset`."""
+        self.config = config
+        self.workdir = workdir
+        self.layout = layout
+        self._seen: dict[str, _Seen] = {}  # By split.
 
     def __fspath__(self) -> str:
         return os.fspath(self.workdir)
@@ -67,24 +70,27 @@ class Run:
     @functools.cached_property
     def dataset(self) -> Dataset:
         """The images and labels."""
-        return load_dataset(self.config, self.layout)
+        return open_dataset(self.config, self.layout)
 
     @functools.cached_property
-    def end(self) -> tuple[TrainSetup, TrainState, int]:
+    def end(self) -> RunEnd:
         """The setup, the state and the step of the newest checkpoint."""
         return restore_run(self.workdir)
 
     @functools.cached_property
     def classifier(self) -> Classifier:
-        """The classifier used for prediction, or the networks. Only after training."""
-        path = self.predictor or find_trained(self.workdir)
-        if path == self.workdir:
-            return load(path, trained=True, end=self.end)
-        return load(path)
+        """The run's networks, or the instant classifier that the folder has. Only after training.
+
+        Not the one in `instant/`, which is a run by itself.
+        """
+        end = None if is_instant(self.workdir) else self.end
+        return load(self.workdir, trained=True, end=end)
 
     @functools.cached_property
     def _frozen(self) -> FrozenNetwork | None:
-        path = self.workdir / INSTANT_FILE
+        """The frozen network of the instant classifier, if there is one."""
+        folder = self.workdir if is_instant(self.workdir) else self.workdir / INSTANT
+        path = folder / INSTANT_FILE
         return read_instant(path).network if path.exists() else None
 
     @functools.cached_property
@@ -94,44 +100,55 @@ class Run:
         By "validation" and "test": probabilities float32 [N, n, K] and true classes int [n].
         """
         return {
-            name: (self.compute_both(name, np.arange(len(labels)))[0], np.asarray(labels))
-            for name, _, labels in self.dataset.held_out
-            if len(labels)
+            name: (self.predict_with_features(name, np.arange(len(split)))[0], split.labels)
+            for name, split in self.dataset.held_out.items()
+            if len(split)
         }
 
-    def compute_both(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`Classifier.compute_both`, cached, of images of a part at `rows`, int64 [n]."""
-        images = getattr(self.dataset, f"{part}_images")
-        if part not in self._computed:
+    def predict_with_features(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`Networks.predict_with_features`, cached, of images of a split at `rows`, int64 [n]."""
+        if part not in self._seen:
             missing = np.unique(rows)
-            p_NBK, f_BC = self._look(part, images, missing)
-            places = np.full(len(images), -1)
+            p_NBK, f_BC = self._look(part, missing)
+            places = np.full(len(self._get_split(part)), -1)
         else:
-            places, p_NBK, f_BC = self._computed[part]
+            places, p_NBK, f_BC = self._seen[part]
             missing = np.unique(rows[places[rows] < 0])
             if len(missing):
-                more_NBK, more_BC = self._look(part, images, missing)
+                more_NBK, more_BC = self._look(part, missing)
                 p_NBK, f_BC = np.hstack([p_NBK, more_NBK]), np.vstack([f_BC, more_BC])
         places[missing] = len(f_BC) - len(missing) + np.arange(len(missing))
-        self._computed[part] = places, p_NBK, f_BC
+        self._seen[part] = _Seen(places, p_NBK, f_BC)
         return p_NBK[:, places[rows]], f_BC[places[rows]]
 
     def extract(self, part: str, rows: np.ndarray) -> FrozenFeatures:
-        """Features of images of a part at `rows`, int64 [n].
+        """Features of images of a split at `rows`, int64 [n].
 
         Of the frozen network of the instant classifier, or, if there is none, of the classifier.
         """
         if self._frozen is not None:
+            split = self._get_split(part).take(rows)
             data_dir = self.config.data.data_dir
-            return compute_frozen(self.dataset, data_dir, self._frozen, part, rows)
-        _, features_BC = self.compute_both(part, rows)
+            return compute_frozen(self.dataset, split, data_dir, self._frozen)
+        _, features_BC = self.predict_with_features(part, rows)
         return FrozenFeatures(features_BC, features_BC, features_BC[:, :0])
 
-    def _look(
-        self, part: str, images: ImageSource, rows: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _get_split(self, part: str) -> Split:
+        split: Split = getattr(self.dataset, part)
+        return split
+
+    def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         instant = self.classifier.instant
         if instant is None:
-            return self.classifier.compute_both(Selection(images, rows))
+            images = self._get_split(part).take(rows).images
+            return self.classifier.networks.predict_with_features(images)
         # The features of most of these images are on disk.
-        return instant.compute_both(self.extract(part, rows))
+        return instant.predict_with_features(self.extract(part, rows))
+
+
+def read_run_config(workdir: pathlib.Path) -> ConfigDict:
+    """The configuration of a run, or of an instant classifier, which has fewer keys.
+
+    Raises a UserError if it is neither, or damaged.
+    """
+    return read_instant_config(workdir) if is_instant(workdir) else read_config(workdir / CONFIG)

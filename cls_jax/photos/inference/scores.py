@@ -63,25 +63,39 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=range(num_classes), zero_division=0
     )
-    classes, columns = [], np.ascontiguousarray(p_BK.T)
+    classes = []
+    columns = np.ascontiguousarray(p_BK.T)
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(num_classes + 1))
     rows = [order[start:stop] for start, stop in itertools.pairwise(starts)]
     for k, count in enumerate(map(int, support)):
         if not count:
-            classes.append(ClassFigures(precision[k], np.nan, np.nan, np.nan, 0))
+            classes.append(
+                ClassFigures(
+                    precision=precision[k], recall=np.nan, f1=np.nan, auroc=np.nan, support=0
+                )
+            )
             continue
         auroc = _compute_auroc(columns[k], columns[k, rows[k]])
         interval = wilson_interval(int(np.sum(predicted[rows[k]] == k)), count)
-        classes.append(ClassFigures(precision[k], recall[k], f1[k], auroc, count, interval))
+        classes.append(
+            ClassFigures(
+                precision=precision[k],
+                recall=recall[k],
+                f1=f1[k],
+                auroc=auroc,
+                support=count,
+                interval=interval,
+            )
+        )
     num_right = int(np.sum(predicted == labels))
     return Figures(
-        num_right / len(labels),
-        wilson_interval(num_right, len(labels)),
-        tuple(class_names),
-        classes,
-        _average(classes, np.sign(support)),
-        _average(classes, support),
+        accuracy=num_right / len(labels),
+        interval=wilson_interval(num_right, len(labels)),
+        class_names=tuple(class_names),
+        classes=classes,
+        macro=_average(classes, np.sign(support)),
+        weighted=_average(classes, support),
     )
 
 
@@ -90,7 +104,9 @@ def _compute_auroc(scores: np.ndarray, positives: np.ndarray) -> float:
 
     By ranks (Mann and Whitney, 1947): scikit-learn takes 16 s for 1,000 classes and 50,000 images.
     """
-    num, others, ordered = len(positives), len(scores) - len(positives), np.sort(scores)
+    num = len(positives)
+    others = len(scores) - len(positives)
+    ordered = np.sort(scores)
     if not others:
         return np.nan
     ranks = sum(np.searchsorted(ordered, positives, side).sum() for side in ("left", "right"))
@@ -102,7 +118,13 @@ def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigur
     values = np.ma.masked_invalid([row[:4] for row in classes])
     means = np.ma.average(values, axis=0, weights=weights)
     precision, recall, f1, auroc = np.ma.filled(means, np.nan).tolist()
-    return ClassFigures(precision, recall, f1, auroc, sum(row.support for row in classes))
+    return ClassFigures(
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        auroc=auroc,
+        support=sum(row.support for row in classes),
+    )
 
 
 def format_percent(share: float) -> str:

@@ -13,17 +13,18 @@ import numpy as np
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import normalize
 
-from cls_jax.config import read_config
+from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.models.weights.sources import is_installed
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import PRETRAINED, load_features
 from cls_jax.photos.features.graph import build_graph
-from cls_jax.photos.folder.dataset import are_photographs, sample_headers, take_evenly
+from cls_jax.photos.folder.dataset import are_photographs, sample_headers
+from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.layout import find_table, sort_by_label
 from cls_jax.photos.images.files import list_images, read_ahead
-from cls_jax.photos.inference.classifier import Classifier, load
-from cls_jax.runs.folder import CONFIG, INSTANT, find_predictor
+from cls_jax.photos.inference.classifier import Classifier, find_predictor, load
+from cls_jax.runs.folder import CONFIG
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 
@@ -44,14 +45,14 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
         return suggest_from(list_by_label(path), num_images)
-    config = read_config(path / CONFIG)
+    config = read_instant_config(path)
     if config.data.name != "folder":
         raise UserError(
             f"The run in {path} was trained on {config.data.name}, which is fully labeled: pass "
             "a run on a folder of images."
         )
     # The instant classifier uses these features unchanged, and they are on disk.
-    is_frozen = find_predictor(path).name == INSTANT and config.model.init == PRETRAINED
+    is_frozen = is_instant(find_predictor(path)) and config.model.init == PRETRAINED
     classifier = None if is_frozen else load(path)
     return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, classifier)
 
@@ -121,12 +122,15 @@ def _describe_files(
     thumbnail = (_PIXELS, _PIXELS, 3)
     read = classifier.read_files(files) if classifier else read_ahead(files, thumbnail, _BATCH_SIZE)
     is_read: list[bool] = []
-    parts, contents = [], []  # Only the features of images larger than thumbnails are kept.
+    parts = []
+    contents = []  # Only the features of images larger than thumbnails are kept.
     for batch in read:
         is_read += [error is None for error in batch.errors]
         contents += [hashlib.blake2b(image.data).digest() for image in batch.images]
         if len(batch.images):
-            parts.append(classifier.compute_features(batch.images) if classifier else batch.images)
+            parts.append(
+                classifier.networks.compute_features(batch.images) if classifier else batch.images
+            )
     if not parts:
         return np.zeros(0, int), np.zeros((0, 1), np.float32), []
     features = np.concatenate(parts)

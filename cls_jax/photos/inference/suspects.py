@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.io import to_csv, write_atomically
-from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.extract import FrozenFeatures, concatenate_features
 from cls_jax.photos.features.labels import hold_out_labels
-from cls_jax.photos.folder.dataset import take_rows
 
 SUSPECTS = "suspects.csv"
 # More would take minutes on a CPU.
@@ -35,33 +35,35 @@ class Suspect(NamedTuple):
 
 
 def find_suspects(
-    compute_both: Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    predict_with_features: Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]],
     extract: Callable[[str, np.ndarray], FrozenFeatures],
     dataset: Dataset,
     labeled: np.ndarray,
 ) -> list[Suspect]:
     """Labels that both the other labels and all evidence combined contradict, the worst first.
 
-    At most 10,000 labeled and 10,000 test images are checked, evenly spaced. `compute_both` and
-    `extract` are those of a `Run`, and `labeled`, int [num_labels], are rows of training images.
+    At most 10,000 labeled and 10,000 test images are checked, evenly spaced.
+    `predict_with_features` and `extract` are those of a `Run`, and `labeled`, int [num_labels], are
+    rows of training images.
     """
-    train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
-    all_labeled, labeled = labeled, labeled[train_labels[labeled] >= 0]
+    train_labels, test_labels = dataset.train.labels, dataset.test.labels
+    all_labeled = labeled
+    labeled = labeled[train_labels[labeled] >= 0]
     labeled = take_rows(np.sort(labeled), MAX_IMAGES)
     test = take_rows(np.flatnonzero(test_labels >= 0), MAX_IMAGES)
     # Unlabeled images connect labeled ones that have no neighbor in common.
     train = np.concatenate([labeled, take_unlabeled(len(train_labels), all_labeled)])
     if len(labeled) + len(test) < 2:
         return []
-    parts = [("train", train), ("test", test)] if len(test) else [("train", train)]
-    found = zip(*(extract(*part) for part in parts), strict=True)
-    features = FrozenFeatures(*map(np.concatenate, found))
+    parts = {"train": train, "test": test} if len(test) else {"train": train}
+    features = concatenate_features([extract(part, rows) for part, rows in parts.items()])
     labels = np.full(len(train) + len(test), -1)
     labels[: len(labeled)] = train_labels[labeled]
     labels[len(train) :] = test_labels[test]
     known = np.flatnonzero(labels >= 0)
-    p_NBK = np.concatenate([compute_both(*part)[0] for part in parts], axis=1)
-    p_BK, labels_known = p_NBK.mean(axis=0)[known], labels[known]
+    predicted = [predict_with_features(part, rows)[0] for part, rows in parts.items()]
+    p_BK = np.concatenate(predicted, axis=1).mean(axis=0)[known]
+    labels_known = labels[known]
     q_BK = hold_out_labels(features, labels, dataset.num_classes)[known]
     # Networks that agree with a label that they were trained on may have memorized it.
     is_learned = (known < len(train)) & (p_BK.argmax(axis=1) == labels_known)
@@ -71,13 +73,13 @@ def find_suspects(
     order = np.argsort(quality, kind="stable")
     return [
         Suspect(
-            bool(known[i] >= len(train)),
-            int(indices[i]),
-            int(labels_known[i]),
-            int(suggested[i]),
-            float(quality[i]),
-            float(q_BK[i, labels_known[i]]),
-            float(p_BK[i, labels_known[i]]),
+            is_test=bool(known[i] >= len(train)),
+            position=int(indices[i]),
+            label=int(labels_known[i]),
+            suggested=int(suggested[i]),
+            quality=float(quality[i]),
+            neighbors=float(q_BK[i, labels_known[i]]),
+            networks=float(p_BK[i, labels_known[i]]),
         )
         for i in order
         if labels_known[i] not in (suggested[i], q_BK[i].argmax())

@@ -1,1 +1,1 @@
-"""A page in the browser to label a folder of photographs, and the session behind it."""
+"""A page in the browser to label a folder of photos, and the session behind it."""

@@ -1,4 +1,4 @@
-"""The log of answers about photographs, and the state that follows from it."""
+"""The log of answers about photos, and the state that follows from it."""
 
 import contextlib
 import os
@@ -14,16 +14,32 @@ from cls_jax.photos.folder.label_table import LABEL, NONE, NOTES, SKIP, UNDO, La
 from cls_jax.photos.folder.layout import Finder, index_files
 
 MAX_CLASSES = 1000
-# A file, or what is noted about a class: the decision and the class.
-Key = str | tuple[str, str]
 
 
 class RefusedError(Exception):
     """A request that cannot be met. The page shows the message."""
 
 
+class Note(NamedTuple):
+    """Something that is noted about a class."""
+
+    kind: str  # One of `NOTES`.
+    class_name: str
+
+
+Key = str | Note  # A file by its name, or a note.
+
+
+class Decision(NamedTuple):
+    """What is decided about a file, or noted about a class."""
+
+    key: Key
+    kind: str  # One of the table's decisions.
+    text: str  # The class of a file. For a note, the description or the file of the example.
+
+
 class State(NamedTuple):
-    """The current state of a photograph, or of a note about a class."""
+    """The current state of a photo, or of a note about a class."""
 
     # "label", "none" (of these classes), "skip", "" without a decision, or the kind of the note.
     decision: str = ""
@@ -81,7 +97,8 @@ class Answers:
             )
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
             raise RefusedError("The name of a class cannot contain control characters.")
-        names, count = self.class_names, len(self.class_names)
+        names = self.class_names
+        count = len(names)
         name = _find_class({fold(other): other for other in names}, names, name)
         if len(names) > count and name in self._order:  # Between the classes where it once was.
             later = [k for k in names if self._order.get(k, MAX_CLASSES) > self._order[name]]
@@ -122,51 +139,54 @@ class Answers:
             self._replay()
         return has_changed
 
-    def append(self, decisions: Sequence[tuple[Key, str, str]]) -> None:
-        """Records decisions on the disk and here: file or note, decision, label or text.
+    def append(self, decisions: Sequence[Decision]) -> None:
+        """Records decisions on the disk and here.
 
         Raises the same as `append_rows`. Nothing has changed then.
         """
         moment = label_table.find_next_time(self._last_time)
-        rows = [
-            LabelRow(text, key[1], decision, moment)
-            if isinstance(key, tuple)
-            else LabelRow(key, text, decision, moment)
-            for key, decision, text in decisions
-        ]
+        rows = [_write_row(decision, moment) for decision in decisions]
         start, added = label_table.append_rows(self.path, rows)
         stamp = self._stat()
         # Rows that another program has appended at the same moment must still be read.
         is_alone = stamp and (start, stamp[0]) == (len(self._content), start + len(added))
-        self._content, self._stamp = (self._content + added, stamp) if is_alone else (b"", None)
+        self._content = self._content + added if is_alone else b""
+        self._stamp = stamp if is_alone else None
         self._last_time = moment
         known = {fold(name): name for name in self.class_names}
-        for (key, _, _), row in zip(decisions, rows, strict=True):
-            _apply(self.states, known, self.class_names, key, row)
+        for decision, row in zip(decisions, rows, strict=True):
+            _apply(self.states, known, self.class_names, key=decision.key, row=row)
 
     def _replay(self) -> None:
         """Reads the table, or only its end if it has grown."""
-        stamp, content = self._stat(), label_table.read_content(self.path)
-        states, start = dict(self.states), len(self._content)
+        stamp = self._stat()
+        content = label_table.read_content(self.path)
+        states = dict(self.states)
+        start = len(self._content)
         # Whether the part that is known ends with a complete row, by a quick check.
         is_whole = self._content.endswith((b"\n", b"\n\0")) and not self._content.count(b'"') % 2
         if not content.startswith(self._content) or not is_whole:
             start = 0
         rows = self._read_rows(content, start)
         if start and any("" < row.time < self._last_time for row in rows):  # They come earlier.
-            start, rows = 0, self._read_rows(content, 0)
+            start = 0
+            rows = self._read_rows(content, start)
         names = list(self.class_names)
         known = {fold(name): name for name in names}
         try:
             if not start:
                 states = {}
                 for name, label in self._folder_labels.items():
-                    _apply(states, known, names, name, LabelRow(name, label, LABEL))
+                    row = LabelRow(name, label, LABEL)
+                    _apply(states, known, names, key=name, row=row)
             for row in label_table.order_rows(rows):
-                is_note, label = row.decision in NOTES, row.label.strip()
-                key = (row.decision, known.get(fold(label), label)) if is_note else self._find(row)
+                if row.decision in NOTES:
+                    label = row.label.strip()
+                    key: Key | None = Note(row.decision, known.get(fold(label), label))
+                else:
+                    key = self._find(row)
                 if key:
-                    _apply(states, known, names, key, row)
+                    _apply(states, known, names, key=key, row=row)
         except RefusedError as error:
             raise UserError(
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
@@ -175,7 +195,9 @@ class Answers:
         for name in names:
             self._order.setdefault(name, len(self._order))
         self.class_names = [k for k in names if k in self.class_names or k in labels]
-        self.states, self._stamp, self._content = states, stamp, content
+        self.states = states
+        self._stamp = stamp
+        self._content = content
         times = [row.time for row in rows]
         self._last_time = max([self._last_time if start else "", *times])
 
@@ -204,12 +226,20 @@ def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
     return known[folded]
 
 
+def _write_row(decision: Decision, moment: str) -> LabelRow:
+    """The row of the table that records a decision. A note has its text in the column of files."""
+    if isinstance(decision.key, Note):
+        return LabelRow(decision.text, decision.key.class_name, decision.kind, moment)
+    return LabelRow(decision.key, decision.text, decision.kind, moment)
+
+
 def _apply(
     states: dict[Key, State], known: dict[str, str], class_names: list[str], key: Key, row: LabelRow
 ) -> None:
     """Applies a row to the state of a file or note."""
-    before, label = states.pop(key, State()), row.label.strip()
-    if isinstance(key, tuple):
+    before = states.pop(key, State())
+    label = row.label.strip()
+    if isinstance(key, Note):
         states[key] = State(row.decision, "", before.revision + 1, text=row.file)
         return
     label = _find_class(known, class_names, label) if label else ""
@@ -229,5 +259,5 @@ def check_writable(path: pathlib.Path) -> None:
     if not os.access(existing, os.W_OK):
         raise UserError(
             f"Labels cannot be saved because {existing} is not writable: change its "
-            "permissions, or copy the images to another folder."
+            "permissions, or copy the photos to another folder."
         )

@@ -1,9 +1,9 @@
-"""The instant classifier of a labeling session, for its folder and photographs from elsewhere.
+"""The instant classifier of a labeling session, for its folder and photos from elsewhere.
 
 It equals that of `cls-jax train FOLDER --instant` on the same labels. It is fitted in its own
 thread, so that labeling never waits for it.
 
-Shape suffixes: B photographs of the folder, C features, K classes.
+Shape suffixes: B photos of the folder, C features, K classes.
 """
 
 import functools
@@ -25,11 +25,12 @@ from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.inference.predict_files import sort_files
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.session import Session, show_name
+from cls_jax.photos.labeling.views import describe_image
 from cls_jax.runs.result import wilson_interval
 
 JAX_THREAD = "jax"  # Threads of this name must end before the process does.
 _NUM_NEAREST = 3
-# A photograph may belong to no class if it is less similar to the folder than all but this share of
+# A photo may belong to no class if it is less similar to the folder than all but this share of
 # the folder's own.
 _FAR = 0.05
 _ROWS_AT_ONCE = 100
@@ -40,11 +41,11 @@ class Fitted(NamedTuple):
     """A classifier fitted to some labels."""
 
     class_names: list[str]  # Those with a label.
-    labels: np.ndarray  # int [B], -1 for photographs without a label.
+    labels: np.ndarray  # int [B], -1 for photos without a label.
     inferred: InferredLabels
     classifier: InstantClassifier
     descriptors: np.ndarray  # float32 [B, C], of unit length.
-    least_similar: float  # The `_FAR` quantile of similarities to the most similar photograph.
+    least_similar: float  # The `_FAR` quantile of similarities to the most similar photo.
 
 
 class SessionClassifier:
@@ -52,7 +53,8 @@ class SessionClassifier:
 
     def __init__(self, session: Session):
         self._session = session
-        self._lock, self._turn = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
         self._version = -1  # Of the labels that it is or will be fitted to.
         self._thread = threading.Thread()
         self._fitted: Fitted | None = None
@@ -78,7 +80,8 @@ class SessionClassifier:
             return described | {"accuracy": accuracy, "interval": interval}
 
     def _fit(self) -> None:
-        fitted, message = None, ""
+        fitted = None
+        message = ""
         self._version, frozen, labels, names = self._session.take_labels()
         try:
             fitted = fit(frozen, labels, names)
@@ -87,7 +90,8 @@ class SessionClassifier:
         except Exception as error:  # The page shows it, and labeling continues.
             message = f"The classifier could not be fitted: {describe_error(error)}"
         with self._lock:
-            self._fitted, self._message = fitted, message
+            self._fitted = fitted
+            self._message = message
 
     def _wait(self) -> Fitted | None:
         """The classifier of the current labels. None if there is none."""
@@ -96,15 +100,15 @@ class SessionClassifier:
         return self._fitted
 
     def classify(self, file: BinaryIO) -> dict[str, Any]:
-        """Classifies a photograph: class, confidence, and the most similar labeled photographs.
+        """Classifies a photo: class, confidence, and the most similar labeled photos.
 
-        Nothing is stored. Raises a RefusedError without a classifier, or as `read_photograph`.
+        Nothing is stored. Raises a RefusedError without a classifier, or as `read_photo`.
         """
         with self._turn:  # One at a time, to bound memory.
             if (fitted := self._wait()) is None:
                 raise RefusedError(self._message)
-            found = read_photograph(file)
-        p_K = fitted.classifier.compute_both(found)[0][0, 0]
+            found = read_photo(file)
+        p_K = fitted.classifier.predict_with_features(found)[0][0, 0]
         similarities = fitted.descriptors @ normalize_rows(found.descriptors)[0]
         labeled = np.flatnonzero(fitted.labels >= 0)
         nearest = labeled[np.argsort(-similarities[labeled], kind="stable")[:_NUM_NEAREST]]
@@ -112,12 +116,13 @@ class SessionClassifier:
             "label": fitted.class_names[p_K.argmax()],
             "probability": round(float(p_K.max()), 4),
             "is_far": bool(similarities.max() < fitted.least_similar),
-            "nearest": [self._session.describe_image(int(image)) for image in nearest],
+            "nearest": [describe_image(self._session, int(image)) for image in nearest],
         }
 
     def list_rows(self) -> list[dict[str, Any]]:
-        """All photographs: file, label, source (a decision or "proposal") and probability."""
-        fitted, rows = self._wait(), []
+        """All photos: file, label, source (a decision or "proposal") and probability."""
+        fitted = self._wait()
+        rows = []
         for i, (name, state) in enumerate(self._session.list_states()):
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
             if fitted and not state.decision and i < len(fitted.labels):
@@ -128,20 +133,20 @@ class SessionClassifier:
         return rows
 
     def describe_table(self, first: int) -> dict[str, Any]:
-        """A part of the table of all photographs, from the row `first` on."""
+        """A part of the table of all photos, from the row `first` on."""
         rows = self.list_rows()
         part = [{**row, "file": show_name(row["file"])} for row in rows[first:][:_ROWS_AT_ONCE]]
         return {"total": len(rows), "rows": part}
 
     def write_table(self) -> Iterator[str]:
-        """The table of all photographs as CSV, in parts."""
+        """The table of all photos as CSV, in parts."""
         yield "file,label,source,probability\n"
         for row in self.list_rows():
             cells = [row["file"], row["label"], row["source"]]
             yield to_csv([[*cells, f"{row['probability']:.4f}" if "probability" in row else ""]])
 
     def copy_by_class(self) -> dict[str, Any]:
-        """Copies all photographs that have a class or a proposal into FOLDER-classes/<class>/.
+        """Copies all photos that have a class or a proposal into FOLDER-classes/<class>/.
 
         The folder is a new one beside the session's. Returns the number of "copies" and the path of
         the "folder". Raises a UserError if it cannot be written.
@@ -164,12 +169,18 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
     inferred = label_images(frozen, labels, len(present))
     classifier = fit_classifier(None, frozen, inferred)
     _, similarities = find_neighbors(frozen.descriptors, 1)
-    descriptors, least = normalize_rows(frozen.descriptors), float(np.quantile(similarities, _FAR))
-    return Fitted([names[k] for k in present], labels, inferred, classifier, descriptors, least)
+    return Fitted(
+        class_names=[names[k] for k in present],
+        labels=labels,
+        inferred=inferred,
+        classifier=classifier,
+        descriptors=normalize_rows(frozen.descriptors),
+        least_similar=float(np.quantile(similarities, _FAR)),
+    )
 
 
-def read_photograph(file: BinaryIO) -> FrozenFeatures:
-    """Features of a photograph. Raises an ImageError, or a UserError for unreadable weights."""
+def read_photo(file: BinaryIO) -> FrozenFeatures:
+    """Features of a photo. Raises an ImageError, or a UserError for unreadable weights."""
     network = _get_network()
     image = decode_image(file, network.image_shape, network.decoding)
     return extract_from_arrays(image[None], network, lambda *_: None)

@@ -18,7 +18,7 @@ import secrets
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import uvicorn
 from PIL import Image
@@ -29,14 +29,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, parse_json
-from cls_jax.photos.images.decode import ImageError, read_upright
+from cls_jax.photos.images.decode import read_upright
+from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
-from cls_jax.photos.labeling.photographs import add_photograph, find_new
+from cls_jax.photos.labeling.photos import add_photo, find_new
 from cls_jax.photos.labeling.session import Change, ConflictError, Session
 from cls_jax.photos.labeling.training import Training
 
@@ -44,16 +45,18 @@ HOST = "127.0.0.1"
 # This machine by any of its names, and any port, since ssh may forward another one.
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 MAX_BODY_BYTES = 64 * 1024
-MAX_PHOTOGRAPH_BYTES = 2**26
+MAX_PHOTO_BYTES = 2**26
 _SPOOLED_BYTES = 2**20  # Larger bodies go to an unnamed file.
 _MAX_BODIES = 4  # At once. Others wait.
 _BODY_SECONDS = 120
-PHOTOGRAPH_VERBS = ("try", "add")  # Their body is a file.
+PHOTO_VERBS = ("try", "add")  # Their body is a file.
 _MAX_CHANGES = 200  # In one request.
 _LONGEST_WINDOW = 64  # Characters in the ID of a window.
-_SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photograph.
-_IDLE_SECONDS = 10.0  # A connection without a request is closed after one to two times this.
-_MAX_CONNECTIONS = 200  # Beyond this, the oldest idle one is closed.
+_SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photo.
+_IDLE_SECONDS = 5  # After an answer, a connection without another request is closed.
+# With more, requests are refused: programs without the token can connect, too, and must not use up
+# the file descriptors of this process. A window holds up to six, one of them for events.
+_MAX_CONNECTIONS = 200
 _EVENT_SECONDS = 0.5
 
 _PAGE = importlib.resources.files("cls_jax.photos.labeling") / "page"
@@ -97,7 +100,7 @@ def create_app(
         routes=[
             Route("/", service.get_asset),
             Route("/page/{name}", service.get_asset),
-            Route("/photographs/{image:int}/{size}", service.get_photograph),
+            Route("/photographs/{image:int}/{size}", service.get_photo),
             Route("/report/{code}", service.get_report),
             Route("/api/proposals.csv", service.get_proposals),
             Route("/api/events", service.get_events),
@@ -109,18 +112,33 @@ def create_app(
     return guard(app, token, codes)
 
 
+class _ClassText(NamedTuple):
+    """A text for a class: its new name or its description."""
+
+    class_name: str
+    text: str
+
+
+class _TrainingRequest(NamedTuple):
+    """What to train, for `Training.start`."""
+
+    kind: str
+    minutes: float
+
+
 class _Service:
     """The responses to requests that `guard` lets through."""
 
     def __init__(self, session: Session, training: Training):
-        self._session, self._training = session, training
+        self._session = session
+        self._training = training
         self._classifier = SessionClassifier(session)
         self._report_codes = set[str]()
         self._bodies = asyncio.Semaphore(_MAX_BODIES)
         self._views = {
-            "check": session.describe_check,
-            "doubtful": session.describe_doubtful,
-            "result": session.describe_result,
+            "check": lambda: views.describe_check(session),
+            "suspects": lambda: views.describe_suspects(session),
+            "result": lambda: views.describe_result(session),
             "classifier": self._classifier.describe,
         }
         # Looked up by name: no path from a client reaches the disk.
@@ -134,14 +152,14 @@ class _Service:
             return PlainTextResponse("There is no such page.\n", 404)
         return Response(self._assets[name], media_type=media_type)
 
-    def get_photograph(self, request: Request) -> Response:
-        """A photograph as JPEG."""
+    def get_photo(self, request: Request) -> Response:
+        """A photo as JPEG."""
         size = request.path_params["size"]
         if size not in _SIDES:
             return PlainTextResponse("There is no such size.\n", 404)
         try:
             path = self._session.get_path(request.path_params["image"])
-            return Response(encode_photograph(path, size), media_type="image/jpeg")
+            return Response(encode_photo(path, size), media_type="image/jpeg")
         except (RefusedError, ImageError) as error:
             return PlainTextResponse(f"{error}\n", 404)
 
@@ -160,10 +178,11 @@ class _Service:
 
     def _describe(self, request: Request) -> dict[str, Any]:
         is_running = self._training.is_running()
-        return self._session.describe(_get_window(request)) | {"is_training": is_running}
+        described = views.describe(self._session, _get_window(request))
+        return described | {"is_training": is_running}
 
     def get_table(self, request: Request) -> Response:
-        """A part of the table of all photographs."""
+        """A part of the table of all photos."""
         return JSONResponse(self._classifier.describe_table(request.path_params["first"]))
 
     async def get_events(self, request: Request) -> Response:
@@ -173,7 +192,8 @@ class _Service:
         """
 
         async def follow() -> AsyncIterator[str]:
-            last, is_running = "", True
+            last = ""
+            is_running = True
             while is_running and not self._training.is_closing():
                 is_running = self._training.is_running()
                 text = json.dumps(await run_in_threadpool(self._training.describe))
@@ -187,14 +207,15 @@ class _Service:
 
     def get_report(self, request: Request) -> Response:
         """The last run's report, once for each code, in a sandbox that cannot reach this server."""
-        code, path = request.path_params["code"], self._training.find_report()
+        code = request.path_params["code"]
+        path = self._training.find_report()
         if code not in self._report_codes or path is None:
             return PlainTextResponse("Open the report from the page.\n", 404)
         self._report_codes.discard(code)
         return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
 
     def get_proposals(self, request: Request) -> Response:
-        """The proposals for all photographs, as a file to download."""
+        """The proposals for all photos, as a file to download."""
         return StreamingResponse(
             self._classifier.write_table(),
             media_type="text/csv",
@@ -203,8 +224,8 @@ class _Service:
 
     async def post(self, request: Request) -> Response:
         """Makes a change. The response is the new state, or why it was refused."""
-        is_photograph = request.path_params["verb"] in PHOTOGRAPH_VERBS
-        limit = MAX_PHOTOGRAPH_BYTES if is_photograph else MAX_BODY_BYTES
+        is_photo = request.path_params["verb"] in PHOTO_VERBS
+        limit = MAX_PHOTO_BYTES if is_photo else MAX_BODY_BYTES
         try:
             with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as body:
                 async with self._bodies, asyncio.timeout(_BODY_SECONDS):
@@ -221,24 +242,28 @@ class _Service:
             return Response(status_code=400)  # The client is gone.
 
     def _change(self, request: Request, body: IO[bytes]) -> Response:
-        session, window, verb = self._session, _get_window(request), request.path_params["verb"]
+        session = self._session
+        window = _get_window(request)
+        verb = request.path_params["verb"]
         try:
             content = _parse(verb, body)
         except ValueError as error:
             return _explain(error, 400)
         changes: dict[str, Callable[[], dict[str, Any] | None]] = {
             "decide": lambda: session.decide(content, window),
-            "undo": lambda: {"images": session.undo(window)},
+            "undo": lambda: {"images": self._undo(window)},
             "classes": lambda: {"label": session.add_class(content)},
-            "rename": lambda: {"renamed": session.rename_class(window, *content)},
-            "describe": lambda: session.describe_class(window, *content),
+            "rename": lambda: {
+                "renamed": session.rename_class(window, content.class_name, content.text)
+            },
+            "describe": lambda: session.describe_class(window, content.class_name, content.text),
             "example": lambda: session.set_example(window, content),
             "mark": lambda: session.mark(content),
             "scan": lambda: find_new(session),
             "try": lambda: self._classifier.classify(content),
-            "add": lambda: {"name": add_photograph(session.root, content)},
+            "add": lambda: {"name": add_photo(session.root, content)},
             "copies": self._classifier.copy_by_class,
-            "train": lambda: self._training.start(*content),
+            "train": lambda: self._training.start(content.kind, content.minutes),
             "stop": self._training.stop,
             "resume": self._training.resume,
             "report": self._open_report,
@@ -259,6 +284,11 @@ class _Service:
             return JSONResponse(answer)
         return JSONResponse(self._describe(request) | (answer or {}))
 
+    def _undo(self, window: str) -> list[dict[str, Any]]:
+        """Undoes a step. Returns its first photos."""
+        images = self._session.undo(window)
+        return [views.describe_image(self._session, image) for image in images]
+
     def _open_report(self) -> dict[str, str]:
         code = secrets.token_urlsafe(24)
         self._report_codes.add(code)
@@ -266,11 +296,11 @@ class _Service:
 
 
 @functools.lru_cache(maxsize=128)
-def encode_photograph(path: pathlib.Path, size: str) -> bytes:
-    """A photograph as JPEG, "small" or "large", decoded within limits and encoded again.
+def encode_photo(path: pathlib.Path, size: str) -> bytes:
+    """A photo as JPEG, "small" or "large", decoded within limits and encoded again.
 
     The browser never gets a byte of the original file. Malformed images and metadata, such as the
-    location of a photograph, stay in this process. Raises an ImageError if it cannot be
+    location of a photo, stay in this process. Raises an ImageError if it cannot be
     read or is not an image.
     """
     buffer = io.BytesIO()
@@ -284,8 +314,10 @@ def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
 
     def answer_early(request: Request) -> Response | None:
         """Refuses a request that the page did not send, or exchanges a code for the token."""
-        headers, path = request.headers, request.scope["path"]
-        host, given = headers.get("host", "").lower(), headers.get("x-token", "")
+        headers = request.headers
+        path = request.scope["path"]
+        host = headers.get("host", "").lower()
+        given = headers.get("x-token", "")
         if headers.getlist("host") != [headers.get("host")] or not _HOSTS.fullmatch(host):
             return PlainTextResponse("This host is not served.\n", 421)
         if request.method not in ("GET", "HEAD", "POST"):
@@ -302,7 +334,7 @@ def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
             if headers.get("origin", "").lower() != f"http://{host}":
                 return PlainTextResponse(_OTHER_PAGE, 403)
             # A form on another page cannot send either type.
-            kind = "octet-stream" if path.split("/")[-1] in PHOTOGRAPH_VERBS else "json"
+            kind = "octet-stream" if path.split("/")[-1] in PHOTO_VERBS else "json"
             if headers.get("content-type", "").split(";")[0].strip() != f"application/{kind}":
                 return PlainTextResponse(f"The request must be application/{kind}.\n", 415)
         if not opens:
@@ -335,7 +367,7 @@ def _get_window(request: Request) -> str:
 
 def _parse(verb: str, body: IO[bytes]) -> Any:
     """The arguments of a verb of `_Service.post`. Raises a ValueError if they are invalid."""
-    if verb in PHOTOGRAPH_VERBS:
+    if verb in PHOTO_VERBS:
         return body
     content = parse_json(body.read().decode("utf-8"))
 
@@ -345,15 +377,17 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
             raise ValueError(f"{key} is missing or has the wrong type.")
         return value
 
-    if verb in ("classes", "example"):
-        return take(content, *(("name", str) if verb == "classes" else ("image", int)))
+    if verb == "classes":
+        return take(content, "name", str)
+    if verb == "example":
+        return take(content, "image", int)
     if verb in ("rename", "describe"):
-        return take(content, "name", str), take(content, "text", str)
+        return _ClassText(take(content, "name", str), take(content, "text", str))
     if verb == "train":
-        minutes = content.get("minutes") if isinstance(content, dict) else None
+        minutes: Any = content.get("minutes") if isinstance(content, dict) else None
         if type(minutes) not in (int, float):
             raise ValueError("minutes must be a number.")
-        return take(content, "kind", str), minutes
+        return _TrainingRequest(take(content, "kind", str), minutes=minutes)
     if verb == "mark":
         images = take(content, "images", list)
         if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
@@ -364,37 +398,15 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
     changes = take(content, "changes", list)
     if not 0 < len(changes) <= _MAX_CHANGES:
         raise ValueError(f"changes must be 1 to {_MAX_CHANGES} objects.")
-    fields = {"image": int, "decision": str, "label": str, "revision": int}
-    return [Change(*(take(one, key, kind) for key, kind in fields.items())) for one in changes]
-
-
-class _Connection(H11Protocol):
-    """A connection that is closed if it idles too long, or if there are too many.
-
-    Programs without the token can open connections, too. They must neither block the page nor use
-    up the file descriptors of this process.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Replaces the oldest idle connection if there are too many."""
-        super().connection_made(transport)
-        self._opened, self._last = self.loop.time(), self.cycle
-        self.loop.call_later(_IDLE_SECONDS, self._close_if_idle)
-        if len(self.connections) > _MAX_CONNECTIONS:
-            others: list[Any] = [*self.connections]
-            idle = (one for one in others if one._is_idle())
-            min(idle, key=lambda one: one._opened, default=self).transport.close()
-
-    def _is_idle(self) -> bool:
-        is_done = self.cycle is None or self.cycle.response_complete
-        return is_done and not self.transport.is_closing()
-
-    def _close_if_idle(self) -> None:
-        if self._is_idle() and self.cycle is self._last:
-            self.transport.close()
-        if not self.transport.is_closing():
-            self._last = self.cycle
-            self.loop.call_later(_IDLE_SECONDS, self._close_if_idle)
+    return [
+        Change(
+            image=take(one, "image", int),
+            decision=take(one, "decision", str),
+            label=take(one, "label", str),
+            revision=take(one, "revision", int),
+        )
+        for one in changes
+    ]
 
 
 def open_socket(port: int) -> socket.socket:
@@ -418,7 +430,9 @@ def create_server(app: ASGIApp) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=_Connection,
+            http="h11",
+            limit_concurrency=_MAX_CONNECTIONS,
+            timeout_keep_alive=_IDLE_SECONDS,
             access_log=False,
             log_config=None,  # Uvicorn's default would close all log handlers of this process.
             log_level="error",

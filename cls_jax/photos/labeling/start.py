@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.io import make_printable
 from cls_jax.photos.features.extract import Progress
-from cls_jax.photos.labeling import photographs, server
+from cls_jax.photos.labeling import photos, server, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import JAX_THREAD
 from cls_jax.photos.labeling.session import Features
@@ -32,7 +32,7 @@ def label_folder(
     `class_names` are offered from the start. Port 0 picks a free port. Raises a UserError if there
     is no image, labels.csv cannot be read or the port is in use.
     """
-    session = photographs.open_session(pathlib.Path(folder).expanduser(), class_names)
+    session = photos.open_session(pathlib.Path(folder).expanduser(), class_names)
     listener = server.open_socket(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
@@ -48,7 +48,7 @@ def label_folder(
                 raise StoppedError("Stopped.", signal.SIGINT)
             on_progress(done, total)
 
-        return photographs.load_all(session.list_paths(), report)
+        return photos.load_all(session.list_paths(), report)
 
     def load() -> None:
         try:
@@ -73,9 +73,9 @@ def label_folder(
         for thread in busy:
             thread.join(_STOP_SECONDS)
     _end(training)
-    state = session.describe()
+    state = views.describe(session)
     num_labeled = state["counts"]["labeled"]
-    print(f"\n{num_labeled:,} images are labeled. Next: {state['command']}", flush=True)
+    print(f"\n{num_labeled:,} photos are labeled. Next: {state['command']}", flush=True)
     if any(thread.is_alive() for thread in busy):
         os._exit(0)  # Python aborts if a thread is still in JAX at an orderly exit.
 
@@ -99,7 +99,8 @@ def _end(training: Training) -> None:
     """Asks whether to stop a training in progress. Without an answer, stops it."""
     if not training.is_running():
         return
-    state, answer = training.describe(), "y"
+    state = training.describe()
+    answer = "y"
     if sys.stdin.isatty():
         with contextlib.suppress(KeyboardInterrupt, EOFError):
             answer = input(f"\nTraining is in progress in {state['run']}. Stop it? [Y/n] ")

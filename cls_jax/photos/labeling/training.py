@@ -1,8 +1,8 @@
 """Training started from the page, as a `cls-jax train` process."""
 
+import contextlib
 import os
 import pathlib
-import re
 import shlex
 import signal
 import subprocess
@@ -12,20 +12,25 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cls_jax.config import read_values
+from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.photos.folder.label_table import LABELS_CSV, read_content
+from cls_jax.photos.folder.label_table import read_content
 from cls_jax.photos.folder.layout import find_table
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
+from cls_jax.runs.folder import CONFIG
+from cls_jax.runs.metrics import METRICS, read_metrics
 
-INSTANT, FINE_TUNE = "instant", "trained"
+INSTANT = "instant"
+FINE_TUNE = "trained"
 RUNS = pathlib.Path("runs")
 _MAX_MINUTES = 100_000
 _MAX_POINTS = 300  # Of the curve.
-_PROGRESS = re.compile(r"(?:(\w+): +)?\d+%\|.*?\| (\d+)/(\d+) \[")
-_LOSS = re.compile(r"loss ([\d.]+)")
+_LONGEST_MESSAGE = 500
+_LOSS = "train/loss"
 _STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
 
 
@@ -37,14 +42,17 @@ class Training:
 
     def __init__(self, folder: pathlib.Path, arguments: Sequence[str] = ()):
         """`arguments` are further ones of `cls-jax train`, for fine-tuning."""
-        self._folder, self._arguments = folder.resolve(), list(arguments)
+        self._folder = folder.resolve()
+        self._arguments = list(arguments)
         self._lock = threading.RLock()
         self.is_closing: Callable[[], bool] = lambda: False  # Whether the session ends.
         self._process: subprocess.Popen | None = None
         self._command: list[str] = []
-        self._log, self._num_read = -1, 0  # An unnamed file, which outlives the session.
+        self._log = -1  # An unnamed file, which outlives the session.
+        self._num_read = 0
         self._last = ""  # The last line printed, without progress bars.
         self._run = RUNS
+        self._num_metrics = 0  # Bytes of the run's metrics that `_state` is from.
         self._data: tuple[list[str], list[str], bytes] = ([], [], b"")
         self._state: dict[str, Any] = {"phase": "none"}
 
@@ -68,27 +76,17 @@ class Training:
             self._launch()
 
     def resume(self) -> None:
-        """Resumes what was stopped, with the same data. Raises a RefusedError if nothing was."""
+        """Resumes what was stopped.
+
+        Raises a RefusedError if nothing was, or if it would be trained on other data now.
+        """
         with self._lock:
             self._check_idle()
             if self._state["phase"] not in ("stopped", "failed"):
                 raise RefusedError("There is no stopped training.")
             if _look(self._folder) != self._data:
-                self._command[1] = str(self._link_data())
+                raise RefusedError("The photos or labels have changed since: start a new training.")
             self._launch()
-
-    def _link_data(self) -> pathlib.Path:
-        """A folder beside the run, with its labels and links to its photographs."""
-        target = self._run.with_name(f"{self._run.name}-photos").resolve()
-        folders, names, table = self._data
-        for name in ("", *folders):
-            (target / name).mkdir(parents=True, exist_ok=True)
-        for name in names:
-            if not os.path.lexists(target / name):
-                (target / name).symlink_to(self._folder / name)
-        if table:
-            (target / LABELS_CSV).write_bytes(table)
-        return target
 
     def _check_idle(self) -> None:
         if self.is_running():
@@ -100,7 +98,9 @@ class Training:
         if self._log < 0:
             self._log, path = tempfile.mkstemp()
             os.unlink(path)
-        self._num_read, self._last = os.lseek(self._log, 0, os.SEEK_END), ""
+        self._num_read = os.lseek(self._log, 0, os.SEEK_END)
+        self._last = ""
+        self._num_metrics = 0
         try:
             # Ctrl-C in the terminal goes to the session only, which asks.
             self._process = subprocess.Popen(
@@ -138,6 +138,8 @@ class Training:
         with self._lock:
             code = self._process.poll() if self._process else None
             last = self._read_log()
+            with contextlib.suppress(UserError, OSError, ValueError):  # They are not written yet.
+                self._read_metrics()
             if self._state["phase"] in ("running", "stopping") and code is not None:
                 phase = "stopped" if code in _STOPPED else "failed" if code else "done"
                 reason = last.removeprefix("Error: ") or "It ended early."
@@ -146,28 +148,46 @@ class Training:
             described = {"run": make_printable(str(self._run)), "command": command}
             return self._state | described | {"has_report": self.find_report() is not None}
 
+    def _read_metrics(self) -> None:
+        """Reads the step and the losses so far from the run, if it has trained since."""
+        size = (self._run / METRICS).stat().st_size
+        if size == self._num_metrics or not (rows := read_metrics(self._run)):
+            return
+        losses = {row["step"]: row[_LOSS] for row in rows if row.get(_LOSS) is not None}
+        points = [(step, round(loss, 3)) for step, loss in sorted(losses.items())]
+        self._state |= {
+            "step": max(row["step"] for row in rows),
+            "steps": read_values(self._run / CONFIG).get("num_steps", 0),
+            "curve": take_evenly(points, _MAX_POINTS),
+            "message": "",
+        }
+        self._num_metrics = size
+
     def _read_log(self) -> str:
-        """Reads what was printed since the last call. Returns the last sentence."""
+        """Reads what was printed since the last call. Returns the last sentence.
+
+        Before the first step, the message is the last line, or what a progress bar counts.
+        """
         if self._log < 0:
             return ""
         text = os.pread(self._log, os.fstat(self._log).st_size - self._num_read, self._num_read)
         text = text[: max(text.rfind(b"\n"), text.rfind(b"\r")) + 1]
         self._num_read += len(text)
-        for part in re.split(r"[\r\n]+", text.decode("utf-8", "replace")):
-            if not (found := _PROGRESS.search(part)):
-                self._last = part.strip() or self._last
-                continue
-            what, done, total = found[1], int(found[2]), int(found[3])
-            if what:
-                self._state["message"] = f"{what}: {done:,} of {total:,}"
+        message = ""
+        for line in text.decode("utf-8", "replace").replace("\r", "\n").split("\n"):
+            if "%|" in line or "it/s" in line:  # As "Features:  50%|█████", or without a name.
+                name, _, _ = line.partition("%|")[0].rpartition(":")
             else:
-                self._state |= {"step": done, "steps": total, "message": ""}
-                if loss := _LOSS.search(part):
-                    curve = [row for row in self._state["curve"] if row[0] < done]
-                    self._state["curve"] = curve = [*curve, (done, float(loss[1]))]
-                    if len(curve) > _MAX_POINTS:
-                        del curve[1::2]
-        return make_printable(self._last)[:500]
+                name = line
+                self._last = line.strip() or self._last
+            message = name.strip() or message
+        if message and not self._num_metrics:
+            self._state["message"] = _shorten(message)
+        return _shorten(self._last)
+
+
+def _shorten(line: str) -> str:
+    return make_printable(line)[:_LONGEST_MESSAGE]
 
 
 def _look(folder: pathlib.Path) -> tuple[list[str], list[str], bytes]:

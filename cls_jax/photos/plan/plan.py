@@ -1,47 +1,48 @@
-"""The plan of a run on a folder of images: configuration, run folder, dry run."""
+"""Plans a run on a folder of images: its configuration and its folder."""
 
+import dataclasses
 import importlib.util
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
-from cls_jax.config import flatten, read_config, to_json, validate_config
+from cls_jax.config import check_values, flatten, read_config, to_json, validate_config
 from cls_jax.errors import UserError
-from cls_jax.io import make_printable
-from cls_jax.methods import get_method
 from cls_jax.models import resolve_stem
-from cls_jax.models.weights.sources import is_installed
+from cls_jax.models.weights.sources import BUILTIN, HUB, is_installed
 from cls_jax.parallel.cpus import get_device_memory
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
-from cls_jax.photos.folder.dataset import FolderSummary, list_layout, summarize_folder
+from cls_jax.photos.features.extract import PRETRAINED
+from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
+from cls_jax.photos.folder.dataset import list_layout, summarize_folder
+from cls_jax.photos.folder.instant_config import (
+    INSTANT_OPTIONS,
+    is_instant,
+    read_instant_config,
+)
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.plan.budget import fit_to_minutes, profile_folder
+from cls_jax.photos.plan.measure import fit_to_time
 from cls_jax.photos.plan.rules import (
-    PRETRAINED,
     RULES,
     Plan,
     Resources,
-    apply_settings,
     choose_method,
     create_folder_config,
-    fit_to_folder,
+    fit,
 )
 from cls_jax.process import USAGE_ERRORS, explain_usage_error
-from cls_jax.runs.folder import CONFIG, choose_workdir, describe_other_data, get_default_workdir
+from cls_jax.runs.folder import CONFIG, get_default_workdir
 from cls_jax.training.prepare import resolve_model
-from cls_jax.training.setup import describe_model
-
-_NUM_SHOWN_CLASSES = 20
 
 
 def plan_run(
     folder: str | pathlib.Path,
+    *,
     method: str | None = None,
     workdir: str | pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -52,48 +53,92 @@ def plan_run(
 ) -> Plan:
     """Chooses every setting that the user leaves open. An existing run keeps its settings.
 
-    Without a `method`, the folder and the options choose one, see `from_folder.choose_method`.
+    Without a `method`, the folder and the options choose one, see `rules.choose_method`.
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the run
-    starts from the weights of `start_from`. An `instant` run takes no step and ends with a head for
-    inferred labels. `minutes` is the training time, None for the default, see `fit_to_minutes`.
+    starts from the weights of `start_from`. With `instant`, or with `num_steps=0`, only the instant
+    classifier is planned. `minutes` is the training time, None for the default, see `fit_to_time`.
     With `again`, a finished run is not reused. Raises a UserError if the folder has no layout,
     there is no such method, key or value, or what was chosen contradicts what was set.
     """
-    settings = _settings_from_run(start_from) | dict(settings or {})
-    if instant:
-        settings = {"model.init": PRETRAINED, **settings, "model.init_head": "graph"}
-        settings["num_steps"] = 0
     if minutes is not None and not 0 < minutes < 1e6:
         raise UserError(f"--minutes must be positive and below 1,000,000, not {minutes:g}.")
-    summary, budget = summarize_folder(folder), None
-    # An absolute path, so that evaluation finds the images from anywhere.
-    root, resources = str(summary.root.resolve()), find_resources()
-    config = create_folder_config(root, method or "cls")
-    if method is None and settings.keys() - flatten(config.to_dict()).keys():
-        config = create_folder_config(root, method := "fixmatch")  # It may have these options.
-    apply_settings(config, settings)
-    if method is None:
-        begun = pathlib.Path(workdir or ".") / CONFIG
-        if workdir and begun.exists():
-            method = read_config(begun).method.name
-        else:
-            method = choose_method(Plan(config, summary, resources, settings.keys()))
-        config = create_folder_config(root, method)
-        apply_settings(config, settings)
-    validate_config(config, is_whole=False)  # The rules divide by the user's values.
-    path = choose_run(config, workdir, summary.layout, again)
-    plan = Plan(config, summary, resources, settings, path)
+    values = _settings_from_run(start_from) | dict(settings or {})
+    if instant or values.get("num_steps") == 0:
+        # With --instant, the head is always fitted to inferred labels.
+        head = "inferred" if instant else values.get("model.init_head", "inferred")
+        values = {"model.init": PRETRAINED, **values, "model.init_head": head}
+        values.pop("num_steps", None)
+        instant = True
+    plan = Plan(
+        method=method or "cls",
+        settings=values,
+        set_by_user=frozenset(values),
+        summary=summarize_folder(folder),
+        resources=find_resources(),
+        is_instant=instant,
+    )
+    plan = _choose_method(plan, method, workdir)
+    _check_alone(plan)
+    path = choose_run(plan.config, workdir, plan.summary.layout, again)
+    plan = dataclasses.replace(plan, workdir=path)
     if (path / CONFIG).exists():
-        stored, own = flatten(read_config(path / CONFIG).to_dict()), flatten(config.to_dict())
-        for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
-            config.update_from_flattened_dict({key: stored[key]})
+        plan = _take_over(plan)
     else:
-        fit_to_folder(plan)
-        check_same(to_json(config), path)  # Before all processes measure a step together.
-        budget = fit_to_minutes(plan, minutes)
-    config = resolve_model(config)
-    validate_config(config)
-    return plan._replace(config=config, budget=budget)
+        plan = fit(plan)
+        check_same(to_json(plan.config), path)  # Before all processes measure a step together.
+        if not instant:
+            plan = fit_to_time(plan, minutes)
+    config = resolve_model(plan.config)
+    _check_channels(config)
+    if not instant:
+        validate_config(config)
+    return plan.choose(model__name=config.model.name)
+
+
+def _choose_method(plan: Plan, method: str | None, workdir: str | pathlib.Path | None) -> Plan:
+    """The plan with the method that the user has chosen, or the run begun before, or the folder."""
+    if method is not None or plan.is_instant:
+        return plan
+    begun = pathlib.Path(workdir or ".")
+    if workdir and (begun / CONFIG).exists() and not is_instant(begun):
+        return dataclasses.replace(plan, method=read_config(begun / CONFIG).method.name)
+    own = create_folder_config("", "cls")
+    if plan.settings.keys() - flatten(own.to_dict()).keys():
+        plan = dataclasses.replace(plan, method="fixmatch")  # It may have these options.
+    return dataclasses.replace(plan, method=choose_method(plan))
+
+
+def _check_alone(plan: Plan) -> None:
+    """Raises a UserError unless each value is valid by itself: the rules divide by them."""
+    if plan.is_instant:
+        check_values(flatten(plan.config.to_dict()), INSTANT_OPTIONS)
+    else:
+        validate_config(plan.config, is_whole=False)
+
+
+def _take_over(plan: Plan) -> Plan:
+    """The plan with the choices of the run that its folder has.
+
+    Raises a UserError if one is an instant classifier and the other a run.
+    """
+    if plan.is_instant != is_instant(plan.workdir):
+        what = "a run that was trained" if plan.is_instant else "an instant classifier"
+        raise UserError(f"{plan.workdir} has {what}: choose a new --workdir.")
+    read = read_instant_config if plan.is_instant else lambda path: read_config(path / CONFIG)
+    stored, own = flatten(read(plan.workdir).to_dict()), flatten(plan.config.to_dict())
+    keys = RULES.keys() & stored.keys() & own.keys() - plan.set_by_user
+    return dataclasses.replace(plan, settings={**plan.settings, **{k: stored[k] for k in keys}})
+
+
+def _check_channels(config: ConfigDict) -> None:
+    """Raises a UserError if images are gray, and the pretrained weights are not."""
+    init, channels = config.model.init, config.data.channels
+    if channels != 3 and init.startswith((BUILTIN, HUB)):
+        raise UserError(
+            f"The weights {init:.100} are for images of 3 channels, and data.channels is "
+            f"{channels}: remove --instant, and set --config.model.init= to start from random "
+            "weights."
+        )
 
 
 def _settings_from_run(run: str | pathlib.Path | None) -> dict[str, Any]:
@@ -141,9 +186,12 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     """The run of any configuration. Raises a UserError if it is invalid."""
     validate_config(config)
     root = pathlib.Path(config.data.data_dir).expanduser()
-    has_layout = config.data.name == "folder" and config.data.data_dir and root.is_dir()
-    layout = list_layout(root) if has_layout else None
-    return Run(config, choose_run(config, workdir, layout), layout)
+    is_folder = config.data.name == "folder"
+    if is_folder:
+        _check_channels(config)
+    layout = list_layout(root) if is_folder and config.data.data_dir and root.is_dir() else None
+    path = choose_run(config, workdir, layout)
+    return Run(FrozenConfigDict(config.copy_and_resolve_references()), path, layout)
 
 
 def parse_overrides(options: Sequence[str], method: str | None) -> dict[str, Any]:
@@ -178,89 +226,5 @@ def find_resources() -> Resources:
         has_pretrained=is_installed(PRETRAINED),
         num_devices=jax.device_count(),
     )
-    return Resources(*from_main_process(found))  # All processes choose the same settings.
-
-
-def describe_imbalance(summary: FolderSummary) -> str | None:
-    """A warning if one class has at least twice as many labels as another, or None."""
-    if summary.imbalance < 2:
-        return None
-    counts = summary.class_counts
-    largest, smallest = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
-    return (
-        f"Classes are unequal: {counts[largest]:,} labels of {largest!r} and {counts[smallest]:,} "
-        f"of {smallest!r}. More labels of the small classes help most, and --config.num_labels=N "
-        "uses the same number of each."
-    )
-
-
-def describe_dry_run(plan: Plan) -> str:
-    """Summarizes a plan and times a few steps. Writes no file of the run."""
-    lines = [*describe_folder(plan.summary), *_describe_training(plan)]
-    if plan.config.num_steps:
-        measured = profile_folder(plan.config, plan.summary)
-        seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
-        lines += [
-            f"Memory:      {measured.memory}",
-            f"Duration:    about {_describe_duration(seconds)} without evaluations: "
-            f"{measured.step_seconds:.3f} s per step, the median of a few, and "
-            f"{measured.compile_seconds:.0f} s to compile",
-        ]
-    return "\n".join([*lines, "Dry run; nothing written."])
-
-
-def describe_folder(summary: FolderSummary) -> list[str]:
-    """Lines about the images."""
-    counts, short = summary.class_counts, summary.sizes.min(axis=1)
-    width = min(max(map(len, counts)), 40)
-    validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
-    lines = [
-        f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
-        f"{validation} and {summary.num_test:,} test images; {len(counts):,} classes with labels:"
-    ]
-    for name, count in list(counts.items())[:_NUM_SHOWN_CLASSES]:
-        lines.append(f"  {make_printable(name):{width}}  {count:,}")
-    if len(counts) > _NUM_SHOWN_CLASSES:
-        lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
-    if imbalance := describe_imbalance(summary):
-        lines.append(imbalance)
-    lines += [
-        *summary.layout.warnings,
-        f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
-    ]
-    if summary.bit_depth < 16:
-        largest = 2**summary.bit_depth - 1
-        lines.append(f"Pixels:      16-bit images use values from 0 to {largest:,}")
-    return lines
-
-
-def _describe_training(plan: Plan) -> list[str]:
-    """Lines about the training."""
-    config, method = plan.config, get_method(plan.config.method.name)
-    verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
-    labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
-    if config.data.validation:
-        labels += f", after {config.data.validation:.0%} of them are held out for validation"
-    name, num_networks = "instant classifier", 1
-    steps = "none: linear classifier of frozen features"
-    if config.num_steps:
-        kinds = f"{config.batch_size} labeled"
-        if method.unlabeled_views:
-            kinds += f" and {config.batch_size * config.mu} unlabeled"
-        steps = f"{config.num_steps:,} with {kinds} images each"
-        name, num_networks = config.method.name, method.num_networks
-    return [
-        f"Method:      {name}, {num_networks} x {describe_model(config)} at "
-        f"{config.data.image_size} pixels, with {labels}",
-        f"Steps:       {steps}",
-        *([f"Time:        {plan.budget}"] if plan.budget else []),
-        f"Run:         {verb} {plan.workdir}",
-    ]
-
-
-def _describe_duration(seconds: float) -> str:
-    """A duration in the largest unit that gives at least 2."""
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
+    # All processes choose the same settings.
+    return Resources(**from_main_process(found._asdict()))

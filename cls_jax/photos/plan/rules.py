@@ -1,25 +1,29 @@
-"""The configuration for a folder of images: fixed defaults, and those that fit folder and machine.
+"""The configuration for a folder of images: fixed defaults, and rules that fit folder and machine.
 
-`create_folder_config` returns the same values everywhere, also for `configs/folder.py`.
-`fit_to_folder` replaces what the user has not set by values for the images at hand and for the
-memory of the machine, and `cli.budget.fit_to_minutes` steps and resolution by its speed.
+`create_folder_config` returns the same values everywhere, also for `configs/folder.py`. `fit`
+decides what the user has not set. Each key has one rule, a pure function of the plan so far: of the
+images at hand, the memory of the machine, and the time that the run may take.
 """
 
+import dataclasses
+import functools
 import math
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
-from cls_jax.config.build import create_defaults, flatten, read_config
+from cls_jax.config import create_defaults, flatten
 from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_method, get_round_length
-from cls_jax.models import MODELS, Entry
 from cls_jax.models.layers import STEMS, resolve_stem
 from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.photos.features.extract import PRETRAINED
 from cls_jax.photos.folder.dataset import FolderSummary, are_photographs, find_short_side
+from cls_jax.photos.folder.instant_config import create_instant_config
+from cls_jax.photos.plan.estimate import Budget
+from cls_jax.photos.start.frozen import find_native_size, get_model_spec
 
 _EVAL_PIXELS = 2**20  # In an evaluation batch.
 # Bytes that a network keeps per image of a step with a feature map of 32 pixels: measured for
@@ -30,6 +34,16 @@ _MAX_MEMORY_SHARE = 0.5
 _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
 # EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
+_SIZES = (224, 160, 128, 96)  # For weights that come with the project, in pixels.
+_LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
+# From this many steps on, a higher resolution is preferred. Below, batches get smaller. On rubbish,
+# 40 steps at 224 pixels ended at 65.0% and 55.1% (two draws), 80 steps at 63.3% and 56.3%, and 80
+# steps at 160 pixels at 57.0% (the first draw, experiments/results/any_folder.md).
+ENOUGH_STEPS = 40
+# The most steps by default, where time decides.
+MAX_DEFAULT_STEPS = 2_000
+_MIN_BATCH_SIZE = 4
+STEP_UNIT = 20  # Where time decides, the number of steps is a multiple of this.
 
 
 class Resources(NamedTuple):
@@ -40,6 +54,39 @@ class Resources(NamedTuple):
     has_tensorflow: bool  # Whether tf.data can feed images.
     has_pretrained: bool = False  # Whether the weights `builtin:efficientnet_lite0` are installed.
     num_devices: int = 1  # Of all processes together.
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The plan of a run on a folder, or of its instant classifier, so far."""
+
+    method: str  # Its name, which an instant classifier does not use.
+    settings: Mapping[str, Any]  # Values by dotted key, the user's and those chosen so far.
+    set_by_user: frozenset[str]  # The keys that the user has set, and rules keep.
+    summary: FolderSummary
+    resources: Resources
+    is_instant: bool = False  # Whether nothing is trained.
+    workdir: pathlib.Path = pathlib.Path()  # The run's folder, which need not exist.
+    budget: Budget | None = None  # None unless time decides.
+    reason: str | None = None  # A sentence about what the time decided.
+
+    @functools.cached_property
+    def config(self) -> FrozenConfigDict:
+        """The configuration with these settings.
+
+        Raises a UserError if there is no such method, key, or type of a value.
+        """
+        # An absolute path, so that evaluation finds the images from anywhere.
+        config = create_folder_config(str(self.summary.root.resolve()), self.method)
+        apply_settings(config, self.settings)
+        if self.is_instant:
+            config = create_instant_config(config)
+        return FrozenConfigDict(config.copy_and_resolve_references())
+
+    def choose(self, **settings: Any) -> "Plan":
+        """The plan with these settings, "__" for ".", in addition to those so far."""
+        values = {key.replace("__", "."): value for key, value in settings.items()}
+        return dataclasses.replace(self, settings={**self.settings, **values})
 
 
 def create_folder_config(path: str, method_name: str) -> ConfigDict:
@@ -64,35 +111,7 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
     return config
 
 
-def find_own_image_size(config: ConfigDict) -> int:
-    """Height and width of the images that the weights of `model.init` were trained on."""
-    stored = pathlib.Path(config.model.init).expanduser() / "config.json"
-    if config.model.init and stored.exists():  # The weights of another run.
-        return read_config(stored).data.image_size
-    entry = _get_entry(config)
-    stem = resolve_stem(config.model.stem, config.data.image_size)
-    is_small = "stem" in entry.keys and stem != "imagenet"
-    return config.data.image_size if is_small else entry.image_size
-
-
-def _get_entry(config: ConfigDict) -> Entry:
-    """The architecture, implied by weights that come with the project."""
-    init = config.model.init
-    return MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else config.model.name]
-
-
-class Plan(NamedTuple):
-    """The plan of a run on a folder so far: the input of every rule."""
-
-    config: ConfigDict  # With the user's values and the results of earlier rules.
-    summary: FolderSummary
-    resources: Resources
-    set_by_user: Collection[str] = ()  # Dotted keys that rules keep, set by the user or a budget.
-    workdir: pathlib.Path = pathlib.Path()  # The run's folder, which need not exist.
-    budget: str | None = None  # The reason for steps and resolution. None if they were given.
-
-
-def choose_method(given: Plan) -> str:
+def choose_method(plan: Plan) -> str:
     """FixMatch for photographs and the built-in weights, otherwise CLS.
 
     CLS also where an option is set that only CLS has, or networks are spread over devices. From
@@ -100,97 +119,140 @@ def choose_method(given: Plan) -> str:
     was more accurate on average (experiments/results/any_folder.md). It also predicts in half the
     time.
     """
-    config = given.config
+    config = plan.config
     others = flatten(create_folder_config(config.data.data_dir, "fixmatch").to_dict())
-    needs_cls = bool(set(given.set_by_user) - others.keys()) or config.mesh.network > 1
-    init = config.model.init if "model.init" in given.set_by_user else _choose_init(given)
+    needs_cls = bool(plan.set_by_user - others.keys()) or config.mesh.network > 1
+    init = config.model.init if "model.init" in plan.set_by_user else _choose_init(plan)
     return "cls" if needs_cls or init != PRETRAINED else "fixmatch"
 
 
-def fit_to_folder(given: Plan) -> None:
-    """Sets the keys of `RULES` that the method has, except those that the user has set."""
-    own = flatten(given.config.to_dict())
+def fit(plan: Plan) -> Plan:
+    """The plan with a value for each key of `RULES` that it has, except those that the user set."""
+    own = flatten(plan.config.to_dict()).keys() - plan.set_by_user
     for key, rule in RULES.items():
-        applies = given.config.model.init or not key.startswith("optimizer.")
-        if applies and key in own and key not in given.set_by_user:
-            given.config.update_from_flattened_dict({key: rule(given)})
+        applies = plan.config.model.init or not key.startswith("optimizer.")
+        if applies and key in own:
+            plan = dataclasses.replace(plan, settings={**plan.settings, key: rule(plan)})
+    return plan
 
 
-def _choose_init(given: Plan) -> str:
+def _choose_init(plan: Plan) -> str:
     """Pretrained weights for gray and color photographs, if installed and no network is chosen."""
     is_fitting = (
-        given.resources.has_pretrained
-        and _ARCHITECTURE.isdisjoint(given.set_by_user)
-        and are_photographs(given.summary.sizes)
+        plan.resources.has_pretrained
+        and _ARCHITECTURE.isdisjoint(plan.set_by_user)
+        and are_photographs(plan.summary.sizes)
     )
-    return PRETRAINED if is_fitting else given.config.model.init
+    return PRETRAINED if is_fitting else plan.config.model.init
 
 
-def _choose_init_head(given: Plan) -> str:
+def _choose_init_head(plan: Plan) -> str:
     """Heads fitted to inferred labels, or to the given labels for supervised methods."""
-    if not given.config.model.init:
+    if not plan.config.model.init:
         return "random"
-    return "graph" if get_method(given.config.method.name).unlabeled_views else "probe"
+    return "inferred" if get_method(plan.config.method.name).unlabeled_views else "probe"
 
 
-def _choose_final_head(given: Plan) -> str:
-    """Refitted, with 2 to 25 labels per class, see `cls_jax.photos.start.final_heads`.
+def _choose_final_head(plan: Plan) -> str:
+    """Refitted, with 2 to 25 labels per class, see `photos.start.final_heads`.
 
     With 4 or 5 labels per class, refitted heads were 1.3 points better than trained ones on average
     (experiments/results/any_folder.md). Other numbers of labels were not measured.
     """
-    config = given.config
-    is_trained = config.model.init_head == "graph" and config.num_steps > 0
-    is_fitting = is_trained and 2 <= _count_labels_per_class(given) <= 25
-    return "graph" if is_fitting else config.model.final_head
+    model = plan.config.model
+    is_fitting = model.init_head == "inferred" and 2 <= _count_labels_per_class(plan) <= 25
+    return "inferred" if is_fitting else model.final_head
 
 
-def _choose_image_size(given: Plan) -> int:
+def _choose_inferred_images(plan: Plan) -> int:
+    """All, unless their features would take too much of the time."""
+    limit = plan.budget.max_inferred if plan.budget else None
+    return limit or plan.config.model.inferred_images
+
+
+def _choose_image_size(plan: Plan) -> int:
     """The median short side, at least 16 pixels, at most 64 on an accelerator and 32 on a CPU.
 
     From 96 to 128 for weights trained on larger images, since their features of small images are
-    poor. Their own size where nothing is trained. A multiple of 8, or of a transformer's patches.
+    poor. Their native size where nothing is trained. A multiple of 8, or of a transformer's
+    patches. For weights that come with the project, and if the time is known: the highest of a few
+    with enough steps.
     """
-    own_size, patch = find_own_image_size(given.config), _get_entry(given.config).patch
-    if given.config.num_steps == 0:
-        return own_size
-    smallest, largest = 16, (64 if given.resources.has_accelerator else 32)
-    if given.config.model.init:
-        smallest, largest = (96 if own_size >= 96 else 16), 128
+    native_size, patch = find_native_size(plan.config), get_model_spec(plan.config).patch
+    if plan.is_instant:
+        return native_size
+    if plan.budget and plan.config.model.init.startswith(BUILTIN):
+        sizes = list_sizes(plan)
+        return max(filter(functools.partial(_has_enough_steps, plan), sizes), default=min(sizes))
+    smallest, largest = 16, (64 if plan.resources.has_accelerator else 32)
+    if plan.config.model.init:
+        smallest, largest = (96 if native_size >= 96 else 16), 128
     unit = patch if patch > 1 else 8
-    bounded = min(max(int(find_short_side(given.summary.sizes)), smallest), largest)
+    bounded = min(max(int(find_short_side(plan.summary.sizes)), smallest), largest)
     return max(bounded // unit, -(-smallest // unit)) * unit
 
 
-def _choose_batch_size(given: Plan) -> int:
+def list_sizes(plan: Plan) -> list[int]:
+    """The resolutions among which the time decides, in pixels, the highest first."""
+    if "data.image_size" in plan.set_by_user or not plan.config.model.init.startswith(BUILTIN):
+        return [plan.config.data.image_size]
+    largest = max(find_short_side(plan.summary.sizes), _LARGEST_ENLARGED)
+    return [size for size in _SIZES if size <= largest]
+
+
+def _has_enough_steps(plan: Plan, image_size: int) -> bool:
+    """Whether the time is enough for some steps with batches of the measured size."""
+    assert plan.budget is not None, "only where time decides"
+    step = plan.budget.measured.estimate_step(image_size, plan.budget.measured.batch_size)
+    return plan.budget.estimate_left(plan.config, image_size) >= ENOUGH_STEPS * step
+
+
+def _choose_batch_size(plan: Plan) -> int:
+    """As many labeled images as memory allows, or fewer where the time is too short for the steps.
+
+    If the time is known, half, a quarter and so on, but at least 4, until there are enough steps.
+    One of the parts that the batch is accumulated from then has half as many, rounded down.
+    """
+    batch_size, num_parts = _choose_largest_batch(plan), plan.config.accumulate_steps
+    if plan.budget is None:
+        return batch_size
+    size, smallest = plan.config.data.image_size, max(2 * _MIN_BATCH_SIZE, 2 * num_parts)
+    left = plan.budget.estimate_left(plan.config, size)
+    enough = ENOUGH_STEPS * plan.budget.measured.estimate_step(size, 1)
+    while batch_size >= smallest and left < enough * batch_size:
+        batch_size = batch_size // 2 // num_parts * num_parts
+    return batch_size
+
+
+def _choose_largest_batch(plan: Plan) -> int:
     """Labeled images per step: as many as half of the memory holds, but at most 32.
 
     At most 16 on a CPU, and 8 for pretrained networks, which gain more from a higher resolution in
     the same time. Only one part of an accumulated batch must fit into memory. With several
     accelerators the batch is as many times larger, as long as an epoch has at least 20 steps.
     """
-    on_cpu, num_parts = 8 if given.config.model.init else 16, given.config.accumulate_steps
-    needed = estimate_memory_per_labeled_image(given.config)
-    fitting = int(_MAX_MEMORY_SHARE * given.resources.memory / needed)
+    on_cpu, num_parts = 8 if plan.config.model.init else 16, plan.config.accumulate_steps
+    needed = estimate_memory_per_labeled_image(plan.config)
+    fitting = int(_MAX_MEMORY_SHARE * plan.resources.memory / needed)
     power_of_two = 1 << max(fitting, 1).bit_length() - 1
-    most = (32 if given.resources.has_accelerator else on_cpu) // num_parts
+    most = (32 if plan.resources.has_accelerator else on_cpu) // num_parts
     batch_size = num_parts * min(power_of_two, max(most, 1))
-    if not given.resources.has_accelerator:
+    if not plan.resources.has_accelerator:
         return batch_size
-    shards = given.resources.num_devices // get_method(given.config.method.name).num_networks
-    while shards >= 2 and 20 * 2 * batch_size * given.config.mu <= _count_images(given):
+    shards = plan.resources.num_devices // get_method(plan.config.method.name).num_networks
+    while shards >= 2 and 20 * 2 * batch_size * plan.config.mu <= _count_images(plan):
         batch_size, shards = 2 * batch_size, shards // 2
     return batch_size
 
 
-def _count_images(given: Plan) -> int:
-    return given.summary.num_labeled + given.summary.num_unlabeled
+def _count_images(plan: Plan) -> int:
+    return plan.summary.num_labeled + plan.summary.num_unlabeled
 
 
-def _count_labels_per_class(given: Plan) -> float:
+def _count_labels_per_class(plan: Plan) -> float:
     """The mean number of labels of a class that the run trains on."""
-    num_known = given.summary.num_labeled * (1 - given.config.data.validation)
-    return (given.config.num_labels or num_known) / len(given.summary.class_counts)
+    num_known = plan.summary.num_labeled * (1 - plan.config.data.validation)
+    return (plan.config.num_labels or num_known) / len(plan.summary.class_counts)
 
 
 def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
@@ -207,56 +269,79 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
     return _BYTES_PER_IMAGE * size * (side / 32) ** 2 * num_images
 
 
-def _choose_num_steps(given: Plan) -> int:
-    """64 epochs, from 1,000 to 20,000 steps (5,000 on a CPU).
+def choose_num_steps(plan: Plan) -> int:
+    """As many steps as fit the time, or else by the number of images. The only place for this.
 
-    Pretrained networks need fewer: 8 epochs, from 300 to 2,000 steps. With an accelerator, enough
-    to see every image once.
+    By images: 64 epochs, from 1,000 to 20,000 steps (5,000 on a CPU). Pretrained networks need
+    fewer: 8 epochs, from 300 to 2,000 steps. With an accelerator, enough to see every image once.
     """
+    affordable = find_affordable_steps(plan)
+    chosen = _choose_steps_by_images(plan) if affordable is None else affordable
+    return min(chosen, limit_steps_on_labels(plan) or chosen)
+
+
+def find_affordable_steps(plan: Plan) -> int | None:
+    """Steps that fit the time at the chosen resolution and batch size. None if it is not known."""
+    if plan.budget is None:
+        return None
+    size, batch_size = plan.config.data.image_size, plan.config.batch_size
+    step = plan.budget.measured.estimate_step(size, batch_size)
+    units = int(plan.budget.estimate_left(plan.config, size) / step) // STEP_UNIT
+    return min(max(units, 1) * STEP_UNIT, plan.budget.max_steps)
+
+
+def _choose_steps_by_images(plan: Plan) -> int:
     fewest, epochs = 1_000, 64
-    most = 20_000 if given.resources.has_accelerator else 5_000
-    if given.config.model.init:
+    most = 20_000 if plan.resources.has_accelerator else 5_000
+    if plan.config.model.init:
         fewest, most, epochs = 300, 2_000, 8
-    once = _count_images(given) / (given.config.batch_size * given.config.mu)
-    if given.resources.has_accelerator:
+    once = _count_images(plan) / (plan.config.batch_size * plan.config.mu)
+    if plan.resources.has_accelerator:
         most = max(most, 100 * math.ceil(once / 100))
-    chosen = min(max(100 * math.ceil(epochs * once / 100), fewest), most)
-    return min(chosen, limit_steps_on_labels(given) or chosen)
+    return min(max(100 * math.ceil(epochs * once / 100), fewest), most)
 
 
-def limit_steps_on_labels(given: Plan) -> int | None:
+def limit_steps_on_labels(plan: Plan) -> int | None:
     """Eight epochs, but at least 40 steps, where pretrained networks see labeled images only.
 
     More steps learn a few labels by heart: with 5 per class and 400 steps, clothing ended 2 to 5
     points below the linear probe (experiments/results/any_folder.md). None for other runs.
     """
-    config = given.config
+    config = plan.config
     if not config.model.init or get_method(config.method.name).unlabeled_views:
         return None
-    num_labels = _count_labels_per_class(given) * len(given.summary.class_counts)
+    num_labels = _count_labels_per_class(plan) * len(plan.summary.class_counts)
     return max(math.ceil(8 * num_labels / config.batch_size), 40)
 
 
-def _choose_learning_rate(given: Plan) -> float:
+def _choose_learning_rate(plan: Plan) -> float:
     """3e-4. On labeled images only, 1e-4, or 3e-6 with fewer than 10 per class.
 
     With 5 per class, higher rates ended below the linear probe on clothing. With 25, 1e-4 ended
     above it on most folders (experiments/results/any_folder.md).
     """
-    if get_method(given.config.method.name).unlabeled_views:
+    if get_method(plan.config.method.name).unlabeled_views:
         return 3e-4
-    return 1e-4 if _count_labels_per_class(given) >= 10 else 3e-6
+    return 1e-4 if _count_labels_per_class(plan) >= 10 else 3e-6
 
 
-def _choose_decay(given: Plan) -> float:
+def _choose_decay(plan: Plan) -> float:
     """A decay with which a running mean forgets its start before the run or round ends."""
-    return choose_decay(get_round_length(given.config))
+    return choose_decay(get_round_length(plan.config))
 
 
-def _choose_interval(given: Plan) -> int:
+def _choose_eval_interval(plan: Plan) -> int:
+    """As often as checkpoints, or only after the last step where the time is too short for more."""
+    budget, size = plan.budget, plan.config.data.image_size
+    if budget is not None and budget.count_evaluations(plan.config, size) == 1:
+        return int(plan.config.num_steps)
+    return _choose_interval(plan)
+
+
+def _choose_interval(plan: Plan) -> int:
     """Ten times per run, and at least every 500 steps. Three times where evaluations are slow."""
-    is_slow = given.config.model.init and not given.resources.has_accelerator
-    return min(max(math.ceil(given.config.num_steps / (3 if is_slow else 10)), 1), 500)
+    is_slow = plan.config.model.init and not plan.resources.has_accelerator
+    return min(max(math.ceil(plan.config.num_steps / (3 if is_slow else 10)), 1), 500)
 
 
 # Key → the rule for its value. Each rule comes after those whose values it reads.
@@ -264,44 +349,45 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     "model.init": _choose_init,
     "model.init_head": _choose_init_head,
     # An accelerator receives each image once and augments it there.
-    "data.pipeline": lambda given: (
+    "data.pipeline": lambda plan: (
         "tfdata"
-        if given.resources.has_tensorflow and not given.resources.has_accelerator
+        if plan.resources.has_tensorflow and not plan.resources.has_accelerator
         else "device"
     ),
-    "data.bit_depth": lambda given: given.summary.bit_depth,
+    "data.bit_depth": lambda plan: plan.summary.bit_depth,
+    "model.final_head": _choose_final_head,
+    "model.inferred_images": _choose_inferred_images,
     "data.image_size": _choose_image_size,
     # Pretrained networks expect colors.
-    "data.channels": lambda given: 3 if given.config.model.init else given.summary.channels,
+    "data.channels": lambda plan: 3 if plan.config.model.init else plan.summary.channels,
     # On a CPU, a network that needs a twentieth of the work, and fewer unlabeled images per step.
-    "model.depth": lambda given: 28 if given.resources.has_accelerator else 10,
-    "model.width": lambda given: 2 if given.resources.has_accelerator else 1,
-    "mu": lambda given: min(given.config.mu, 8 if given.resources.has_accelerator else 4),
+    "model.depth": lambda plan: 28 if plan.resources.has_accelerator else 10,
+    "model.width": lambda plan: 2 if plan.resources.has_accelerator else 1,
+    "mu": lambda plan: min(plan.config.mu, 8 if plan.resources.has_accelerator else 4),
     "batch_size": _choose_batch_size,
-    "num_steps": _choose_num_steps,
-    "model.final_head": _choose_final_head,
+    "num_steps": choose_num_steps,
     "ema_decay": _choose_decay,
     "model.bn_momentum": _choose_decay,
     "method.statistics_decay": _choose_decay,
     "method.class_mean_decay": _choose_decay,
     # Where heads start from inferred labels, these labels stay a term of the loss.
-    "method.graph": lambda given: (
-        1.0 if given.config.model.init_head == "graph" else given.config.method.graph
+    "method.inferred": lambda plan: (
+        1.0 if plan.config.model.init_head == "inferred" else plan.config.method.inferred
     ),
     # Statistics of small batches would ruin pretrained features.
-    "model.bn_frozen": lambda given: bool(given.config.model.init),
+    "model.bn_frozen": lambda plan: bool(plan.config.model.init),
     # Both are then the same computation. Older runs chose the key this way and keep it.
-    "method.weak_pass": lambda given: "fast" if given.config.model.bn_frozen else "joint",
-    "eval_every": _choose_interval,
+    "method.weak_pass": lambda plan: "fast" if plan.config.model.bn_frozen else "joint",
+    "eval_every": _choose_eval_interval,
     "checkpoint_every": _choose_interval,
-    "log_every": lambda given: min(max(given.config.num_steps // 100, 1), given.config.log_every),
+    "log_every": lambda plan: min(max(plan.config.num_steps // 100, 1), plan.config.log_every),
     # Of docs/finetuning.md: the optimizer's rules are for pretrained weights only.
-    "optimizer.name": lambda given: "adamw",
+    "optimizer.name": lambda plan: "adamw",
     "optimizer.learning_rate": _choose_learning_rate,
-    "optimizer.layer_decay": lambda given: 0.9,
-    "optimizer.warmup_steps": lambda given: min(20, given.config.num_steps // 10),
+    "optimizer.layer_decay": lambda plan: 0.9,
+    "optimizer.warmup_steps": lambda plan: min(20, plan.config.num_steps // 10),
     # Four of EfficientNet-Lite0's seven stages, which leaves half of its work.
-    "optimizer.frozen_stages": lambda given: 4 if given.config.model.init == PRETRAINED else 2,
+    "optimizer.frozen_stages": lambda plan: 4 if plan.config.model.init == PRETRAINED else 2,
 }
 
 

@@ -91,8 +91,16 @@ def read_series(rows: Rows, name: str, scale: float = 1.0) -> Series | None:
     if len(known) < 2:
         return None
     steps, values = np.array(points, np.float64).T  # None becomes NaN.
-    curve = downsample(steps, scale * values)
-    return Series(NAMES.get(name, name), *curve, scale * known[-1], is_dashed="_live_" in name)
+    steps, values, low, high = downsample(steps, scale * values)
+    return Series(
+        NAMES.get(name, name),
+        steps=steps,
+        values=values,
+        low=low,
+        high=high,
+        last=scale * known[-1],
+        is_dashed="_live_" in name,
+    )
 
 
 def downsample(
@@ -120,12 +128,13 @@ def draw_panel(panel: Panel) -> dict[str, Any]:
     """Curves over the steps, with bands of the smallest and largest measurements."""
     steps = np.concatenate([curve.steps for curve in panel.curves])
     values = np.concatenate([array for c in panel.curves for array in (c.low, c.high)])
-    limits = steps.min(), max(steps.max(), steps.min() + 1)
-    x_ticks = {x: _shorten(x) for x in choose_ticks(*limits) if limits[0] <= x <= limits[1]}
+    first, last = steps.min(), max(steps.max(), steps.min() + 1)
+    x_ticks = {x: _shorten(x) for x in choose_ticks(first, last) if first <= x <= last}
     low, high = np.nanmin(values), np.nanmax(values)
     ticks = choose_ticks(min(low, 0.0) if low < 0.5 * high else low, high)
-    box = limits, (ticks[0], ticks[-1])
-    shapes, traces = _draw_axes(box, x_ticks, {y: f"{y:g}{panel.unit}" for y in ticks}), []
+    box = (first, last), (ticks[0], ticks[-1])
+    shapes = _draw_axes(box, x_ticks, {y: f"{y:g}{panel.unit}" for y in ticks})
+    traces = []
     for i, curve in enumerate(panel.curves):
         color = f"var(--c{i % _NUM_COLORS + 1})"
         top, line, bottom = (
@@ -150,7 +159,8 @@ def draw_panel(panel: Panel) -> dict[str, Any]:
 def draw_reliability(reliability: Reliability) -> dict[str, Any]:
     """Bars of accuracy by confidence, the mean confidence of each, and the diagonal."""
     counts, confidence, accuracy, _ = reliability
-    box, ticks = ((0, 1), (0, 1)), {tick: f"{tick:.0%}" for tick in np.linspace(0, 1, 5)}
+    box = ((0, 1), (0, 1))
+    ticks = {tick: f"{tick:.0%}" for tick in np.linspace(0, 1, 5)}
     shapes = _draw_axes(box, ticks, ticks)
     diagonal = f"fill: none; stroke: var(--soft){_DASHED}"
     shapes.append(_write_path([_place(box, [0, 1], [0, 1])], diagonal))
@@ -205,7 +215,8 @@ def _write_path(lines: Sequence[np.ndarray], style: str) -> str:
 
 def _draw_axes(box: Any, x_ticks: Mapping, y_ticks: Mapping) -> list[str]:
     """Horizontal lines, and the labels of both axes, by value."""
-    shapes, style = [], 'style="fill: var(--soft); text-anchor: '
+    shapes = []
+    style = 'style="fill: var(--soft); text-anchor: '
     for y, text in y_ticks.items():
         line = _place(box, box[0], [y, y])
         shapes.append(_write_path([line], "stroke: var(--line)"))

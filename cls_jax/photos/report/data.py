@@ -12,15 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from cls_jax.config import read_config
+from cls_jax.config import with_values
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
 from cls_jax.io import describe_error
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.run import Run, read_run_config
 from cls_jax.photos.inference.scores import Figures, compute_figures
 from cls_jax.photos.inference.suspects import Suspect, find_suspects, take_unlabeled
-from cls_jax.runs.folder import CONFIG, LABELED_INDICES, read_dataset_description, read_result
+from cls_jax.runs.folder import LABELED_INDICES, read_dataset_description, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import read_sessions
 
@@ -56,7 +56,7 @@ class Predictions:
         return wrong[np.argsort(-self.confidence[0][wrong], kind="stable")]
 
     @functools.cached_property
-    def doubtful(self) -> np.ndarray:
+    def uncertain(self) -> np.ndarray:
         """Positions of images that two networks classify differently, both confident ones first.
 
         Of a single network, all positions by its confidence, lowest first.
@@ -100,9 +100,20 @@ class RunData:
         return compute_figures(probabilities[0], labels, self.class_names) if len(labels) else None
 
     @property
+    def is_instant(self) -> bool:
+        """Whether nothing was trained: this is an instant classifier."""
+        return "method" not in self.config
+
+    @property
+    def kind(self) -> str:
+        """The name of the method, or that this is an instant classifier."""
+        return "instant classifier" if self.is_instant else str(self.config.method.name)
+
+    @property
     def data_name(self) -> str:
         """The name of the dataset, or of the folder of images."""
-        name, folder = self.config.data.name, pathlib.Path(self.config.data.data_dir).expanduser()
+        name = self.config.data.name
+        folder = pathlib.Path(self.config.data.data_dir).expanduser()
         return folder.resolve().name or name if name == "folder" else name
 
     @property
@@ -112,7 +123,7 @@ class RunData:
 
     def name_image(self, index: int, is_test: bool) -> tuple[str, str | None]:
         """The name of a test or training image, and a link to its file if it has one."""
-        files = self.dataset.test_files if is_test else self.dataset.train_files
+        files = self.dataset.test.files if is_test else self.dataset.train.files
         if not files:
             return f"{'Test' if is_test else 'Training'} image {index}", None
         if self.link_root is None:
@@ -137,7 +148,7 @@ class RunData:
 
     def take_picture(self, index: int, is_test: bool) -> dict[str, Any]:
         """A test or training image by its position: pixels uint8 [H, W, 1 or 3], name and link."""
-        images = self.dataset.test_images if is_test else self.dataset.train_images
+        images = self.dataset.test.images if is_test else self.dataset.train.images
         image = images[np.array([index])][0]
         name, link = self.name_image(index, is_test)
         return {"pixels": image, "name": name, "link": link}
@@ -151,9 +162,10 @@ def collect_run(
     workdir: pathlib.Path, data_dir: str | None = None, opened: Run | None = None
 ) -> RunData:
     """Reads a run and its dataset, and predicts. Takes and raises the same as `write_report`."""
-    run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
+    config = read_run_config(workdir)
     if data_dir is not None:
-        run.config.data.data_dir = data_dir
+        config = with_values(config, {"data.data_dir": data_dir})
+    run = RunData(workdir, config, sessions=read_sessions(workdir))
     source = opened or Run(run.config, workdir)
 
     def attempt(failure: str, make: Callable[[], Any], otherwise: Any = None) -> Any:
@@ -178,7 +190,8 @@ def collect_run(
         return source.dataset
 
     run.dataset = attempt("No images", load_same_dataset)
-    path, both = workdir / LABELED_INDICES, source.compute_both
+    path = workdir / LABELED_INDICES
+    both = source.predict_with_features
     run.labeled = labeled = attempt(
         "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
     )
@@ -205,15 +218,15 @@ def leave_out_folders(text: str, *folders: str | os.PathLike) -> str:
 
 
 def draw_heat_maps(source: Run, predictions: Predictions) -> dict[int, np.ndarray]:
-    """Heat maps of the mistakes and doubtful images that the page shows."""
-    shown = [*predictions.mistakes[:NUM_PICTURES], *predictions.doubtful[:NUM_PICTURES]]
+    """Heat maps of the mistakes and uncertain images that the page shows."""
+    shown = [*predictions.mistakes[:NUM_PICTURES], *predictions.uncertain[:NUM_PICTURES]]
     positions = np.unique(np.array(shown, np.int64))
     if not len(positions):
         return {}
     dataset = source.dataset
-    images = dataset.test_images if predictions.is_test else dataset.train_images
+    images = dataset.test.images if predictions.is_test else dataset.train.images
     images = images[predictions.indices[positions]]
-    maps = source.classifier.compute_heat_maps(images, predictions.predicted[0, positions])
+    maps = source.classifier.networks.compute_heat_maps(images, predictions.predicted[0, positions])
     return dict(zip(positions.tolist(), maps, strict=True))
 
 
@@ -237,11 +250,12 @@ def predict(run: Run, labeled: np.ndarray | None) -> Predictions:
             "several processes trained this run, so add predictions with cls-jax report "
             f"{run.workdir}"
         )
-    dataset, step = run.dataset, run.classifier.step
-    if len(dataset.test_labels):
+    dataset = run.dataset
+    step = run.classifier.step
+    if len(dataset.test.labels):
         p_NBK, labels = run.held_out["test"]
         return Predictions(step, p_NBK, labels, np.arange(len(labels)), is_test=True)
     known = np.array([], np.int64) if labeled is None else labeled
-    rows = take_unlabeled(len(dataset.train_images), known)
-    p_NBK, _ = run.compute_both("train", rows)
-    return Predictions(step, p_NBK, np.asarray(dataset.train_labels)[rows], rows, is_test=False)
+    rows = take_unlabeled(len(dataset.train.images), known)
+    p_NBK, _ = run.predict_with_features("train", rows)
+    return Predictions(step, p_NBK, dataset.train.labels[rows], rows, is_test=False)

@@ -1,12 +1,16 @@
 """The outcome of a run in words, for the terminal and the report."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from cls_jax.runs.result import get_accuracy
 
 
-def describe_accuracies(accuracies: dict[str, float]) -> str:
-    """Aligned lines of accuracies, keyed as in `result.json` or as evaluation returns them."""
+def describe_accuracies(accuracies: Mapping[str, Any], is_instant: bool = False) -> str:
+    """Aligned lines of accuracies, keyed as in `result.json` or as evaluation returns them.
+
+    `is_instant`: nothing was trained, and they are those of an instant classifier.
+    """
     names = {
         "test_accuracy": "network 1 (EMA weights), the figure to report",
         "test_accuracy_network_2": "network 2 (EMA weights)",
@@ -19,6 +23,12 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
         "test_accuracy_instant": "instant classifier, before training",
         "test_accuracy_probe": "linear probe on the labeled images",
     }
+    if is_instant:
+        names = {
+            "test_accuracy": "instant classifier, the figure to report",
+            "validation_accuracy": "instant classifier on the validation images",
+            "test_accuracy_probe": "linear probe on the labeled images",
+        }
     by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
     return _format_percentages(by_name, names)
 
@@ -51,7 +61,7 @@ def describe_labelers(result: dict[str, Any]) -> str | None:
 def describe_gain(result: dict[str, Any]) -> str | None:
     """What the run gained over a linear probe on frozen features, or None if not measured."""
     final, probe = get_accuracy(result, "test"), result.get("test_accuracy_probe")
-    if result.get("answer") == "instant":
+    if result.get("predictor") == "instant":
         final = result.get("test_accuracy_instant")
     if final is None or probe is None:
         return None
@@ -64,7 +74,8 @@ def describe_gain(result: dict[str, Any]) -> str | None:
 
 def describe_predictor(result: dict[str, Any]) -> str | None:
     """A sentence about the classifier used for prediction. None if nothing was chosen."""
-    chosen, gain = str(result.get("answer")), result.get("answer_gain")
+    chosen = str(result.get("predictor"))
+    gain = result.get("predictor_gain")
     predictor = {"trained": "fine-tuned classifier", "instant": "instant classifier"}.get(chosen)
     if predictor is None:
         return None
@@ -73,8 +84,8 @@ def describe_predictor(result: dict[str, Any]) -> str | None:
         return f"{use} No validation images compare it with the instant classifier."
     verb = "gained" if gain >= 0 else "lost"
     return (
-        f"On the {result.get('answer_images')} images, fine-tuning {verb} {abs(gain):.1f} points "
-        f"over the instant classifier. {use}"
+        f"On the {result.get('predictor_images')} images, fine-tuning {verb} {abs(gain):.1f} "
+        f"points over the instant classifier. {use}"
     )
 
 

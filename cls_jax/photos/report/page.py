@@ -27,14 +27,14 @@ _SECTIONS: dict[str, tuple[str, _View]] = {
     "classes": ("Classes", sections.view_classes),
     "calibration": ("Calibration", sections.view_calibration),
     "mistakes": ("Mistakes", sections.view_mistakes),
-    "doubtful": ("Doubtful images", sections.view_doubtful),
+    "uncertain": ("Uncertain images", sections.view_uncertain),
     "suspects": ("Suspect labels", sections.view_suspects),
     "views": ("Views", sections.view_augmented),
     "labeled": ("Labeled images", sections.view_labeled),
     "configuration": ("Configuration", sections.view_config),
     "sessions": ("Sessions", sections.view_sessions),
 }
-_OF_IMAGES = {"mistakes", "doubtful", "suspects", "views", "labeled"}  # Sections that show images.
+_OF_IMAGES = {"mistakes", "uncertain", "suspects", "views", "labeled"}  # Sections that show images.
 # Characters that no HTML document may contain, but file names can: control characters and halves
 # of surrogate pairs.
 _FORBIDDEN = {

@@ -12,10 +12,11 @@ import numpy as np
 from PIL import Image
 from sklearn.metrics import confusion_matrix, log_loss
 
-from cls_jax.config import create_config, flatten, show_value
+from cls_jax.config import create_defaults, flatten, show_value
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.methods import get_method
+from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.inference.calibration import apply_calibration
 from cls_jax.photos.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
@@ -56,15 +57,15 @@ _MAX_LABELED_PER_CLASS = 6
 
 def view_header(run: RunData) -> dict[str, Any]:
     """The steps, accuracies and duration of the run."""
-    result, last_step = run.result or {}, run.rows[-1]["step"] if run.rows else 0
+    result = run.result or {}
+    last_step = run.rows[-1]["step"] if run.rows else 0
     names = ("accuracy", "accuracy_ensemble", "accuracy_instant", "accuracy_probe")
-    num_networks = get_method(run.config.method.name).num_networks
+    num_networks = 1 if run.is_instant else get_method(run.config.method.name).num_networks
     return {
         "step": result.get("step", "?") if result else last_step,
         **{name: _measure(run, name) for name in names},
         "sentences": describe_outcome(result),
-        "method": run.config.method.name if run.config.num_steps else "instant classifier",
-        "num_networks": num_networks if run.config.num_steps else 1,
+        "num_networks": num_networks,
         "duration": _format_duration(result.get("train_seconds")),
     }
 
@@ -74,7 +75,7 @@ def _measure(run: RunData, name: str) -> dict[str, Any] | None:
     value = run.result.get(f"test_{name}") if run.result else find_last(run.rows, f"test/{name}")
     if not isinstance(value, int | float) or not 0 <= value <= 100:
         return None
-    count = len(run.dataset.test_labels) if run.dataset else 0
+    count = len(run.dataset.test.labels) if run.dataset else 0
     interval = wilson_interval(round(value / 100 * count), count) if count else None
     return {"share": value / 100, "interval": interval}
 
@@ -96,7 +97,8 @@ def view_training(run: RunData) -> dict[str, Any] | None:
         return None
     if panels[0].title == _ACCURACY and len(panels[0].curves[0].steps) >= 2 * _MIN_ENLARGED:
         late = create_panels([row for row in run.rows if 2 * row["step"] >= run.rows[-1]["step"]])
-        title, caption = f"{_ACCURACY}, second half", "Enlarged."
+        title = f"{_ACCURACY}, second half"
+        caption = "Enlarged."
         if late and late[0].title == _ACCURACY:
             panels.insert(1, dataclasses.replace(late[0], title=title, caption=caption))
     name = "monitors/pseudo_label_accuracy"
@@ -146,7 +148,8 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
     probabilities, labels = run.tested
     if not len(labels):
         return None
-    mean, predicted = probabilities.mean(axis=0), {"Network 1": probabilities[0]}
+    mean = probabilities.mean(axis=0)
+    predicted = {"Network 1": probabilities[0]}
     if len(probabilities) > 1:
         predicted["Ensemble"] = mean
     if (fitted := run.calibration) is not None:
@@ -169,21 +172,22 @@ def view_mistakes(run: RunData) -> dict[str, Any] | None:
     return {"num_wrong": len(wrong), "shown": wrong[:NUM_PICTURES].tolist()}
 
 
-def view_doubtful(run: RunData) -> dict[str, Any] | None:
+def view_uncertain(run: RunData) -> dict[str, Any] | None:
     """Images that two networks classify differently, or that one is least confident about."""
     predictions = run.predictions
     if predictions is None or not len(predictions.labels):
         return None
-    doubtful, has_two = predictions.doubtful, len(predictions.probabilities) == 2
-    labels = predictions.labels[doubtful]
-    right = predictions.predicted[:, doubtful] == labels
+    uncertain = predictions.uncertain
+    has_two = len(predictions.probabilities) == 2
+    labels = predictions.labels[uncertain]
+    right = predictions.predicted[:, uncertain] == labels
     num_right = [*right.sum(axis=1).tolist(), int(np.sum(~right.any(axis=0)))]
     return {
         "has_two": has_two,
-        "num_differ": len(doubtful) if has_two else 0,
-        "is_known": len(doubtful) > 0 and bool((labels >= 0).all()),
+        "num_differ": len(uncertain) if has_two else 0,
+        "is_known": len(uncertain) > 0 and bool((labels >= 0).all()),
         "num_right": num_right,
-        "shown": doubtful[:NUM_PICTURES].tolist(),
+        "shown": uncertain[:NUM_PICTURES].tolist(),
     }
 
 
@@ -202,14 +206,15 @@ def view_suspects(run: RunData) -> dict[str, Any] | None:
 
 def view_augmented(run: RunData) -> dict[str, Any] | None:
     """A few labeled images, originals and augmented views."""
-    if run.dataset is None or run.labeled is None or len(run.dataset.train_images) == 0:
+    if run.dataset is None or run.labeled is None or run.is_instant:
         return None
-    labels = np.asarray(run.dataset.train_labels)[run.labeled]
+    labels = run.dataset.train.labels[run.labeled]
     # One image of each class before a second of any.
     first = np.sort(np.unique(labels, return_index=True)[1])
     order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
     chosen = run.labeled[order[:_NUM_AUGMENTED]]
-    images, data = run.dataset.train_images[chosen], run.config.data
+    images = run.dataset.train.images[chosen]
+    data = run.config.data
     columns = [("original", images)]
     repeated = np.concatenate([images] * _NUM_DRAWS)
     for seed, view in enumerate(("weak", "strong")):
@@ -232,7 +237,7 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
     """Some of the labeled images of each class: its name, how many it has, and pictures."""
     if run.dataset is None or run.labeled is None:
         return None
-    labels = np.asarray(run.dataset.train_labels)[run.labeled]
+    labels = run.dataset.train.labels[run.labeled]
     num_classes = min(len(run.class_names), _NUM_LABELED)
     per_class = min(_NUM_LABELED // num_classes, _MAX_LABELED_PER_CLASS)
     classes = []
@@ -246,17 +251,23 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
 
 def view_sessions(run: RunData) -> dict[str, Any]:
     """The sessions, with commands stripped of private folder names."""
-    places, sessions = (run.workdir, run.config.data.data_dir), []
+    data_dir = run.config.data.data_dir
+    sessions = []
     for session in run.sessions:
         command = str(session.get("command", "unknown command"))
-        sessions.append(session | {"command": leave_out_folders(command, *places)})
+        command = leave_out_folders(command, run.workdir, data_dir)
+        sessions.append(session | {"command": command})
     return {"sessions": sessions}
 
 
 def view_config(run: RunData) -> dict[str, Any]:
     """The whole configuration, and the method's default for each key that differs from it."""
-    default = create_config(f"{run.config.num_labels},{run.config.method.name}").to_dict()
-    usual = {key: _format_value(value) for key, value in flatten(default).items()}
+    if run.is_instant:
+        default = {key: row.default for key, row in INSTANT_OPTIONS.items()}
+    else:
+        default = flatten(create_defaults(0, run.config.method.name).to_dict())
+    default["num_labels"] = run.config.num_labels
+    usual = {key: _format_value(value) for key, value in default.items()}
     ours = {key: _format_value(value) for key, value in flatten(run.config.to_dict()).items()}
     rows = [(k, v, None if usual.get(k) == v else usual.get(k, "–")) for k, v in ours.items()]
     return {"rows": rows}

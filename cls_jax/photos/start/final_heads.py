@@ -1,4 +1,4 @@
-"""Refits the heads after the last step (`model.final_head=graph`).
+"""Refits the heads after the last step (`model.final_head=inferred`).
 
 Frozen features and fine-tuned networks err differently, so the product of their probabilities is
 more accurate than either. Where classes form clusters, training pulls the clusters further apart,
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import scipy.special
 
+from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.models.layers import ALL_FEATURES
 from cls_jax.parallel.distributed import arrays_from_main_process
@@ -25,9 +26,9 @@ from cls_jax.photos.features.graph import (
 )
 from cls_jax.photos.features.heads import INSTANT_C, Head, fit_head
 from cls_jax.photos.features.labels import take_log, whiten
-from cls_jax.photos.folder.dataset import take_rows
-from cls_jax.photos.start.start import RecordLabels, Start
+from cls_jax.photos.start.labels import FittedLabels
 from cls_jax.training.evaluate import compute_trained_features
+from cls_jax.training.rounds import RecordLabels
 from cls_jax.training.setup import TrainSetup, TrainState, replace_heads
 
 # At most so many labeled and so many other images. More would take minutes on a CPU.
@@ -43,25 +44,27 @@ def fit_final_heads(
     setup: TrainSetup,
     state: TrainState,
     dataset: Dataset,
-    start: Start,
+    fitted: FittedLabels,
     record: RecordLabels = lambda *columns: None,
 ) -> TrainState:
-    """Fits the heads of the EMA networks to the labels of the start, the networks, and two graphs.
+    """Fits the heads of the EMA networks to labels from features, the networks, and two graphs.
 
     All networks share the graphs: their features are those of all networks, concatenated. Each
     network's head sees all of its pooled features. At most 10,000 labeled images are used, and as
-    many others, evenly spaced among the start's. `record` gets the labels of all others.
+    many others, evenly spaced. `record` gets the labels of all others.
 
     Returns:
         The state with the new heads in `ema_params`.
     """
-    is_labeled, inferred = start.is_labeled, start.inferred
+    is_labeled, inferred = fitted.is_labeled, fitted.inferred
     parts = [take_rows(np.flatnonzero(part), MAX_IMAGES) for part in (is_labeled, ~is_labeled)]
     used = np.sort(np.concatenate(parts))
     stacked = jax.device_get(state.ema_params["head"])
-    heads = [Head(*pair) for pair in zip(stacked["kernel"], stacked["bias"], strict=True)]
+    heads = [
+        Head(kernel, bias) for kernel, bias in zip(stacked["kernel"], stacked["bias"], strict=True)
+    ]
     all_features = compute_trained_features(
-        setup, state, dataset.train_images, start.rows[used], ALL_FEATURES
+        setup, state, dataset.train.images, fitted.rows[used], ALL_FEATURES
     )
     width = len(heads[0].kernel)
     features_NBC, descriptors_NBC, stages_NBS = np.split(all_features, [width, 2 * width], axis=-1)
@@ -79,14 +82,16 @@ def fit_final_heads(
     # Processes round sums differently, so all use process 0's heads.
     heads = arrays_from_main_process(heads)
     is_new = ~is_labeled[used]
-    columns = [(start.rows[used][is_new], labels[is_new], weights[is_new])]
-    others = start.rows[np.setdiff1d(np.flatnonzero(~is_labeled), used)]
+    columns = [(fitted.rows[used][is_new], labels[is_new], weights[is_new])]
+    others = fitted.rows[np.setdiff1d(np.flatnonzero(~is_labeled), used)]
     for first in range(0, len(others), MAX_IMAGES):  # All at once would fill the memory.
         part = others[first : first + MAX_IMAGES]
-        p_BK = _predict(heads, compute_trained_features(setup, state, dataset.train_images, part))
+        p_BK = _predict(heads, compute_trained_features(setup, state, dataset.train.images, part))
         columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
-    record(*map(np.concatenate, zip(*columns, strict=True)))
-    return state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
+    rows, inferred_labels, inferred_weights = map(np.concatenate, zip(*columns, strict=True))
+    record(rows, inferred_labels, inferred_weights)
+    as_parameters = [head._asdict() for head in heads]
+    return state.replace(ema_params=replace_heads(setup, state.ema_params, as_parameters))
 
 
 def _predict(heads: list[Head], features_NBC: np.ndarray) -> np.ndarray:

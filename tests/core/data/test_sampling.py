@@ -17,7 +17,7 @@ from tests.conftest import create_tiny_config
 def create_spec(config, num_images=None):
     """(spec, dataset) of a stream of the first images, 20 of them labeled."""
     dataset = load_dataset(config)
-    indices = np.arange(num_images or len(dataset.train_images), dtype=np.int32)
+    indices = np.arange(num_images or len(dataset.train.images), dtype=np.int32)
     method = get_method(config.method.name)
     views = method.labeled_view, method.unlabeled_views
     return sampling.StreamSpec(config, *views, indices[:20], indices), dataset
@@ -62,11 +62,11 @@ def test_both_views_show_the_image_whose_truth_is_known_unless_training_sees_its
     seen = set()
     for batch in create_batches(0, 85, **nothing):  # All images.
         for view in batch.u:
-            np.testing.assert_array_equal(view, dataset.train_images[batch.u_index])
-        truths = np.where(batch.u_index < 20, -1, dataset.train_labels[batch.u_index])
+            np.testing.assert_array_equal(view, dataset.train.images[batch.u_index])
+        truths = np.where(batch.u_index < 20, -1, dataset.train.labels[batch.u_index])
         np.testing.assert_array_equal(batch.u_truth, truths)
         seen |= set(batch.u_index)
-    assert len(seen) == len(dataset.train_images)
+    assert len(seen) == len(dataset.train.images)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 97, 1000])

@@ -202,16 +202,16 @@ def add_balanced_head(own: Expected, i: Inputs, n: int) -> Expected:
     return own._replace(loss=own.loss + loss, parts=parts, state=state)
 
 
-def add_graph(own: Expected, i: Inputs, n: int) -> Expected:
-    """Labels from a graph, rows of `i.state["graph"]`, teach the strong views less and less."""
+def add_inferred(own: Expected, i: Inputs, n: int) -> Expected:
+    """Labels from a graph, rows of `i.state["inferred"]`, teach the strong views less and less."""
     strong = forward_groups(i, n)[0][2]
-    labels = type(i.state["graph"])(*(leaf[n] for leaf in i.state["graph"]))
+    labels = type(i.state["inferred"])(*(leaf[n] for leaf in i.state["inferred"]))
     pseudo, complementary, weights, _ = (leaf[i.u_index] for leaf in labels)
     losses = cross_entropies(strong, pseudo) + negative_cross_entropies(strong, complementary)
     loss = mean(weights * losses)
-    parts = {**own.parts, "train/loss_graph": loss}
-    total = own.loss + i.settings["graph"] * (1 - i.progress) * loss
-    return own._replace(loss=total, parts=parts, state={**dict(own.state), "graph": labels})
+    parts = {**own.parts, "train/loss_inferred": loss}
+    total = own.loss + i.settings["inferred"] * (1 - i.progress) * loss
+    return own._replace(loss=total, parts=parts, state={**dict(own.state), "inferred": labels})
 
 
 def cutmix(i: Inputs):

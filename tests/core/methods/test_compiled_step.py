@@ -58,9 +58,9 @@ def compile_step(name: str, mesh: tuple[int, int], batch_size: int, settings: tu
         label = rng.integers(-1, 10, (1, DATASET_SPEC.num_images)).astype(np.int32)
         negative = (label == -1)[..., None] & (rng.uniform(size=(*label.shape, 10)) < 0.3)
         chosen = {"label": label, "negative": negative}
-    if "graph" in config.method and config.method.graph:  # As if there were one.
+    if "inferred" in config.method and config.method.inferred:  # As if there were one.
         fill = lambda leaf: rng.integers(0, 3, leaf.shape).astype(leaf.dtype)  # noqa: E731
-        chosen = chosen | {"graph": jax.tree.map(fill, chosen["graph"])}
+        chosen = chosen | {"inferred": jax.tree.map(fill, chosen["inferred"])}
     shardings = to_shardings(setup.mesh, setup.state_specs.method_state)
     state = state.replace(method_state=jax.device_put(chosen, shardings))
     step = create_train_step(setup).lower(state, put(setup, create_batch(config, 0)))
@@ -120,7 +120,10 @@ def test_training_does_not_depend_on_the_number_of_devices(name, mesh):
 
 @pytest.mark.parametrize(
     "settings",
-    [(("method__weak_pass", "fast"),), (("method__balanced_head", True), ("method__graph", 1.0))],
+    [
+        (("method__weak_pass", "fast"),),
+        (("method__balanced_head", True), ("method__inferred", 1.0)),
+    ],
 )
 def test_options_do_not_depend_on_the_number_of_devices(settings):
     expected = run("cls_plus", (1, 1), settings=settings)

@@ -31,9 +31,9 @@ VARIANTS = [
     ("adamatch", {"ramp": 0.5, "align_to": "labels", "confidence": 0.9}),
     ("flexmatch", {"warmup": "off"}),
     ("cls_plus", {"lambda_cutmix": 0.0}),
-    *((name, {"graph": 0.8}) for name in ("cls", "fixmatch")),
+    *((name, {"inferred": 0.8}) for name in ("cls", "fixmatch")),
     *((name, {"balanced_head": True}) for name in ("cls", "fixmatch", "freematch")),
-    ("cls", {"balanced_head": True, "weak_pass": "fast", "graph": 0.8}),
+    ("cls", {"balanced_head": True, "weak_pass": "fast", "inferred": 0.8}),
 ]
 # Name → how large logits are, and how far the run has got.
 BATCHES = {
@@ -46,7 +46,7 @@ BATCHES = {
 }
 NUM_ROWS = 20  # Training images.
 # They decide what is compiled, as words do.
-STATIC = {"lambda_cutmix", "ramp", "graph", "balanced_head"}
+STATIC = {"lambda_cutmix", "ramp", "inferred", "balanced_head"}
 
 
 def get_oracle(name: str):
@@ -58,7 +58,7 @@ def get_oracle(name: str):
 
 def compute_expected(name: str, inputs: Inputs) -> list[Expected]:
     """What each network should get."""
-    options = {"graph": oracles.add_graph, "balanced_head": oracles.add_balanced_head}
+    options = {"inferred": oracles.add_inferred, "balanced_head": oracles.add_balanced_head}
     for option, add in options.items():
         if inputs.settings.get(option):  # What it adds is around the rest of the state.
             settings = {**inputs.settings, option: False}
@@ -179,10 +179,10 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
     added = {}
     if settings.get("balanced_head"):
         added["shares"] = rng.permuted(np.tile([1.0, 0.7, 0.4, 0.1], (num_networks, 1)), axis=1)
-    if settings.get("graph"):
+    if settings.get("inferred"):
         shape = (2, num_networks, NUM_ROWS)
         labels = rng.integers(0, K, shape).astype(np.int32)
-        added["graph"] = PseudoLabels(*labels, *rng.uniform(0, 2, shape))
+        added["inferred"] = PseudoLabels(*labels, *rng.uniform(0, 2, shape))
     state = {**dict(state), **added} if added else state
     return Inputs(
         x=draw_pixels(num_x),

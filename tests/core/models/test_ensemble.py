@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
-from cls_jax.models import MODELS, Entry, VisionTransformer, WideResNet
+from cls_jax.models import MODELS, ModelSpec, VisionTransformer, WideResNet
 from cls_jax.models.ensemble import Ensemble, init_networks, take_network
 from cls_jax.models.weights.layout import VIT
 from cls_jax.parallel import collectives
@@ -120,7 +120,7 @@ def test_images_that_patches_do_not_divide_are_refused():
 
 def test_a_run_without_batch_norm_trains_and_is_restored(tmp_path, monkeypatch):
     tiny = functools.partial(VisionTransformer, width=16, depth=1, num_heads=2, patch=4)
-    monkeypatch.setitem(MODELS, "vit_tiny", Entry(tiny, "tiny", VIT, patch=4))
+    monkeypatch.setitem(MODELS, "vit_tiny", ModelSpec(tiny, "tiny", VIT, patch=4))
     changes = {"model__name": "vit_tiny", "batch_size": 4, "num_steps": 2}
     run_training(create_tiny_config("20,remixmatch", **changes), tmp_path / "run")
     setup, state, step = restore_run(tmp_path / "run")

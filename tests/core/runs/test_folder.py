@@ -3,32 +3,29 @@
 import errno
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
-from cls_jax.data.datasets import load_dataset
-from cls_jax.data.types import Dataset
+from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.dataset import list_layout
-from cls_jax.photos.images.files import ImageBatch
 from cls_jax.runs import folder
 from cls_jax.runs.sessions import LOCK, SESSIONS, lock_run_folder, read_sessions, record_session
 from cls_jax.training.loop import run_training
-from tests.conftest import ROOT, create_tiny_config, load_config
-
-TIME = "2026-11-22T13:25:40.190940Z"
+from tests.conftest import ROOT, create_tiny_config
 
 _LABELS = np.repeat(np.arange(10, dtype=np.int32), 4)
 _BUDGET = np.array([0, 1, 2, 5, *range(8, 40, 2)])  # Unequal: no draw gives it.
 _IMAGES = np.zeros((40, 8, 8, 1), np.uint8)
 _DATASET = Dataset(
-    *("tiny", tuple("abcdefghij"), _IMAGES, _LABELS, _IMAGES[:2], _LABELS[:2], (8, 8, 1)),
+    name="tiny",
+    class_names=tuple("abcdefghij"),
+    train=Split(_IMAGES, _LABELS),
+    test=Split(_IMAGES[:2], _LABELS[:2]),
+    image_shape=(8, 8, 1),
     mean=(0.5,),
     std=(0.2,),
     fingerprint="0" * 32,
@@ -122,85 +119,11 @@ def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, 
             np.testing.assert_array_equal(labeled, expected)
 
 
-def fill(root, *names):
-    """Uncompressed images, which all have the same size."""
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(int(name[-5])).integers(0, 256, (9, 9, 3), np.uint8)
-        Image.fromarray(pixels).save(root / name)
-
-
-def relabel(old, new):
-    def change(root):
-        text = (root / "labels.csv").read_text()
-        assert old in text
-        (root / "labels.csv").write_text(text.replace(old, new))
-
-    return change
-
-
-def swap(root):
-    first, second = (root / name for name in ("0.bmp", "2.bmp"))
-    contents = first.read_bytes(), second.read_bytes()
-    second.write_bytes(contents[0])
-    first.write_bytes(contents[1])
-
-
-# What happens to a run's images → whether they are still the run's.
-CHANGES = {
-    "nothing": (lambda root: None, True),
-    "another time": (lambda root: os.utime(root / "0.bmp", (1, 1)), True),
-    "a test image": (lambda root: fill(root, "test/cat/9.bmp"), True),
-    "a new image": (lambda root: fill(root, "9.bmp"), False),
-    "two images of the same size swapped": (swap, False),
-    "a corrected label": (relabel("0.bmp,cat", "0.bmp,dog"), False),
-    "a class of another name": (relabel("cat", "cow"), False),
-    "no class for a labeled image": (relabel("1.bmp,cat", f"1.bmp,,none,{TIME}"), False),
-    "a damaged image that can be read now": (None, False),
-    "a missing image that is there now": (lambda root: fill(root, "7.bmp"), False),
-    "a copy of a labeled image replaced": (lambda root: fill(root, "6.bmp"), False),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_run_belongs_to_its_images_and_labels_by_content(tmp_path, monkeypatch, change):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    root, workdir = tmp_path / "photos", tmp_path / "run"
-    fill(root, *(f"{i}.bmp" for i in range(5)))
-    (root / "5.bmp").write_bytes(b"no image")
-    shutil.copy(root / "0.bmp", root / "6.bmp")
-    rows = ["file,label,decision,time", "0.bmp,cat", "1.bmp,cat", "2.bmp,dog", "3.bmp,dog"]
-    (root / "labels.csv").write_text("\n".join([*rows, f"4.bmp,,none,{TIME}", "7.bmp,cat", ""]))
-    config = load_config("folder", str(root))
-    config.data.image_size = 8
-    workdir.mkdir()
-    dataset = load_dataset(config)
-    assert len(dataset.skipped_files) == 4
-    folder.create_run_folder(workdir, config, np.arange(4), dataset)
-    make, is_same = CHANGES[change]
-    if make:
-        make(root)
-    else:  # As after pip install '.[heif]'.
-        batch = ImageBatch([], [None], np.zeros((1, 8, 8, 3)))
-        monkeypatch.setattr(folder, "read_ahead", lambda *args: [batch])
-    difference = folder.describe_other_data(workdir, config, list_layout(root))
-    assert (difference is None) == is_same
-    if change == "nothing":  # A run of before has only half of the fingerprint.
-        path = workdir / "dataset.json"
-        path.write_text(path.read_text().replace(dataset.fingerprint, dataset.fingerprint[:32]))
-        assert folder.describe_other_data(workdir, config, list_layout(root)) is None
-    if make and is_same:
-        folder.check_dataset(workdir, load_dataset(config))
-    elif make:
-        with pytest.raises(UserError, match="are not those with which the run"):
-            folder.check_dataset(workdir, load_dataset(config))
-
-
 def test_default_folder_has_the_names_of_the_images_and_of_the_method():
     config = create_tiny_config(data__name="folder", data__data_dir="/photos/pets, all", seed=3)
-    for num_labels, num_steps, name in ((0, 6, "all-cls"), (9, 0, "9-instant")):
-        config.num_labels, config.num_steps = num_labels, num_steps
-        assert folder.get_default_workdir(config) == pathlib.Path(f"runs/pets, all-{name}-seed3")
+    for num_labels, method, name in ((0, None, "all-cls"), (9, "instant", "9-instant")):
+        config.num_labels, path = num_labels, pathlib.Path(f"runs/pets, all-{name}-seed3")
+        assert folder.get_default_workdir(config, method) == path
 
 
 HOLD = """

@@ -9,12 +9,11 @@ import pytest
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
-from cls_jax.photos.cli.assessed_run import train_and_assess
-from cls_jax.photos.inference.evaluate_run import evaluate_run
-from cls_jax.photos.inference.run import Run
 from cls_jax.runs.folder import load_labeled_indices, read_result, write_labeled_indices
 from cls_jax.runs.metrics import read_metrics
+from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.loop import run_training
+from cls_jax.training.prepare import restore_run
 from cls_jax.training.setup import TrainSetup
 from tests.conftest import create_tiny_config, note_compilations, train_interrupted
 from tests.core.methods.tiny_model import use_tiny_model
@@ -27,7 +26,7 @@ def finished(trained_run):
     return trained_run, read_result(trained_run)
 
 
-def test_folder_holds_what_is_promised_and_evaluation_repeats_its_figures(finished, tmp_path):
+def test_folder_holds_what_is_promised_and_evaluation_repeats_its_figures(finished):
     workdir, result = finished
     assert (result["dataset"], result["num_labels"], result["method"]) == ("digits", 20, "cls")
     labeled = json.loads((workdir / "labeled_indices.json").read_text())
@@ -40,8 +39,9 @@ def test_folder_holds_what_is_promised_and_evaluation_repeats_its_figures(finish
     evaluations = [row for row in rows if "test/accuracy" in row]
     assert [row["step"] for row in evaluations] == [3, 6]
     assert list(workdir.glob("events.out.tfevents.*"))
-    # Evaluation adds the figures of each class to the result.
-    step, accuracies, *_ = evaluate_run(shutil.copytree(workdir, tmp_path / "run"))
+    setup, state, step = restore_run(workdir)
+    test = load_dataset(create_tiny_config()).test
+    accuracies = create_evaluate(setup)(state, test.images, test.labels)
     assert {"step": step, **accuracies} == evaluations[-1]
 
 
@@ -76,7 +76,7 @@ def test_finished_run_is_left_alone_and_another_configuration_refused(finished, 
 def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     """Unequal numbers per class, and a budget that is not a multiple of the number of classes."""
     dataset = load_dataset(create_tiny_config())
-    labeled = np.flatnonzero(dataset.train_labels < 3)[:17]
+    labeled = np.flatnonzero(dataset.train.labels < 3)[:17]
     config = create_tiny_config("17", num_steps=2)
     write_labeled_indices(tmp_path / "run", labeled, dataset)
     with pytest.raises(UserError, match=r"lists 17 labeled images and not 20"):
@@ -105,15 +105,3 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
     assert "was finished at step 6 and continues to step 8" in capsys.readouterr().out
     assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
     assert read_config(run / "config.json").num_steps == 8
-
-
-def test_without_checkpoints_a_run_has_its_result_and_one_remedy(finished, tmp_path):
-    run = shutil.copytree(finished[0], tmp_path / "run")
-    shutil.rmtree(run / "checkpoints")
-    result = train_and_assess(Run(create_tiny_config(), run))
-    assert result.items() >= finished[1].items()  # Other tests may have added figures.
-    with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
-        evaluate_run(run)
-    (run / "result.json").unlink()  # As before the first checkpoint.
-    with pytest.raises(UserError, match="holds no checkpoint yet"):
-        evaluate_run(run)

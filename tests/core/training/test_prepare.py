@@ -1,27 +1,21 @@
 """Runs that start from pretrained weights."""
 
 import dataclasses
-import shutil
 
 import jax
 import numpy as np
 import pytest
 
-from cls_jax.config import read_config
-from cls_jax.data.types import Dataset
+from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.layout import OWN, Weights, to_torch
-from cls_jax.runs.checkpoint import Checkpointer
-from cls_jax.runs.folder import CONFIG, read_mean_and_std
-from cls_jax.training import loop
-from cls_jax.training.loop import run_training
 from cls_jax.training.prepare import resolve_model, use_own_normalization
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
-from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config, train_interrupted
+from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 from tests.core.models.make_fixtures import draw_parameter
-from tests.outcomes import assert_close, describe_difference, read_end
+from tests.outcomes import assert_close
 
 
 @pytest.fixture
@@ -103,35 +97,14 @@ def test_builtin_weights_imply_their_architecture_and_contradict_another():
         resolve_model(config)
 
 
-def test_a_run_starts_from_another_and_resumes_exactly_without_it(trained_run, tmp_path):
-    source, workdir = tmp_path / "source", tmp_path / "run"
-    shutil.copytree(trained_run, source)
-    config = create_tiny_config("20,fixmatch", model__init=str(source), data__mean=(), data__std=())
-    config.model.init_head, config.model.final_head = "probe", "graph"
-    run_training(config, tmp_path / "whole")
-    train_interrupted(config, workdir, 3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "fit_final_heads", None)
-        with pytest.raises(TypeError):
-            run_training(config, workdir)
-    assert Checkpointer(workdir, 3).latest_step() == config.num_steps - 1
-    assert read_config(workdir / CONFIG).model.init == str(source)
-    assert read_mean_and_std(workdir) == ((0.3053,), (0.3186,))  # Of the source's configuration.
-    shutil.rmtree(source)
-    assert run_training(config, workdir)["step"] == config.num_steps
-    assert not describe_difference(read_end(workdir), read_end(tmp_path / "whole"))
-    with pytest.raises(UserError, match=r"set model\.init to a \.safetensors file"):
-        run_training(config, tmp_path / "new")
-
-
 @pytest.mark.parametrize("init", ["", "builtin:efficientnet_lite0"])
 @pytest.mark.parametrize("mean", [(), (0.5, 0.4, 0.3)])
 def test_weights_bring_their_normalization_where_none_is_set(init, mean, tmp_path):
-    images, labels = np.zeros((2, 8, 8, 3), np.uint8), np.zeros(2, np.int32)
+    split = Split(np.zeros((2, 8, 8, 3), np.uint8), np.zeros(2, np.int32))
     computed = mean or (0.1, 0.2, 0.3)
-    dataset = Dataset("d", ("a",), images, labels, images, labels, (8, 8, 3), computed, computed)
+    dataset = Dataset("d", ("a",), split, split, (8, 8, 3), mean=computed, std=computed)
     config = create_tiny_config(model__init=init, data__mean=mean, data__std=mean)
-    dataset = use_own_normalization(resolve_model(config), dataset, tmp_path)
+    dataset = use_own_normalization(resolve_model(config), dataset, lambda: Weights({}), tmp_path)
     expected = (127 / 255, 128 / 255) if init and not mean else (computed, computed)
     np.testing.assert_allclose(dataset.mean, np.broadcast_to(expected[0], 3))
     np.testing.assert_allclose(dataset.std, np.broadcast_to(expected[1], 3))

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.config import to_json
-from cls_jax.data.datasets import load_dataset
+from cls_jax.config import to_json, with_values
 from cls_jax.errors import UserError
 from cls_jax.parallel import distributed
 from cls_jax.photos.cli import commands, console
 from cls_jax.photos.folder import dataset as folder_source
+from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.images import files as files_lib
 from cls_jax.photos.images.store import get_cache_folder
 from cls_jax.photos.inference import classifier, suggest
 from cls_jax.photos.plan.plan import plan_run
-from cls_jax.photos.plan.rules import create_folder_config, find_own_image_size
+from cls_jax.photos.plan.rules import create_folder_config
+from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.process import run_to_end
 from cls_jax.runs.folder import create_run_folder, write_result
 from tests.conftest import ROOT
@@ -106,7 +107,9 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
     still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
     begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
     assert run_console("train", images, *TINY, *still, *begin) == 0
-    first, second = (classifier.load(name).networks["params"] for name in (workdir, "second"))
+    first, second = (
+        classifier.load(name).networks.variables["params"] for name in (workdir, "second")
+    )
     for name, is_same in (("stem", True), ("head", False)):  # Heads are fitted to the labels.
         kernels = (np.asarray(params[name]["kernel"]) for params in (first, second))
         assert np.allclose(*kernels, atol=1e-6 if is_same else 1e-3) == is_same
@@ -116,13 +119,17 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
 def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path, method):
     """FreeMatch has no `method.weak_pass`, which is chosen for methods that have it."""
     settings, workdir = {"num_steps": 2}, tmp_path / "run"
-    config = plan_run(images, method, workdir, settings).config
-    config.model.bn_momentum = 0.5  # As if a machine of another size had chosen it.
+
+    def plan(**changes):
+        values = settings | {key.replace("__", "."): value for key, value in changes.items()}
+        return plan_run(images, method=method, workdir=workdir, settings=values).config
+
+    # As if a machine of another size had chosen it.
+    config = with_values(plan(), {"model.bn_momentum": 0.5})
     workdir.mkdir()
     (workdir / "config.json").write_text(to_json(config))
-    assert to_json(plan_run(images, method, workdir, settings).config) == to_json(config)
-    changed = plan_run(images, method, workdir, settings | {"model.bn_momentum": 0.6})
-    assert changed.config.model.bn_momentum == 0.6
+    assert to_json(plan()) == to_json(config)
+    assert plan(model__bn_momentum=0.6).model.bn_momentum == 0.6
 
 
 @pytest.mark.parametrize(
@@ -137,7 +144,7 @@ def test_a_run_begins_in_the_form_of_another(images, tmp_path, settings, own_siz
     for instant in (False, True):
         begun = plan_run(images, start_from=tmp_path / "first", instant=instant).config
         assert (begun.data.image_size, begun.data.channels) == (own_size, config.data.channels)
-        assert (begun.model.stem, find_own_image_size(begun)) == (stem, own_size)
+        assert (begun.model.stem, find_native_size(begun)) == (stem, own_size)
 
 
 def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_path, capsys):
@@ -146,7 +153,7 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
 
     def finish(plan):
         plan.workdir.mkdir(parents=True)
-        create_run_folder(plan.workdir, plan.config, np.arange(9), load_dataset(plan.config))
+        create_run_folder(plan.workdir, plan.config, np.arange(9), open_dataset(plan.config))
         write_result(plan.workdir, {"step": 2, "test_accuracy": 90.0})
 
     one = shutil.copytree(images, tmp_path / "one" / "pets")
@@ -193,7 +200,7 @@ def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
     folder.parent.mkdir(parents=True)
     disk.mkdir()
     folder.symlink_to(disk)
-    load_dataset(create_folder_config(str(images), "supervised"))
+    open_dataset(create_folder_config(str(images), "supervised"))
     (folder.parent / "jit_step-cache").write_bytes(bytes(20_000_000))
     assert run_console("cache") == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -255,11 +262,11 @@ def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeyp
         patch.setattr(files_lib, "decode_image", None)
         folder_source.load_folder(create_folder_config(str(packed), "cls").data)
     ours, theirs = (
-        load_dataset(create_folder_config(str(root), "cls")) for root in (packed, images)
+        open_dataset(create_folder_config(str(root), "cls")) for root in (packed, images)
     )
-    assert (ours.train_files, ours.test_files) == (theirs.train_files, theirs.test_files)
+    assert (ours.train.files, ours.test.files) == (theirs.train.files, theirs.test.files)
     assert ours.fingerprint == theirs.fingerprint
-    np.testing.assert_array_equal(ours.train_images[:], theirs.train_images[:])
+    np.testing.assert_array_equal(ours.train.images[:], theirs.train.images[:])
     assert run_console("train", packed, *TINY) == 0
     assert run_console("predict", "runs/pets-all-supervised-seed0", packed / "test/ant/3.png") == 0
     assert run_console("suggest", packed, "--count", 2) == 0
@@ -286,16 +293,16 @@ def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeyp
     shutil.copy(images / "unlabeled" / "1.png", table / "b.png")
     (table / "Labels.csv").write_text("file,label\n0.png,ant\nb.png,bee\n")
     assert run_console("pack", table, "flat2") == 0
-    assert load_dataset(create_folder_config("flat2", "cls")).class_names == ("ant", "bee")
+    assert open_dataset(create_folder_config("flat2", "cls")).class_names == ("ant", "bee")
 
 
 def test_training_takes_its_place_among_processes_and_other_verbs_refuse_one(monkeypatch, capsys):
     places = []
-    monkeypatch.setattr(distributed, "initialize_distributed", lambda *own: places.append(own))
+    monkeypatch.setattr(distributed, "initialize_distributed", lambda **own: places.append(own))
     monkeypatch.setattr(commands, "train", lambda folder, **_: None)
     place = ["--coordinator_address=host:1", "--num_processes=4", "--process_id=3"]
     assert run_console("train", "photos", *place) == 0
-    assert places == [("host:1", 4, 3)]
+    assert [tuple(place.values()) for place in places] == [("host:1", 4, 3)]
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for arguments in (["predict", "RUN", "x"], ["report", "RUN"], ["evaluate", "RUN", "FOLDER"]):
         assert run_console(*arguments) == 2

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 import cls_jax
-from cls_jax.config import read_config
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
@@ -21,6 +20,7 @@ from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.instant import read_instant
 from cls_jax.photos.features.labels import hold_out_labels, label_images, whiten
 from cls_jax.photos.features.neighbors import find_neighbors
+from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run
 from cls_jax.photos.inference.run import Run
@@ -188,14 +188,14 @@ def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_feat
     page = write_report(run.workdir).read_text()
     assert "instant classifier · finished" in page
     assert "Notes" not in page
-    assert evaluate_run(run.workdir)[1]["test/accuracy"] == 100
+    assert evaluate_run(run.workdir).accuracies["test/accuracy"] == 100
     export_run(run.workdir, tmp_path / "export")
     assert len(suggest_files(run.workdir, 2)) == 2
     assert run.result["test_accuracy"] == run.result["test_accuracy_instant"] == 100
     assert run.result["test_accuracy_probe"] is not None
     files = sorted((run.workdir.parent / "images" / "test").rglob("*.png"))
     assert (run.predict(files).label == [file.parent.name for file in files]).all()
-    [kernel] = np.asarray(cls_jax.load(run).networks["params"]["head"]["kernel"])
+    [kernel] = np.asarray(cls_jax.load(run).networks.variables["params"]["head"]["kernel"])
     assert (kernel != 0).any(axis=-1).all()
     rows = read_table(run.workdir / "pseudo_labels.csv")
     assert len(rows) == 24
@@ -204,11 +204,11 @@ def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_feat
 
 
 def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monkeypatch):
-    opened = Run(read_config(run.workdir / "config.json"), run.workdir)
-    rows, images = np.array([3, 0, 11]), opened.dataset.train_images
-    expected = opened.classifier.compute_both(Selection(images, rows))
+    opened = Run(read_instant_config(run.workdir), run.workdir)
+    rows, images = np.array([3, 0, 11]), opened.dataset.train.images
+    expected = opened.classifier.networks.predict_with_features(Selection(images, rows))
     monkeypatch.setattr(Ensemble, "forward", None)  # The network is not needed again.
-    for one, other in zip(opened.compute_both("train", rows), expected, strict=True):
+    for one, other in zip(opened.predict_with_features("train", rows), expected, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-3)
     path, damaged = run.workdir / "instant.npz", run.workdir.parent / "damaged.npz"
     instant = read_instant(path)
@@ -223,7 +223,7 @@ def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monke
             read_instant(damaged)
 
 
-STEPS = {"num_steps": 2, "batch_size": 2, "mu": 2, "method__graph": 1.0}
+STEPS = {"num_steps": 2, "batch_size": 2, "mu": 2, "method__inferred": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -233,20 +233,20 @@ def trained(train):
 
 def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, train, tmp_path):
     run = Run(trained.config, shutil.copytree(trained.workdir, tmp_path / "run"))
-    assert (run.result["test_accuracy_instant"], run.result["answer"]) == (100, "trained")
-    kernels = np.asarray(cls_jax.load(run).networks["params"]["head"]["kernel"])
+    assert (run.result["test_accuracy_instant"], run.result["predictor"]) == (100, "trained")
+    kernels = np.asarray(cls_jax.load(run).networks.variables["params"]["head"]["kernel"])
     assert (kernels != 0).any(axis=-1).all()  # Fitted again. They began with half of the features.
     fingerprints = set()
-    for answer, step, num_networks in (("trained", 2, 2), ("instant", 0, 1)):
-        write_result(run.workdir, run.result | {"answer": answer})
+    for predictor, step, num_networks in (("trained", 2, 2), ("instant", 0, 1)):
+        write_result(run.workdir, run.result | {"predictor": predictor})
         classifier = cls_jax.load(run)
         assert (classifier.step, classifier.num_networks) == (step, num_networks)
         fingerprints.add(classifier.compute_fingerprint())
-        assert evaluate_run(run.workdir)[0] == step
-        export_run(run.workdir, tmp_path / answer)
+        assert evaluate_run(run.workdir).step == step
+        export_run(run.workdir, tmp_path / predictor)
     assert len(fingerprints) == 2
     assert cls_jax.load(run.workdir / "instant").num_networks == 1
-    assert evaluate_run(run.workdir / "instant")[1]["test/accuracy"] == 100
+    assert evaluate_run(run.workdir / "instant").accuracies["test/accuracy"] == 100
     assert cls_jax.load(run, trained=True).num_networks == 2
     # Each of the two has its own assessment.
     for name, step in (("unknown.json", 2), ("instant/unknown.json", 0)):
@@ -274,7 +274,7 @@ def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
         assert first == second
     assert not list(runs[1].workdir.glob("calibration.json"))
     jax.tree.map(np.testing.assert_array_equal, *(restore_run(run.workdir)[1] for run in runs))
-    heads = (read_instant(run.workdir / "instant.npz").head for run in runs)
+    heads = (read_instant(run.workdir / "instant/instant.npz").head for run in runs)
     jax.tree.map(np.testing.assert_array_equal, *heads)
 
 

@@ -8,13 +8,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.data.datasets import compute_mean_and_std, load_dataset
+from cls_jax.data.datasets import compute_mean_and_std
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.dataset import hash_names, list_layout, load_sample, summarize_folder
+from cls_jax.photos.folder.dataset import (
+    hash_names,
+    list_layout,
+    load_sample,
+    open_dataset,
+    summarize_folder,
+)
 from cls_jax.photos.folder.layout import pack_layout, read_layout, unpack_layout
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
-from tests.conftest import load_config, read_image
+from tests.conftest import load_config
 from tests.photos.folder.test_odd_folders import put
+from tests.photos.helpers import read_image
 
 SIZE = 8
 
@@ -36,7 +43,7 @@ def load(root, **changes):
     config = load_config("folder", str(root))
     config.data.image_size = SIZE
     config.data.update(changes)
-    return load_dataset(config)
+    return open_dataset(config)
 
 
 def check_images(images, root, names, channels=3):
@@ -80,13 +87,13 @@ def test_folders_of_splits(root):
         ("test", test, [1]),
         ("validation", validation, [0, 1]),
     ):
-        assert getattr(dataset, f"{part}_files") == names
-        assert getattr(dataset, f"{part}_labels").tolist() == labels
-        check_images(getattr(dataset, f"{part}_images"), root, names)
-    assert dataset.train_labels.dtype == np.int32
+        assert getattr(dataset, part).files == names
+        assert getattr(dataset, part).labels.tolist() == labels
+        check_images(getattr(dataset, part).images, root, names)
+    assert dataset.train.labels.dtype == np.int32
     assert dataset.warnings == dataset.skipped_files == ()
     # Mean and deviation are computed unless they are given.
-    images = dataset.train_images[:] / 255
+    images = dataset.train.images[:] / 255
     np.testing.assert_allclose(dataset.mean, images.mean((0, 1, 2)), rtol=1e-6)
     np.testing.assert_allclose(dataset.std, images.std((0, 1, 2)), rtol=1e-6)
     assert load(root, mean=(0.5,), std=(0.25,)).mean == (0.5,)
@@ -99,12 +106,12 @@ def test_test_images_of_other_classes_are_skipped_and_named(root):
     put(root, *LABELED, "test/7.png", "test/bird/1.png")
     dataset = load(root)
     assert dict(dataset.skipped_files).keys() == {"test/7.png", "test/bird/1.png"}
-    assert dataset.train_files == tuple(LABELED)
+    assert dataset.train.files == tuple(LABELED)
     names = [name.replace("labeled", "photos") for name in LABELED]
     (root / "labeled").rename(root / "photos")
     rows = "".join(f"{name},{name[7:10]}\n" for name in reversed(names))
     (root / "labels.csv").write_text(f"file,label\n{rows}")
-    assert load(root).train_files == tuple(names)  # Whatever the order of the table.
+    assert load(root).train.files == tuple(names)  # Whatever the order of the table.
     assert any("2 file(s) were skipped" in warning for warning in dataset.warnings)
     with pytest.raises(
         UserError, match=r"Pass a folder of images, as in --config configs/folder\."
@@ -127,18 +134,18 @@ def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused):
     monkeypatch.setattr(builtins, "open", refuse(open))
     monkeypatch.setattr(os, "scandir", refuse(os.scandir))
     dataset = load(root)
-    assert len(dataset.train_images) < 7
+    assert len(dataset.train.images) < 7
     assert {why.split(": ")[-1] for _, why in dataset.skipped_files} == {"Permission denied"}
 
 
 def test_share_of_the_labeled_images_is_held_out_for_validation(root):
     put(root, *LABELED, "unlabeled/1.png")
     whole, split = load(root), load(root, validation=0.34)
-    assert split.train_labels.tolist() == [0, 0, 1, 1, -1]
-    assert split.validation_labels.tolist() == [0, 1]
-    assert sorted(split.train_files + split.validation_files) == sorted(whole.train_files)
-    check_images(split.train_images, root, split.train_files)
-    check_images(split.validation_images, root, split.validation_files)
+    assert split.train.labels.tolist() == [0, 0, 1, 1, -1]
+    assert split.validation.labels.tolist() == [0, 1]
+    assert sorted(split.train.files + split.validation.files) == sorted(whole.train.files)
+    check_images(split.train.images, root, split.train.files)
+    check_images(split.validation.images, root, split.validation.files)
     # What was held out is the same data: a finished run is found without opening a file.
     assert whole.fingerprint == split.fingerprint
     assert whole.fingerprint.startswith(hash_names(list_layout(root), []))
@@ -175,13 +182,13 @@ def test_counts_and_sizes(folder):
 
 def test_sample_has_readable_images_of_both_kinds_with_their_labels(folder):
     sample = load_sample(summarize_folder(folder), (8, 8, 3), 100)
-    assert sample.train_labels.tolist() == [0] * 3 + [1] * 6 + [-1] * 7
-    assert sample.train_images.shape == (16, 8, 8, 3)
-    grays = sample.train_images.reshape(16, -1).mean(axis=1)
+    assert sample.train.labels.tolist() == [0] * 3 + [1] * 6 + [-1] * 7
+    assert sample.train.images.shape == (16, 8, 8, 3)
+    grays = sample.train.images.reshape(16, -1).mean(axis=1)
     np.testing.assert_array_equal(grays, [10] * 3 + [20] * 6 + [30] * 7)
 
     few = load_sample(summarize_folder(folder), (8, 8, 3), 2)
-    assert few.train_labels.tolist() == [0, -1, -1]  # The other labeled one is damaged.
+    assert few.train.labels.tolist() == [0, -1, -1]  # The other labeled one is damaged.
 
 
 def test_a_folder_that_cannot_be_used_is_named(folder, tmp_path):

@@ -19,7 +19,8 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.photos.folder.dataset import load_folder
 from cls_jax.photos.images.files import find_images
-from tests.conftest import ROOT, load_config, read_image
+from tests.conftest import ROOT, load_config
+from tests.photos.helpers import read_image
 from tests.photos.images.test_decode import pack_png
 
 PAGE = ROOT / "experiments" / "results" / "odd_folders.md"
@@ -261,10 +262,10 @@ def describe(folder: pathlib.Path, title: str) -> tuple[str, str]:
     try:
         dataset = load_folder(config.data)
         counts = {
-            "labeled": (dataset.train_labels >= 0).sum(),
-            "unlabeled": (dataset.train_labels < 0).sum(),
-            "validation": len(dataset.validation_labels),
-            "test": len(dataset.test_labels),
+            "labeled": (dataset.train.labels >= 0).sum(),
+            "unlabeled": (dataset.train.labels < 0).sum(),
+            "validation": len(dataset.validation.labels),
+            "test": len(dataset.test.labels),
         }
         parts = [f"{count} {name}" for name, count in counts.items() if count]
         training = f"{', '.join(parts)}; classes {', '.join(dataset.class_names)}."
@@ -273,8 +274,8 @@ def describe(folder: pathlib.Path, title: str) -> tuple[str, str]:
         if dataset.skipped_files:
             rows = [f"{name}: {why.split(';')[0]}" for name, why in dataset.skipped_files]
             training += f" Skipped: {'; '.join(rows)}."
-        expected = [read_image(root / name, (8, 8, 3)) for name in dataset.train_files]
-        np.testing.assert_array_equal(dataset.train_images[:], expected)
+        expected = [read_image(root / name, (8, 8, 3)) for name in dataset.train.files]
+        np.testing.assert_array_equal(dataset.train.images[:], expected)
     except UserError as error:
         training = f"Refused: {error}"
     assert re.search(r"[^.]\.$", training)  # A sentence.

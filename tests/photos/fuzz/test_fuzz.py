@@ -24,6 +24,7 @@ from PIL import Image
 
 from cls_jax import config
 from cls_jax.data import label_split
+from cls_jax.data.resize import DecodeOptions, ImageError
 from cls_jax.data.sources.benchmarks import read_single_file
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, to_csv
@@ -90,7 +91,7 @@ def read_peak():
 def read_image(path, content):
     """As predict and the decoding of folders read it. The suffix does not tell the format."""
     shape = (32, 32, 3) if len(content) % 2 else (16, 16, 1)
-    options = decode.DecodeOptions(bit_depth=12 if len(content) % 3 else 16)
+    options = DecodeOptions(bit_depth=12 if len(content) % 3 else 16)
     with decode.open_file(path) as file:
         image = decode.decode_image(file, shape, options)
     assert (image.shape, image.dtype) == (shape, np.uint8)
@@ -145,9 +146,9 @@ def read_run(path, content):
 def read_npz(path, content):
     arrays = read_single_file(str(path))
     for split in ("train", "test"):
-        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+        images, labels = getattr(arrays, split).images, getattr(arrays, split).labels
         assert (images.dtype, images.ndim, len(images)) == (np.uint8, 4, len(labels))
-        assert labels.max(initial=0) < len(arrays["class_names"])
+        assert labels.max(initial=0) < len(arrays.class_names)
 
 
 READERS = {
@@ -169,7 +170,7 @@ def try_to_read(name, content, folder):
     (folder / name).write_bytes(content)
     try:
         READERS[name](folder / name, content)
-    except (decode.ImageError, UserError) as error:
+    except (ImageError, UserError) as error:
         text = make_printable(str(error))  # As the program prints it.
         assert 0 < len(text) < 5000
         assert not {unicodedata.category(character) for character in text} & {"Cc", "Cs"}

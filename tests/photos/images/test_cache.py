@@ -18,14 +18,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.data.resize import CENTER_CROP, DecodeOptions, ImageError
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.photos.images import cache, files, store
 from cls_jax.photos.images.cache import load_decoded
-from cls_jax.photos.images.decode import CENTER_CROP, DecodeOptions, ImageError
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.images.store import Store
-from tests.conftest import ROOT, read_image
+from tests.conftest import ROOT
+from tests.photos.helpers import read_image
 
 SIZE = 8
 SHAPE = (SIZE, SIZE, 3)

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
+from cls_jax.data import resize
+from cls_jax.data.resize import DecodeOptions, ImageError
 from cls_jax.errors import UserError
 from cls_jax.photos.images import decode
 from cls_jax.photos.images import files as files_module
-from cls_jax.photos.images.decode import DecodeOptions, ImageError, decode_image
+from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.images.files import find_images, read_ahead
-from tests.conftest import read_image
+from tests.photos.helpers import read_image
 
 SIZE = 16
 SHAPE = (SIZE, SIZE, 3)
@@ -40,8 +42,8 @@ def encode(image, format, **options):
 
 def decode_in_strips(monkeypatch):
     """Images of a few thousand pixels are decoded in strips, like images of millions."""
-    monkeypatch.setattr(decode, "_LARGE_PIXELS", 500)
-    monkeypatch.setattr(decode, "_STRIP_PIXELS", 500)
+    monkeypatch.setattr(resize, "LARGE_PIXELS", 500)
+    monkeypatch.setattr(resize, "_STRIP_PIXELS", 500)
 
 
 def expect(image):

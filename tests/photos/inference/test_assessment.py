@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import classification_report, roc_auc_score
 
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.types import Dataset
+from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.labels import hold_out_labels
@@ -32,6 +32,7 @@ from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.evaluate_run import assess_run, evaluate_run
 from cls_jax.photos.inference.predict_files import predict_files
 from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.runs.folder import read_result
 from cls_jax.runs.result import wilson_interval
 from tests.conftest import create_tiny_config
@@ -129,27 +130,28 @@ def assessed(trained_run, tmp_path_factory):
 def open_validated(workdir, num_images=450, test_labels=None):
     """A run whose test images are its validation images, too, as many as given."""
     run = Run(create_tiny_config(), workdir)
-    images, labels = run.dataset.test_images, run.dataset.test_labels
-    changes = {"validation_images": images[:num_images], "validation_labels": labels[:num_images]}
-    changes["test_labels"] = labels if test_labels is None else test_labels
-    run.dataset = dataclasses.replace(run.dataset, **changes)
+    test = run.dataset.test
+    validation = test.take(np.arange(num_images))
+    if test_labels is not None:
+        test = dataclasses.replace(test, labels=test_labels)
+    run.dataset = dataclasses.replace(run.dataset, test=test, validation=validation)
     return run
 
 
 def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, trained_run):
     dataset, calibration = load_dataset(create_tiny_config()), read_calibration(assessed, 6)
     assert calibration.num_images == 450
-    prediction = load(assessed).predict(dataset.test_images)
+    prediction = load(assessed).predict(dataset.test.images)
     numbers = (calibration.temperature, calibration.uniform_share)
     likelihoods = [
-        np.log(apply_calibration(prediction.probabilities, t, e)[range(450), dataset.test_labels])
+        np.log(apply_calibration(prediction.probabilities, t, e)[range(450), dataset.test.labels])
         for t, e in (numbers, (0.9 * numbers[0], numbers[1]), (numbers[0], 0.5), (1.0, 0.0))
     ]
     assert likelihoods[0].mean() >= max(value.mean() for value in likelihoods)
     expected = apply_calibration(prediction.probabilities, *numbers).max(axis=1)
     np.testing.assert_allclose(prediction.calibrated_confidence, expected, rtol=1e-6)
     np.testing.assert_array_equal(prediction.abstain, expected < calibration.abstain_below)
-    assert load(trained_run).predict(dataset.test_images[:1]).calibrated_confidence is None
+    assert load(trained_run).predict(dataset.test.images[:1]).calibrated_confidence is None
 
 
 def test_neither_test_images_nor_too_few_validation_images_calibrate(trained_run, tmp_path):
@@ -161,7 +163,7 @@ def test_neither_test_images_nor_too_few_validation_images_calibrate(trained_run
 
 
 def test_other_test_labels_make_the_same_fits(assessed, trained_run, tmp_path):
-    labels = load_dataset(create_tiny_config()).test_labels
+    labels = load_dataset(create_tiny_config()).test.labels
     permuted = np.random.default_rng(0).permutation(labels)
     workdir = shutil.copytree(trained_run, tmp_path / "run")
     assess_run(open_validated(workdir, test_labels=permuted))
@@ -171,14 +173,14 @@ def test_other_test_labels_make_the_same_fits(assessed, trained_run, tmp_path):
 
 
 def test_an_assessed_run_scores_unknown_images(assessed, trained_run, tmp_path, monkeypatch):
-    classifier, images = load(assessed), load_dataset(create_tiny_config()).test_images[:50]
+    classifier, images = load(assessed), load_dataset(create_tiny_config()).test.images[:50]
     # Networks that have learned the labels do not count images of no class.
     assert classifier.unknown.far_share is None
     plain, prediction = load(trained_run).predict(images), classifier.predict(images)
     assert plain.unknown is None
     np.testing.assert_allclose(prediction.probabilities, plain.probabilities, rtol=1e-5, atol=1e-7)
     assert np.ptp(prediction.unknown) > 0.5
-    expected = classifier.unknown.apply(classifier.compute_features(images))
+    expected = classifier.unknown.apply(classifier.networks.compute_features(images))
     np.testing.assert_allclose(prediction.unknown, expected, atol=1e-3)
     assert classifier.predict(images[:0]).unknown.shape == (0,)
     assert classifier.compute_fingerprint() != load(trained_run).compute_fingerprint()
@@ -315,8 +317,8 @@ def test_suspects_of_a_run_are_found_although_the_networks_repeat_the_labels(dig
     labels[[6, 1506]] = (labels[[6, 1506]] + 4) % 10  # A labeled image and a test image.
     known = np.where(np.arange(len(images)) < 1500, labels, -1)
     known[200:1500] = -1
-    parts = images[:1500], known[:1500], images[1500:], labels[1500:]
-    dataset = Dataset("digits", tuple("0123456789"), *parts, (8, 8, 1))
+    train, test = Split(images[:1500], known[:1500]), Split(images[1500:], labels[1500:])
+    dataset = Dataset("digits", tuple("0123456789"), train, test, (8, 8, 1))
     p_BK = 0.9 * np.eye(10, dtype=np.float32)[np.where(known < 0, truth, known)] + 0.01
 
     def look(part, rows):
@@ -336,3 +338,15 @@ def test_suspects_of_a_run_are_found_although_the_networks_repeat_the_labels(dig
     assert found[False, 6].networks > 0.9
     assert len(suspects) < 30
     assert [row.quality for row in suspects] == sorted(row.quality for row in suspects)
+
+
+def test_without_checkpoints_a_run_has_its_result_and_one_remedy(trained_run, tmp_path):
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    result = read_result(run)
+    assert train_and_assess(Run(create_tiny_config(), run)) == result
+    with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
+        evaluate_run(run)
+    (run / "result.json").unlink()  # As before the first checkpoint.
+    with pytest.raises(UserError, match="holds no checkpoint yet"):
+        evaluate_run(run)

@@ -36,7 +36,7 @@ def exported(trained_run, tmp_path_factory):
 
 def test_model_predicts_what_the_run_predicts_for_any_batch_size(trained_run, exported):
     data = read_config(trained_run / CONFIG).data
-    images = load_dataset(read_config(trained_run / CONFIG)).test_images
+    images = load_dataset(read_config(trained_run / CONFIG)).test.images
     model = jax.export.deserialize(bytearray((exported / export.MODEL).read_bytes()))
     assert model.platforms == ("cpu", "cuda", "tpu")
     assert str(ROOT).encode() not in (exported / export.MODEL).read_bytes()  # Its source files.
@@ -58,7 +58,7 @@ def test_weights_are_those_of_network_1_and_start_another_run(trained_run, expor
     expected = jax.device_get(take_network(restore_run(trained_run)[1].ema_params, 0))
     for init in (exported, exported / WEIGHTS_FILE, trained_run):
         config.model.init = str(init)
-        weights = read_weights(config)
+        weights = read_weights(config.model.init)
         assert weights.normalization == (config.data.mean, config.data.std)
         np.testing.assert_array_equal(weights.arrays["head.weight"].T, expected["head"]["kernel"])
         kernel = weights.arrays["stage1_block1.conv1.weight"].transpose(2, 3, 1, 0)

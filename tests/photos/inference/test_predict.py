@@ -14,10 +14,10 @@ from PIL import Image
 import cls_jax
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
+from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
-from cls_jax.photos.images.decode import ImageError
 from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
 from cls_jax.photos.inference.predict_files import predict_files, sort_files
@@ -49,26 +49,26 @@ def classifier(trained_run):
 def folder(tmp_path_factory, dataset):
     """The test set as files."""
     folder = tmp_path_factory.mktemp("images")
-    for i, (image, label) in enumerate(zip(dataset.test_images, dataset.test_labels, strict=True)):
+    for i, (image, label) in enumerate(zip(dataset.test.images, dataset.test.labels, strict=True)):
         (folder / str(label)).mkdir(exist_ok=True)
         Image.fromarray(image[..., 0]).save(folder / str(label) / f"{i:03d}.png")
     return folder
 
 
 def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, trained_run):
-    images = dataset.test_images
-    p_NBK, features = classifier.compute_both(images)
+    images = dataset.test.images
+    p_NBK, features = classifier.networks.predict_with_features(images)
     for rows in ([3], [5, 3, 9, 3, 1], []):  # Repeated images may be computed once.
-        alone = classifier.predict_probabilities(images[rows])
+        alone = classifier.networks.predict_probabilities(images[rows])
         np.testing.assert_allclose(alone, p_NBK[:, rows], rtol=1e-5)
-        run = Run(classifier.config, trained_run)
+        run = Run(read_config(trained_run / CONFIG), trained_run)
         for _ in range(2):
-            found = run.compute_both("test", np.array(rows, np.int64))
+            found = run.predict_with_features("test", np.array(rows, np.int64))
             np.testing.assert_allclose(found[0], p_NBK[:, rows], atol=1e-6)
             np.testing.assert_allclose(found[1], features[rows], atol=1e-6)
     for images in (np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)):
         with pytest.raises(ValueError, match="the classifier expects uint8"):
-            classifier.predict_probabilities(images)
+            classifier.networks.predict_probabilities(images)
 
 
 @pytest.fixture
@@ -102,8 +102,9 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
         Image.new("L", (8, 8)).save(tmp_path / "train" / name / "a.png")
     shutil.copytree(folder, tmp_path / "test")
     (tmp_path / "test" / "0" / "broken.png").write_text("no image")
-    _, _, *counts = evaluate_folder(trained_run, str(tmp_path))
-    assert counts == [sum(len(list((folder / name).iterdir())) for name in ("0", "1")), 1]
+    found = evaluate_folder(trained_run, str(tmp_path))
+    assert found.num_images == sum(len(list((folder / name).iterdir())) for name in ("0", "1"))
+    assert found.num_unreadable == 1
     shutil.rmtree(tmp_path / "test")
     for new, sentence in (
         ("zero", "does not have the class 'zero': rename or remove its folder"),
@@ -115,7 +116,7 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
 
 
 def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
-    classifier, images = cls_jax.load(trained_run), dataset.test_images
+    classifier, images = cls_jax.load(trained_run), dataset.test.images
     files = sorted(folder.rglob("*.png"), key=lambda path: path.name)
     by_path, by_array = classifier.predict(files), classifier.predict(images)
     for one, other in zip(by_path, by_array, strict=True):
@@ -178,7 +179,7 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
 
 def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_path, monkeypatch):
     """Meanwhile no other prediction may write the same table."""
-    monkeypatch.setattr(classifier, "batch_size", 8)
+    monkeypatch.setattr(classifier.networks, "batch_size", 8)
     predict_files(classifier, noise, tmp_path / "expected.csv")
     predict, sizes = classifier.predict, []
 

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from cls_jax.photos.features.extract import FrozenFeatures
-from cls_jax.photos.labeling import server
-from cls_jax.photos.labeling.photographs import open_session
+from cls_jax.photos.labeling import server, views
+from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, Features, Session
 from tests.processes import PATIENCE_S
 
@@ -59,7 +59,7 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
     """Decides about a photograph as a page that shows the current state."""
     if label:
         label = session.add_class(label)
-    revision = session.describe_image(image)["revision"]
+    revision = views.describe_image(session, image)["revision"]
     session.decide([Change(image, decision, label, revision)], window)
 
 

@@ -15,7 +15,7 @@ import pytest
 import cls_jax
 from cls_jax.photos.features import extract
 from cls_jax.photos.folder.label_table import LABELS_CSV, read_label_table
-from cls_jax.photos.labeling import photographs
+from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.training import Training
 from tests.conftest import BROWSER, ROOT
 from tests.photos.labeling.sessions import CLASSES, create_photographs, decide, open_ready, serve
@@ -23,7 +23,7 @@ from tests.processes import PATIENCE_S
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-VIEWS = ("next", "check", "doubtful", "classes", "result", "try")
+VIEWS = ("next", "check", "suspects", "classes", "result", "try")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 NUM_BROKEN = "[...document.images].filter((i) => i.complete && !i.naturalWidth).length"
 HOSTILE = "<img src=x onerror=document.title=1>"
@@ -41,11 +41,11 @@ FOLLOW = """async () => {
 # `cls-jax label` with features that need no network.
 SERVE = """
 import sys
-from cls_jax.photos.labeling import photographs, start
+from cls_jax.photos.labeling import photos, start
 from tests.photos.labeling.sessions import create_features, describe_some
 def load(files, on_progress):
     return describe_some(range(len(files)), create_features([i % 3 for i in range(len(files))]))
-photographs.load_all = load
+photos.load_all = load
 start.label_folder(sys.argv[1], opens_browser=False)
 """
 
@@ -195,9 +195,9 @@ def test_a_session_by_mouse(open_page, folder):
         assert [label for _, label, _ in confirmed] == [CLASSES[0]] * 7
         assert marked not in [file for file, _, _ in confirmed]
 
-        show(page, "doubtful")
+        show(page, "suspects")
         page.locator(".card .primary").first.click()
-        page.wait_for_selector(".hint:has-text('No doubtful labels')")
+        page.wait_for_selector(".hint:has-text('No suspect labels')")
         assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[0], "label")
 
         show(page, "result")
@@ -398,7 +398,7 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
             page.get_by_label("Name of cat").fill(typed)
             page.keyboard.press("Enter")
             page.wait_for_selector(f".toast:has-text('{toast}')")
-            assert [row["name"] for row in session.describe()["classes"]] == names
+            assert [row["name"] for row in views.describe(session)["classes"]] == names
             page.keyboard.press("Control+z")
             page.wait_for_selector("input[aria-label='Name of cat']")
         page.get_by_label("Delete cat").press("Enter")
@@ -412,7 +412,7 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
         page.locator("#strip button[title='IMG_0005.png']").click()
         page.get_by_role("button", name="Example of owl").click()
         page.wait_for_selector(".class .name img")
-        assert session.describe()["classes"][2]["example"] == 5
+        assert views.describe(session)["classes"][2]["example"] == 5
 
 
 def wait_for_phase(page, text):
@@ -443,8 +443,8 @@ def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch)
     monkeypatch.setattr(extract, "_BATCH_SIZE", 1)
     sizes = {"num_steps": 10, "data.image_size": 32, "batch_size": 4, "mu": 1}
     sizes |= {"data.randaugment_ops": 0, "optimizer.frozen_stages": 6, "data.pipeline": "device"}
-    session = photographs.open_session(folder)
-    session.load(lambda report: photographs.load_all(session.list_paths(), report))
+    session = photos.open_session(folder)
+    session.load(lambda report: photos.load_all(session.list_paths(), report))
     training = Training(folder, [f"--config.{key}={value}" for key, value in sizes.items()])
     with serve(session, training) as port:
         page = open_page(port)
@@ -468,7 +468,7 @@ def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch)
         assert "cannot be read" in page.locator(".wrong").inner_text()
         page.get_by_label("Add boat.png to the folder").press("Enter")
         page.wait_for_selector(".toast:has-text('1 new photo')")
-        assert session.describe()["counts"]["images"] == 41
+        assert views.describe(session)["counts"]["images"] == 41
 
         page.locator("nav button[data-view=result]").press("Enter")
         page.locator("#train").press("Enter")
@@ -481,9 +481,6 @@ def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch)
         wait_for_phase(page, "then stopping")
         training._process.send_signal(signal.SIGCONT)
         wait_for_phase(page, "Stopped: runs/photos-trained")
-        page.locator("nav button[data-view=next]").press("Enter")
-        press(page, "1")  # Is kept for the next training.
-        page.locator("nav button[data-view=result]").press("Enter")
         page.locator("#resume").press("Enter")
         wait_for_phase(page, "Finished: runs/photos-trained")
         result = json.loads((tmp_path / "runs/photos-trained/result.json").read_text())

@@ -12,6 +12,7 @@ import stat
 import struct
 import types
 import unittest.mock
+import urllib.error
 import urllib.request
 import webbrowser
 import zlib
@@ -25,7 +26,7 @@ from cls_jax.errors import UserError
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
-from cls_jax.photos.labeling import classifier, photographs, server, start
+from cls_jax.photos.labeling import classifier, photos, server, start
 from tests.photos.labeling.sessions import create_features, create_photographs, open_ready, serve
 
 PORT = 8123
@@ -138,8 +139,8 @@ def test_changes_come_only_from_the_page(client, folder, name, values):
     before = sorted(folder.iterdir())
     for value in values:
         assert decide(client, headers={name: value}).status_code in (403, 415, 421)
-        for verb in (*JSON_VERBS, *server.PHOTOGRAPH_VERBS):
-            kind = "octet-stream" if verb in server.PHOTOGRAPH_VERBS else "json"
+        for verb in (*JSON_VERBS, *server.PHOTO_VERBS):
+            kind = "octet-stream" if verb in server.PHOTO_VERBS else "json"
             headers = {"Content-Type": f"application/{kind}"} | {name: value}
             answer = client.post(f"/api/{verb}", content=PHOTO, headers=headers)
             assert answer.status_code in (403, 415, 421), verb
@@ -211,7 +212,7 @@ def test_a_whole_conversation(client):
     assert client.post("/api/mark", json={"images": [7]}).json()["next"][0]["image"] == 7
     assert client.post("/api/mark", json={"images": [True]}).status_code == 400
     assert client.get("/api/check").json()["rows"]
-    assert client.get("/api/doubtful").json()["images"] == []
+    assert client.get("/api/suspects").json()["images"] == []
     assert client.get("/api/result").json()["tried"] == 0
     table = client.get("/api/proposals.csv")
     assert "attachment" in table.headers["content-disposition"]
@@ -243,25 +244,21 @@ def test_only_this_machine_can_connect_and_a_port_in_use_is_a_user_error():
                 server.open_socket(unusable)
 
 
-def test_idle_connections_without_a_token_neither_stop_the_page_nor_stay(folder, monkeypatch):
-    monkeypatch.setattr(server, "_IDLE_SECONDS", 0.5)
+def test_with_too_many_connections_requests_are_refused_until_others_close(folder, monkeypatch):
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 4)
     session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(serve(session))
-        idle = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
-            for _ in range(220)
-        ]
-        for connection in idle[::2]:
-            with contextlib.suppress(ConnectionError):  # The first of too many are closed at once.
-                connection.sendall(b"POST /api/decide HTTP/1.1\r\nHost: 127.0.0.1")
         request = urllib.request.Request(f"http://127.0.0.1:{port}/api/state")
         request.add_header("X-Token", "token")
+        address = ("127.0.0.1", port)
+        idle = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(4)]
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(request, timeout=30)
+        for connection in idle:
+            connection.close()
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["phase"] == "ready"
-        for connection in idle:
-            with contextlib.suppress(ConnectionError):
-                assert connection.recv(1) == b""
 
 
 def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
@@ -297,7 +294,7 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
     monkeypatch.setattr(server, "create_server", create_known_server)
     browser = types.SimpleNamespace(name="browser", open=open_like_a_text_browser)
     monkeypatch.setattr(webbrowser, "get", lambda: browser)
-    monkeypatch.setattr(photographs, "load_all", compute_for_ever)
+    monkeypatch.setattr(photos, "load_all", compute_for_ever)
     start.label_folder(str(folder))
     ((address, path, code, token),) = answers
     assert not any(secret in address for secret in (code, token))
@@ -349,10 +346,10 @@ def recognize(file):
     return FrozenFeatures(features, features, features[:, :0])
 
 
-@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-2], *server.PHOTOGRAPH_VERBS])
+@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-2], *server.PHOTO_VERBS])
 def test_nothing_but_photographs_and_sensible_changes_gets_through(labeled, folder, verb):
     before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
-    is_photograph = verb in server.PHOTOGRAPH_VERBS
+    is_photograph = verb in server.PHOTO_VERBS
     headers = {"Content-Type": f"application/{'octet-stream' if is_photograph else 'json'}"}
     for body in BODIES if is_photograph else WRONG_JSON:
         answer = labeled.post(f"/api/{verb}", content=body, headers=headers | {"X-Name": "../x"})
@@ -366,7 +363,7 @@ def test_nothing_but_photographs_and_sensible_changes_gets_through(labeled, fold
 
 @pytest.fixture
 def labeled(client, monkeypatch):
-    monkeypatch.setattr(classifier, "read_photograph", recognize)
+    monkeypatch.setattr(classifier, "read_photo", recognize)
     for image in range(6):
         decide(client, image, ["cat", "dog"][image % 3 == 0])
     return client
@@ -409,4 +406,9 @@ def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path
     assert (states[0]["phase"], states[-1]["phase"]) == ("running", "failed")
     assert "no labeled image" in states[-1]["message"]
     assert client.get("/api/state").json()["is_training"] is False
+    assert client.post("/api/resume", json={}).status_code == 200
+    assert json.loads(client.get("/api/events").text.split("data: ")[-1])["phase"] == "failed"
+    decide(client)
+    refused = client.post("/api/resume", json={})
+    assert (refused.status_code, "changed since" in refused.json()["message"]) == (422, True)
     assert client.get("/report/x").status_code == 404

@@ -19,10 +19,10 @@ from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.images.files import list_images
-from cls_jax.photos.labeling import photographs
+from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
-from cls_jax.photos.labeling.photographs import open_session
+from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.outcomes import read_table
 from tests.photos.labeling import sessions, writers
@@ -43,7 +43,7 @@ def session(folder, kinds):
 
 def read_states(session):
     """Name → decision and label of everything that has an answer."""
-    images = [session.describe_image(i) for i in range(len(session.list_paths()))]
+    images = [views.describe_image(session, i) for i in range(len(session.list_paths()))]
     return {
         image["name"]: (image["decision"], image["label"]) for image in images if image["decision"]
     }
@@ -114,15 +114,15 @@ def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_traini
                     with pytest.raises(ConflictError):
                         session.undo(window)
                     continue
-                assert [image["image"] for image in session.undo(window)] == list(step)
+                assert session.undo(window) == list(step)
                 for image, number in step.items():
                     history[image].append(history[image][number - 1])
         last = {name: states[-1] for name, states in zip(names, history, strict=True)}
         assert read_states(session) == {name: state for name, state in last.items() if state[0]}
         again = open_ready(folder, kinds)
         assert read_states(again) == read_states(session)
-        used = [row for row in session.describe()["classes"] if row["count"]]
-        assert [row for row in again.describe()["classes"] if row["count"]] == used
+        used = [row for row in views.describe(session)["classes"] if row["count"]]
+        assert [row for row in views.describe(again)["classes"] if row["count"]] == used
         if len({label for _, label in last.values()} - {""}) > 1:
             labels, layout = read_training(folder)
             assert labels == {name: label for name, (kind, label) in last.items() if kind != "none"}
@@ -174,7 +174,11 @@ def test_a_table_of_another_program_keeps_its_columns(session, folder, kinds):
 @pytest.mark.parametrize("num_written", [0, 9])
 def test_nothing_changes_on_a_full_disk(session, folder, monkeypatch, num_written):
     decide(session, 0, "cat")
-    before, content, write = session.describe("w"), (folder / LABELS_CSV).read_bytes(), os.write
+    before, content, write = (
+        views.describe(session, "w"),
+        (folder / LABELS_CSV).read_bytes(),
+        os.write,
+    )
 
     def write_a_part(descriptor, text):
         if num_written:
@@ -185,7 +189,7 @@ def test_nothing_changes_on_a_full_disk(session, folder, monkeypatch, num_writte
     for change in (decide_at_once(1, "label", "cat"), lambda s: s.rename_class("w", "cat", "owl")):
         with pytest.raises(OSError, match="No space left"):
             change(session)
-    assert session.describe("w") | {"version": 0} == before | {"version": 0}
+    assert views.describe(session, "w") | {"version": 0} == before | {"version": 0}
     assert (folder / LABELS_CSV).read_bytes() == content
 
 
@@ -204,7 +208,7 @@ def test_unusable_class_names_are_refused_and_those_that_differ_in_case_are_one(
         with pytest.raises(RefusedError, match="name of a class"):
             session.add_class(name)
     assert session.add_class("cAT ") == "Cat"
-    assert [known["name"] for known in session.describe()["classes"]] == ["Cat"]
+    assert [known["name"] for known in views.describe(session)["classes"]] == ["Cat"]
 
 
 @pytest.mark.parametrize("base", ["", "train/"])
@@ -215,7 +219,7 @@ def test_an_answer_keeps_labels_of_folders(folder, capsys, base, is_answered_in_
     if is_answered_in_own_table:  # With another header, and without a row so far.
         folder.joinpath(LABELS_CSV).write_text("image;class\n")
     session = open_ready(folder, create_photographs(folder, len(names), names))
-    assert "Every image is labeled by its folder" in capsys.readouterr().out
+    assert "Every photo is labeled by its folder" in capsys.readouterr().out
     before = {name: ("label", name.split("/")[-2]) for name in names}
     assert read_states(session) == before
     decide(session, 3, "owl")
@@ -290,7 +294,7 @@ def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_sh
 
     def fail(report):
         report(3, 30)
-        state = session.describe()
+        state = views.describe(session)
         assert (state["phase"], state["progress"]) == ("reading", (3, 30))
         with pytest.raises(RefusedError, match="no such photo"):
             session.get_path(0)
@@ -302,30 +306,30 @@ def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_sh
 
     with pytest.raises(UserError):
         session.load(fail)
-    state = session.describe()
+    state = views.describe(session)
     assert (state["phase"], state["message"]) == ("failed", "The weights are missing.")
-    assert session.describe_check()["rows"] == session.describe_doubtful()["images"] == []
+    assert views.describe_check(session)["rows"] == views.describe_suspects(session)["images"] == []
 
 
 def test_views_follow_the_labels(folder, kinds):
     session = open_ready(folder, kinds)
     for image in range(9):
         decide(session, image, "abc"[kinds[image]])
-    rows = session.describe_check()["rows"]
+    rows = views.describe_check(session)["rows"]
     assert [row["label"] for row in rows] == ["a", "b", "c"]
     for k, row in enumerate(rows):
         assert {kinds[image["image"]] for image in row["images"]} == {k}
-    assert session.describe_doubtful()["images"] == []
-    result = session.describe_result()
+    assert views.describe_suspects(session)["images"] == []
+    result = views.describe_result(session)
     assert (result["right"], result["tried"]) == (9, 9)
     assert result["proposed"] == [7, 7, 7]
     low, high = result["interval"]
     assert 0.6 < low < high <= 1
     decide(session, 9, "b")  # Is of kind a.
-    doubtful = session.describe_doubtful()["images"]
-    assert [(image["image"], image["proposals"][0]["label"]) for image in doubtful] == [(9, "a")]
+    suspects = views.describe_suspects(session)["images"]
+    assert [(image["image"], image["proposals"][0]["label"]) for image in suspects] == [(9, "a")]
     decide(session, 9, "b")  # A repeated label counts as confirmed.
-    assert session.describe_doubtful()["images"] == []
+    assert views.describe_suspects(session)["images"] == []
     head, *table = csv.reader("".join(SessionClassifier(session).write_table()).splitlines())
     assert head == ["file", "label", "source", "probability"]
     labels = ["abc"[kind] for kind in kinds]
@@ -342,7 +346,7 @@ def look(folder, session):
         one.follow_table()
     used = [
         [(row["name"], row["count"], row["description"], row["example"]) for row in classes]
-        for classes in (one.describe()["classes"] for one in (session, again))
+        for classes in (views.describe(one)["classes"] for one in (session, again))
     ]
     labels, layout = read_training(folder)
     tests = sorted(name for _, name in layout.test)
@@ -406,10 +410,10 @@ def decide_at_once(image, decision, label):
 )
 def test_changes_that_make_no_sense_write_nothing(session, folder, change):
     decide(session, 0, "cat")
-    before = (folder / LABELS_CSV).read_bytes(), session.describe()["classes"]
+    before = (folder / LABELS_CSV).read_bytes(), views.describe(session)["classes"]
     with pytest.raises(RefusedError):
         change(session)
-    assert ((folder / LABELS_CSV).read_bytes(), session.describe()["classes"]) == before
+    assert ((folder / LABELS_CSV).read_bytes(), views.describe(session)["classes"]) == before
 
 
 def test_photographs_that_come_later_are_offered_and_broken_ones_are_tried_again(folder, kinds):
@@ -429,39 +433,41 @@ def test_photographs_that_come_later_are_offered_and_broken_ones_are_tried_again
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(photographs, "load_all", load)
-        assert photographs.find_new(session) == {"new": 2, "unreadable": 1}
-        result = session.describe_result()
+        patch.setattr(photos, "load_all", load)
+        assert photos.find_new(session) == {"new": 2, "unreadable": 1}
+        result = views.describe_result(session)
         assert result["unreadable"] == [{"name": "c.png", "reason": "damaged"}]
         shutil.copy(folder / "IMG_0000.png", folder / "c.png")
-        assert photographs.find_new(session) == {"new": 1, "unreadable": 0}
-        assert photographs.find_new(session) == {"new": 0, "unreadable": 0}
-    assert session.describe_result()["num_unreadable"] == 0
-    assert session.describe()["counts"]["images"] == 33
+        assert photos.find_new(session) == {"new": 1, "unreadable": 0}
+        assert photos.find_new(session) == {"new": 0, "unreadable": 0}
+    assert views.describe_result(session)["num_unreadable"] == 0
+    assert views.describe(session)["counts"]["images"] == 33
     assert read_states(session)["IMG_0003.png"] == ("label", "cat")
     decide(session, 32, "cat")
     assert read_states(open_ready(folder, [*kinds, 0, 0, 0])) == read_states(session)
 
 
 def test_windows_are_shown_different_photographs_and_first_what_was_marked_as_wrong(session):
-    first, second = (session.describe(window)["next"][0]["image"] for window in ("one", "two"))
+    first, second = (
+        views.describe(session, window)["next"][0]["image"] for window in ("one", "two")
+    )
     assert first != second
-    assert session.describe("one")["next"][0]["image"] == first
+    assert views.describe(session, "one")["next"][0]["image"] == first
     session.mark([17, 4])
-    assert [image["image"] for image in session.describe()["next"]][:2] == [17, 4]
+    assert [image["image"] for image in views.describe(session)["next"]][:2] == [17, 4]
     decide(session, 17, "cat")
-    assert session.describe()["next"][0]["image"] == 4
+    assert views.describe(session)["next"][0]["image"] == 4
 
 
 def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
     session = open_ready(folder, kinds)
     session.add_class("cat")
-    assert session.describe_check()["rows"] == []
-    assert session.describe_result()["proposed"] == [0]
+    assert views.describe_check(session)["rows"] == []
+    assert views.describe_result(session)["proposed"] == [0]
     decide(session, 0, "dog")
     session.add_class("owl")
-    assert [row["label"] for row in session.describe_check()["rows"]] == ["cat", "dog"]
-    assert session.describe_result()["proposed"][0] == 0
+    assert [row["label"] for row in views.describe_check(session)["rows"]] == ["cat", "dog"]
+    assert views.describe_result(session)["proposed"][0] == 0
 
 
 def test_rows_appended_at_the_same_moment_are_read(session, folder, monkeypatch):
@@ -507,7 +513,7 @@ def test_a_table_that_breaks_meanwhile_is_not_written_to(session, folder, table,
 @pytest.mark.usefixtures("kinds")
 def test_the_extra_and_folders_without_images_name_the_remedy(tmp_path, folder, monkeypatch):
     (tmp_path / "empty").mkdir()
-    for name, remedy in (("missing", "not a folder"), ("empty", "no image")):
+    for name, remedy in (("missing", "not a folder"), ("empty", "no photo")):
         with pytest.raises(UserError, match=remedy):
             commands.label(str(tmp_path / name), "cat,dog", 0, no_browser=True)
     with monkeypatch.context() as patch:

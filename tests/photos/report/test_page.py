@@ -16,9 +16,9 @@ import pytest
 import scipy.special
 from sklearn.metrics import classification_report, confusion_matrix
 
-from cls_jax.data.datasets import load_dataset
-from cls_jax.data.types import Dataset
+from cls_jax.data.types import Dataset, Split
 from cls_jax.photos.cli import commands
+from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.scores import PER_CLASS, compute_reliability
@@ -106,12 +106,11 @@ def create_run(num_classes=3, num_networks=2, num_test=40, rows=(), side=8, **ch
     names = tuple(names or (f"class {k}" for k in range(num_classes)))
     train_labels = np.tile(np.arange(len(names), dtype=np.int32), 4)
     test_labels = rng.integers(0, len(names), num_test).astype(np.int32)
-    train_images, test_images = (
-        rng.integers(0, 256, (len(labels), side, side, 3), dtype=np.uint8)
+    train, test = (
+        Split(rng.integers(0, 256, (len(labels), side, side, 3), dtype=np.uint8), labels)
         for labels in (train_labels, test_labels)
     )
-    images = train_images, train_labels, test_images, test_labels
-    dataset = Dataset("drawn", names, *images, image_shape=(side, side, 3))
+    dataset = Dataset("drawn", names, train, test, image_shape=(side, side, 3))
     labels = test_labels if num_test else np.full(len(train_labels), -1)
     p_NBK = scipy.special.softmax(3 * rng.normal(size=(num_networks, len(labels), len(names))), -1)
     contents = {
@@ -130,11 +129,11 @@ def create_run(num_classes=3, num_networks=2, num_test=40, rows=(), side=8, **ch
 @pytest.mark.parametrize(
     ("options", "present", "absent"),
     [
-        ({}, {"classes", "calibration", "mistakes", "doubtful", "views"}, set()),
-        ({"num_networks": 1, "method": "fixmatch"}, {"classes", "doubtful"}, set()),
-        ({"num_test": 0}, {"doubtful", "views"}, {"classes", "calibration", "mistakes"}),
+        ({}, {"classes", "calibration", "mistakes", "uncertain", "views"}, set()),
+        ({"num_networks": 1, "method": "fixmatch"}, {"classes", "uncertain"}, set()),
+        ({"num_test": 0}, {"uncertain", "views"}, {"classes", "calibration", "mistakes"}),
         ({"num_classes": 100, "num_test": 300}, {"classes", "labeled"}, set()),
-        ({"predictions": None}, {"views", "labeled"}, {"classes", "doubtful"}),
+        ({"predictions": None}, {"views", "labeled"}, {"classes", "uncertain"}),
         (NOTHING, {"training", "configuration"}, {"views", "labeled"}),
         ({"rows": []}, {"classes"}, {"training"}),
     ],
@@ -187,15 +186,16 @@ def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_p
     run = create_run(num_classes=2, num_test=30)
     odd = [name.replace("\0", "") for name in HOSTILE]
     names = [f"test/{odd[i % 5]}/{i} {odd[i % 5]}.png" for i in range(30)]
-    run.dataset = dataclasses.replace(run.dataset, test_files=tuple(names), name="photos")
+    test = dataclasses.replace(run.dataset.test, files=tuple(names))
+    run.dataset = dataclasses.replace(run.dataset, test=test, name="photos")
     run.config.data.update(name="folder", data_dir=str(tmp_path / "photos"))
     run.config.num_labels, run.workdir = 0, tmp_path / "runs" / "mine"
     page = Page(render_page(run))
     assert "photos with 4 labels" in page.text
     place = (run.workdir / "report.html").as_uri()
     shown = page.find("a", class_="file")
-    mistakes, doubtful = run.predictions.mistakes[:24], run.predictions.doubtful[:24]
-    uris = [(tmp_path / "photos" / names[i]).as_uri() for i in (*mistakes, *doubtful)]
+    mistakes, uncertain = run.predictions.mistakes[:24], run.predictions.uncertain[:24]
+    uris = [(tmp_path / "photos" / names[i]).as_uri() for i in (*mistakes, *uncertain)]
     assert [urllib.parse.urljoin(place, a["href"]) for a in shown] == uris
     assert f"{100 * run.predictions.confidence[0][mistakes[0]]:.1f}%" in page.text
     assert len(page.scripts) == 1
@@ -212,7 +212,8 @@ def test_a_page_to_be_sent_names_no_folder_outside(tmp_path, monkeypatch, has_im
     command = shlex.join(["python", f"{home}/bin/cls-jax", "train", str(home / "my photos")])
     run.sessions = [{"command": f"{command} --workdir=/data/secret/mine --config configs/a.py:20"}]
     run.workdir = home / "runs" / "mine"
-    run.dataset = dataclasses.replace(run.dataset, test_files=names, name="photos")
+    test = dataclasses.replace(run.dataset.test, files=names)
+    run.dataset = dataclasses.replace(run.dataset, test=test, name="photos")
     monkeypatch.setenv("HOME", str(home))
     text = render_page(run, has_images)
     assert not re.findall(f"anna|secret|{tmp_path}|file:", text)
@@ -318,7 +319,7 @@ def test_mistakes_and_disagreements_come_most_confident_first():
     both, labels = np.stack([first, second]), np.array([1, -1, 1, 0])
     predictions = Predictions(6, both, labels, np.arange(4), is_test=True)
     assert predictions.mistakes.tolist() == [0, 3, 2]
-    assert predictions.doubtful.tolist() == [1, 0]
+    assert predictions.uncertain.tolist() == [1, 0]
 
 
 def test_many_points_keep_mean_and_extremes_and_few_stay_as_they_are():
@@ -401,9 +402,9 @@ def copy(run, tmp_path):
 def test_training_writes_it_with_the_figures_of_the_result(run):
     workdir, config, _ = run
     page, result = Page((workdir / REPORT).read_text()), read_result(workdir)
-    dataset = load_dataset(config)
-    p_NBK = load(workdir).predict_probabilities(dataset.test_images)
-    predicted, labels = p_NBK.argmax(axis=-1), dataset.test_labels
+    dataset = open_dataset(config)
+    p_NBK = load(workdir).networks.predict_probabilities(dataset.test.images)
+    predicted, labels = p_NBK.argmax(axis=-1), dataset.test.labels
     num_right = int(np.sum(predicted[0] == labels))
     errors = [compute_reliability(p_BK, labels).error for p_BK in (p_NBK[0], p_NBK.mean(axis=0))]
     for text in (

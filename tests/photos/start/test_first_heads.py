@@ -6,13 +6,14 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.photos.features.heads import Head, fit_heads
+from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.start import final_heads
 from cls_jax.photos.start.final_heads import fit_final_heads
-from cls_jax.photos.start.start import compute_start, init_state_with_heads
+from cls_jax.photos.start.first_heads import init_state_with_heads
+from cls_jax.photos.start.labels import fit_labels
 from cls_jax.training.evaluate import compute_trained_features
 from cls_jax.training.prepare import create_setup
 from cls_jax.training.setup import create_train_setup, replace_heads
@@ -21,6 +22,10 @@ from tests.conftest import create_tiny_config
 
 def create_spec(config, labeled, unlabeled):
     return StreamSpec(config, "weak", ("weak", "weak"), labeled, unlabeled)
+
+
+def read_nothing():
+    raise AssertionError("no weights are wanted")
 
 
 def draw_features(num_networks, num_images, num_classes):
@@ -64,11 +69,11 @@ def test_networks_divide_the_features_among_them():
 
 @pytest.mark.parametrize(("mesh", "heads"), [((1, 1), {"head"}), ((2, 1), {"head", METHOD_HEAD})])
 def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run, monkeypatch):
-    monkeypatch.setattr("cls_jax.photos.start.start.arrays_from_main_process", shift)
+    monkeypatch.setattr("cls_jax.photos.start.first_heads.arrays_from_main_process", shift)
     config = create_tiny_config(model__init=str(trained_run), model__init_head="probe")
     config.method.balanced_head = METHOD_HEAD in heads
     config.mesh.network, config.mesh.data = mesh
-    dataset, labeled = load_dataset(config), np.arange(50)
+    dataset, labeled = open_dataset(config), np.arange(50)
     setup = create_train_setup(config, dataset.shape)
     state = init_state_with_heads(
         setup, dataset, create_spec(config, labeled, np.arange(1000)), None
@@ -78,8 +83,8 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run,
     ):
         assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
     jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
-    features = compute_trained_features(setup, state, dataset.train_images, labeled)
-    labels = dataset.train_labels[labeled]
+    features = compute_trained_features(setup, state, dataset.train.images, labeled)
+    labels = dataset.train.labels[labeled]
     for i, head in enumerate(fit_heads(features, labels, 10, (config.seed, 0))):
         for name in heads:
             np.testing.assert_allclose(state.params[name]["kernel"][i], head.kernel, atol=1e-5)
@@ -91,23 +96,24 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run,
 
 
 def test_labels_spread_only_to_the_images_that_the_run_uses():
-    config = create_tiny_config(method__graph=1.0)
-    dataset, labeled = load_dataset(config), np.arange(0, 900, 9)
+    config = create_tiny_config(method__inferred=1.0)
+    dataset, labeled = open_dataset(config), np.arange(0, 900, 9)
     used = np.arange(0, 1000, 2)
-    setup, spec = create_setup(config, dataset, labeled, used)
-    start = compute_start(setup, dataset, spec)
-    state = init_state_with_heads(setup, dataset, spec, start)
-    unlabeled, labels = (part[~start.is_labeled] for part in (start.rows, start.inferred.labels))
+    setup, spec = create_setup(config, dataset, labeled, used, read_nothing)
+    labels_of_all = fit_labels(dataset, labeled, used, None, "")
+    state = init_state_with_heads(setup, dataset, spec, labels_of_all)
+    is_new = ~labels_of_all.is_labeled
+    unlabeled, labels = labels_of_all.rows[is_new], labels_of_all.inferred.labels[is_new]
     np.testing.assert_array_equal(unlabeled, np.setdiff1d(used, labeled))
-    assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8
-    targets = jax.device_get(state.method_state["graph"])
+    assert np.mean(labels == dataset.train.labels[unlabeled]) > 0.8
+    targets = jax.device_get(state.method_state["inferred"])
     np.testing.assert_array_equal(targets.pseudo[:, unlabeled], [labels] * 2)
     left_out = np.setdiff1d(np.arange(1000), np.union1d(used, labeled))
     assert not targets.weight[:, left_out].any()
     assert targets.weight[:, used].all()
     # All other classes are equally improbable for a labeled image. None of them is preferred.
     complementary = targets.complementary[0, labeled]
-    assert (complementary != dataset.train_labels[labeled]).all()
+    assert (complementary != dataset.train.labels[labeled]).all()
     assert np.bincount(complementary).max() < len(labeled) / 3
 
 
@@ -116,18 +122,18 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     """Images beyond those that the heads are fitted to are labeled by the networks."""
     monkeypatch.setattr(final_heads, "MAX_IMAGES", most)
     monkeypatch.setattr(final_heads, "arrays_from_main_process", shift)
-    config = create_tiny_config(model__final_head="graph")
-    dataset, labeled, recorded = load_dataset(config), np.arange(0, 600, 6), []
-    used = np.arange(len(dataset.train_images) - 100)
-    setup, spec = create_setup(config, dataset, labeled, used)
-    state, start = setup.init_state(), compute_start(setup, dataset, spec)
+    config = create_tiny_config(model__final_head="inferred")
+    dataset, labeled, recorded = open_dataset(config), np.arange(0, 600, 6), []
+    used = np.arange(len(dataset.train) - 100)
+    setup, _ = create_setup(config, dataset, labeled, used, read_nothing)
+    state, start = setup.init_state(), fit_labels(dataset, labeled, used, None, "")
     record = lambda *columns: recorded.append(columns)  # noqa: E731
     fitted = fit_final_heads(setup, state, dataset, start, record)
     [(unlabeled, labels, weights)] = recorded
     assert sorted([*labeled, *unlabeled]) == list(used)
-    assert np.mean(labels == dataset.train_labels[unlabeled]) > (0.8 if most > 1000 else 0.6)
+    assert np.mean(labels == dataset.train.labels[unlabeled]) > (0.8 if most > 1000 else 0.6)
     assert ((weights >= 0) & (weights <= 1)).all()
-    features = compute_trained_features(setup, state, dataset.train_images, unlabeled)
+    features = compute_trained_features(setup, state, dataset.train.images, unlabeled)
     head = jax.device_get(fitted.ema_params["head"])
     assert head["bias"].mean() > 5
     for i in range(2):
@@ -141,7 +147,8 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     sure = np.zeros_like(head["bias"])
     sure[:, 3] = 100
     forced = jax.tree.map(np.zeros_like, head) | {"bias": sure}
-    heads = [Head(*pair) for pair in zip(forced["kernel"], forced["bias"], strict=True)]
+    pairs = zip(forced["kernel"], forced["bias"], strict=True)
+    heads = [{"kernel": kernel, "bias": bias} for kernel, bias in pairs]
     state = state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
     unsure = start.inferred._replace(probabilities=np.full_like(start.inferred.probabilities, 0.1))
     for ratios in ((0, 0), (9, 0), (0, 9)):  # A graph overrules them where it was right before.

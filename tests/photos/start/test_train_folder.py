@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
+from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.report.data import collect_run
+from cls_jax.photos.start.stages import train
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training.loop import run_training
 from cls_jax.training.prepare import restore_run
 from tests.conftest import load_config, train_interrupted
 from tests.core.methods.tiny_model import tiny_model
@@ -56,7 +56,7 @@ def create_config(root, **changes):
 @pytest.fixture(scope="module")
 def finished(images, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "run"
-    return workdir, run_training(create_config(images), workdir)
+    return workdir, train(create_config(images), workdir)
 
 
 def test_without_a_test_set_there_are_monitors_and_no_accuracy(finished, images, capsys):
@@ -89,17 +89,19 @@ def test_folder_records_what_was_used_and_what_was_skipped(finished):
 
 def test_run_resumes_exactly_only_with_its_images(finished, images, tmp_path, capsys):
     config, workdir, new = create_config(images), tmp_path / "run", images / "unlabeled" / "new.png"
-    train_interrupted(config, workdir, num_batches=3)
+    train_interrupted(config, workdir, num_batches=3, train=train)
     assert "cls on pets, all: 12 labels, 42 training and 0 test images" in capsys.readouterr().out
-    train_interrupted(create_config(images / "labeled"), tmp_path / "labeled", num_batches=0)
+    train_interrupted(
+        create_config(images / "labeled"), tmp_path / "labeled", num_batches=0, train=train
+    )
     assert "Warning: Every training image is labeled" in capsys.readouterr().out
     Image.new("RGB", (8, 8)).save(new)
     try:
         with pytest.raises(UserError, match="are not those with which the run in"):
-            run_training(config, workdir)
+            train(config, workdir)
     finally:
         new.unlink()
-    run_training(config, workdir)
+    train(config, workdir)
     assert describe_difference(read_end(workdir), read_end(finished[0])) is None
 
 
@@ -119,7 +121,7 @@ def test_share_of_the_labeled_images_validates(images, tmp_path, capsys):
     assert result["validation_accuracy"] == evaluated[-1]["validation/accuracy"]
     assert (result["num_labels"], result["test_accuracy"]) == (9, None)
     labeled = (workdir / "labeled_files.csv").read_text().splitlines()[1:]
-    held = {f"{name},{name.split('/')[1]}" for name in load_dataset(config).validation_files}
+    held = {f"{name},{name.split('/')[1]}" for name in open_dataset(config).validation.files}
     assert len(held) == 3
     assert held.isdisjoint(labeled)
 
@@ -132,7 +134,7 @@ def test_test_set_may_be_added_later_and_elsewhere_and_classes_stay(finished, im
     moved = shutil.copytree(images, tmp_path / "moved")
     (moved / "test" / "bee").mkdir(parents=True)
     Image.new("RGB", (11, 9), "white").save(moved / "test" / "bee" / "1.png")
-    _, accuracies, *_ = evaluate_run(workdir, str(moved))
+    accuracies = evaluate_run(workdir, str(moved)).accuracies
     predictions = collect_run(workdir, str(moved)).predictions
     assert predictions.is_test
     assert accuracies["test/accuracy"] == 100 - 100 * len(predictions.mistakes)

@@ -3,13 +3,13 @@
 import * as api from "./api.js";
 import * as check from "./check.js";
 import * as classes from "./classes.js";
-import * as doubtful from "./doubtful.js";
+import * as suspects from "./suspects.js";
 import * as next from "./next.js";
 import * as result from "./result.js";
 import * as tryIt from "./try.js";
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
 
-const VIEWS = { next, check, doubtful, classes, result, try: tryIt };
+const VIEWS = { next, check, suspects, classes, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.

@@ -33,9 +33,9 @@ export function mount(root, app) {
       example,
     ),
   );
-  const photograph = create("figure", { class: "photograph" }, frame, caption);
+  const photo = create("figure", { class: "photo" }, frame, caption);
   const done = create("p", { class: "empty", hidden: true }, "No photos left to label.");
-  root.append(create("div", { class: "next" }, photograph, done, panel));
+  root.append(create("div", { class: "next" }, photo, done, panel));
 
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
   function decide(decision, label = "") {
@@ -54,7 +54,7 @@ export function mount(root, app) {
   function update(state) {
     if (app.pinned) current = app.pinned;
     else current = state.next.find(({ image }) => image === current?.image) ?? state.next[0] ?? null;
-    photograph.hidden = panel.hidden = !current;
+    photo.hidden = panel.hidden = !current;
     done.hidden = Boolean(current);
     if (!current) return;
     show(state);
@@ -84,13 +84,13 @@ export function mount(root, app) {
 
   async function waitFor(picture) {
     isShown = false;
-    photograph.setAttribute("aria-busy", "true");
+    photo.setAttribute("aria-busy", "true");
     isBroken = !(await picture.shown);
     await new Promise(requestAnimationFrame); // Before it is painted,
     await new Promise(requestAnimationFrame); // and after.
     if (frame.firstChild !== picture) return;
     isShown = true;
-    photograph.setAttribute("aria-busy", "false");
+    photo.setAttribute("aria-busy", "false");
     if (isBroken) app.announce("This photo cannot be read. Skip it.", true);
   }
 

@@ -4,25 +4,19 @@ A run with it resumes in `tests/core/methods/test_ups.py`.
 """
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from cls_jax.data.pipelines import create_pipeline, device
 from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import FULL_BATCH, BatchShard, create_mesh
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import make_batch_fn
-from tests.conftest import ROOT, create_tiny_config
+from tests.conftest import create_tiny_config
 from tests.core.data.test_sampling import create_spec
 from tests.core.methods.tiny_model import tiny_model
-from tests.processes import TINY
 
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
@@ -95,37 +89,3 @@ def test_a_missing_tensorflow_names_the_extra_and_the_other_pipeline(monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"'\.\[tf\]', or set --config\.data\.pipeline=device"):
         create_device_batch(data__pipeline="tfdata")
-
-
-def test_trains_reports_and_predicts_without_tensorflow_tfds_and_clu(tmp_path):
-    Image.new("L", (8, 8)).save(tmp_path / "image.png")
-    code = """
-import runpy, sys
-for name in ("tensorflow", "tensorflow_datasets", "clu", "clu.metric_writers"):
-    sys.modules[name] = None  # Importing it raises ImportError.
-from cls_jax.models import wide_resnet
-wide_resnet._STAGES = ((32, 2),)  # As conftest.py does in its own process.
-folder, *sys.argv = sys.argv[1:]
-try:
-    runpy.run_path("main.py", run_name="__main__")
-except SystemExit as end:
-    assert not end.code
-from cls_jax.photos.cli import commands
-commands.predict(f"{folder}/run", [f"{folder}/image.png"], f"{folder}/p.csv")
-"""
-    options = ["--config=configs/digits.py:20,supervised", f"--workdir={tmp_path}/run", *TINY]
-    options += ["--config.data.pipeline=device", "--config.num_steps=2", "--config.model.depth=10"]
-    outcome = subprocess.run(
-        [sys.executable, "-c", code, tmp_path, "main.py", *options],
-        cwd=ROOT,
-        env=os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},  # Else it starts again.
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert outcome.returncode == 0, outcome.stderr
-    assert json.loads((tmp_path / "run/result.json").read_text())["step"] == 2
-    assert not list((tmp_path / "run").glob("events*"))
-    report = (tmp_path / "run/report.html").read_text()
-    assert all(f'<section id="{name}"' in report for name in ("classes", "views"))
-    assert len((tmp_path / "p.csv").read_text().splitlines()) == 2

@@ -36,7 +36,8 @@ def test_npz_comes_back_as_it_is(tmp_path):
     np.savez(tmp_path / "set.npz", **arrays)
     dataset = load(tmp_path / "set.npz")
     for name, array in arrays.items():
-        np.testing.assert_array_equal(getattr(dataset, name), array)
+        split, part = name.split("_")
+        np.testing.assert_array_equal(getattr(getattr(dataset, split), part), array)
     assert dataset.num_classes == 10
 
 
@@ -101,12 +102,12 @@ def test_archives_and_arrays_larger_than_memory_are_refused(tmp_path, monkeypatc
 
 def test_digits_have_a_fixed_stratified_test_set():
     first, other_seed = load_dataset(create_tiny_config()), load_dataset(create_tiny_config(seed=7))
-    np.testing.assert_array_equal(first.test_images, other_seed.test_images)
-    assert (len(first.test_images), len(first.train_images)) == (450, 1797 - 450)
-    shares = np.bincount(first.test_labels) / 450 - np.bincount(first.train_labels) / 1347
+    np.testing.assert_array_equal(first.test.images, other_seed.test.images)
+    assert (len(first.test.images), len(first.train.images)) == (450, 1797 - 450)
+    shares = np.bincount(first.test.labels) / 450 - np.bincount(first.train.labels) / 1347
     assert np.abs(shares).max() < 0.002
     # All gray levels are kept at the native size.
-    levels = np.unique(np.concatenate([first.train_images, first.test_images]))
+    levels = np.unique(np.concatenate([first.train.images, first.test.images]))
     assert (len(levels), levels[0], levels[-1]) == (17, 0, 255)
 
 
@@ -142,11 +143,11 @@ def test_tfds_dataset_prepared_beforehand_needs_no_download(prepared):
     assert dataset.class_names == tuple(f"class{i}" for i in range(10))
     assert dataset.image_shape == (32, 32, 3)
     stored = {image.tobytes(): i for i, image in enumerate(images)}
-    rows = [stored[image.tobytes()] for image in dataset.train_images]
+    rows = [stored[image.tobytes()] for image in dataset.train.images]
     assert sorted(rows) == list(range(30))
-    np.testing.assert_array_equal(dataset.train_labels, np.array(rows) % 10)
+    np.testing.assert_array_equal(dataset.train.labels, np.array(rows) % 10)
     # The order of the images is the same every time.
-    np.testing.assert_array_equal(dataset.train_images, load_dataset(config).train_images)
+    np.testing.assert_array_equal(dataset.train.images, load_dataset(config).train.images)
     other = config.copy_and_resolve_references()
     other.data.image_size = 64
     with pytest.raises(UserError, match=r"set --config\.data\.image_size=32"):

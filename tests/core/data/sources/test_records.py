@@ -66,19 +66,19 @@ def test_images_of_the_subset_are_the_labeled_ones(prepared, config, monkeypatch
     dataset = load_dataset(config)
     assert (dataset.class_names, dataset.image_shape) == (NAMES, (16, 16, 3))
     by_color = {tuple(row["image"][0, 0]): i for i, row in enumerate(prepared[1])}
-    images = dataset.train_images[:]
+    images = dataset.train.images[:]
     colors = np.array(list(by_color))
     nearest = np.abs(images[:, 8, 8, None].astype(int) - colors).sum(axis=-1).argmin(axis=1)
     rows = [by_color[tuple(colors[i])] for i in nearest]
     assert sorted(rows) == list(range(45))
     expected = [i % 3 if i < 9 else -1 for i in rows]
-    np.testing.assert_array_equal(dataset.train_labels, expected)
-    assert len(dataset.test_images) == 12
-    np.testing.assert_array_equal(np.bincount(dataset.test_labels), [4, 4, 4])
+    np.testing.assert_array_equal(dataset.train.labels, expected)
+    assert len(dataset.test.images) == 12
+    np.testing.assert_array_equal(np.bincount(dataset.test.labels), [4, 4, 4])
     # In any order, by several threads.
     order = np.random.default_rng(0).permutation(45)
     with concurrent.futures.ThreadPoolExecutor(4) as executor:
-        parts = list(executor.map(dataset.train_images.__getitem__, np.split(order, 9)))
+        parts = list(executor.map(dataset.train.images.__getitem__, np.split(order, 9)))
     np.testing.assert_array_equal(np.concatenate(parts), images[order])
 
     # Labels and names are read once, and a text file can name the subset.
@@ -88,10 +88,10 @@ def test_images_of_the_subset_are_the_labeled_ones(prepared, config, monkeypatch
     text.write_text("".join(f"{row['file_name']}\n" for row in prepared[1][:9]))
     names.data.labeled_subset = str(text)
     again = load_dataset(names)
-    np.testing.assert_array_equal(again.train_labels, expected)
+    np.testing.assert_array_equal(again.train.labels, expected)
     assert again.fingerprint == dataset.fingerprint
     names.data.labeled_subset = ""
-    np.testing.assert_array_equal(load_dataset(names).train_labels, np.array(rows) % 3)
+    np.testing.assert_array_equal(load_dataset(names).train.labels, np.array(rows) % 3)
 
 
 @pytest.mark.usefixtures("tiny_model")

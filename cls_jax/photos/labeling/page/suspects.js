@@ -5,16 +5,16 @@ import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 export function mount(root, app) {
   const cards = create("div", { class: "cards" });
   const hint = create("p", { class: "hint" });
-  root.append(create("div", { class: "page" }, create("h2", {}, "Doubtful labels"), hint, cards));
+  root.append(create("div", { class: "page" }, create("h2", {}, "Suspect labels"), hint, cards));
   let version = -1;
 
   async function update(state) {
     if (state.version === version) return;
     version = state.version;
-    const { images } = await app.get("doubtful");
+    const { images } = await app.get("suspects");
     hint.textContent = images.length
       ? "The other labels contradict these. Most likely mistakes first."
-      : "No doubtful labels.";
+      : "No suspect labels.";
     cards.replaceChildren(...images.map(createCard));
   }
 

@@ -7,9 +7,10 @@ import pytest
 
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
-from cls_jax.photos.plan import budget
-from cls_jax.photos.plan.rules import Plan, apply_settings, create_folder_config, fit_to_folder
-from tests.test_config import CPU, PRETRAINED, create_summary
+from cls_jax.photos.plan import measure
+from cls_jax.photos.plan.estimate import Measurement
+from cls_jax.photos.plan.rules import fit
+from tests.photos.plan.test_rules import CPU, PRETRAINED, create_plan, create_summary
 
 
 def choose(
@@ -20,20 +21,24 @@ def choose(
     Decoding and features take `per_image` seconds each.
     """
 
-    def profile_folder(config, summary):
+    def measure_run(config, summary):
         size = config.data.image_size
-        per_step = seconds * (size / 128) ** 2
-        return budget.Rehearsal(1.0, per_step, "", size, config.batch_size, per_image, per_image)
+        return Measurement(
+            compile_seconds=1.0,
+            step_seconds=seconds * (size / 128) ** 2,
+            memory="",
+            image_size=size,
+            batch_size=config.batch_size,
+            decode_seconds=per_image,
+            feature_seconds=per_image,
+        )
 
-    patch.setattr(budget, "profile_folder", profile_folder)
-    config = create_folder_config("photos", settings.pop("method", "cls"))
-    apply_settings(config, settings)
+    patch.setattr(measure, "measure_run", measure_run)
     summary = create_summary(side, 3_000)._replace(**dict(folder))
-    given = Plan(config, summary, resources, settings)
-    fit_to_folder(given)
-    sentence = budget.fit_to_minutes(given, minutes)
-    validate_config(config)
-    return config, sentence
+    plan = fit(create_plan(summary, resources, settings.pop("method", "cls"), **settings))
+    plan = measure.fit_to_time(plan, minutes)
+    validate_config(plan.config)
+    return plan.config, plan.reason
 
 
 @pytest.mark.parametrize(
@@ -60,22 +65,22 @@ def test_time_buys_resolution_then_steps(monkeypatch, seconds, minutes, image_si
 
 def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatch):
     few, sentence = choose(monkeypatch, 1.0, 10.0, per_image=0.01)
-    assert (few.model.graph_images, "in the graph" in sentence) == (0, False)
+    assert (few.model.inferred_images, "in the graph" in sentence) == (0, False)
     folder = {"num_unlabeled": 60_000}
     many, sentence = choose(monkeypatch, 1.0, 10.0, per_image=0.003, folder=folder)
-    assert 0 < many.model.graph_images < 60_000
-    assert f"{many.model.graph_images:,} unlabeled images in the graph" in sentence
+    assert 0 < many.model.inferred_images < 60_000
+    assert f"{many.model.inferred_images:,} unlabeled images in the graph" in sentence
     # Also if their labels are there, but not used.
     folder = {"class_counts": {"cat": 30_000, "dog": 30_000}, "num_unlabeled": 0}
     hidden, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.003, folder=folder, num_labels=40)
-    assert hidden.model.graph_images == many.model.graph_images
+    assert hidden.model.inferred_images == many.model.inferred_images
     # After the last step, networks see up to 10,000 labeled and 1,000 others for the report.
     all_labeled = {"class_counts": {"cat": 5_000, "dog": 5_000}, "num_unlabeled": 0}
     rest = [
         int(re.search(r"(\d+) s for all else", choose(monkeypatch, 1.0, 20.0, **folder)[1])[1])
         for folder in (
-            {"folder": {"num_unlabeled": 9_960}, "model.final_head": "graph"},
-            {"folder": all_labeled, "model.final_head": "graph"},
+            {"folder": {"num_unlabeled": 9_960}, "model.final_head": "inferred"},
+            {"folder": all_labeled, "model.final_head": "inferred"},
         )
     ]
     assert rest[1] > rest[0] + 10

@@ -14,10 +14,10 @@ from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.io import read_json
 from cls_jax.parallel.distributed import check_values, has_scheduler, initialize_distributed
-from cls_jax.photos.cli.assessed_run import train_and_assess
 from cls_jax.photos.inference.calibration import CALIBRATION
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.photos.inference.unknown import UNKNOWN
 from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import read_metrics
@@ -74,7 +74,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     # With a Wide ResNet and seed 0, the first gradient on two devices differs by 6e-5 from that on
     # one device, with one process as with two. With seed 1 they agree to 1e-7.
     options = ["--config.num_steps=4", "--config.seed=1", "--config.data.pipeline=tfdata"]
-    options.append("--config.method.graph=1.0")  # Neighbors and labels by both together.
+    options.append("--config.method.inferred=1.0")  # Neighbors and labels by both together.
     options.append("--config.data.validation=0.1")  # 134 images calibrate.
     processes = start_all([tmp_path / "two"] * 2, *options)
     output, other_output = finish_all(processes)
@@ -97,9 +97,9 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
             np.testing.assert_allclose(ours[key], theirs[key], rtol=1e-3, atol=1e-3, err_msg=key)
     assert len(read_result(tmp_path / "two")["per_class"]) == 10
     # Here on the four devices of this process.
-    step, accuracies, *_ = evaluate_run(tmp_path / "two")
-    assert step == 4
-    assert accuracies["test/accuracy"] == read_metrics(tmp_path / "two")[-1]["test/accuracy"]
+    found = evaluate_run(tmp_path / "two")
+    assert found.step == 4
+    assert found.accuracies["test/accuracy"] == read_metrics(tmp_path / "two")[-1]["test/accuracy"]
 
 
 def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(start_all, tmp_path, capsys):
@@ -183,9 +183,9 @@ for home, num_later in (("shared", 0), (str(rank), 150)):
     assert dataset.skipped_files == (("unlabeled/bad.png", "not an image of a known format"),)
     barrier("decoded")
     decoded.clear()
-    paths = [pathlib.Path("photos", name) for name in dataset.train_files]
+    paths = [pathlib.Path("photos", name) for name in dataset.train.files]
     images = [decode(path.open("rb"), (8, 8, 3)) for path in paths]
-    np.testing.assert_array_equal(dataset.train_images[:], images)
+    np.testing.assert_array_equal(dataset.train.images[:], images)
     assert len(decoded) == num_later
     decoded.clear()
 assert from_all_processes(len(listed)) == [2, 0, 0, 0]
@@ -212,13 +212,13 @@ def test_four_processes_list_once_and_decode_a_quarter_each(start_program, tmp_p
 
 SLOW_START = """
 import pathlib, runpy, sys, time
-from cls_jax.training import loop
+from cls_jax.photos.start import stages
 
 def compute_features(*args, **kwargs):
     pathlib.Path({folder!r}, sys.argv[-1].lstrip("-")).touch()
     time.sleep(3000)
 
-loop.init_state_with_heads = compute_features
+stages.init_state_with_heads = compute_features
 runpy.run_path("main.py", run_name="__main__")
 """
 

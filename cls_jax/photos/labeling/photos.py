@@ -1,4 +1,4 @@
-"""The photographs of a folder for a session, including those added later."""
+"""The photos of a folder for a session, including those added later."""
 
 import hashlib
 import pathlib
@@ -7,12 +7,13 @@ from typing import BinaryIO
 
 import numpy as np
 
+from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_atomically
-from cls_jax.photos.features.extract import FrozenFeatures, Progress, extract_features, open_network
+from cls_jax.photos.features.extract import Progress, extract_features, open_network
 from cls_jax.photos.folder.label_table import LABELS_CSV, read_label_table
 from cls_jax.photos.folder.layout import find_table, label_by_folder, list_labelable
-from cls_jax.photos.images.decode import ImageError, find_suffix, read_upright
+from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.answers import Answers, check_writable
 from cls_jax.photos.labeling.session import Features, Session, show_name
@@ -41,43 +42,42 @@ def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session
     Raises a UserError if there is no image, or labels.csv cannot be read or written.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder. Pass a folder of images.")
+        raise UserError(f"{root} is not a folder. Pass a folder of photos.")
     table, files, names, folder_labels = _list_folder(root)
     if not files:
-        raise UserError(f"There is no image in {root}: pass a folder of images.")
+        raise UserError(f"There is no photo in {root}: pass a folder of photos.")
     check_writable(table)
     answers = Answers(table, names, folder_labels, class_names)
     if folder_labels.keys() >= set(files):
         print(
-            f"Every image is labeled by its folder, such as {make_printable(files[0])!r}: move "
+            f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
             f"those without a label to {root / 'unlabeled'}."
         )
     return Session(root, files, answers)
 
 
 def find_new(session: Session) -> dict[str, int]:
-    """Adds the new photographs of a session's folder, see `Session.extend`."""
+    """Adds the new photos of a session's folder, see `Session.extend`."""
     _, files, names, folder_labels = _list_folder(session.root)
     return session.extend(files, names, folder_labels, load_all)
 
 
 def load_all(paths: Sequence[pathlib.Path], on_progress: Progress = lambda *_: None) -> Features:
-    """The features of photographs, and why others cannot be read."""
+    """The features of photos, and why others cannot be read."""
     found = extract_features(paths, open_network(), on_progress)
-    is_read, reasons = found.descriptors.any(axis=1), {}
+    is_read = found.descriptors.any(axis=1)
+    reasons = {}
     for i in np.flatnonzero(~is_read).tolist():
         try:
             read_upright(paths[i], 32)
             reasons[i] = "it changed while it was read"
         except ImageError as error:
             reasons[i] = str(error)
-    return Features(
-        np.flatnonzero(is_read), FrozenFeatures(*(rows[is_read] for rows in found)), reasons
-    )
+    return Features(np.flatnonzero(is_read), found.convert(lambda rows: rows[is_read]), reasons)
 
 
-def add_photograph(root: pathlib.Path, file: BinaryIO) -> str:
-    """Saves a photograph, in `unlabeled/` if there is one, and returns its name in `root`.
+def add_photo(root: pathlib.Path, file: BinaryIO) -> str:
+    """Saves a photo, in `unlabeled/` if there is one, and returns its name in `root`.
 
     The name is derived from the content, so no name comes from outside and no file is replaced.
     Raises an ImageError if the file is not an image, and an OSError if the system refuses.

@@ -1,0 +1,83 @@
+"""The configuration of an instant classifier: those of a run's keys that it has.
+
+They say which images it has, how these are decoded, and whose features it uses. Nothing is trained,
+so there is no method, no optimizer and no step.
+"""
+
+import pathlib
+
+from ml_collections import ConfigDict
+
+from cls_jax.config import (
+    OPTIONS,
+    check_values,
+    flatten,
+    read_values,
+    restore_values,
+)
+from cls_jax.errors import UserError
+from cls_jax.io import PARSE_ERRORS, describe_error
+from cls_jax.runs.folder import CONFIG
+
+_KEYS = (
+    "seed",
+    "num_labels",
+    "data.name",
+    "data.data_dir",
+    "data.labeled_subset",
+    "data.image_size",
+    "data.channels",
+    "data.resize",
+    "data.bit_depth",
+    "data.cache_gigabytes",
+    "data.validation",
+    "data.unlabeled_includes_labeled",
+    "data.imbalance",
+    "data.mean",
+    "data.std",
+    "model.name",
+    "model.init",
+    "model.init_head",
+    "model.inferred_images",
+    "model.stem",
+    "model.depth",
+    "model.width",
+)
+INSTANT_OPTIONS = {key: OPTIONS[key] for key in _KEYS}
+
+
+def create_instant_config(config: ConfigDict) -> ConfigDict:
+    """The keys of an instant classifier from a run's configuration, with its values."""
+    return restore_values(flatten(config.to_dict()), INSTANT_OPTIONS)
+
+
+def read_instant_config(workdir: pathlib.Path) -> ConfigDict:
+    """Reads these keys in the folder of an instant classifier or of a run, which has them, too.
+
+    Raises a UserError if there is no configuration, or it is damaged.
+    """
+    path = workdir / CONFIG
+    try:
+        config = restore_values(read_values(path), INSTANT_OPTIONS)
+        check_values(flatten(config.to_dict()), INSTANT_OPTIONS)
+        return config
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(
+            f"{workdir} is not the folder of a run (it has no {CONFIG}): pass the folder that "
+            "training printed."
+        ) from error
+    except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
+        raise UserError(
+            f"{path} is not the configuration of a run of this version "
+            f"({describe_error(error).rstrip('.')}): pass the folder of another run."
+        ) from error
+
+
+def is_instant(workdir: pathlib.Path) -> bool:
+    """Whether a folder has an instant classifier, and no networks that were trained."""
+    try:
+        values = read_values(workdir / CONFIG)
+    except PARSE_ERRORS:
+        return False
+    # Once, an instant classifier was stored as a run without steps.
+    return "method.name" not in values or values.get("num_steps") == 0

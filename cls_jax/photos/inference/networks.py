@@ -1,0 +1,240 @@
+"""Stacked networks as a function of images: those of a trained run, or of an instant classifier.
+
+Shape suffixes: N networks, B images, C features, K classes.
+"""
+
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from cls_jax.batch import normalize
+from cls_jax.data.resize import DecodeOptions, get_decode_options
+from cls_jax.data.types import ImageSource
+from cls_jax.models.ensemble import Ensemble, take_network
+from cls_jax.models.heat_maps import compute_heat_maps
+from cls_jax.models.layers import FEATURES
+from cls_jax.models.weights.layout import Normalization
+from cls_jax.parallel.mesh import (
+    DATA_AXIS,
+    NETWORK_AXIS,
+    create_mesh,
+    get_process_shard,
+    to_global_arrays,
+)
+from cls_jax.photos.features.graph import join_features
+from cls_jax.photos.features.instant import InstantClassifier
+from cls_jax.training.prepare import restore_run
+from cls_jax.training.setup import TrainSetup, TrainState
+
+_HEAT_MAPS_AT_ONCE = 16
+# Larger batches are no faster, so more images use the program compiled for this many.
+_ENOUGH_IMAGES = 1024
+_EVAL_PIXELS = 2**20  # In a batch of an instant classifier.
+# Setup, newest state and its step, as `restore_run` returns them.
+RunEnd = tuple[TrainSetup, TrainState, int]
+
+
+class Predictor(Protocol):
+    """Networks that predict images, and what they see in them."""
+
+    def predict_with_features(self, images: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities float32 [N, B, K], and features float32 [B, N C], in one pass.
+
+        The features are the inputs of the networks' last layers, of unit length for each network.
+        """
+
+
+class ImageFormat(NamedTuple):
+    """How networks want their images."""
+
+    shape: tuple[int, int, int]  # (H, W, C).
+    decoding: DecodeOptions
+    normalization: Normalization
+
+
+class Networks:
+    """Trained networks, or a frozen one with its linear classifier, on the devices at hand.
+
+    A `Predictor` of images uint8 [B, H, W, C].
+
+    Attributes:
+        name: The architecture, one of `MODELS`.
+        ensemble: The architecture's forward pass.
+        variables: "params" and "batch_stats" of all networks, stacked.
+        format: How the networks want their images.
+        num_networks: N.
+        num_features: N C, of all networks together.
+        num_classes: K.
+        batch_size: The number of images per forward pass.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ensemble: Ensemble,
+        variables: dict[str, Any],
+        format: ImageFormat,
+        mesh: Mesh,
+        batch_size: int,
+    ):
+        """Wraps variables that are on the mesh. `batch_size` is that of each shard."""
+        self.name = name
+        self.ensemble = ensemble
+        self.variables = variables
+        self.format = format
+        self.num_networks, num_features, self.num_classes = variables["params"]["head"][
+            "kernel"
+        ].shape
+        self.num_features = self.num_networks * num_features
+        self.batch_size = batch_size * mesh.shape[DATA_AXIS]
+        self._mesh = mesh
+        self._compiled_size = 0
+
+    def predict_probabilities(self, images: ImageSource) -> np.ndarray:
+        """Probabilities of all classes by every network, float32 [N, B, K].
+
+        `images` are uint8 [B, H, W, C], an array or anything read by index. Raises a ValueError if
+        they have another shape or type.
+        """
+        return self._collect(images, 0)[0]
+
+    def compute_features(self, images: ImageSource) -> np.ndarray:
+        """The inputs of the networks' last layers, scaled to unit length for each network.
+
+        Takes and raises the same as `predict_probabilities`. Returns float32 [B, N C].
+        """
+        return join_features(self._collect(images, 1)[0])
+
+    def predict_with_features(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray]:
+        """The results of `predict_probabilities` and `compute_features`, in one pass."""
+        p_NBK, f_NBC = self._collect(images, 0, 1)
+        return p_NBK, join_features(f_NBC)
+
+    def _collect(self, images: ImageSource, *wanted: int) -> list[np.ndarray]:
+        """The wanted outputs of `_forward`, by index, for all images, each [N, B, …]."""
+        sizes = (self.num_classes, self.num_features // self.num_networks)
+        parts = [[np.zeros((self.num_networks, 0, sizes[i]), np.float32) for i in wanted]]
+        size = self._choose_padded_size(len(images))
+        image_shape = self.format.shape
+        own = get_process_shard(self._mesh).take(size)  # Each process reads a part.
+        for start in range(0, len(images), size):
+            part = np.asarray(images[start + own.start : start + own.stop])
+            if part.shape[1:] != image_shape or part.dtype != np.uint8:
+                raise ValueError(
+                    f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
+                    f"uint8 {image_shape}."
+                )
+            missing = own.stop - own.start - len(part)
+            padded = np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)])
+            on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS), (size, *image_shape))
+            outputs = self._forward(self.variables, on_mesh)
+            arrays = jax.device_get([outputs[i] for i in wanted])
+            parts.append([array[:, : len(images) - start] for array in arrays])
+        return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
+
+    def compute_heat_maps(self, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        """Where network 1 sees evidence for a class, float32 [B, h, w] from 0 to 1.
+
+        `images` are uint8 [B, H, W, C], at least one, and `classes`, int [B], the classes. See
+        `models.heat_maps.compute_heat_maps`.
+        """
+        model = self.ensemble.model
+        variables = take_network(jax.device_get(self.variables), 0)
+
+        @jax.jit  # The weights are an argument: the same program serves all runs.
+        def compute(variables: Any, images: jax.Array, classes: jax.Array) -> jax.Array:
+            return compute_heat_maps(model, variables, self.normalize(images), classes)
+
+        size = min(len(images), _HEAT_MAPS_AT_ONCE)
+        parts = []
+        for start in range(0, len(images), size):
+            # The last batch overlaps the one before, so that one program serves all.
+            first = min(start, len(images) - size)
+            part = slice(first, first + size)
+            maps = compute(variables, images[part], classes[part])
+            parts.append(np.asarray(maps)[start - first :])
+        return np.concatenate(parts)
+
+    def normalize(self, images: jax.Array) -> jax.Array:
+        """Normalizes uint8 [..., C] as in training."""
+        mean, std = self.format.normalization
+        return normalize(images, mean, std)
+
+    @functools.cached_property
+    def _forward(self) -> Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]:
+        """Compiles (variables, images uint8 [B, H, W, C]) → probabilities and the heads' inputs.
+
+        These are float32 [N, B, K] and [N, B, C], and stay on the devices. In one program, XLA
+        merges what the two passes have in common.
+        """
+
+        def forward(networks: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+            params, batch_stats = networks["params"], networks["batch_stats"]
+            images = self.normalize(images)
+            logits, _ = self.ensemble.forward(params, batch_stats, images, train=False)
+            features, _ = self.ensemble.forward(
+                params, batch_stats, images, train=False, head=FEATURES
+            )
+            return jax.nn.softmax(logits), features
+
+        sharded = jax.shard_map(
+            forward,
+            mesh=self._mesh,
+            in_specs=(P(NETWORK_AXIS), P(DATA_AXIS)),
+            out_specs=P(NETWORK_AXIS, DATA_AXIS),
+        )
+        # Replicated in every process.
+        return jax.jit(sharded, out_shardings=NamedSharding(self._mesh, P()))
+
+    def _choose_padded_size(self, num_images: int) -> int:
+        """The padded batch size: few sizes to compile, and no full batch for a single image."""
+        if num_images > self._compiled_size and self._compiled_size < _ENOUGH_IMAGES:
+            shards = self._mesh.shape[DATA_AXIS]
+            power_of_two = 1 << (num_images - 1).bit_length()
+            self._compiled_size = min(-(-power_of_two // shards) * shards, self.batch_size)
+        return max(self._compiled_size, 1)
+
+
+def open_trained_networks(workdir: pathlib.Path, end: RunEnd | None = None) -> Networks:
+    """The EMA networks of a run's newest checkpoint, or of `end`, if that is known.
+
+    Raises a UserError if there is no run, no checkpoint yet, or a damaged file.
+    """
+    setup, state, _ = end or restore_run(workdir)
+    data = setup.config.data
+    return Networks(
+        setup.config.model.name,
+        setup.ensemble,
+        variables={"params": state.ema_params, "batch_stats": state.batch_stats},
+        format=ImageFormat(
+            setup.dataset_spec.image_shape,
+            get_decode_options(data),
+            (tuple(data.mean), tuple(data.std)),
+        ),
+        mesh=setup.mesh,
+        batch_size=setup.config.eval_batch_size,
+    )
+
+
+def open_instant_networks(instant: InstantClassifier) -> Networks:
+    """The frozen network of an instant classifier, with its linear classifier as heads."""
+    network = instant.network
+    assert network is not None, "pixels are no network's features"
+    assert network.weights.normalization is not None, "an instant classifier stores it"
+    model, variables = instant.create_model()
+    mesh = create_mesh(1, [jax.device_count()])
+    stacked = jax.tree.map(lambda leaf: leaf[None], {"batch_stats": {}, **variables})
+    return Networks(
+        network.name,
+        Ensemble(model),
+        variables=to_global_arrays(stacked, mesh, jax.tree.map(lambda _: P(NETWORK_AXIS), stacked)),
+        format=ImageFormat(network.image_shape, network.decoding, network.weights.normalization),
+        mesh=mesh,
+        batch_size=max(_EVAL_PIXELS // network.image_size**2, 1),
+    )

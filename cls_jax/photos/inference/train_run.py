@@ -1,0 +1,44 @@
+"""Training, or fitting an instant classifier, followed by the assessment of the result."""
+
+from typing import Any
+
+from cls_jax.parallel.distributed import from_main_process
+from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
+from cls_jax.photos.inference.calibration import read_calibration
+from cls_jax.photos.inference.classifier import find_predictor
+from cls_jax.photos.inference.evaluate_run import assess_run
+from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.unknown import read_unknown
+from cls_jax.photos.start.instant import fit_instant
+from cls_jax.photos.start.stages import train
+from cls_jax.runs.checkpoint import CHECKPOINTS
+from cls_jax.runs.folder import read_result
+
+
+def train_and_assess(run: Run) -> dict[str, Any]:
+    """Trains or resumes a run, or fits an instant classifier, then assesses it.
+
+    All processes compute, and process 0 writes. Returns the contents of `result.json`, and raises
+    the same as `run_training` and `fit_instant`.
+    """
+
+    def keep(*end: Any) -> None:
+        run.end = end
+
+    workdir = run.workdir
+    if "method" not in run.config:  # It has no method, hence nothing to train.
+        result = fit_instant(run.config, workdir, lambda config: run.dataset)
+    else:
+        result = train(run.config, workdir, lambda config: run.dataset, keep)
+    readers = (read_calibration, read_unknown)
+    is_assessed = any(read(workdir, result["step"]) for read in readers) or "per_class" in result
+    # A finished run keeps its result even without checkpoints.
+    is_there = is_instant(workdir) or any((workdir / CHECKPOINTS).glob("[0-9]*"))
+    if from_main_process(is_assessed or not is_there):
+        return result
+    assess_run(run)
+    if (predictor := find_predictor(workdir)) != workdir:
+        instant = Run(read_instant_config(predictor), predictor)
+        instant.dataset = run.dataset
+        assess_run(instant)
+    return read_result(workdir) or result

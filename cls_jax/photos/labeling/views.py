@@ -1,0 +1,151 @@
+"""What the page shows of a labeling session, as data for JSON.
+
+Each function may be called from any thread.
+"""
+
+import collections
+import shlex
+from typing import Any
+
+import numpy as np
+
+from cls_jax.io import make_printable
+from cls_jax.photos.features.graph import compute_weight
+from cls_jax.photos.features.propagation import find_confident, find_suspect_labels
+from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
+from cls_jax.photos.labeling.answers import Note
+from cls_jax.photos.labeling.session import NUM_RECENT, Reading, Session, show_name
+from cls_jax.runs.result import wilson_interval
+
+_NUM_PER_CLASS = 8
+_NUM_SUSPECTS = 12
+_NUM_UNREADABLE = 100
+_NUM_PROPOSALS = 9  # Per photo, one for each number key.
+_CONFIDENT = 0.5  # Weight 1 - H/log K from which a proposal counts as confident.
+
+
+def describe(session: Session, window: str = "") -> dict[str, Any]:
+    """The state that every view shows."""
+    with session.reading() as known:
+        states = list(known.list_answered())
+        counts = collections.Counter(state.decision for _, state in states)
+        num_labels = collections.Counter(state.label for _, state in states)
+        # Before that, unreadable photos still have indices.
+        recent = states[:NUM_RECENT] if known.phase == "ready" else []
+        return {
+            "version": known.version,
+            "phase": known.phase,
+            "message": known.message,
+            "progress": known.progress,
+            "folder": show_name(known.root.resolve().name),
+            "command": show_name(f"cls-jax train {shlex.quote(str(known.root))}"),
+            "classes": [
+                {"name": name, "count": num_labels[name], **_describe_notes(known, name)}
+                for name in known.answers.class_names
+            ],
+            "counts": {
+                "images": len(known.files),
+                "labeled": counts[LABEL],
+                "none": counts[NONE],
+                "skipped": counts[SKIP],
+            },
+            "next": [_describe_image(known, image) for image in session.share_out(window)],
+            "recent": [_describe_image(known, image) for image, _ in recent],
+            "can_undo": session.can_undo(window),
+        }
+
+
+def describe_image(session: Session, image: int) -> dict[str, Any]:
+    """One photo."""
+    with session.reading() as known:
+        return _describe_image(known, image)
+
+
+def describe_check(session: Session) -> dict[str, Any]:
+    """The most confident proposals of each class."""
+    with session.reading() as known:
+        is_open = known.find_open()
+        rows = []
+        # Before `load` there are no columns, and a class just added has none yet.
+        for k, name in enumerate(known.answers.class_names[: known.probabilities.shape[1]]):
+            chosen = find_confident(known.probabilities, is_open, k, _NUM_PER_CLASS)
+            images = [_describe_image(known, int(image)) for image in chosen]
+            rows.append({"label": name, "images": images})
+        return {"version": known.version, "rows": rows}
+
+
+def describe_suspects(session: Session) -> dict[str, Any]:
+    """Labels that the other labels contradict."""
+    with session.reading() as known:
+        images = []
+        if known.propagation is not None:
+            labeled, probabilities = known.propagation.leave_one_out()
+            own = known.propagation.labels[labeled]
+            is_open = np.array([not known.get_state(i).is_confirmed for i in labeled], bool)
+            for row in find_suspect_labels(probabilities, own, is_open, _NUM_SUSPECTS):
+                proposals = _describe_proposals(known, probabilities, row)
+                images.append(_describe_image(known, int(labeled[row])) | {"proposals": proposals})
+        return {"version": known.version, "images": images}
+
+
+def describe_result(session: Session) -> dict[str, Any]:
+    """Counts, the estimated accuracy and the number of confident proposals."""
+    with session.reading() as known:
+        num_classes = len(known.answers.class_names)
+        proposed = np.zeros(num_classes, int)
+        num_confident = num_right = num_tried = 0
+        propagation = known.propagation
+        if propagation is not None and (propagation.labels >= 0).any():
+            p_open = known.probabilities[known.find_open()]
+            proposed = np.bincount(p_open.argmax(axis=1), minlength=num_classes)
+            if p_open.shape[1] > 1:
+                num_confident = int((compute_weight(p_open) >= _CONFIDENT).sum())
+            labeled, p_others = propagation.leave_one_out()
+            own = propagation.labels[labeled]
+            # The only photo of a class cannot be recognized without its label.
+            is_tried = np.bincount(own)[own] > 1
+            num_tried = int(is_tried.sum())
+            num_right = int((p_others.argmax(axis=1) == own)[is_tried].sum())
+        return {
+            "version": known.version,
+            "proposed": proposed.tolist(),
+            "confident": num_confident,
+            "right": num_right,
+            "tried": num_tried,
+            "interval": wilson_interval(num_right, num_tried),
+            "unreadable": [
+                {"name": show_name(name), "reason": make_printable(reason)}
+                for name, reason in sorted(known.unreadable.items())[:_NUM_UNREADABLE]
+            ],
+            "num_unreadable": len(known.unreadable),
+        }
+
+
+def _describe_image(known: Reading, image: int) -> dict[str, Any]:
+    state = known.get_state(image)
+    return {
+        "image": image,
+        "name": show_name(known.files[image]),
+        "decision": state.decision,
+        "label": state.label,
+        "revision": state.revision,
+        "proposals": _describe_proposals(known, known.probabilities, image),
+    }
+
+
+def _describe_proposals(known: Reading, p_BK: np.ndarray, row: int) -> list[dict[str, Any]]:
+    if known.propagation is None or not (known.propagation.labels >= 0).any():
+        return []
+    order = np.argsort(-p_BK[row], kind="stable")[:_NUM_PROPOSALS]
+    names = known.answers.class_names
+    return [{"label": names[k], "probability": round(float(p_BK[row, k]), 4)} for k in order]
+
+
+def _describe_notes(known: Reading, name: str) -> dict[str, Any]:
+    """The description of a class and its example, which must still have this class."""
+    example = known.answers.get(Note(EXAMPLE, name)).text
+    has_class = known.phase == "ready" and known.answers.get(example).label == name
+    return {
+        "description": known.answers.get(Note(DESCRIBE, name)).text,
+        "example": known.index.get(example) if has_class else None,
+    }

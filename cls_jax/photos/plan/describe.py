@@ -1,0 +1,97 @@
+"""What people read about a plan."""
+
+import numpy as np
+
+from cls_jax.io import make_printable
+from cls_jax.methods import get_method
+from cls_jax.photos.folder.dataset import FolderSummary
+from cls_jax.photos.plan.measure import measure_run
+from cls_jax.photos.plan.rules import Plan
+from cls_jax.runs.folder import CONFIG
+from cls_jax.training.prepare import resolve_model
+from cls_jax.training.setup import describe_model
+
+_NUM_SHOWN_CLASSES = 20
+
+
+def describe_imbalance(summary: FolderSummary) -> str | None:
+    """A warning if one class has at least twice as many labels as another, or None."""
+    if summary.imbalance < 2:
+        return None
+    counts = summary.class_counts
+    largest, smallest = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+    return (
+        f"Classes are unequal: {counts[largest]:,} labels of {largest!r} and {counts[smallest]:,} "
+        f"of {smallest!r}. More labels of the small classes help most, and --config.num_labels=N "
+        "uses the same number of each."
+    )
+
+
+def describe_dry_run(plan: Plan) -> str:
+    """Summarizes a plan and times a few steps. Writes no file of the run."""
+    lines = [*describe_folder(plan.summary), *_describe_training(plan)]
+    if not plan.is_instant:
+        measured = measure_run(resolve_model(plan.config), plan.summary)
+        seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
+        lines += [
+            f"Memory:      {measured.memory}",
+            f"Duration:    about {_describe_duration(seconds)} without evaluations: "
+            f"{measured.step_seconds:.3f} s per step, the median of a few, and "
+            f"{measured.compile_seconds:.0f} s to compile",
+        ]
+    return "\n".join([*lines, "Dry run; nothing written."])
+
+
+def describe_folder(summary: FolderSummary) -> list[str]:
+    """Lines about the images."""
+    counts, short = summary.class_counts, summary.sizes.min(axis=1)
+    width = min(max(map(len, counts)), 40)
+    validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
+    lines = [
+        f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
+        f"{validation} and {summary.num_test:,} test images; {len(counts):,} classes with labels:"
+    ]
+    for name, count in list(counts.items())[:_NUM_SHOWN_CLASSES]:
+        lines.append(f"  {make_printable(name):{width}}  {count:,}")
+    if len(counts) > _NUM_SHOWN_CLASSES:
+        lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
+    if imbalance := describe_imbalance(summary):
+        lines.append(imbalance)
+    lines += [
+        *summary.layout.warnings,
+        f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
+    ]
+    if summary.bit_depth < 16:
+        largest = 2**summary.bit_depth - 1
+        lines.append(f"Pixels:      16-bit images use values from 0 to {largest:,}")
+    return lines
+
+
+def _describe_training(plan: Plan) -> list[str]:
+    """Lines about the training."""
+    config = plan.config
+    verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
+    labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
+    if config.data.validation:
+        labels += f", after {config.data.validation:.0%} of them are held out for validation"
+    network = f"{describe_model(config)} at {config.data.image_size} pixels, with {labels}"
+    place = f"Run:         {verb} {plan.workdir}"
+    if plan.is_instant:
+        return [f"Method:      instant classifier, on frozen features of {network}", place]
+    method, kinds = get_method(config.method.name), f"{config.batch_size} labeled"
+    if method.unlabeled_views:
+        kinds += f" and {config.batch_size * config.mu} unlabeled"
+    return [
+        f"Method:      {config.method.name}, {method.num_networks} x {network}",
+        f"Steps:       {config.num_steps:,} with {kinds} images each",
+        *([f"Time:        {plan.reason}"] if plan.reason else []),
+        place,
+    ]
+
+
+def _describe_duration(seconds: float) -> str:
+    """A duration in the largest unit that gives at least 2."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,113 @@
+"""How long a run takes, estimated from a few measured steps, and the time that it may take.
+
+Cost is assumed to grow in proportion to pixels and to images per batch.
+"""
+
+import dataclasses
+import functools
+
+from ml_collections import ConfigDict
+
+from cls_jax.methods import get_method
+from cls_jax.photos.folder.dataset import FolderSummary
+from cls_jax.photos.inference import suspects
+from cls_jax.photos.start import final_heads
+
+# At most this share of the time goes to features of the unlabeled images, and to one evaluation.
+# Beyond it, the graph leaves out images, and networks are evaluated after the last step only.
+_FEATURE_SHARE, _EVAL_SHARE = 0.25, 0.05
+# Seconds per image in the graph: label propagation, probes and heads. And fixed seconds: imports,
+# compiling evaluation and features, the report (measured on two cores).
+_FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
+_NUM_EVALUATIONS = 3  # Of pretrained networks, unless they take too long.
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """Measured times of a few real steps and images."""
+
+    compile_seconds: float
+    step_seconds: float  # The median of the steps after the first.
+    memory: str  # A sentence that compares a step's memory with the device's.
+    image_size: int
+    batch_size: int
+    decode_seconds: float = 0.0  # For an image.
+    # For an image, of the frozen network at its native resolution. 0 for runs without a graph.
+    feature_seconds: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """Seconds of a step per pixel of an image's area and per labeled image."""
+        return self.step_seconds / (self.image_size**2 * self.batch_size)
+
+    def estimate_step(self, image_size: int, batch_size: int) -> float:
+        """Seconds of a step."""
+        return self.cost * image_size**2 * batch_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """The time that a run may take, and what its steps take."""
+
+    seconds: float  # Of the whole training.
+    spent: float  # Of these, on measuring.
+    max_steps: int
+    measured: Measurement
+    summary: FolderSummary
+    config: ConfigDict  # What was measured. Only what does not depend on the time is read.
+
+    @functools.cached_property
+    def max_inferred(self) -> int | None:
+        """Unlabeled images whose labels can be inferred in this time. None for all."""
+        if not self.measured.feature_seconds:
+            return None
+        measured = self.measured
+        per_image = measured.feature_seconds + measured.decode_seconds + _FIT_SECONDS
+        affordable = int(_FEATURE_SHARE * self.seconds / per_image)
+        return max(affordable, 1) if affordable < self._count_training()[1] else None
+
+    def estimate_left(self, config: ConfigDict, image_size: int) -> float:
+        """Seconds that are left for steps at a resolution."""
+        rest, evaluation = self._estimate_rest(config, image_size)
+        times = self.count_evaluations(config, image_size)
+        return self.seconds - self.spent - rest - times * evaluation
+
+    def count_evaluations(self, config: ConfigDict, image_size: int) -> int:
+        """Evaluations that the time allows: several, or the one after the last step."""
+        _, evaluation = self._estimate_rest(config, image_size)
+        return _NUM_EVALUATIONS if evaluation <= _EVAL_SHARE * self.seconds else 1
+
+    def _count_training(self) -> tuple[int, int]:
+        """The numbers of training images whose label is used, and of all others."""
+        most = self.summary.num_labeled
+        num_labeled = min(self.config.num_labels or most, most)
+        return num_labeled, most - num_labeled + self.summary.num_unlabeled
+
+    def _estimate_rest(self, config: ConfigDict, image_size: int) -> tuple[float, float]:
+        """Seconds for all but measuring, steps and evaluations, and seconds per evaluation.
+
+        Per image, a step takes about three times as long as a prediction. Evaluations see each
+        image with raw and with averaged parameters.
+        """
+        measured, summary = self.measured, self.summary
+        method = get_method(config.method.name)
+        num_networks, num_views = method.num_networks, 1 + config.mu * len(method.unlabeled_views)
+        infer = measured.step_seconds * (image_size / measured.image_size) ** 2
+        infer /= 3 * measured.batch_size * num_views * num_networks
+        num_held_out = summary.num_validation + summary.num_test
+        num_labeled, num_others = self._count_training()
+        num_linked = min(num_others, config.model.inferred_images or num_others)
+        seconds = _FIXED_SECONDS + measured.compile_seconds
+        seconds += (num_labeled + num_others + num_held_out) * measured.decode_seconds
+        if measured.feature_seconds:
+            per_image = measured.feature_seconds + measured.decode_seconds
+            seconds += (num_labeled + num_linked) * (per_image + _FIT_SECONDS)
+            seconds += num_held_out * per_image
+        # What the trained networks see after the last step: for the report, and for their last
+        # layers.
+        num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)
+        if config.model.final_head == "inferred":
+            num_seen += min(num_labeled, final_heads.MAX_IMAGES) + num_linked
+            seconds += (num_labeled + num_linked) * _FIT_SECONDS
+        seconds += num_networks * num_seen * infer
+        return seconds, 2 * num_networks * num_held_out * infer

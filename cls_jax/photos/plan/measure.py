@@ -1,0 +1,170 @@
+"""Measures a few real steps of a planned run, and how long it may take (`--minutes`)."""
+
+import contextlib
+import dataclasses
+import functools
+import statistics
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from cls_jax.config import validate_config
+from cls_jax.data.datasets import add_mean_and_std
+from cls_jax.data.pipelines import create_pipeline
+from cls_jax.data.resize import get_decode_options, get_image_shape
+from cls_jax.models.weights.sources import BUILTIN
+from cls_jax.parallel.distributed import from_main_process
+from cls_jax.photos.features.extract import extract_from_arrays
+from cls_jax.photos.folder.dataset import FolderSummary, load_sample
+from cls_jax.photos.plan.estimate import Budget, Measurement
+from cls_jax.photos.plan.rules import (
+    ENOUGH_STEPS,
+    MAX_DEFAULT_STEPS,
+    STEP_UNIT,
+    Plan,
+    find_affordable_steps,
+    fit,
+    list_sizes,
+)
+from cls_jax.photos.start.frozen import find_native_size, open_frozen_network
+from cls_jax.photos.start.instant import PHOTO_WEIGHT_READERS
+from cls_jax.training.prepare import (
+    create_setup,
+    read_weights,
+    resolve_model,
+    use_own_normalization,
+)
+from cls_jax.training.step import compile_step, create_train_step
+
+# The default number of minutes, by whether there is an accelerator.
+_ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
+_MAX_STEPS = 20_000
+_NUM_STEPS, _NUM_SAMPLED = 5, 64
+_ENOUGH_SECONDS = 10.0  # After this, three steps suffice.
+
+
+def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
+    """The plan of a run that takes so many minutes, if there is anything for the time to decide.
+
+    Time decides the number of steps, and for weights that come with the project resolution and
+    batch size, unless the user has set them. The most likely choice is measured, because the run
+    can then reuse its compiled program. Everything but the number of steps is validated first.
+    `minutes` is the time for the whole training, None for the default, which exists only for
+    weights that come with the project. Raises as `measure_run` and `validate_config` do.
+    """
+    is_builtin = plan.config.model.init.startswith(BUILTIN)
+    if "num_steps" in plan.set_by_user or (minutes is None and not is_builtin):
+        return plan
+    is_fast, max_steps = plan.resources.has_accelerator, _MAX_STEPS
+    if minutes is None:
+        minutes = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES
+        max_steps = MAX_DEFAULT_STEPS
+    likely = plan
+    if is_builtin:
+        num_steps = MAX_DEFAULT_STEPS if is_fast else ENOUGH_STEPS
+        supposed = {"num_steps": num_steps, "data.image_size": max(list_sizes(plan))}
+        likely = dataclasses.replace(
+            plan,
+            settings={**plan.settings, **supposed},
+            set_by_user=plan.set_by_user | supposed.keys(),
+        )
+        likely = fit(likely)
+    validate_config(resolve_model(likely.choose(num_steps=max_steps).config))
+    started = time.monotonic()
+    measured = measure_run(resolve_model(likely.config), plan.summary)
+    # Measured times differ between processes.
+    values, spent = from_main_process([dataclasses.asdict(measured), time.monotonic() - started])
+    budget = Budget(
+        seconds=60 * minutes,
+        spent=spent,
+        max_steps=max_steps,
+        measured=Measurement(**values),
+        summary=plan.summary,
+        config=likely.config,
+    )
+    fitted = fit(dataclasses.replace(plan, budget=budget))
+    return dataclasses.replace(fitted, reason=_explain(fitted, list_sizes(plan)))
+
+
+def _explain(plan: Plan, sizes: list[int]) -> str:
+    """A sentence about what the time has decided among resolutions, and why."""
+    budget, config = plan.budget, plan.config
+    assert budget is not None, "the time has decided"
+    size, measured = config.data.image_size, budget.measured
+    step = measured.estimate_step(size, config.batch_size)
+    left, minutes = budget.estimate_left(config, size), budget.seconds / 60
+    reason = ""
+    is_enough = left >= ENOUGH_STEPS * measured.estimate_step(size, measured.batch_size)
+    if len(sizes) > 1 and is_enough:
+        shown = ", ".join(map(str, sizes))
+        reason = f", the highest of {shown} pixels with at least {ENOUGH_STEPS} steps"
+    elif len(sizes) > 1:
+        reason = f", too few steps for more than {size} pixels"
+    if config.model.inferred_images:
+        reason += f", {config.model.inferred_images:,} unlabeled images in the graph"
+    is_short = config.num_steps < (find_affordable_steps(plan) or 0)
+    if is_short or left < STEP_UNIT * step:
+        minutes = (budget.seconds - left + config.num_steps * step) / 60
+        reason += ", no more steps for so few labels" if is_short else ", more than requested"
+    return (
+        f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
+        f"with {config.batch_size} labeled images each, and {budget.seconds - left:.0f} s for all "
+        f"else (measured: {measured.step_seconds:.2f} s at {measured.image_size} pixels{reason})."
+    )
+
+
+def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
+    """Compiles the step of a run and takes a few on a sample of its images. Writes nothing.
+
+    Raises a UserError if pretrained weights cannot be read, the step does not fit into the device's
+    memory, or the devices cannot be arranged as `config.mesh` says.
+    """
+    options, shape = get_decode_options(config.data), get_image_shape(config.data)
+    started = time.perf_counter()
+    dataset = load_sample(summary, shape, _NUM_SAMPLED, options)
+    decode_seconds = (time.perf_counter() - started) / len(dataset.train)
+    # Constants of the program. They must equal the run's for it to be reused.
+    read = functools.partial(read_weights, config.model.init, PHOTO_WEIGHT_READERS)
+    dataset = use_own_normalization(config, add_mean_and_std(config, dataset), read)
+    labeled = np.flatnonzero(dataset.train.labels >= 0).astype(np.int32)
+    everything = np.arange(len(dataset.train), dtype=np.int32)
+    num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state per image.
+    setup, stream = create_setup(config, dataset, labeled, everything, read, num_images)
+    inputs, input_specs, create_batch = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
+    step: Any = create_train_step(setup, create_batch, input_specs)
+    with contextlib.closing(inputs):
+        state, step_input = setup.init_state(), next(inputs)
+        device = jax.local_devices()[0]
+        compiled, compile_seconds, memory = compile_step(step, state, step_input, device)
+        seconds = []
+        for i in range(_NUM_STEPS):
+            started = time.perf_counter()
+            if i:
+                step_input = next(inputs)
+            state, metrics = compiled(state, step_input)
+            jax.block_until_ready((state, metrics))
+            seconds.append(time.perf_counter() - started)
+            if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
+                break
+    feature_seconds = 0.0
+    if config.model.init and config.method.get("inferred"):
+        network = open_frozen_network(
+            setup.config, read(), find_native_size(config), channels=shape[-1]
+        )
+        images = dataset.train.images
+        extract_from_arrays(images[:1], network, lambda *_: None)
+        started = time.perf_counter()
+        extract_from_arrays(images, network, lambda *_: None)
+        feature_seconds = (time.perf_counter() - started) / len(images)
+    return Measurement(
+        compile_seconds=compile_seconds,
+        step_seconds=statistics.median(seconds[1:]),
+        memory=memory,
+        image_size=config.data.image_size,
+        batch_size=config.batch_size,
+        decode_seconds=decode_seconds,
+        feature_seconds=feature_seconds,
+    )

@@ -1,0 +1,78 @@
+"""The frozen network that a run begins with, and features of the run's images."""
+
+import pathlib
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from cls_jax.config import read_values
+from cls_jax.data.resize import get_decode_options
+from cls_jax.data.types import Dataset, Split
+from cls_jax.models import MODELS, ModelSpec
+from cls_jax.models.layers import resolve_stem
+from cls_jax.models.weights.layout import Weights
+from cls_jax.models.weights.sources import BUILTIN
+from cls_jax.photos.features.extract import (
+    FrozenFeatures,
+    FrozenNetwork,
+    extract_features,
+    extract_from_arrays,
+)
+from cls_jax.runs.folder import CONFIG
+from cls_jax.training.setup import get_own_settings
+
+
+def get_model_spec(config: ConfigDict) -> ModelSpec:
+    """The architecture, implied by weights that come with the project."""
+    init = config.model.init
+    return MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else config.model.name]
+
+
+def find_native_size(config: ConfigDict) -> int:
+    """Height and width of the images that the weights of `model.init` were trained on."""
+    stored = pathlib.Path(config.model.init).expanduser() / CONFIG
+    if config.model.init and stored.exists():  # The weights of another run.
+        return int(read_values(stored)["data.image_size"])
+    spec = get_model_spec(config)
+    stem = resolve_stem(config.model.stem, config.data.image_size)
+    is_small = "stem" in spec.keys and stem != "imagenet"
+    return config.data.image_size if is_small else spec.image_size
+
+
+def open_frozen_network(
+    config: ConfigDict, weights: Weights, image_size: int, channels: int
+) -> FrozenNetwork:
+    """Weights as the network of `config.model`, at a resolution of its own.
+
+    The normalization is the configuration's, or else the one that the weights expect.
+    """
+    data, normalization = config.data, weights.normalization
+    if data.mean:
+        normalization = tuple(data.mean), tuple(data.std)
+    normalization = normalization or MODELS[config.model.name].layout.normalization
+    return FrozenNetwork(
+        name=config.model.name,
+        weights=weights._replace(normalization=normalization),
+        image_size=image_size,
+        settings=tuple(get_own_settings(config).items()),
+        decoding=get_decode_options(data),
+        channels=channels,
+    )
+
+
+def compute_frozen(
+    dataset: Dataset, split: Split, data_dir: str, network: FrozenNetwork | None
+) -> FrozenFeatures:
+    """Features of the images of a part of a dataset, or their pixels without a network.
+
+    Files are read in the folder `data_dir`, unless their features are in the store.
+    """
+    if network is None:
+        pixels = np.asarray(split.images[:], np.float32)
+        pixels = pixels.reshape(len(pixels), -1) / np.float32(255)
+        return FrozenFeatures(pixels, pixels, pixels[:, :0])
+    if split.files:
+        root = pathlib.Path(data_dir).expanduser()
+        decoded = split.images if dataset.image_shape == network.image_shape else None
+        return extract_features([root / file for file in split.files], network, images=decoded)
+    return extract_from_arrays(split.images, network)

@@ -1,0 +1,183 @@
+"""The instant classifier of a folder of images, and a folder of its own to keep it in.
+
+It is a frozen network with a linear classifier. Nothing is trained. Its folder has the files of a
+run's folder, as far as there is something to write, and the classifier itself.
+"""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from cls_jax.config import describe_differences, to_json, with_values
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError, explain_writing
+from cls_jax.models.weights.layout import Weights
+from cls_jax.parallel.distributed import barrier, check_same, is_main_process
+from cls_jax.parallel.preemption import leave_when_asked
+from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier, read_instant
+from cls_jax.photos.folder.instant_config import (
+    create_instant_config,
+    is_instant,
+    read_instant_config,
+)
+from cls_jax.photos.start.frozen import open_frozen_network
+from cls_jax.photos.start.labels import BASELINES, FittedLabels, fit_labels
+from cls_jax.runs.folder import (
+    CONFIG,
+    check_unused,
+    create_run_folder,
+    describe_finished,
+    read_result,
+    write_pseudo_labels,
+    write_result,
+)
+from cls_jax.runs.sessions import record_session
+from cls_jax.training.prepare import (
+    WEIGHT_READERS,
+    choose_images,
+    hold_folder,
+    read_weights,
+    resolve_model,
+)
+from cls_jax.training.progress import list_warnings
+from cls_jax.training.setup import describe_model
+
+INSTANT = "instant"  # The folder of a run for the instant classifier that it began with.
+_REMEDY = "free disk space and rerun the command"
+
+
+def read_instant_weights(init: str) -> Weights | None:
+    """The weights of the frozen network of an instant classifier. A `WeightReader`."""
+    path = pathlib.Path(init).expanduser()
+    if not is_instant(path):
+        return None
+    network = read_instant(path / INSTANT_FILE).network
+    assert network is not None, "read from a file"
+    return network.weights
+
+
+PHOTO_WEIGHT_READERS = (read_instant_weights, *WEIGHT_READERS)
+
+
+def fit_instant(
+    config: ConfigDict, workdir: pathlib.Path, load: Callable[[ConfigDict], Dataset]
+) -> dict[str, Any]:
+    """Fits the instant classifier of a dataset, and writes it to `workdir`, which need not exist.
+
+    Of the configuration, only the keys of an instant classifier are used. The head is fitted to
+    inferred labels or, with `model.init_head=probe`, to given ones. `load` loads the dataset, but
+    not for a folder that is finished. Returns the contents of `result.json`. Raises a UserError if
+    folder, data or weights do not fit the configuration.
+    """
+    config = create_instant_config(resolve_model(config))
+    check_instant_folder(workdir, config)
+    check_same(to_json(config), workdir)
+    if (result := read_result(workdir)) is not None:
+        if is_main_process():
+            print(describe_finished(workdir, 0, 0))
+        return result
+    with leave_when_asked():
+        dataset, labeled, unlabeled = choose_images(config, workdir, load)
+        network = open_frozen_network(
+            config,
+            read_weights(config.model.init, PHOTO_WEIGHT_READERS),
+            config.data.image_size,
+            channels=dataset.image_shape[-1],
+        )
+        with hold_folder(
+            workdir,
+            check=lambda: check_instant_folder(workdir, config),
+            create=lambda: create_run_folder(workdir, config, labeled, dataset),
+        ):
+            if is_main_process():
+                record_session(workdir, 0)
+                _announce(config, dataset, len(labeled), workdir)
+            fitted = fit_labels(
+                dataset,
+                labeled,
+                unlabeled,
+                network,
+                config.data.data_dir,
+                config.model.inferred_images,
+            )
+            if is_main_process():
+                write_instant_folder(workdir, config, dataset, labeled, fitted)
+    barrier("result")
+    result = read_result(workdir)
+    assert result is not None, workdir
+    return result
+
+
+def check_instant_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
+    """Checks that a folder is new, empty, or has the same instant classifier, or a UserError."""
+    if not (workdir / CONFIG).exists():
+        check_unused(workdir)
+        return
+    if not is_instant(workdir):
+        raise UserError(
+            f"{workdir} has a run that was trained: choose a new --workdir for the instant "
+            "classifier."
+        )
+    if differences := describe_differences(config, read_instant_config(workdir)):
+        raise UserError(
+            f"{workdir} has another instant classifier ({'; '.join(differences)}): choose a new "
+            "--workdir."
+        )
+
+
+def write_instant_folder(
+    folder: pathlib.Path,
+    config: ConfigDict,
+    dataset: Dataset,
+    labeled: np.ndarray,
+    fitted: FittedLabels,
+) -> None:
+    """Writes the folder of an instant classifier, which need not exist, its result last.
+
+    Raises a UserError if the system refuses.
+    """
+    network, is_probe = fitted.classifier.network, config.model.init_head == "probe"
+    assert network is not None, "pixels are no network's features"
+    config = with_values(create_instant_config(config), {"data.image_size": network.image_size})
+    classifier, kind = fitted.classifier, "instant"
+    if is_probe:
+        classifier, kind = InstantClassifier(network, fitted.inferred.probe), "probe"
+    is_new, inferred = ~fitted.is_labeled, fitted.inferred
+    with explain_writing(folder, _REMEDY):
+        folder.mkdir(exist_ok=True)
+        if not (folder / CONFIG).exists():
+            create_run_folder(folder, config, labeled, dataset)
+        classifier.write(folder / INSTANT_FILE)
+        write_pseudo_labels(
+            folder, dataset, fitted.rows[is_new], inferred.labels[is_new], inferred.weights[is_new]
+        )
+        accuracies, figures = fitted.accuracies[kind], fitted.figures
+        result = {
+            "step": 0,
+            "dataset": config.data.name,
+            "num_labels": len(labeled),
+            "method": INSTANT,
+            "seed": config.seed,
+            "test_accuracy": accuracies.get("test/accuracy"),
+            "test_balanced_accuracy": accuracies.get("test/balanced_accuracy"),
+            "validation_accuracy": accuracies.get("validation/accuracy"),
+            **{name.replace("/", "_", 1): figures.get(name) for name in BASELINES},
+        }
+        write_result(folder, result)
+
+
+def _announce(
+    config: ConfigDict, dataset: Dataset, num_labeled: int, workdir: pathlib.Path
+) -> None:
+    """Prints what is fitted, and warnings."""
+    for warning in list_warnings(dataset, num_labeled):
+        print(f"Warning: {warning}")
+    print(
+        f"Instant classifier on {dataset.name}: {num_labeled:,} labels, {len(dataset.train):,} "
+        f"training and {len(dataset.test):,} test images\n"
+        f"{describe_model(config)} with frozen weights, at {config.data.image_size} pixels, in "
+        f"{workdir}"
+    )

@@ -1,0 +1,95 @@
+"""Labels from frozen features for the images of a run, and the instant classifier fitted to them.
+
+Shape suffixes: B images.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.data.sampling import take_rows
+from cls_jax.data.types import Dataset
+from cls_jax.photos.features.extract import FrozenNetwork
+from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
+from cls_jax.photos.features.labels import InferredLabels, label_images
+from cls_jax.photos.start.frozen import compute_frozen
+from cls_jax.training.evaluate import Accuracies, compute_accuracies
+
+# Names of what `fit_labels` measures that belong to a result.
+BASELINES = (
+    "test/accuracy_probe",
+    "test/accuracy_instant",
+    "validation/accuracy_probe",
+    "validation/accuracy_instant",
+    "labels/accuracy_graph",
+    "labels/accuracy_probe",
+    "labels/accuracy_instant",
+    "labels/weight_graph",
+    "labels/weight_stages",
+)
+
+
+class FittedLabels(NamedTuple):
+    """Labels from frozen features, for the images of a run."""
+
+    rows: np.ndarray  # The training images that the run uses, int [B], sorted.
+    is_labeled: np.ndarray  # bool [B].
+    inferred: InferredLabels
+    classifier: InstantClassifier
+    # In percent, by "probe" (labels alone) and "instant" (the classifier): accuracies on the
+    # validation and test images, where there are any.
+    accuracies: dict[str, Accuracies]
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """All of `BASELINES` that are known."""
+        known = {f"labels/{name}": value for name, value in self.inferred.figures.items()}
+        for name, accuracies in self.accuracies.items():
+            for part in ("validation", "test"):
+                if f"{part}/accuracy" in accuracies:
+                    known[f"{part}/accuracy_{name}"] = accuracies[f"{part}/accuracy"]
+        return known
+
+
+def fit_labels(
+    dataset: Dataset,
+    labeled: np.ndarray,
+    unlabeled: np.ndarray,
+    network: FrozenNetwork | None,
+    data_dir: str,
+    max_unlabeled: int = 0,
+) -> FittedLabels:
+    """Infers the labels of a run's images, and fits the instant classifier to them.
+
+    Args:
+        dataset: The images. Its held-out splits only measure.
+        labeled: Training images that count as labeled, int [num_labels].
+        unlabeled: Those of the unlabeled set, int.
+        network: Whose features are used, or None for pixels.
+        data_dir: The folder of the images' files.
+        max_unlabeled: Use at most so many of the unlabeled images, evenly spaced. 0 for all.
+
+    Raises:
+        UserError: If the weights do not fit the network.
+    """
+    # All, unless `data.imbalance` or `model.inferred_images` leaves some out.
+    others = np.setdiff1d(unlabeled, labeled)
+    others = take_rows(others, max_unlabeled or len(others))
+    rows = np.union1d(labeled, others)
+    train = compute_frozen(dataset, dataset.train.take(rows), data_dir, network)
+    is_labeled = np.isin(rows, labeled)
+    labels = np.where(is_labeled, dataset.train.labels[rows], -1)
+    inferred = label_images(train, labels, dataset.num_classes)
+    classifiers = {
+        "probe": InstantClassifier(network, inferred.probe),
+        "instant": fit_classifier(network, train, inferred),
+    }
+    accuracies: dict[str, Accuracies] = {name: {} for name in classifiers}
+    for part, split in dataset.held_out.items():
+        if not len(split):
+            continue
+        features = compute_frozen(dataset, split, data_dir, network)
+        for name, classifier in classifiers.items():
+            p_NBK, _ = classifier.predict_with_features(features)
+            accuracies[name] |= compute_accuracies(p_NBK, split.labels, part)
+    return FittedLabels(rows, is_labeled, inferred, classifiers["instant"], accuracies)

@@ -1,0 +1,150 @@
+"""How a run from pretrained weights begins and ends: heads and labels from frozen features."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from cls_jax.data.sampling import StreamSpec
+from cls_jax.data.types import Dataset
+from cls_jax.parallel.distributed import is_main_process
+from cls_jax.photos.features.extract import FrozenNetwork
+from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
+from cls_jax.photos.folder.dataset import open_dataset
+from cls_jax.photos.start.final_heads import fit_final_heads
+from cls_jax.photos.start.first_heads import init_state_with_heads
+from cls_jax.photos.start.frozen import find_native_size, open_frozen_network
+from cls_jax.photos.start.instant import INSTANT, PHOTO_WEIGHT_READERS, write_instant_folder
+from cls_jax.photos.start.labels import BASELINES, FittedLabels, fit_labels
+from cls_jax.runs.folder import write_pseudo_labels
+from cls_jax.runs.result import get_accuracy
+from cls_jax.training.loop import run_training
+from cls_jax.training.setup import TrainSetup, TrainState
+from cls_jax.training.stages import Stages
+
+
+class FeatureStages(Stages):
+    """Fits heads to labels from frozen features, before the first step and after the last one.
+
+    What it fits is what the configuration asks for (`model.init_head`, `method.inferred`,
+    `model.final_head`), which may be nothing. The instant classifier that a run begins with is in
+    the folder `instant/` of the run.
+    """
+
+    baselines = BASELINES
+
+    def __init__(self, workdir: pathlib.Path):
+        """For the run in `workdir`."""
+        super().__init__()
+        self._workdir = workdir
+        self._fitted: FittedLabels | None = None
+
+    def before_first_step(
+        self, setup: TrainSetup, dataset: Dataset, spec: StreamSpec, round_index: int = 0
+    ) -> TrainState:
+        """See `init_state_with_heads`."""
+        config = setup.config
+        fitted = self._get_fitted(setup, dataset, spec) if _needs_labels(config) else None
+        if fitted is not None and round_index == 0:
+            self.measured = fitted.figures
+            is_new = ~fitted.is_labeled
+            write_pseudo_labels(
+                self._workdir,
+                dataset,
+                fitted.rows[is_new],
+                fitted.inferred.labels[is_new],
+                fitted.inferred.weights[is_new],
+            )
+            if fitted.classifier.network is not None and is_main_process():
+                folder = self._workdir / INSTANT
+                write_instant_folder(folder, config, dataset, spec.labeled_indices, fitted)
+        state = init_state_with_heads(setup, dataset, spec, fitted, round_index)
+        if not setup.method.select_labels and not self.changes_end(config):
+            self._fitted = None  # Its tables take memory and are no longer needed.
+        return state
+
+    def changes_end(self, config: ConfigDict) -> bool:
+        """Whether `model.final_head` asks for it."""
+        return bool(config.model.final_head == "inferred")
+
+    def after_last_step(
+        self,
+        setup: TrainSetup,
+        dataset: Dataset,
+        spec: StreamSpec,
+        state: TrainState,
+        say: Callable[[str], None],
+    ) -> TrainState:
+        """See `fit_final_heads`."""
+        say("refitting the heads to labels from frozen features and the trained networks")
+        record = functools.partial(write_pseudo_labels, self._workdir, dataset)
+        fitted = self._get_fitted(setup, dataset, spec)
+        return fit_final_heads(setup, state, dataset, fitted, record)
+
+    def describe(self, config: ConfigDict, result: Mapping[str, Any]) -> dict[str, Any]:
+        """See `choose_predictor`."""
+        return choose_predictor(result) if config.model.init_head == "inferred" else {}
+
+    def _get_fitted(self, setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> FittedLabels:
+        """The run's labels. A resumed run infers them again with the network in its folder."""
+        if self._fitted is None:
+            config, path = setup.config, self._workdir / INSTANT / INSTANT_FILE
+            network: FrozenNetwork | None = None
+            if path.exists():
+                network = read_instant(path).network
+            elif config.model.init:
+                assert setup.read_weights is not None, config.model.init
+                network = open_frozen_network(
+                    config,
+                    setup.read_weights(),
+                    find_native_size(config),
+                    channels=setup.dataset_spec.image_shape[-1],
+                )
+            self._fitted = fit_labels(
+                dataset,
+                spec.labeled_indices,
+                spec.unlabeled_indices,
+                network,
+                config.data.data_dir,
+                config.model.inferred_images,
+            )
+        return self._fitted
+
+
+def train(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    load: Callable[[ConfigDict], Dataset] = open_dataset,
+    keep: Callable[[TrainSetup, TrainState, int], Any] = lambda *end: None,
+) -> dict[str, Any]:
+    """`run_training` with everything that the product adds: folders, stages and weights."""
+    return run_training(
+        config,
+        workdir,
+        load=load,
+        stages=FeatureStages(workdir),
+        weight_readers=PHOTO_WEIGHT_READERS,
+        keep=keep,
+    )
+
+
+def _needs_labels(config: ConfigDict) -> bool:
+    heads = config.model.init_head, config.model.final_head
+    return "inferred" in heads or bool(config.method.get("inferred"))
+
+
+def choose_predictor(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Chooses the classifier used for prediction: the run's networks or its instant classifier.
+
+    The networks, unless they are worse on the validation images: test accuracy stays unbiased.
+    Returns additions to the result: `predictor` ("trained" or "instant"), and with validation
+    images `predictor_gain` (the points that training gained) and `predictor_images` ("validation").
+    """
+    trained, instant = get_accuracy(result, "validation"), result.get("validation_accuracy_instant")
+    if trained is None or instant is None:
+        return {"predictor": "trained"}
+    gain = trained - instant
+    chosen = "trained" if gain >= 0 else "instant"
+    return {"predictor": chosen, "predictor_gain": gain, "predictor_images": "validation"}

@@ -1,0 +1,62 @@
+"""What a run does before its first step and after its last one, besides training."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from cls_jax.data.sampling import StreamSpec
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
+from cls_jax.training.setup import TrainSetup, TrainState
+
+
+class Stages:
+    """Networks start from their initial weights, and end as they were trained.
+
+    A subclass may fit their last layers before and after training. `run_training` calls its methods
+    in every process.
+
+    Attributes:
+        measured: Metrics to be written at step 0, set by `before_first_step`.
+        baselines: The names of those that belong to the run's result.
+    """
+
+    baselines: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.measured: dict[str, float] = {}
+
+    def before_first_step(
+        self, setup: TrainSetup, dataset: Dataset, spec: StreamSpec, round_index: int = 0
+    ) -> TrainState:
+        """The state before the first step of a round. Not called for a resumed run's first round.
+
+        Raises a UserError if the configuration asks for more than initial weights.
+        """
+        config = setup.config
+        if config.model.init_head != "random" or config.method.get("inferred"):
+            raise UserError(
+                "Heads and labels inferred from features are part of cls_jax.photos: train with "
+                "main.py or cls-jax, or set model.init_head=random and method.inferred=0."
+            )
+        return setup.init_state(round_index)
+
+    def changes_end(self, config: ConfigDict) -> bool:
+        """Whether `after_last_step` does anything, which may take minutes."""
+        return False
+
+    def after_last_step(
+        self,
+        setup: TrainSetup,
+        dataset: Dataset,
+        spec: StreamSpec,
+        state: TrainState,
+        say: Callable[[str], None],
+    ) -> TrainState:
+        """The last state, before it is evaluated and saved. `say` shows a sentence to the user."""
+        return state
+
+    def describe(self, config: ConfigDict, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Additions to the result of the finished run."""
+        return {}

@@ -1,0 +1,42 @@
+"""What is said about a result, and what of it decides what predicts."""
+
+import pytest
+
+from cls_jax.photos.report import outcome
+from cls_jax.photos.start.stages import choose_predictor
+
+
+def test_figures_are_named():
+    said = outcome.describe_accuracies({"test_accuracy_at_best_validation": 40.0})
+    assert said == "   40.00%  network 1 at the step of best validation accuracy"
+    assert outcome.describe_monitors({"mask_ratio": 0.5}).startswith("   50.00%  of images")
+    instant = outcome.describe_accuracies({"test/accuracy": 50.0}, is_instant=True)
+    assert instant == "   50.00%  instant classifier, the figure to report"
+
+
+@pytest.mark.parametrize(
+    ("trained", "instant", "predictor", "sentence"),
+    [  # Two networks predict together.
+        ((70.0, 80.0), 75.0, "trained", "On the validation images, fine-tuning gained 5.0 points"),
+        ((75.0, 70.0), 75.0, "instant", "On the validation images, fine-tuning lost 5.0 points"),
+        ((60.0, None), 60.0, "trained", "On the validation images, fine-tuning gained 0.0 points"),
+        ((None, None), None, "trained", "`predict`, `evaluate` and `export` will use the fine-tun"),
+    ],
+)
+def test_only_validation_images_decide_what_predicts(trained, instant, predictor, sentence):
+    for test in (0.0, 100.0):
+        result = {"validation_accuracy": trained[0], "validation_accuracy_ensemble": trained[1]}
+        result |= {"test_accuracy": test, "test_accuracy_ensemble": test}
+        start = {"validation_accuracy_instant": instant, "test_accuracy_instant": 100 - test}
+        chosen = choose_predictor(result | start)
+        assert chosen["predictor"] == predictor
+        assert outcome.describe_predictor(chosen).startswith(sentence)
+
+
+def test_gain_over_a_probe_is_that_of_what_predicts():
+    result = {"test_accuracy": 75.0, "test_accuracy_probe": 56.0, "test_accuracy_instant": 75.0}
+    assert "19.0 points above a linear probe on frozen features" in outcome.describe_gain(result)
+    both = result | {"test_accuracy_ensemble": 55.0}
+    assert "1.0 points below" in outcome.describe_gain(both)
+    assert "19.0 points above" in outcome.describe_gain(both | {"predictor": "instant"})
+    assert outcome.describe_gain(result | {"test_accuracy_probe": None}) is None
