@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw
 from playwright import sync_api
 
 from cls_jax.photos.features.extract import FrozenFeatures
-from cls_jax.photos.labeling import server
+from cls_jax.photos.labeling import server, views
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, Features, Session
 
@@ -192,13 +192,13 @@ def open_drawn_session(root: pathlib.Path) -> Session:
         lambda report: Features(everything, FrozenFeatures(features, features, features[:, :0]))
     )
     for i in range(NUM_ANSWERS):
-        (item, *_) = session.describe("w")["next"]
+        (item, *_) = views.describe(session, "w")["next"]
         label = names[(kinds[item["image"]] + (i in WRONG)) % len(names)]
         session.decide([Change(item["image"], "label", label, item["revision"])], "w")
     for name in names[:2]:
         session.describe_class("w", name, {"boat": "With its sails", "fish": "Under water"}[name])
-        labeled = (i for i in range(NUM_PICTURES) if session.describe_image(i)["label"] == name)
-        session.set_example("w", next(labeled))
+        labels = [views.describe_image(session, i)["label"] for i in range(NUM_PICTURES)]
+        session.set_example("w", labels.index(name))
     return session
 
 

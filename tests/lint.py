@@ -3,7 +3,7 @@
     python -m tests.lint
 
 `f(*values)` hides which value means what, unless all positional arguments of `f` mean the same, as
-in `zip(*rows)`. Arguments that a function only hands on, `*args` or `*args, **kwargs`, are fine, too.
+in `zip(*rows)`. Arguments that a function only hands on, by `*args` or `*args, **kwargs`, are fine.
 """
 
 import ast

@@ -202,9 +202,12 @@ def test_links_lead_somewhere_and_named_tests_exist(page):
 
 def test_every_package_is_on_the_page_of_the_architecture():
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    for package in (ROOT / "cls_jax").iterdir():
-        if not package.name.startswith("__") and package.suffix != ".typed":
-            assert f"`{package.name}{'/' if package.is_dir() else ''}`" in page, package
+    for house, prefix in ((ROOT / "cls_jax", ""), (ROOT / "cls_jax" / "photos", "photos/")):
+        for package in house.iterdir():
+            is_house = package == ROOT / "cls_jax" / "photos"
+            if not is_house and not package.name.startswith("__") and package.suffix != ".typed":
+                name = f"{prefix}{package.name}{'/' if package.is_dir() else ''}"
+                assert f"`{name}`" in page, package
     assert find_links(page)
     assert find_tests((ROOT / "docs" / "trust.md").read_text("utf-8"))
 

@@ -108,7 +108,13 @@ def run_training(
             state, seconds = take_steps(prepared, stages, has_begun)
             keep(prepared.setup, state, config.num_steps)
             if is_main_process():
-                result = create_result(config, workdir, len(labeled), seconds, stages.baselines)
+                result = create_result(
+                    config,
+                    workdir,
+                    num_labels=len(labeled),
+                    train_seconds=seconds,
+                    baselines=stages.baselines,
+                )
                 write_result(workdir, result | stages.describe(config, result))
     barrier("result")
     result = read_result(workdir)
@@ -182,7 +188,9 @@ def take_steps(
         accuracies: dict[str, float] = {}
         with timer.paused():
             for name, split in dataset.held_out.items():
-                accuracies |= evaluate(state, split.images, split.labels, should_stop, name)
+                accuracies |= evaluate(
+                    state, split.images, split.labels, should_stop=should_stop, split=name
+                )
         if accuracies:
             writer.write(step, accuracies)
             bar.show_accuracies(step, accuracies)

@@ -25,6 +25,7 @@ from cls_jax.photos.features.labels import label_images
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import Answers
 from cls_jax.photos.labeling.session import Change, Features, Session
 from experiments.paper import grid
@@ -129,11 +130,11 @@ def measure_delay(features: np.ndarray, labels: np.ndarray) -> str:
         session.load(lambda on_progress: ready)
         seconds, start_cpu = [], time.process_time()
         for _ in range(_NUM_TIMED):
-            image = session.describe()["next"][0]["image"]
+            image = views.describe(session)["next"][0]["image"]
             label = session.add_class(str(labels[rows[image]]))
             start = time.perf_counter()
             session.decide([Change(image, "label", label, 0)], "study")
-            session.describe()
+            views.describe(session)
             seconds.append(time.perf_counter() - start)
         cpu = (time.process_time() - start_cpu) / _NUM_TIMED
     return (

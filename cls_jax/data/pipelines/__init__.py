@@ -19,7 +19,9 @@ def create_pipeline(
     if spec.config.data.pipeline == "device":
         from cls_jax.data.pipelines import device
 
-        return device.create_pipeline(spec, dataset, mesh, first_step, num_steps)
+        return device.create_pipeline(
+            spec, dataset, mesh, first_step=first_step, num_steps=num_steps
+        )
     if not importlib.util.find_spec("tensorflow"):
         raise UserError(
             "data.pipeline=tfdata needs TensorFlow: pip install '.[tf]', or set "
@@ -27,4 +29,4 @@ def create_pipeline(
         )
     from cls_jax.data.pipelines import tfdata
 
-    return tfdata.create_pipeline(spec, dataset, mesh, first_step, num_steps)
+    return tfdata.create_pipeline(spec, dataset, mesh, first_step=first_step, num_steps=num_steps)

@@ -97,9 +97,11 @@ def make_batch_creator(
         x = images[labeled]
         y = labels[labeled]
         if not spec.unlabeled_views:
-            return make_views(state, seed, RawBatch(x, y, x[:0], y[:0], y[:0]))
+            labeled_only = RawBatch(x=x, y=y, u=x[:0], u_index=y[:0], u_truth=y[:0])
+            return make_views(state, seed, labeled_only)
         rows = sample(unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
-        return make_views(state, seed, RawBatch(x, y, images[rows], rows, truths[rows]))
+        samples = RawBatch(x=x, y=y, u=images[rows], u_index=rows, u_truth=truths[rows])
+        return make_views(state, seed, samples)
 
     return create_batch
 

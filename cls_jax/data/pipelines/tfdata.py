@@ -38,8 +38,8 @@ _PREFETCH = 2
 _MAX_BYTES_IN_FLIGHT = 2**30
 # Steps whose samples are drawn together.
 _CHUNK = 64
-_DTYPES = RawBatch(np.uint8, np.int32, np.uint8, np.int32, np.int32)
-_ROW_AXES = RawBatch(0, 0, 1, 0, 0)  # The axes along which a batch is cut.
+_DTYPES = RawBatch(x=np.uint8, y=np.int32, u=np.uint8, u_index=np.int32, u_truth=np.int32)
+_ROW_AXES = RawBatch(x=0, y=0, u=1, u_index=0, u_truth=0)  # The axes along which a batch is cut.
 
 
 def create_pipeline(
@@ -50,7 +50,7 @@ def create_pipeline(
     part = get_process_shard(mesh)
 
     def put_on_devices() -> Generator[PyTree, None, None]:
-        stream = create_stream(spec, dataset, first_step, num_steps, part)
+        stream = create_stream(spec, dataset, first_step=first_step, num_steps=num_steps, part=part)
         with contextlib.closing(stream) as batches:
             for batch in batches:
                 yield to_global_arrays(batch, mesh, BATCH_SPECS, shapes)
@@ -172,12 +172,12 @@ def _create_piece_functions(
         x = tf.ensure_shape(x, (num_labeled, *dataset.image_shape))
         u = tf.ensure_shape(u, (num_unlabeled, *dataset.image_shape))
         views = [
-            make_view(u, view, piece, spec.unlabeled_batch_size, 1 + i)
+            make_view(u, view, piece, batch_size=spec.unlabeled_batch_size, index=1 + i)
             for i, view in enumerate(spec.unlabeled_views)
         ]
         # Without views no unlabeled image is read: [0, 0, H, W, C].
         u_views = tf.stack(views) if views else tf.zeros([0, *u.shape], tf.uint8)
-        x = make_view(x, spec.labeled_view, piece, spec.config.batch_size, 0)
+        x = make_view(x, spec.labeled_view, piece, batch_size=spec.config.batch_size, index=0)
         return x, y, u_views, *about_u
 
     return read, make_views
