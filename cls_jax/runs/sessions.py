@@ -22,7 +22,7 @@ import jax
 
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import MAX_JSON_BYTES, parse_json, read_bytes, write_atomically
-from cls_jax.parallel.cpus import available_cpus
+from cls_jax.parallel.machine import available_cpus
 
 SESSIONS = "sessions.jsonl"
 LOCK = ".lock"

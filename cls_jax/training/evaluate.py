@@ -18,9 +18,9 @@ from cls_jax.batch import PyTree
 from cls_jax.data.types import ImageSource, Selection
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.collectives import sum_over_data
+from cls_jax.parallel.machine import release_freed_memory
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, get_process_shard, to_global_arrays
 from cls_jax.training.setup import TrainSetup, TrainState
-from cls_jax.training.step import release_freed_memory
 
 Accuracies = dict[str, float]
 

@@ -4,10 +4,8 @@ The step is written for a single device: it sees that device's networks and shar
 names the mesh axes of collectives, which cost nothing on one device.
 """
 
-import ctypes
 import functools
 import math
-import platform
 import time
 from collections.abc import Callable, Mapping
 
@@ -22,7 +20,7 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
-from cls_jax.parallel.cpus import get_device_memory
+from cls_jax.parallel.machine import get_device_memory, release_freed_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.training.optimizer import split_frozen
 from cls_jax.training.setup import TrainSetup, TrainState
@@ -297,13 +295,3 @@ def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
             "--config.model.width, set --config.model.remat=True, or use more devices."
         )
     return f"a step needs {needed / _GIB:.2f} of {available / _GIB:.1f} GiB on each device"
-
-
-def release_freed_memory() -> None:
-    """Returns freed memory between live blocks to the operating system.
-
-    `cli.process.reexec_with_malloc_settings` makes glibc keep freed memory, but the memory that
-    compiling has freed is not needed again.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)

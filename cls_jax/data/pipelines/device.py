@@ -31,7 +31,7 @@ from cls_jax.data.sampling import (
     stream_key,
 )
 from cls_jax.data.types import Dataset
-from cls_jax.parallel.cpus import get_device_memory
+from cls_jax.parallel.machine import get_device_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, get_process_shard, to_global_arrays
 
 # The share of a device's memory that the dataset may take. The rest is for training.

@@ -23,7 +23,7 @@ from cls_jax.data.sampling import (
     sample_indices,
 )
 from cls_jax.data.types import Dataset
-from cls_jax.parallel.cpus import available_cpus
+from cls_jax.parallel.machine import available_cpus
 from cls_jax.parallel.mesh import (
     BATCH_SPECS,
     FULL_BATCH,

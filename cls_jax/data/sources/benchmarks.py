@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
-from cls_jax.parallel.cpus import get_machine_memory
+from cls_jax.parallel.machine import get_machine_memory
 
 
 class Arrays(NamedTuple):

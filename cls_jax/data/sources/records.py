@@ -21,8 +21,8 @@ from cls_jax.data.resize import get_decode_options, get_image_shape, to_square
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error
-from cls_jax.parallel.cpus import available_cpus
 from cls_jax.parallel.distributed import gather_rows, take_own
+from cls_jax.parallel.machine import available_cpus
 
 _NAME_BYTES = 64  # "n15075141_54.JPEG" has 17.
 _ROW = np.dtype([("label", "<i4"), ("name", "S", _NAME_BYTES)])

@@ -251,9 +251,9 @@ def cache(clear: bool = False) -> None:
 
     Runs in progress keep what they have opened.
     """
-    from cls_jax.photos.images.store import Store
+    from cls_jax.photos.images.store import Store, get_cache_folder
 
-    store = Store()
+    store = Store(get_cache_folder())
     folder = store.folder.parent  # Also of compiled programs, unless JAX's own variable is set.
     programs = [path for path in folder.glob("*") if path != store.folder]
     files = [file for path in programs for file in (path, *path.rglob("*")) if file.is_file()]

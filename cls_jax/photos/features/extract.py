@@ -32,7 +32,7 @@ from cls_jax.models.weights.sources import BUILTIN, read_init
 from cls_jax.parallel.distributed import gather_rows, take_own
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.images.files import ImageBatch, find_digests, find_settled, read_ahead
-from cls_jax.photos.images.store import Store
+from cls_jax.photos.images.store import Store, get_cache_folder
 
 PRETRAINED = f"{BUILTIN}efficientnet_lite0"
 
@@ -131,7 +131,7 @@ def _extract_own(
     images: ImageSource | None,
 ) -> FrozenFeatures:
     """`extract_features` in a single process."""
-    store = Store()
+    store = Store(get_cache_folder())
     paths = [os.fspath(file) for file in files]
     options = _name_options(network)
     decoded = None if images is None else getattr(images, "digests", None)

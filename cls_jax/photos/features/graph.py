@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from cls_jax.parallel.cpus import available_cpus
+from cls_jax.parallel.machine import available_cpus
 from cls_jax.photos.features.deflation import prepare_solver
 from cls_jax.photos.features.neighbors import find_neighbors
 from cls_jax.photos.features.sharded import has_many_devices, spread_on_devices

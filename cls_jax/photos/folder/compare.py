@@ -14,7 +14,7 @@ from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.folder.layout import NO_CLASS_NAME, Layout
 from cls_jax.photos.images.files import ImageFile, find_digests, read_ahead
 from cls_jax.photos.images.packed import open_packed
-from cls_jax.photos.images.store import Store
+from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.runs.folder import (
     CONFIG,
     RESULT,
@@ -97,10 +97,11 @@ def _has_trained_on(
 def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
     """Digests of the files' contents, b"" where they cannot be read."""
     packed = open_packed(root)
-    if packed and len(packed.digests):
+    if packed:
         digests: list[bytes] = packed.digests[[file.inode for file in files]].tolist()
         return digests
-    return find_digests(Store(), [str(root / file.name) for file in files], reads=True)
+    store = Store(get_cache_folder())
+    return find_digests(store, [str(root / file.name) for file in files], reads=True)
 
 
 def count_training_images(workdir: pathlib.Path, folder: str) -> int:

@@ -26,7 +26,7 @@ from cls_jax.photos.images.files import (
     stat_image,
 )
 from cls_jax.photos.images.packed import open_packed
-from cls_jax.photos.images.store import Store
+from cls_jax.photos.images.store import Store, get_cache_folder
 
 # Increase when the pixels of any file change.
 _VERSION = 4
@@ -152,12 +152,12 @@ def load_decoded(
     packed folder has its digests in the index and is decoded on demand. Raises a UserError if the
     store cannot be written.
     """
-    store = Store()
+    store = Store(get_cache_folder(), max_gigabytes)
     folder = os.path.abspath(root)
     row_bytes = int(np.prod(shape))
     packed = open_packed(root)
     is_kept = len(files) * row_bytes <= 1e9 * max_gigabytes
-    if packed and len(packed.digests):
+    if packed:
         records = [file.inode for file in files[:]]
         digests = packed.digests[records].tolist()
         known = enumerate(map(packed.failures.get, records))
@@ -168,7 +168,7 @@ def load_decoded(
             digests, failures = _decode_files(
                 store, folder, files[own], shape=shape, options=options, is_silent=is_silent
             )
-            store.shrink(max_gigabytes)
+            store.shrink()
         except OSError as error:
             raise _explain(error, store.folder, len(files) * row_bytes) from error
         padded = b"".join(digest or _NO_DIGEST for digest in digests)

@@ -19,7 +19,7 @@ import numpy as np
 from cls_jax.data.resize import CENTER_CROP, DecodeOptions, ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
-from cls_jax.parallel.cpus import available_cpus
+from cls_jax.parallel.machine import available_cpus
 from cls_jax.photos.images.decode import SUFFIXES, TIFFS, ImageLike, decode_image, open_file
 from cls_jax.photos.images.packed import INDEX, SHARD, PackedFolder, find_packed, open_packed
 from cls_jax.photos.images.store import Store, hash_content

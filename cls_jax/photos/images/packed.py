@@ -31,7 +31,7 @@ class PackedFolder(NamedTuple):
 
     rows: dict[str, int]  # Name with "/" → number of the record, in the order of the names.
     sizes: np.ndarray  # int64 [n], in bytes.
-    digests: np.ndarray  # V16 [n], of their contents. Missing in older folders.
+    digests: np.ndarray  # V16 [n], of their contents.
     failures: dict[int, str]  # Number of a record → why it cannot be read as an image.
     times: tuple[int, int]  # mtime and ctime of the index in nanoseconds.
     read: Callable[[int], bytes]  # The content of a record.
@@ -145,15 +145,12 @@ def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
     try:
         with open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
             text, sizes, num_shards = (stored[key] for key in ("names", "sizes", "num_shards"))
-            digests = np.zeros(0, "V16")
-            failures = "[]"
-            if "digests" in stored.files:
-                digests = stored["digests"]
-                failures = str(stored["failures"])
+            digests = stored["digests"]
+            failures = str(stored["failures"])
         names = text.tobytes().decode("utf-8", "surrogateescape").split("\0")
         shards = [str(_name_shard(pathlib.Path(path).parent, i)) for i in range(num_shards)]
         records = ArrayRecordDataSource(shards)
-        if not len(names) == len(sizes) == len(records) or len(digests) not in (0, len(names)):
+        if not len(names) == len(sizes) == len(digests) == len(records):
             raise ValueError("it does not match the packed images")
     except PARSE_ERRORS as error:
         raise UserError(

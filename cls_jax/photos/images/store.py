@@ -70,7 +70,7 @@ _DAMAGE = (
 
 
 def get_cache_folder() -> pathlib.Path:
-    """The folder of the store, which may be deleted at any time."""
+    """The folder of the user's store, which may be deleted at any time."""
     return platformdirs.user_cache_path("cls_jax", appauthor=False) / "store"
 
 
@@ -87,9 +87,13 @@ class Store:
     written.
     """
 
-    def __init__(self) -> None:
-        """The store in the user's cache folder, opened when first used."""
-        self.folder = get_cache_folder()
+    def __init__(self, folder: pathlib.Path, max_gigabytes: float | None = None) -> None:
+        """Opens the store in a folder when it is first used.
+
+        `max_gigabytes` is the size that `shrink` leaves it. None means the last given size.
+        """
+        self.folder = folder
+        self._max_gigabytes = max_gigabytes
         # For work that one process should do at a time. Reading and writing need no lock.
         self.lock = filelock.FileLock(self.folder / "lock")
         self._path = os.path.realpath(self.folder / _FILE)
@@ -173,11 +177,12 @@ class Store:
 
         self._run(write)
 
-    def shrink(self, max_gigabytes: float | None = None) -> None:
-        """Deletes the least recently used rows of all kinds until the store has at most this size.
+    def shrink(self) -> None:
+        """Deletes the least recently used rows of all kinds until the store has its size.
 
-        Rows used within the last hour stay. None means the last given size.
+        Rows used within the last hour stay.
         """
+        max_gigabytes = self._max_gigabytes
 
         def shrink(db: sqlite3.Connection) -> None:
             """Deletes rows, in one transaction."""

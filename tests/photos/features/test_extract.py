@@ -17,7 +17,7 @@ from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.photos.features import extract
 from cls_jax.photos.features.extract import FrozenNetwork, extract_features
 from cls_jax.photos.images import files as files_module
-from cls_jax.photos.images.store import Store
+from cls_jax.photos.images.store import Store, get_cache_folder
 
 SIZE = 16
 
@@ -118,7 +118,7 @@ def test_only_what_changed_is_computed(network, files, tmp_path, monkeypatch):
 def test_damaged_rows_are_computed_again(network, files):
     _, first = _count(network, files)
     some = "(SELECT id FROM blobs LIMIT 2)"
-    with sqlite3.connect(Store()._path) as db:
+    with sqlite3.connect(Store(get_cache_folder())._path) as db:
         db.execute(f"UPDATE blobs SET blob = zeroblob(length(blob)) WHERE id IN {some}")
     db.close()
     for expected in (2, 0):

@@ -24,13 +24,17 @@ from cls_jax.errors import UserError
 from cls_jax.photos.images import cache, files, store
 from cls_jax.photos.images.cache import load_decoded
 from cls_jax.photos.images.files import list_images
-from cls_jax.photos.images.store import Store
+from cls_jax.photos.images.store import Store, get_cache_folder
 from tests.conftest import ROOT
 from tests.photos.helpers import read_image
 
 SIZE = 8
 SHAPE = (SIZE, SIZE, 3)
 NUM_FILES = 70
+
+
+def open_store(max_gigabytes=None):
+    return Store(get_cache_folder(), max_gigabytes)
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +85,7 @@ def check(root, size=SIZE, options=CENTER_CROP, decoded=None):
 
 def execute(*statement):
     """Changes the store behind its back."""
-    with sqlite3.connect(Store()._path) as db:
+    with sqlite3.connect(open_store()._path) as db:
         rows = db.execute(*statement).fetchall()
     db.close()
     return rows
@@ -94,7 +98,7 @@ def test_only_new_content_is_decoded_and_failures_are_named(root, tmp_path, deco
     assert len(set(decoded.digests)) == NUM_FILES
     assert len(decoded_files) == NUM_FILES - 1
     assert store.get_cache_folder().stat().st_mode & 0o777 == 0o700
-    assert os.stat(Store()._path).st_mode & 0o777 == 0o600
+    assert os.stat(open_store()._path).st_mode & 0o777 == 0o600
     decoded_files.clear()
     os.utime(root / "0.png", ns=(1, 1))
     (root / "1.png").rename(root / "renamed.png")
@@ -141,7 +145,7 @@ def test_files_are_read_again_only_if_they_may_have_changed(root, monkeypatch):
 
 
 def _overwrite(content):
-    path = pathlib.Path(Store()._path)
+    path = pathlib.Path(open_store()._path)
     path.write_bytes(content(path.read_bytes()))
 
 
@@ -151,7 +155,7 @@ def _overwrite(content):
         lambda: _overwrite(lambda content: content[: len(content) // 2]),
         lambda: _overwrite(lambda content: b""),
         lambda: _overwrite(lambda content: content[::-1]),
-        lambda: os.unlink(Store()._path),
+        lambda: os.unlink(open_store()._path),
         lambda: execute("DROP TABLE blobs"),
         lambda: execute("DELETE FROM blobs WHERE id % 2"),
         lambda: execute("UPDATE blobs SET blob = zeroblob(192) WHERE id % 2"),
@@ -200,7 +204,7 @@ def test_store_that_cannot_be_written_names_the_remedy(root, monkeypatch, target
 
 
 def test_least_recently_used_rows_of_all_kinds_go_first():
-    rows, now = Store(), int(time.time())
+    rows, now = open_store(), int(time.time())
     ages = {"images/a": 7200, "features/b": 9000, "images/c": 8000, "features/d": 0}
     for options, age in ages.items():
         rows.write(options, {bytes([i] * 16): bytes(30_000) for i in range(50)}, {b"k": b"d" * 16})
@@ -215,13 +219,13 @@ def test_least_recently_used_rows_of_all_kinds_go_first():
     rows.shrink()
     assert find_left() == "abcd"
     assert len(rows.find("features/b", [bytes(16)])) == 1  # One of them is used now.
-    rows.shrink(0.75 * size / 1e9)
+    open_store(0.75 * size / 1e9).shrink()
     assert os.path.getsize(rows._path) <= 0.76 * size
     execute("UPDATE rows SET used = used - 3700 WHERE options != 'features/d'")
-    rows.shrink(1e-6)
+    open_store(1e-6).shrink()
     assert find_left() == "d"  # Another process may be about to read them.
     execute("UPDATE rows SET used = 0")
-    Store().shrink()  # To the size that was given last.
+    open_store().shrink()  # To the size that was given last.
     assert find_left() == ""
     assert execute("SELECT count(*) FROM contents") == [(0,)]
     assert os.path.getsize(rows._path) < 0.1 * size

@@ -1,7 +1,8 @@
-"""How many CPU cores this process may keep busy, and how much memory machine and devices have."""
+"""The CPU cores that this process may keep busy, and the memory of machine and devices."""
 
 import ctypes
 import os
+import platform
 
 import jax
 import joblib
@@ -29,3 +30,13 @@ def get_machine_memory() -> int:
     status = (ctypes.c_uint64 * (_STATUS_BYTES // 8))(_STATUS_BYTES)
     ctypes.windll.kernel32.GlobalMemoryStatusEx(status)  # type: ignore[attr-defined]
     return status[1]
+
+
+def release_freed_memory() -> None:
+    """Returns freed memory between live blocks to the operating system.
+
+    The process keeps what it has freed for the next step, but does not need again what compiling
+    has freed.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
