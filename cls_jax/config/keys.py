@@ -254,9 +254,13 @@ def get_options(method_name: str) -> dict[str, Option]:
         "mu": OPTIONS["mu"]._replace(default=method.mu),
         "method.name": OPTIONS["method.name"]._replace(default=method_name),
     }
-    for name, own in method.hyperparameters.items():
-        rule = one_of(*own.choices) if own.choices else between(own.low, own.high)
-        if isinstance(own.default, bool):
+    for name, hyperparameter in method.hyperparameters.items():
+        rule = (
+            one_of(*hyperparameter.choices)
+            if hyperparameter.choices
+            else between(hyperparameter.low, hyperparameter.high)
+        )
+        if isinstance(hyperparameter.default, bool):
             rule = YES_OR_NO
-        options[f"method.{name}"] = Option(own.default, rule, "", own.source)
+        options[f"method.{name}"] = Option(hyperparameter.default, rule, "", hyperparameter.source)
     return options

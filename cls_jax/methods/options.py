@@ -52,8 +52,8 @@ def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) ->
     """
     has_inferred = hparams.get("inferred", 0.0) > 0
     is_balanced = hparams.get("balanced_head", False)
-    own_loss = method.loss
-    if own_loss is None or not (has_inferred or is_balanced):
+    base_loss = method.loss
+    if base_loss is None or not (has_inferred or is_balanced):
         return method
 
     def get_view(groups: list[jax.Array], view: str) -> jax.Array:
@@ -70,7 +70,7 @@ def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) ->
             logits = [half[1] for half in halves]
             groups = balanced[0], get_view(balanced, "weak"), get_view(balanced, "strong")
             terms["balanced"] = _weigh_balanced(groups, batch, context, added["shares"])
-        output = own_loss(logits, batch, context._replace(method_state=state))
+        output = base_loss(logits, batch, context._replace(method_state=state))
         if has_inferred:
             strong = get_view(logits, "strong")
             terms["inferred"] = _weigh_inferred(strong, batch, context, added["inferred"])

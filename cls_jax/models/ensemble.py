@@ -71,13 +71,15 @@ class Ensemble:
             return jax.vmap(apply_one)(params, batch_stats)
         num_networks = jax.tree.leaves(params)[0].shape[0]
         outputs = [
-            apply_one(self._take_own_or_shared(params, i), self._take_own_or_shared(batch_stats, i))
+            apply_one(
+                self._take_local_or_shared(params, i), self._take_local_or_shared(batch_stats, i)
+            )
             for i in range(num_networks)
         ]
         logits, batch_stats = zip(*outputs, strict=True)
         return jnp.stack(logits), stack_networks(batch_stats)
 
-    def _take_own_or_shared(self, tree: dict[str, PyTree], index: int) -> dict[str, PyTree]:
+    def _take_local_or_shared(self, tree: dict[str, PyTree], index: int) -> dict[str, PyTree]:
         """One network's slice. Shared modules come from the first network."""
         return {
             name: take_network(module, 0 if name in self.shared else index)

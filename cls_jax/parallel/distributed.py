@@ -170,29 +170,29 @@ def arrays_from_main_process(tree: PyTree) -> PyTree:
         return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
 
 
-def take_own(num_rows: int) -> slice:
+def take_local(num_rows: int) -> slice:
     """The rows that this process works on, where each has its share."""
     index = jax.process_index()
     count = jax.process_count()
     return slice(num_rows * index // count, num_rows * (index + 1) // count)
 
 
-def gather_rows(own: np.ndarray, num_rows: int) -> np.ndarray:
-    """All rows in every process, from the `take_own` of each. All must call this.
+def gather_rows(local: np.ndarray, num_rows: int) -> np.ndarray:
+    """All rows in every process, from the `take_local` of each. All must call this.
 
     Rows are of any type of fixed size. Memory is that of all rows, twice for a moment.
     """
     count = jax.process_count()
     if count == 1:
-        return own
-    row_bytes = own.dtype.itemsize * math.prod(own.shape[1:])
+        return local
+    row_bytes = local.dtype.itemsize * math.prod(local.shape[1:])
     raw = np.zeros((-(-num_rows // count), row_bytes), np.uint8)  # JAX would round other types.
-    raw[: len(own)] = np.frombuffer(own.tobytes(), np.uint8).reshape(len(own), row_bytes)
+    raw[: len(local)] = np.frombuffer(local.tobytes(), np.uint8).reshape(len(local), row_bytes)
     with jax.transfer_guard("allow"):
         gathered = multihost_utils.process_allgather(raw)
     sizes = [num_rows * (i + 1) // count - num_rows * i // count for i in range(count)]
     parts = [part[:size] for part, size in zip(gathered, sizes, strict=True)]
-    return np.concatenate(parts).view(own.dtype).reshape((num_rows, *own.shape[1:]))
+    return np.concatenate(parts).view(local.dtype).reshape((num_rows, *local.shape[1:]))
 
 
 def from_all_processes(value: Any) -> list[Any]:

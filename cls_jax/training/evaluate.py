@@ -171,10 +171,10 @@ def iterate_on_mesh(
     # Smaller for a small set.
     most = min(setup.config.eval_batch_size, -(-len(labels) // num_shards))
     size = size or max(1, most) * num_shards
-    own = np.arange(size)[part.take(size)]
+    local = np.arange(size)[part.take(size)]
 
     def read(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rows = np.minimum(own + start, len(labels))
+        rows = np.minimum(local + start, len(labels))
         is_image = rows < len(labels)
         missing = int(np.sum(~is_image))
         rows = rows[is_image]

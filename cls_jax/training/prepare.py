@@ -74,7 +74,7 @@ def prepare_run(
     """
     read = functools.partial(read_weights, config.model.init, weight_readers or WEIGHT_READERS)
     dataset, labeled, unlabeled = choose_images(config, workdir, load)
-    dataset = use_own_normalization(config, dataset, read, workdir)
+    dataset = use_stored_normalization(config, dataset, read, workdir)
     setup, spec = create_setup(config, dataset, labeled=labeled, unlabeled=unlabeled, read=read)
     return Prepared(setup, dataset, spec, workdir)
 
@@ -217,7 +217,7 @@ def collect_weights(
     return Weights(to_torch(variables, MODELS[name].layout), normalization)
 
 
-def use_own_normalization(
+def use_stored_normalization(
     config: ConfigDict,
     dataset: Dataset,
     read: Callable[[], Weights],
@@ -233,8 +233,8 @@ def use_own_normalization(
     if workdir is not None and (workdir / DATASET).exists():
         mean, std = read_mean_and_std(workdir)
     else:
-        own = read().normalization
-        mean, std = own or MODELS[config.model.name].layout.normalization
+        stored = read().normalization
+        mean, std = stored or MODELS[config.model.name].layout.normalization
     return dataclasses.replace(dataset, mean=mean, std=std)
 
 

@@ -282,11 +282,11 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         extra_heads=method.extra_heads,
         data_axis=DATA_AXIS,
         remat=settings.remat,
-        **get_own_settings(config),
+        **get_model_settings(config),
     )
 
 
-def get_own_settings(config: ConfigDict) -> dict[str, object]:
+def get_model_settings(config: ConfigDict) -> dict[str, object]:
     """The keys of `config.model` that only some architectures have, with "auto" resolved."""
     settings = {key: config.model[key] for key in MODELS[config.model.name].keys}
     if "stem" in settings:

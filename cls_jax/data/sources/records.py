@@ -21,7 +21,7 @@ from cls_jax.data.resize import get_decode_options, get_image_shape, to_square
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error
-from cls_jax.parallel.distributed import gather_rows, take_own
+from cls_jax.parallel.distributed import gather_rows, take_local
 from cls_jax.parallel.machine import available_cpus
 
 _NAME_BYTES = 64  # "n15075141_54.JPEG" has 17.
@@ -134,18 +134,18 @@ def _read_rows(builder: Any, split: str) -> np.ndarray:
     key = hashlib.sha256(info + f"{builder.data_dir}\0{split}".encode()).hexdigest()[:32]
     cache = platformdirs.user_cache_path("cls_jax", appauthor=False) / "records" / f"{key}.npy"
     source = _open_source(builder, split)
-    own = take_own(len(source))
+    local = take_local(len(source))
     try:
         known = np.load(cache, allow_pickle=False)
     except PARSE_ERRORS:
         known = np.zeros(0, _ROW)
     if known.dtype == _ROW and len(known) == len(source):
-        part = known[own]
+        part = known[local]
     else:
-        starts = range(own.start, own.stop, _CHUNK)
+        starts = range(local.start, local.stop, _CHUNK)
 
         def read(start: int) -> list[tuple[int, bytes]]:
-            found = [source[row] for row in range(start, min(start + _CHUNK, own.stop))]
+            found = [source[row] for row in range(start, min(start + _CHUNK, local.stop))]
             return [(int(row["label"]), row.get("file_name", b"")) for row in found]
 
         with concurrent.futures.ThreadPoolExecutor(available_cpus()) as executor:

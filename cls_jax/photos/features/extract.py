@@ -29,7 +29,7 @@ from cls_jax.models import MODELS
 from cls_jax.models.layers import ALL_FEATURES, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
-from cls_jax.parallel.distributed import gather_rows, take_own
+from cls_jax.parallel.distributed import gather_rows, take_local
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.images.files import ImageBatch, find_digests, find_settled, read_ahead
 from cls_jax.photos.images.store import Store, get_cache_folder
@@ -108,10 +108,10 @@ def extract_features(
     still read unless the images have the `digests` of the files. Raises a UserError if the weights
     are of another architecture.
     """
-    own = take_own(len(files))
+    local = take_local(len(files))
     if images is not None and jax.process_count() > 1:
-        images = Selection(images, np.arange(own.start, own.stop))
-    found = _extract_own(files[own], network, on_progress, images)
+        images = Selection(images, np.arange(local.start, local.stop))
+    found = _extract_local(files[local], network, on_progress, images)
     return found.convert(lambda rows: gather_rows(rows, len(files)))
 
 
@@ -124,7 +124,7 @@ def concatenate_features(parts: Sequence[FrozenFeatures]) -> FrozenFeatures:
     )
 
 
-def _extract_own(
+def _extract_local(
     files: Sequence[str | os.PathLike],
     network: FrozenNetwork,
     on_progress: Progress | None,

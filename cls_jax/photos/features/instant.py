@@ -48,14 +48,14 @@ class InstantClassifier(NamedTuple):
     def create_model(self) -> tuple[Architecture, Any]:
         """The network with its heads, and its variables. Raises a ValueError if they do not fit."""
         assert self.network is not None, "pixels are no network's features"
-        own = {"head": self.head._asdict()}
+        heads = {"head": self.head._asdict()}
         if self.stage_kernel is not None:
-            own[STAGE_HEAD] = {"kernel": self.stage_kernel}
-        model, variables = create_network(self.network, len(self.head.bias), STAGE_HEAD in own)
+            heads[STAGE_HEAD] = {"kernel": self.stage_kernel}
+        model, variables = create_network(self.network, len(self.head.bias), STAGE_HEAD in heads)
         expected = {name: variables["params"][name] for name in model.head_names}
-        if jax.tree.map(np.shape, own) != jax.tree.map(np.shape, expected):
+        if jax.tree.map(np.shape, heads) != jax.tree.map(np.shape, expected):
             raise ValueError("its head does not fit its network")
-        variables["params"] |= own
+        variables["params"] |= heads
         return model, variables
 
     def write(self, path: pathlib.Path) -> None:

@@ -75,9 +75,9 @@ class Propagation:
         scores_LK = self._scores_BK[labeled]
         sums_LK = np.tile(self._scores_BK.sum(axis=0), (len(labeled), 1))
         rows = np.arange(len(labeled))
-        own = rows, self.labels[labeled]
-        scores_LK[own] -= self._responses_2B[0, labeled]
-        sums_LK[own] -= self._responses_2B[1, labeled]
+        given = rows, self.labels[labeled]
+        scores_LK[given] -= self._responses_2B[0, labeled]
+        sums_LK[given] -= self._responses_2B[1, labeled]
         is_only_one = np.bincount(self.labels[labeled], minlength=scores_LK.shape[1]) == 1
         scores_LK[rows, self.labels[labeled]] *= ~is_only_one[self.labels[labeled]]
         return labeled, _normalize(np.maximum(scores_LK, 0), sums_LK)

@@ -79,10 +79,10 @@ def find_neighbors_on_devices(
 
 
 def _search_ring(
-    own_RC: jax.Array, num_images: int, num_neighbors: int, wanted: int
+    local_RC: jax.Array, num_images: int, num_neighbors: int, wanted: int
 ) -> tuple[jax.Array, jax.Array]:
     """Indices [R, M] and cosines [R, M] for the rows of this device."""
-    num_rows, _ = own_RC.shape
+    num_rows, _ = local_RC.shape
     num_devices = jax.lax.axis_size(_AXIS)
     here = jax.lax.axis_index(_AXIS)
     at_once = max(1, min(num_rows, _BLOCK_ELEMENTS // num_rows))
@@ -93,7 +93,7 @@ def _search_ring(
         """The best of the passing images for a block of own rows."""
         # The last block overlaps the one before, so that all have one shape.
         first = jnp.minimum(block * at_once, num_rows - at_once)
-        rows = jax.lax.dynamic_slice_in_dim(own_RC, first, at_once)
+        rows = jax.lax.dynamic_slice_in_dim(local_RC, first, at_once)
         cosines = jnp.matmul(rows, passing_RC.T, precision=jax.lax.Precision.HIGHEST)
         others = source * num_rows + jnp.arange(num_rows)
         itself = here * num_rows + first + jnp.arange(at_once)
@@ -126,7 +126,7 @@ def _search_ring(
         return jax.lax.ppermute(passing_RC, _AXIS, to_next), best, indices
 
     start = jnp.full((num_rows, wanted), -jnp.inf), jnp.full((num_rows, wanted), -1)
-    _, best, indices = jax.lax.fori_loop(0, num_devices, visit, (own_RC, *start))
+    _, best, indices = jax.lax.fori_loop(0, num_devices, visit, (local_RC, *start))
     return indices, best
 
 

@@ -114,19 +114,19 @@ def count_training_images(workdir: pathlib.Path, folder: str) -> int:
     root = pathlib.Path(folder).expanduser()
     if data.name != "folder":
         return 0
-    own = pathlib.Path(data.data_dir).expanduser()
+    data_dir = pathlib.Path(data.data_dir).expanduser()
     layout = list_layout(root)
     trained = None
     fingerprint = read_fingerprint(workdir)
     with contextlib.suppress(UserError):
-        trained = list_layout(own) if own.is_dir() else None
+        trained = list_layout(data_dir) if data_dir.is_dir() else None
     if trained is None and fingerprint and _has_trained_on(workdir, fingerprint, root, layout):
-        own = root
+        data_dir = root
         trained = layout
     if trained is None:
         return 0
     evaluated = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
-    known = set(_hash_files(own, [file for file, _ in trained.train]))
+    known = set(_hash_files(data_dir, [file for file, _ in trained.train]))
     digests = _hash_files(root, [file for file, _ in evaluated])
     return sum(digest in known for digest in digests if digest)
 

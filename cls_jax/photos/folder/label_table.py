@@ -262,10 +262,13 @@ def _parse(
         if start.lower().endswith(SUFFIXES) or start.isdecimal() or names_file(cells[0]):
             return (delimiter, ["", ""], (0, 1, 2, 3)), lines
     width = len(cells)
-    own = (width, width + 1)
+    decision_places = (width, width + 1)
     if "decision" in cells:  # Otherwise "time" may mean anything.
-        own = (cells.index("decision"), cells.index("time") if "time" in cells else width)
-    return (delimiter, cells, (*places, *own)), lines[1:]
+        decision_places = (
+            cells.index("decision"),
+            cells.index("time") if "time" in cells else width,
+        )
+    return (delimiter, cells, (*places, *decision_places)), lines[1:]
 
 
 def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:

@@ -236,32 +236,32 @@ def _check_class_folders(
     """Raises a UserError if a class folder has no image, or only images in subfolders."""
     bases = [name for name, kind in splits.items() if kind == "train"]
     depth = 1 if bases else 0
-    own: set[str] = set()
+    with_images: set[str] = set()
     nested: dict[str, str] = {}
     for file in labeled:
         parts = file.name.split("/")
         folder = "/".join(parts[: depth + 1])
         if len(parts) == depth + 2:
-            own.add(folder)
+            with_images.add(folder)
         else:
             nested.setdefault(folder, "/".join(parts[: depth + 2]))
-    if only_nested := sorted(set(nested) - own):
+    if only_nested := sorted(set(nested) - with_images):
         folder = only_nested[0]
         raise UserError(
             f"The class folder {folder!r} has no image of its own, only folders such as "
             f"{nested[folder]!r}: move the images up, or pass the folder whose subfolders are the "
             "classes."
         )
-    if own and not bases and all(fold(name) in _SPLITS for name in own):
+    if with_images and not bases and all(fold(name) in _SPLITS for name in with_images):
         raise UserError(
             f"{root} has no labeled image, because there is no class folder in "
-            f"{' or '.join(map(repr, sorted(own)))}: {_REMEDY}."
+            f"{' or '.join(map(repr, sorted(with_images)))}: {_REMEDY}."
         )
     candidates = {name for name in folders if name.count("/") == depth}
     if bases:
         candidates = {name for name in candidates if name.split("/")[0] in bases}
-    empty = sorted(candidates - own - splits.keys())
-    if empty and own:
+    empty = sorted(candidates - with_images - splits.keys())
+    if empty and with_images:
         raise UserError(
             f"The class {empty[0].split('/')[-1]!r} has no image in {root / empty[0]}"
             f"{describe_skipped(skipped, empty[0] + '/')}: add at least one, or move the "

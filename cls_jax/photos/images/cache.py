@@ -16,7 +16,12 @@ from tqdm import tqdm
 
 from cls_jax.data.resize import CENTER_CROP, DecodeOptions
 from cls_jax.errors import UserError
-from cls_jax.parallel.distributed import from_all_processes, gather_rows, is_main_process, take_own
+from cls_jax.parallel.distributed import (
+    from_all_processes,
+    gather_rows,
+    is_main_process,
+    take_local,
+)
 from cls_jax.photos.images.files import (
     ImageBatch,
     ImageFile,
@@ -163,10 +168,10 @@ def load_decoded(
         known = enumerate(map(packed.failures.get, records))
         failures = {i: reason for i, reason in known if reason is not None}
     else:
-        own = take_own(len(files))
+        local = take_local(len(files))
         try:
             digests, failures = _decode_files(
-                store, folder, files[own], shape=shape, options=options, is_silent=is_silent
+                store, folder, files[local], shape=shape, options=options, is_silent=is_silent
             )
             store.shrink()
         except OSError as error:
@@ -174,7 +179,7 @@ def load_decoded(
         padded = b"".join(digest or _NO_DIGEST for digest in digests)
         gathered = gather_rows(np.frombuffer(padded, "V16"), len(files)).tolist()
         digests = [b"" if digest == _NO_DIGEST else digest for digest in gathered]
-        parts = from_all_processes([(own.start + i, reason) for i, reason in failures.items()])
+        parts = from_all_processes([(local.start + i, reason) for i, reason in failures.items()])
         failures = {i: reason for part in parts for i, reason in part}
     rows = np.array([i for i in range(len(files)) if i not in failures], np.int64)
 

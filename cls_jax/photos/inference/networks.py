@@ -122,15 +122,15 @@ class Networks:
         parts = [[np.zeros((self.num_networks, 0, sizes[i]), np.float32) for i in wanted]]
         size = self._choose_padded_size(len(images))
         image_shape = self.format.shape
-        own = get_process_shard(self._mesh).take(size)  # Each process reads a part.
+        local = get_process_shard(self._mesh).take(size)  # Each process reads a part.
         for start in range(0, len(images), size):
-            part = np.asarray(images[start + own.start : start + own.stop])
+            part = np.asarray(images[start + local.start : start + local.stop])
             if part.shape[1:] != image_shape or part.dtype != np.uint8:
                 raise ValueError(
                     f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
                     f"uint8 {image_shape}."
                 )
-            missing = own.stop - own.start - len(part)
+            missing = local.stop - local.start - len(part)
             padded = np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)])
             on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS), (size, *image_shape))
             outputs = self._forward(self.variables, on_mesh)

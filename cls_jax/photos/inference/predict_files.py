@@ -75,8 +75,8 @@ def take_shard(
             f"--shard {shard:.100} is invalid: write i/n with i from 0 to n - 1, as in 0/4."
         )
     i, n = int(index), int(count)
-    own = files[len(files) * i // n : len(files) * (i + 1) // n]
-    return list(own), output.with_name(f"{output.stem}-{i}-of-{n}{output.suffix}")
+    part = files[len(files) * i // n : len(files) * (i + 1) // n]
+    return list(part), output.with_name(f"{output.stem}-{i}-of-{n}{output.suffix}")
 
 
 def predict_rows(classifier: Classifier, files: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -161,11 +161,11 @@ class SessionClassifier:
 def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> Fitted:
     """Fits the classifier to labels int [B]. Raises a RefusedError without two classes."""
     is_labeled = labels >= 0
-    present, own = np.unique(labels[is_labeled], return_inverse=True)
+    present, positions = np.unique(labels[is_labeled], return_inverse=True)
     if frozen is None or len(present) < 2:
         raise RefusedError("A classifier needs two classes with labels.")
     labels = np.full(len(labels), -1)
-    labels[is_labeled] = own
+    labels[is_labeled] = positions
     inferred = label_images(frozen, labels, len(present))
     classifier = fit_classifier(None, frozen, inferred)
     _, similarities = find_neighbors(frozen.descriptors, 1)

@@ -435,10 +435,12 @@ class Session:
         with self._lock:
             recent = self._claims.items()
             self._claims = {key: one for key, one in recent if now - one.time < _CLAIM_SECONDS}
-            own = self._claims.pop(window, _Claim(-1, 0)).image
+            claimed = self._claims.pop(window, _Claim(-1, 0)).image
             taken = {claim.image for claim in self._claims.values()}
             # Sorting is stable.
-            order = sorted(self._next, key=lambda i: (i in taken, i not in self._marked, i != own))
+            order = sorted(
+                self._next, key=lambda i: (i in taken, i not in self._marked, i != claimed)
+            )
             if order:
                 self._claims[window] = _Claim(order[0], now)
             return order

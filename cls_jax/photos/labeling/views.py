@@ -80,9 +80,9 @@ def describe_suspects(session: Session) -> dict[str, Any]:
         images = []
         if known.propagation is not None:
             labeled, probabilities = known.propagation.leave_one_out()
-            own = known.propagation.labels[labeled]
+            labels = known.propagation.labels[labeled]
             is_open = np.array([not known.get_state(i).is_confirmed for i in labeled], bool)
-            for row in find_suspect_labels(probabilities, own, is_open, _NUM_SUSPECTS):
+            for row in find_suspect_labels(probabilities, labels, is_open, _NUM_SUSPECTS):
                 proposals = _describe_proposals(known, probabilities, row)
                 images.append(_describe_image(known, int(labeled[row])) | {"proposals": proposals})
         return {"version": known.version, "images": images}
@@ -101,11 +101,11 @@ def describe_result(session: Session) -> dict[str, Any]:
             if p_open.shape[1] > 1:
                 num_confident = int((compute_weight(p_open) >= _CONFIDENT).sum())
             labeled, p_others = propagation.leave_one_out()
-            own = propagation.labels[labeled]
+            labels = propagation.labels[labeled]
             # The only photo of a class cannot be recognized without its label.
-            is_tried = np.bincount(own)[own] > 1
+            is_tried = np.bincount(labels)[labels] > 1
             num_tried = int(is_tried.sum())
-            num_right = int((p_others.argmax(axis=1) == own)[is_tried].sum())
+            num_right = int((p_others.argmax(axis=1) == labels)[is_tried].sum())
         return {
             "version": known.version,
             "proposed": proposed.tolist(),

@@ -35,7 +35,7 @@ from cls_jax.training.prepare import (
     create_setup,
     read_weights,
     resolve_model,
-    use_own_normalization,
+    use_stored_normalization,
 )
 from cls_jax.training.step import compile_step, create_train_step
 
@@ -128,7 +128,7 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
     decode_seconds = (time.perf_counter() - started) / len(dataset.train)
     # Constants of the program. They must equal the run's for it to be reused.
     read = functools.partial(read_weights, config.model.init, PHOTO_WEIGHT_READERS)
-    dataset = use_own_normalization(config, add_mean_and_std(config, dataset), read)
+    dataset = use_stored_normalization(config, add_mean_and_std(config, dataset), read)
     labeled = np.flatnonzero(dataset.train.labels >= 0).astype(np.int32)
     everything = np.arange(len(dataset.train), dtype=np.int32)
     num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state per image.

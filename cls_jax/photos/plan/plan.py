@@ -102,8 +102,8 @@ def _choose_method(plan: Plan, method: str | None, workdir: str | pathlib.Path |
     begun = pathlib.Path(workdir or ".")
     if workdir and (begun / CONFIG).exists() and not is_instant(begun):
         return dataclasses.replace(plan, method=read_config(begun / CONFIG).method.name)
-    own = create_folder_config("", "cls")
-    if plan.settings.keys() - flatten(own.to_dict()).keys():
+    defaults = create_folder_config("", "cls")
+    if plan.settings.keys() - flatten(defaults.to_dict()).keys():
         plan = dataclasses.replace(plan, method="fixmatch")  # It may have these options.
     return dataclasses.replace(plan, method=choose_method(plan))
 
@@ -125,8 +125,9 @@ def _take_over(plan: Plan) -> Plan:
         what = "a run that was trained" if plan.is_instant else "an instant classifier"
         raise UserError(f"{plan.workdir} has {what}: choose a new --workdir.")
     read = read_instant_config if plan.is_instant else lambda path: read_config(path / CONFIG)
-    stored, own = flatten(read(plan.workdir).to_dict()), flatten(plan.config.to_dict())
-    keys = RULES.keys() & stored.keys() & own.keys() - plan.set_by_user
+    stored = flatten(read(plan.workdir).to_dict())
+    planned = flatten(plan.config.to_dict())
+    keys = RULES.keys() & stored.keys() & planned.keys() - plan.set_by_user
     return dataclasses.replace(plan, settings={**plan.settings, **{k: stored[k] for k in keys}})
 
 

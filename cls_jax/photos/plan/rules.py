@@ -128,10 +128,10 @@ def choose_method(plan: Plan) -> str:
 
 def fit(plan: Plan) -> Plan:
     """The plan with a value for each key of `RULES` that it has, except those that the user set."""
-    own = flatten(plan.config.to_dict()).keys() - plan.set_by_user
+    unset = flatten(plan.config.to_dict()).keys() - plan.set_by_user
     for key, rule in RULES.items():
         applies = plan.config.model.init or not key.startswith("optimizer.")
-        if applies and key in own:
+        if applies and key in unset:
             plan = dataclasses.replace(plan, settings={**plan.settings, key: rule(plan)})
     return plan
 

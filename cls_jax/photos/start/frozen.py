@@ -19,7 +19,7 @@ from cls_jax.photos.features.extract import (
     extract_from_arrays,
 )
 from cls_jax.runs.folder import CONFIG
-from cls_jax.training.setup import get_own_settings
+from cls_jax.training.setup import get_model_settings
 
 
 def get_model_spec(config: ConfigDict) -> ModelSpec:
@@ -54,7 +54,7 @@ def open_frozen_network(
         name=config.model.name,
         weights=weights._replace(normalization=normalization),
         image_size=image_size,
-        settings=tuple(get_own_settings(config).items()),
+        settings=tuple(get_model_settings(config).items()),
         decoding=get_decode_options(data),
         channels=channels,
     )

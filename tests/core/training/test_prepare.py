@@ -10,7 +10,7 @@ from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.layout import OWN, Weights, to_torch
-from cls_jax.training.prepare import resolve_model, use_own_normalization
+from cls_jax.training.prepare import resolve_model, use_stored_normalization
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
@@ -104,7 +104,9 @@ def test_weights_bring_their_normalization_where_none_is_set(init, mean, tmp_pat
     computed = mean or (0.1, 0.2, 0.3)
     dataset = Dataset("d", ("a",), split, split, (8, 8, 3), mean=computed, std=computed)
     config = create_tiny_config(model__init=init, data__mean=mean, data__std=mean)
-    dataset = use_own_normalization(resolve_model(config), dataset, lambda: Weights({}), tmp_path)
+    dataset = use_stored_normalization(
+        resolve_model(config), dataset, lambda: Weights({}), tmp_path
+    )
     expected = (127 / 255, 128 / 255) if init and not mean else (computed, computed)
     np.testing.assert_allclose(dataset.mean, np.broadcast_to(expected[0], 3))
     np.testing.assert_allclose(dataset.std, np.broadcast_to(expected[1], 3))
