@@ -161,7 +161,7 @@ KINDS: dict[str, Draw] = {
 
 
 def draw_picture(kind: str, rng: np.random.Generator) -> Image.Image:
-    """One picture of a kind, before a sky, with the grain of a photograph."""
+    """One picture of a kind, before a sky, with the grain of a photo."""
     width, height = (_SCALE * side for side in _SIZE)
     picture = Image.new("RGB", (width, height), choose(rng, _SKIES))
     r = height * rng.uniform(0.26, 0.36)

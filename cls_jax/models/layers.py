@@ -244,9 +244,9 @@ def pool_descriptor(x_BHWC: jax.Array) -> jax.Array:
 
     Generalized means (GeM: Radenović et al., "Fine-tuning CNN Image Retrieval with No Human
     Annotation", TPAMI 2019) let what an image shows count more than its background. Subjects
-    are usually in the middle, so a Gaussian weighs the pixels. On photographs of clothing, labels
+    are usually in the middle, so a Gaussian weighs the pixels. On photos of clothing, labels
     propagated along neighbors found by these are 2 points more accurate than by plain means
-    (experiments/results/photographs.md). Activations below 0 count as 0. Returns float32 [B, C].
+    (experiments/results/photos.md). Activations below 0 count as 0. Returns float32 [B, C].
     """
     offsets = [(jnp.arange(size) - (size - 1) / 2) / size for size in x_BHWC.shape[1:3]]
     weights_H, weights_W = (

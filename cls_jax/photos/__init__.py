@@ -1,4 +1,4 @@
-"""The product: classifiers for a folder of photographs, on top of the paper's core.
+"""The product: classifiers for a folder of photos, on top of the paper's core.
 
 Nothing outside of this package imports it, except for `cls_jax/__init__.py`, `cls_jax/__main__.py`
 and `main.py`.

@@ -1,8 +1,8 @@
-"""The instant classifier against a linear probe, on class folders of photographs.
+"""The instant classifier against a linear probe, on class folders of photos.
 
     python -m experiments.studies.instant FOLDER 1 5 10
 
-FOLDER/test/<class>/ is for testing. Without it, each seed draws 300 photographs for testing. For
+FOLDER/test/<class>/ is for testing. Without it, each seed draws 300 photos for testing. For
 each number of labels per class it prints, over the seeds 400 to 411, mean and standard error in
 percent: the accuracies of the probe, of the inferred labels on the unlabeled images, of the
 instant classifier, and of one whose head sees only the last layer, and the weights of graph and
@@ -28,8 +28,8 @@ _NUM_TEST = 300
 _SEEDS = range(400, 412)
 
 
-class Photographs(NamedTuple):
-    """Photographs of a folder."""
+class Photos(NamedTuple):
+    """Photos of a folder."""
 
     frozen: FrozenFeatures
     truth: np.ndarray  # int [B]
@@ -37,7 +37,7 @@ class Photographs(NamedTuple):
     test: np.ndarray  # May be empty, see `split`.
 
 
-def open_photographs(folder: str) -> Photographs:
+def open_photos(folder: str) -> Photos:
     """Reads a folder of class folders, or "digits", whose features are pixels."""
     if folder == "digits":
         digits = load_dataset(grid.load_config("configs/digits.py", "40"))
@@ -45,21 +45,21 @@ def open_photographs(folder: str) -> Photographs:
         truth = np.concatenate([digits.train.labels, digits.test.labels])
         rows = np.split(np.arange(len(truth)), [len(digits.train.labels)])
         pixels = images.reshape(len(images), -1).astype(np.float16)
-        return Photographs(FrozenFeatures(pixels, pixels, pixels[:, :0]), truth, *rows)
+        return Photos(FrozenFeatures(pixels, pixels, pixels[:, :0]), truth, *rows)
     root = pathlib.Path(folder)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
     features = extract_features(files, open_network())
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
-    return Photographs(features, truth, np.setdiff1d(np.arange(len(files)), test), test)
+    return Photos(features, truth, np.setdiff1d(np.arange(len(files)), test), test)
 
 
-def split(photographs: Photographs, seed: int) -> Photographs:
+def split(photos: Photos, seed: int) -> Photos:
     """Moves 300 training images to testing, unless there are test images."""
-    if len(photographs.test):
-        return photographs
-    order = np.random.default_rng((seed, 1)).permutation(photographs.train)
-    return photographs._replace(test=order[:_NUM_TEST], train=np.sort(order[_NUM_TEST:]))
+    if len(photos.test):
+        return photos
+    order = np.random.default_rng((seed, 1)).permutation(photos.train)
+    return photos._replace(test=order[:_NUM_TEST], train=np.sort(order[_NUM_TEST:]))
 
 
 def draw_labels(rng: np.random.Generator, truth: np.ndarray, number: int) -> np.ndarray:
@@ -72,20 +72,20 @@ def draw_labels(rng: np.random.Generator, truth: np.ndarray, number: int) -> np.
 
 
 def run_study(
-    measure: Callable[[Photographs, int, int], dict[str, float | None]],
+    measure: Callable[[Photos, int, int], dict[str, float | None]],
     seeds: Iterable[int],
     arguments: Sequence[str],
 ) -> None:
     """Prints the mean and standard error over seeds of everything measured, in percent.
 
-    `measure` takes the photographs, the number of labels per class and the seed, and returns shares
+    `measure` takes the photos, the number of labels per class and the seed, and returns shares
     by name, None where there is no value.
     """
     prepare_process()
     folder, *numbers = arguments
-    photographs = open_photographs(folder)
+    photos = open_photos(folder)
     for number in map(int, numbers):
-        rows = [measure(split(photographs, seed), number, seed) for seed in seeds]
+        rows = [measure(split(photos, seed), number, seed) for seed in seeds]
         for name in rows[0]:
             values = [100 * row[name] for row in rows if row[name] is not None]
             if values:
@@ -93,8 +93,8 @@ def run_study(
                 print(f"{number:3}  {name:45} {np.mean(values):5.1f} ± {error:.1f}", flush=True)
 
 
-def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, float | None]:
-    frozen, truth, train, test = photographs
+def _measure(photos: Photos, number: int, seed: int) -> dict[str, float | None]:
+    frozen, truth, train, test = photos
     labels = draw_labels(np.random.default_rng(seed), truth[train], number)
     known, other = (FrozenFeatures(*(part[rows] for part in frozen)) for rows in (train, test))
     inferred = label_images(known, labels, truth.max() + 1)

@@ -2,9 +2,9 @@
 
 python -m experiments.studies.labeling --data FOLDER
 
-FOLDER has one folder per class. For each start, 300 photographs are kept for testing and all others
-have no label. The person answers with the true class of each suggested photograph. Three orders of
-photographs with the same number of answers are compared.
+FOLDER has one folder per class. For each start, 300 photos are kept for testing and all others
+have no label. The person answers with the true class of each suggested photo. Three orders of
+photos with the same number of answers are compared.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import Answers
 from cls_jax.photos.labeling.session import Change, Features, Session
 from experiments.paper import grid
-from experiments.studies.instant import Photographs, open_photographs
+from experiments.studies.instant import Photos, open_photos
 
 _NUM_TEST = 300
 _BUDGETS = (10, 30, 50, 100)
@@ -37,12 +37,12 @@ _NUM_LARGE, _NUM_TIMED = 5000, 50
 
 
 class Pool(NamedTuple):
-    """The photographs of one start."""
+    """The photos of one start."""
 
     features: np.ndarray  # float32 [B, C], unit-length descriptors of those without a label.
     labels: np.ndarray  # int [B], their true classes.
     frozen: FrozenFeatures  # Input of the instant classifier.
-    test_inputs: np.ndarray  # float16 [T, C], inputs of its head for the test photographs.
+    test_inputs: np.ndarray  # float16 [T, C], inputs of its head for the test photos.
     test_labels: np.ndarray  # int [T].
     seed: int  # Of the start.
 
@@ -54,8 +54,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="100,101,102,103", help="comma-separated seeds")
     parser.add_argument("--output", default="experiments/results/labeling.md")
     arguments = parser.parse_args()
-    photographs = open_photographs(arguments.data)
-    pools = [draw_pool(photographs, int(seed)) for seed in arguments.seeds.split(",")]
+    photos = open_photos(arguments.data)
+    pools = [draw_pool(photos, int(seed)) for seed in arguments.seeds.split(",")]
     rows = []
     for name, choose in ORDERS.items():
         # Start × budget × (held-out, proposals, estimate, classes seen).
@@ -65,14 +65,14 @@ def main() -> None:
             rows.append([name, what, *cells])
     header = ["order", "figure", *(f"{budget} answers" for budget in _BUDGETS)]
     text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
-    descriptors = normalize_rows(photographs.frozen.descriptors)
-    text += f"\n{measure_delay(descriptors, photographs.truth)}\n"
+    descriptors = normalize_rows(photos.frozen.descriptors)
+    text += f"\n{measure_delay(descriptors, photos.truth)}\n"
     grid.write_output(arguments.output, text)
 
 
-def draw_pool(photographs: Photographs, seed: int) -> Pool:
-    """Draws the test photographs of a start."""
-    frozen, labels = photographs.frozen, photographs.truth
+def draw_pool(photos: Photos, seed: int) -> Pool:
+    """Draws the test photos of a start."""
+    frozen, labels = photos.frozen, photos.truth
     order = np.random.default_rng(seed).permutation(len(labels))
     test, rest = order[:_NUM_TEST], np.sort(order[_NUM_TEST:])
     kept = FrozenFeatures(*(part[rest] for part in frozen))
@@ -159,7 +159,7 @@ def choose_typical(pool: Pool, num_answers: int) -> np.ndarray:
 
 
 def choose_randomly(pool: Pool, num_answers: int) -> np.ndarray:
-    """The first photographs of a random order."""
+    """The first photos of a random order."""
     return np.random.default_rng(pool.seed).permutation(len(pool.labels))[:num_answers]
 
 

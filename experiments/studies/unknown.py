@@ -3,7 +3,7 @@
     python -m experiments.studies.unknown FOLDER 1 4 25
     python -m experiments.studies.unknown digits 1 4 25
 
-Six classes of the folder are known, drawn with the seed. The photographs of the others stay among
+Six classes of the folder are known, drawn with the seed. The photos of the others stay among
 the unlabeled and the test images. For each number of labels per known class it prints, over the
 seeds 100 to 107, mean and standard error in percent: test accuracies on the known classes, the area
 under the ROC curve of several scores of unknown images among the test images, and the share of the
@@ -22,21 +22,21 @@ from cls_jax.photos.features.heads import INSTANT_C, PROBE_C, Head, fit_head
 from cls_jax.photos.features.labels import label_images
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.inference.unknown import fit_unknown
-from experiments.studies.instant import Photographs, draw_labels, run_study
+from experiments.studies.instant import Photos, draw_labels, run_study
 
 _NUM_KNOWN = 6
 _SEEDS = range(100, 108)
 
 
-def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, float | None]:
+def _measure(photos: Photos, number: int, seed: int) -> dict[str, float | None]:
     rng = np.random.default_rng(seed)
-    classes = np.full(photographs.truth.max() + 1, -1)
+    classes = np.full(photos.truth.max() + 1, -1)
     classes[rng.choice(len(classes), _NUM_KNOWN, replace=False)] = np.arange(_NUM_KNOWN)
-    frozen, test = photographs.frozen, normalize_rows(photographs.frozen.pooled[photographs.test])
-    train = FrozenFeatures(*(part[photographs.train] for part in frozen))
+    frozen, test = photos.frozen, normalize_rows(photos.frozen.pooled[photos.test])
+    train = FrozenFeatures(*(part[photos.train] for part in frozen))
     train, x = train._replace(pooled=normalize_rows(train.pooled)), normalize_rows(train.pooled)
-    truth = classes[photographs.truth[photographs.train]]
-    test_truth = classes[photographs.truth[photographs.test]]
+    truth = classes[photos.truth[photos.train]]
+    test_truth = classes[photos.truth[photos.test]]
     labels = draw_labels(rng, truth, number)
     is_known, is_stranger = truth >= 0, test_truth < 0
 

@@ -87,7 +87,7 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     )
     _add(train, "folder", "FOLDER", "images, see docs/own_images.md")
     _add(train, "--workdir", "RUN", "folder of the run (default: under runs/)")
-    by_default = "fixmatch for photographs and built-in weights, else cls"
+    by_default = "fixmatch for photos and built-in weights, else cls"
     _add(train, "--method", "NAME", f"see docs/methods.md (default: {by_default})")
     _add(train, "--from", "RUN", "start from another run's weights", dest="start_from")
     for option, value, key, meaning in [

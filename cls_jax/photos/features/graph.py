@@ -20,7 +20,7 @@ from cls_jax.photos.features.deflation import prepare_solver
 from cls_jax.photos.features.neighbors import find_neighbors
 from cls_jax.photos.features.sharded import has_many_devices, spread_on_devices
 
-# Accuracy on 2,768 photographs in ten unequal classes with 1, 5 and 10 labels per class (means of
+# Accuracy on 2,768 photos in ten unequal classes with 1, 5 and 10 labels per class (means of
 # twelve draws): 58.4%, 70.6% and 75.6% with 10 neighbors and alpha 0.9, 59.8%, 71.3% and 75.9% with
 # 20 neighbors, 62.0%, 72.9% and 77.5% with alpha 0.99 as well.
 NUM_NEIGHBORS = 20

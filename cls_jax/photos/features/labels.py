@@ -23,12 +23,12 @@ from cls_jax.photos.features.graph import build_graph, compute_weight, propagate
 from cls_jax.photos.features.heads import PROBE_C, Head, fit_head, standardize
 from cls_jax.photos.features.propagation import Propagation
 
-# Weight of a labeled image, where others have at most 1. With it and the probe, photographs of
+# Weight of a labeled image, where others have at most 1. With it and the probe, photos of
 # clothing gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
-# (experiments/results/photographs.md).
+# (experiments/results/photos.md).
 _LABELED_WEIGHT = 20
 # Prior weights of the graphs of the last layer, all stages and early stages, then of the probes of
-# the last layer and all stages. Chosen on clothing, rubbish, scans, textures, and CIFAR-10, where
+# the last layer and all stages. Chosen on clothing, trash, scans, textures, and CIFAR-10, where
 # half and twice these are within 0.3 points on average (experiments/results/any_folder.md).
 _PRIOR = (0.5, 0.2, 0.1), (0.7, 0.3)
 # Without a class with two labels, nothing can be held out.
@@ -50,7 +50,7 @@ _MAX_NUMBERS = 2**25
 # EfficientNet-Lite0 (but for seven deviations), two of the four of a ResNet.
 _EARLY_SHARE = 0.2
 # Principal components kept by `whiten`, and the variance that it adds to each, in mean variances.
-# From 3 to 30 times the mean, labels of photographs are equally accurate.
+# From 3 to 30 times the mean, labels of photos are equally accurate.
 _NUM_COMPONENTS = 256
 _SHRINKAGE = 10
 

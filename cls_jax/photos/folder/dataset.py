@@ -41,7 +41,7 @@ from cls_jax.photos.images.store import hash_content
 
 NO_CLASS = -1
 COPY_OF = "the same image as"  # Reason for skipping a copy.
-_MIN_PHOTOGRAPH = 32  # Pixels on the short side.
+_MIN_PHOTO = 32  # Pixels on the short side.
 _NUM_COMPARED = 32  # Files that all processes compare.
 _ROWS_AT_ONCE = 1000  # Rows hashed at once.
 _NUM_SAMPLED = 200  # Files sampled for their headers and bit depth.
@@ -316,13 +316,13 @@ def find_short_side(sizes: np.ndarray) -> float:
     return float(np.median(sizes.min(axis=1)))
 
 
-def are_photographs(sizes: np.ndarray) -> bool:
+def are_photos(sizes: np.ndarray) -> bool:
     """Whether images of widths and heights [n, 2] are large enough for a pretrained network.
 
-    Its features are better than pixels for CIFAR-10's photographs of 32 pixels, and worse for
+    Its features are better than pixels for CIFAR-10's photos of 32 pixels, and worse for
     digits of 8 pixels (experiments/results/suggest_photos.md).
     """
-    return len(sizes) > 0 and find_short_side(sizes) >= _MIN_PHOTOGRAPH
+    return len(sizes) > 0 and find_short_side(sizes) >= _MIN_PHOTO
 
 
 def load_sample(

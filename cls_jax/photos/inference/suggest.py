@@ -18,7 +18,7 @@ from cls_jax.models.weights.sources import is_installed
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import PRETRAINED, load_features
 from cls_jax.photos.features.graph import build_graph
-from cls_jax.photos.folder.dataset import are_photographs, sample_headers
+from cls_jax.photos.folder.dataset import are_photos, sample_headers
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.layout import find_table, sort_by_label
 from cls_jax.photos.images.files import list_images, read_ahead
@@ -36,7 +36,7 @@ _BATCH_SIZE = 256
 def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[dict[str, Any]]:
     """Suggests images of a folder, or of the folder that a run was trained on.
 
-    Images are compared by the features of the run's networks. Without a run, photographs are
+    Images are compared by the features of the run's networks. Without a run, photos are
     compared by the features that `cls-jax train` and `label` use, and smaller images by their
     pixels. No label is needed. Returns rows of `SUGGESTION_COLUMNS`, the most helpful first.
     Raises the same UserError as `suggest_from`, or if the run is not one on a folder.
@@ -111,7 +111,7 @@ def _describe_files(
     files: Sequence[str], classifier: Classifier | None
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
     """Of n readable files: positions int [n], features float32 [n, C], and bytes to find copies."""
-    if classifier is None and are_photographs(sample_headers(files)[0]):
+    if classifier is None and are_photos(sample_headers(files)[0]):
         if not is_installed(PRETRAINED):
             raise UserError(
                 "Suggestions for photos need a pretrained network, since suggestions from raw "

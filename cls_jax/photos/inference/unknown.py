@@ -1,6 +1,6 @@
 """A score for images that belong to no class: their distance from everything with a label.
 
-Networks are as confident about such images as about others: among photographs, with four of ten
+Networks are as confident about such images as about others: among photos, with four of ten
 classes unknown, the instant classifier's confidence detects them hardly better than chance
 (experiments/results/unknown_images.md). How far labels reach along the graph of similar images is
 more informative. To score new images without the graph, a linear function of the networks'
@@ -26,7 +26,7 @@ _ALPHA = 0.9  # Shorter walks than those of label propagation.
 _C = 0.0003
 # An image is far if 95% of the labeled images are closer to the other labels.
 _FAR = 0.05
-# With 4 and 25 labels per class, 8% and 8% of photographs were far if all had a class, and 28% and
+# With 4 and 25 labels per class, 8% and 8% of photos were far if all had a class, and 28% and
 # 33% if 46% had none (experiments/results/unknown_images.md).
 _MANY = 0.2
 

@@ -100,7 +100,7 @@ def create_app(
         routes=[
             Route("/", service.get_asset),
             Route("/page/{name}", service.get_asset),
-            Route("/photographs/{image:int}/{size}", service.get_photo),
+            Route("/photos/{image:int}/{size}", service.get_photo),
             Route("/report/{code}", service.get_report),
             Route("/api/proposals.csv", service.get_proposals),
             Route("/api/events", service.get_events),

@@ -20,7 +20,7 @@ from cls_jax.methods import choose_decay, get_method, get_round_length
 from cls_jax.models.layers import STEMS, resolve_stem
 from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.photos.features.extract import PRETRAINED
-from cls_jax.photos.folder.dataset import FolderSummary, are_photographs, find_short_side
+from cls_jax.photos.folder.dataset import FolderSummary, are_photos, find_short_side
 from cls_jax.photos.folder.instant_config import create_instant_config
 from cls_jax.photos.plan.estimate import Budget
 from cls_jax.photos.start.frozen import find_native_size, get_model_spec
@@ -36,7 +36,7 @@ _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
 _SIZES = (224, 160, 128, 96)  # For weights that come with the project, in pixels.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
-# From this many steps on, a higher resolution is preferred. Below, batches get smaller. On rubbish,
+# From this many steps on, a higher resolution is preferred. Below, batches get smaller. On trash,
 # 40 steps at 224 pixels ended at 65.0% and 55.1% (two draws), 80 steps at 63.3% and 56.3%, and 80
 # steps at 160 pixels at 57.0% (the first draw, experiments/results/any_folder.md).
 ENOUGH_STEPS = 40
@@ -112,7 +112,7 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
 
 
 def choose_method(plan: Plan) -> str:
-    """FixMatch for photographs and the built-in weights, otherwise CLS.
+    """FixMatch for photos and the built-in weights, otherwise CLS.
 
     CLS also where an option is set that only CLS has, or networks are spread over devices. From
     these weights, labels exchanged between networks gained nothing, and in the same time FixMatch
@@ -137,11 +137,11 @@ def fit(plan: Plan) -> Plan:
 
 
 def _choose_init(plan: Plan) -> str:
-    """Pretrained weights for gray and color photographs, if installed and no network is chosen."""
+    """Pretrained weights for gray and color photos, if installed and no network is chosen."""
     is_fitting = (
         plan.resources.has_pretrained
         and _ARCHITECTURE.isdisjoint(plan.set_by_user)
-        and are_photographs(plan.summary.sizes)
+        and are_photos(plan.summary.sizes)
     )
     return PRETRAINED if is_fitting else plan.config.model.init
 

@@ -89,7 +89,7 @@ def _choose_inferred(setup: TrainSetup, dataset: Dataset, fitted: FittedLabels) 
 
     Labels come from features at the network's native resolution, which it was pretrained for. These
     features are at the run's resolution, which the heads see in training. If the two differ, only
-    the labeled and at most 1,000 other images are used. On photographs, a head on half of the
+    the labeled and at most 1,000 other images are used. On photos, a head on half of the
     features is as good as one on all.
     """
     network = fitted.classifier.network

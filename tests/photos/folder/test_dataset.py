@@ -52,8 +52,8 @@ def check_images(images, root, names, channels=3):
 
 
 def test_a_listing_takes_few_bytes_a_file_and_travels_to_other_processes(root):
-    names = [f"labeled/{'ab'[i >= 200]}/photograph_{i:05}.jpg" for i in range(400)]
-    names += [f"unlabeled/part{i // 1000:02}/photograph_{i:05}.jpg" for i in range(400, 20_000)]
+    names = [f"labeled/{'ab'[i >= 200]}/photo_{i:05}.jpg" for i in range(400)]
+    names += [f"unlabeled/part{i // 1000:02}/photo_{i:05}.jpg" for i in range(400, 20_000)]
     folders = ["unlabeled", *(f"unlabeled/part{i:02}" for i in range(20))]
     names[-2:] = "unlabeled/ä.png", "unlabeled/\udcff.png"  # The last one is not Unicode.
     files = ImageFiles(ImageFile(name, i, 2**60 + i, 2**60, i) for i, name in enumerate(names))

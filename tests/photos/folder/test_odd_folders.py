@@ -235,7 +235,7 @@ CASES |= {
         copies={f"test/{name}": f"train/{name}" for name in ("cat/1.png", "dog/2.png")},
     ),
     "12-bit values in 16-bit files": make_dark,
-    "HEIC and AVIF photographs, with pillow-heif": add("cat/1.heic dog/2.avif"),
+    "HEIC and AVIF photos, with pillow-heif": add("cat/1.heic dog/2.avif"),
     "images of 900 × 1 and 1 × 1 pixels": add(also=add_slim),
     "a text called .jpg, an empty file, half an image, 2,500 megapixels": add(
         files={"cat/text.jpg": "cat", "cat/empty.png": ""}, also=add_damaged

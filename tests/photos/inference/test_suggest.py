@@ -77,7 +77,7 @@ def test_images_with_an_answer_are_not_suggested(folder, capsys):
         suggest_files(folder, 3)
 
 
-def test_photographs_are_compared_by_frozen_features(tmp_path, monkeypatch):
+def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch):
     def load_features(files):
         colors = [pathlib.Path(file).name[:-5] for file in files]
         return np.array([[name == color for name in COLORS] for color in colors], np.float32)
@@ -91,7 +91,7 @@ def test_photographs_are_compared_by_frozen_features(tmp_path, monkeypatch):
     monkeypatch.setattr(suggest, "load_features", load_features)
     assert get_colors(suggest_files(tmp_path, 3)) == set(COLORS)
     monkeypatch.setattr(suggest, "load_features", None)
-    fill(tmp_path, size=12)  # Not photographs.
+    fill(tmp_path, size=12)  # Not photos.
     assert len(suggest_files(tmp_path, 2)) == 2
 
 

@@ -1,4 +1,4 @@
-"""Folders of small photographs whose classes are known, and sessions on them."""
+"""Folders of small photos whose classes are known, and sessions on them."""
 
 import contextlib
 import os
@@ -18,8 +18,8 @@ CLASSES = ("cat", "dog", "owl")
 _COLORS = ((200, 60, 40), (40, 160, 80), (50, 80, 200))
 
 
-def create_photographs(root: pathlib.Path, num_images: int, names=None) -> list[int]:
-    """Writes photographs of three kinds. Returns the kind of each, in the order of their names."""
+def create_photos(root: pathlib.Path, num_images: int, names=None) -> list[int]:
+    """Writes photos of three kinds. Returns the kind of each, in the order of their names."""
     kinds = [i % len(CLASSES) for i in range(num_images)]
     names = sorted(names or [f"IMG_{i:04}.png" for i in range(num_images)])
     root.mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ def open_ready(root: pathlib.Path, kinds, class_names=()) -> Session:
 
 
 def decide(session: Session, image: int, label: str, window: str = "w", decision: str = "label"):
-    """Decides about a photograph as a page that shows the current state."""
+    """Decides about a photo as a page that shows the current state."""
     if label:
         label = session.add_class(label)
     revision = views.describe_image(session, image)["revision"]

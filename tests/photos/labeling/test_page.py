@@ -18,7 +18,7 @@ from cls_jax.photos.folder.label_table import LABELS_CSV, read_label_table
 from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.training import Training
 from tests.conftest import BROWSER, ROOT
-from tests.photos.labeling.sessions import CLASSES, create_photographs, decide, open_ready, serve
+from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
 from tests.processes import PATIENCE_S
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -81,13 +81,13 @@ def open_page(browser):
 
 
 def read_name(page):
-    """The name of the photograph that is shown, once it is there."""
+    """The name of the photo that is shown, once it is there."""
     page.wait_for_selector("figure[aria-busy=false] img")
     return page.locator("figcaption").inner_text().split(" · ")[0]
 
 
 def press(page, *keys):
-    """Presses keys and waits for the next photograph."""
+    """Presses keys and waits for the next photo."""
     name = read_name(page)
     for key in keys:
         page.keyboard.press(key)
@@ -98,7 +98,7 @@ def press(page, *keys):
 
 
 def wait_for_count(page, digit):
-    """Waits until the number of labeled photographs begins with a digit."""
+    """Waits until the number of labeled photos begins with a digit."""
     page.wait_for_function(
         "digit => document.querySelector('#count').textContent[0] === digit", arg=digit
     )
@@ -113,8 +113,8 @@ def read_decisions(folder):
 
 
 def open_labeled(folder, num_images):
-    """A session in which another window has given the first six photographs their classes."""
-    session = open_ready(folder, create_photographs(folder, num_images), CLASSES)
+    """A session in which another window has given the first six photos their classes."""
+    session = open_ready(folder, create_photos(folder, num_images), CLASSES)
     for image in range(6):
         decide(session, image, CLASSES[image % 3], "other")
     return session
@@ -125,7 +125,7 @@ def find_kind(name):
 
 
 def test_a_session_by_keyboard_from_no_label_to_a_table(open_page, folder):
-    kinds = create_photographs(folder, 24)
+    kinds = create_photos(folder, 24)
     with serve(open_ready(folder, kinds)) as port:
         page = open_page(port)
         expected = []
@@ -153,7 +153,7 @@ def test_a_session_by_keyboard_from_no_label_to_a_table(open_page, folder):
 
 def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(open_page, folder):
     classes = [f"class {i}" for i in range(30)]
-    with serve(open_ready(folder, create_photographs(folder, 12), classes)) as port:
+    with serve(open_ready(folder, create_photos(folder, 12), classes)) as port:
         page = open_page(port)
         read_name(page)
         page.keyboard.press("Tab")
@@ -221,7 +221,7 @@ def test_a_session_by_mouse(open_page, folder):
 def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
     names = [f"{HOSTILE.replace('/', '')}{i}.png" for i in range(6)]
     names += [f"{'w' * 200}{i}.png" for i in range(6)]
-    kinds = create_photographs(folder, len(names), names)
+    kinds = create_photos(folder, len(names), names)
     session = open_ready(folder, kinds, [HOSTILE, "w" * 255, *(f"class {i}" for i in range(30))])
     for image in range(6):
         decide(session, image, [HOSTILE, "w" * 255, "class 3"][kinds[image]])
@@ -241,7 +241,7 @@ def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
 
 
 def test_two_windows_at_once(open_page, folder):
-    with serve(open_ready(folder, create_photographs(folder, 12), CLASSES)) as port:
+    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
         first, second = open_page(port), open_page(port)
         names = [read_name(first), read_name(second)]
         assert names[0] != names[1]
@@ -276,7 +276,7 @@ def test_the_token_stays_in_its_tab_and_no_other_port_gets_it(open_page, folder)
         def log_message(self, *_):
             pass
 
-    session = open_ready(folder, create_photographs(folder, 12), CLASSES)
+    session = open_ready(folder, create_photos(folder, 12), CLASSES)
     with serve(session) as port, http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
         page = open_page(port, secret="code")
@@ -301,7 +301,7 @@ def test_the_token_stays_in_its_tab_and_no_other_port_gets_it(open_page, folder)
 
 
 def test_no_key_answers_for_a_photo_that_nobody_has_seen(open_page, folder):
-    with serve(open_ready(folder, create_photographs(folder, 12), CLASSES)) as port:
+    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
         page = open_page(port)
         for key in ("1", "Enter", " "):  # Held down.
             press(page, "1")
@@ -314,7 +314,7 @@ def test_no_key_answers_for_a_photo_that_nobody_has_seen(open_page, folder):
             read_name(page)
             assert len(read_decisions(folder)) == before + 1
         held = []
-        page.route("**/photographs/*/large", lambda route: held.append(route))
+        page.route("**/photos/*/large", lambda route: held.append(route))
         page.reload()
         page.wait_for_selector("figure[aria-busy=true] img", state="attached")
         before = read_decisions(folder)
@@ -420,7 +420,7 @@ def wait_for_phase(page, text):
 
 
 @pytest.mark.slow
-def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch):
+def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
     """Drawings, EfficientNet's own features, and three drawings from elsewhere.
 
     Small where the size is no property: few drawings, one device, a forward pass of four images,
@@ -436,7 +436,7 @@ def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch)
     others = [tmp_path / f"{name}.png" for name in names]
     for path in others:
         draw_picture(path.stem, rng).save(path)
-    (tmp_path / "notes.txt").write_text("no photograph")
+    (tmp_path / "notes.txt").write_text("no photo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # For the trainings.
@@ -492,7 +492,7 @@ def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch)
 
 
 def test_a_kill_in_the_middle_loses_no_answer(open_page, folder):
-    create_photographs(folder, 12)
+    create_photos(folder, 12)
     command = [sys.executable, "-c", SERVE, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:

@@ -27,7 +27,7 @@ from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling import classifier, photos, server, start
-from tests.photos.labeling.sessions import create_features, create_photographs, open_ready, serve
+from tests.photos.labeling.sessions import create_features, create_photos, open_ready, serve
 
 PORT = 8123
 TOKEN, CODE = "secret", "once"
@@ -36,7 +36,7 @@ HERE = f"http://127.0.0.1:{PORT}"
 
 @pytest.fixture
 def app(folder):
-    session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
+    session = open_ready(folder, create_photos(folder, 12), ["cat", "dog"])
     return server.create_app(session, TOKEN, [CODE])
 
 
@@ -68,7 +68,7 @@ def test_the_token_never_becomes_a_cookie_and_a_code_is_exchanged_for_it_once(ap
     ("method", "code"), [("GET", 403), ("HEAD", 403), ("POST", 403), ("PUT", 405), ("OPTIONS", 405)]
 )
 def test_without_the_token_nothing_is_shown_but_the_page(app, method, code):
-    paths = ("/api/state", "/api/open", "/api/proposals.csv", "/photographs/0/large", "/nothing")
+    paths = ("/api/state", "/api/open", "/api/proposals.csv", "/photos/0/large", "/nothing")
     for headers in (
         *({}, {"X-Token": ""}, {"X-Token": "Secret"}, {"X-Token": b"\xff"}),
         {"Cookie": f"X-Token={TOKEN}; token={TOKEN}; cls_jax_label_{PORT}={TOKEN}"},
@@ -83,7 +83,7 @@ def test_without_the_token_nothing_is_shown_but_the_page(app, method, code):
 
 
 def test_every_answer_has_the_security_headers(client):
-    paths = ["/", "/page/main.js", "/photographs/0/small", "/api/state", "/nothing", "/page/x"]
+    paths = ["/", "/page/main.js", "/photos/0/small", "/api/state", "/nothing", "/page/x"]
     answers = [client.get(path) for path in paths]
     answers += [client.get("/", headers={"Host": "evil.example"}), client.delete("/")]
     expected = {"referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
@@ -147,31 +147,31 @@ def test_changes_come_only_from_the_page(client, folder, name, values):
     assert sorted(folder.iterdir()) == before
     if name == "Sec-Fetch-Site":  # Other servers on this machine.
         headers = {name: "same-site"}
-        assert client.get("/photographs/0/large", headers=headers).status_code == 403
+        assert client.get("/photos/0/large", headers=headers).status_code == 403
 
 
-def test_photographs_are_encoded_again_without_metadata(client, folder):
+def test_photos_are_encoded_again_without_metadata(client, folder):
     exif = Image.Exif()
     exif[0x010E] = "taken at home"
     exif[0x0112] = 6  # Turned by a quarter.
     (folder / "IMG_0003.png").unlink()
     Image.new("RGB", (3000, 1000), "red").save(folder / "IMG_0003.png", "JPEG", exif=exif)
-    answer = client.get("/photographs/3/large")
+    answer = client.get("/photos/3/large")
     assert answer.headers["content-type"] == "image/jpeg"
     assert b"taken at home" not in answer.content
     image = Image.open(io.BytesIO(answer.content))
     assert (image.format, image.size) == ("JPEG", (427, 1280))
-    assert Image.open(io.BytesIO(client.get("/photographs/3/small").content)).size == (107, 320)
+    assert Image.open(io.BytesIO(client.get("/photos/3/small").content)).size == (107, 320)
     (folder / "IMG_0005.png").unlink()  # Missing, not a failure.
-    assert client.get("/photographs/5/large").status_code == 404
+    assert client.get("/photos/5/large").status_code == 404
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        *("/photographs/12/large", "/photographs/-1/large", f"/photographs/{10**20}/large"),
-        *("/photographs/0/huge", "/photographs/0", "/photographs/IMG_0000.png/large"),
-        *("/photographs/..%2f..%2fetc%2fpasswd/large", "/page/..%2f..%2f__init__.py"),
+        *("/photos/12/large", "/photos/-1/large", f"/photos/{10**20}/large"),
+        *("/photos/0/huge", "/photos/0", "/photos/IMG_0000.png/large"),
+        *("/photos/..%2f..%2fetc%2fpasswd/large", "/page/..%2f..%2f__init__.py"),
         *("/page/../session.py", "/page/index", "/labels.csv", "/api/unknown"),
     ],
 )
@@ -246,7 +246,7 @@ def test_only_this_machine_can_connect_and_a_port_in_use_is_a_user_error():
 
 def test_with_too_many_connections_requests_are_refused_until_others_close(folder, monkeypatch):
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 4)
-    session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
+    session = open_ready(folder, create_photos(folder, 12), ["cat", "dog"])
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(serve(session))
         request = urllib.request.Request(f"http://127.0.0.1:{port}/api/state")
@@ -263,7 +263,7 @@ def test_with_too_many_connections_requests_are_refused_until_others_close(folde
 
 def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
     """A text browser keeps `webbrowser.open` until the user leaves it."""
-    create_photographs(folder, 6)
+    create_photos(folder, 6)
     running, answers, ended = [], [], []
     create_server = server.create_server
 
@@ -347,11 +347,11 @@ def recognize(file):
 
 
 @pytest.mark.parametrize("verb", [*JSON_VERBS[4:-2], *server.PHOTO_VERBS])
-def test_nothing_but_photographs_and_sensible_changes_gets_through(labeled, folder, verb):
+def test_nothing_but_photos_and_sensible_changes_gets_through(labeled, folder, verb):
     before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
-    is_photograph = verb in server.PHOTO_VERBS
-    headers = {"Content-Type": f"application/{'octet-stream' if is_photograph else 'json'}"}
-    for body in BODIES if is_photograph else WRONG_JSON:
+    is_photo = verb in server.PHOTO_VERBS
+    headers = {"Content-Type": f"application/{'octet-stream' if is_photo else 'json'}"}
+    for body in BODIES if is_photo else WRONG_JSON:
         answer = labeled.post(f"/api/{verb}", content=body, headers=headers | {"X-Name": "../x"})
         assert answer.status_code == 200 if body is PHOTO else answer.status_code in (400, 422)
         assert answer.status_code != 422 or answer.json()["message"].endswith((".", ":"))
@@ -369,7 +369,7 @@ def labeled(client, monkeypatch):
     return client
 
 
-def test_a_photograph_is_classified_and_a_folder_copied(labeled, folder):
+def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
     headers = {"Content-Type": "application/octet-stream"}
     before = sorted(os.listdir(folder))
     answer = labeled.post("/api/try", content=PHOTO, headers=headers).json()

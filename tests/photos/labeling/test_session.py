@@ -26,14 +26,14 @@ from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.outcomes import read_table
 from tests.photos.labeling import sessions, writers
-from tests.photos.labeling.sessions import create_photographs, decide, open_ready
+from tests.photos.labeling.sessions import create_photos, decide, open_ready
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
 def kinds(folder):
-    return create_photographs(folder, 30)
+    return create_photos(folder, 30)
 
 
 @pytest.fixture
@@ -82,13 +82,13 @@ ACTIONS = st.tuples(
 @settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=HealthCheck)
 @given(st.lists(ACTIONS, max_size=20))
 def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_training(actions):
-    """Against a plain list of states per photograph. Nothing is closed before the disk is read."""
+    """Against a plain list of states per photo. Nothing is closed before the disk is read."""
     with tempfile.TemporaryDirectory() as root:
         folder = pathlib.Path(root) / "photos"
-        kinds, names = create_photographs(folder, len(NAMES), NAMES), sorted(NAMES)
+        kinds, names = create_photos(folder, len(NAMES), NAMES), sorted(NAMES)
         session = open_ready(folder, kinds)
         history = [[("", "")] for _ in names]
-        steps = {"one": [], "two": []}  # By window: photograph → number of its states so far.
+        steps = {"one": [], "two": []}  # By window: photo → number of its states so far.
         for action, images, label, window in actions:
             revisions = {image: len(history[image]) for image in images}
             if action == "restart":
@@ -215,10 +215,10 @@ def test_unusable_class_names_are_refused_and_those_that_differ_in_case_are_one(
 @pytest.mark.parametrize("is_answered_in_own_table", [False, True])
 def test_an_answer_keeps_labels_of_folders(folder, capsys, base, is_answered_in_own_table):
     names = [f"{base}{kind}/{i}.png" for kind in ("cat", "dog") for i in range(8)]
-    create_photographs(folder, 1, ["test/cat/b.png"])
+    create_photos(folder, 1, ["test/cat/b.png"])
     if is_answered_in_own_table:  # With another header, and without a row so far.
         folder.joinpath(LABELS_CSV).write_text("image;class\n")
-    session = open_ready(folder, create_photographs(folder, len(names), names))
+    session = open_ready(folder, create_photos(folder, len(names), names))
     assert "Every photo is labeled by its folder" in capsys.readouterr().out
     before = {name: ("label", name.split("/")[-2]) for name in names}
     assert read_states(session) == before
@@ -265,8 +265,8 @@ def test_a_file_that_is_gone_takes_no_answer_and_gives_none_away(session, folder
         read_training(folder)
 
 
-def test_labels_of_unreadable_photographs_are_no_others(folder):
-    create_photographs(folder, 3, ["1.png", "camera/1.png", "camera/2.png"])
+def test_labels_of_unreadable_photos_are_no_others(folder):
+    create_photos(folder, 3, ["1.png", "camera/1.png", "camera/2.png"])
     (folder / LABELS_CSV).write_text("file,label\n1.png,cat\n2.png,dog\n")
     session = open_session(folder)
     session.load(lambda report: sessions.describe_some([1, 2], sessions.create_features([0, 1])))
@@ -363,8 +363,8 @@ def test_a_class_is_renamed_merged_or_deleted_and_all_of_it_undone(folder, start
     """Also where folders or the table of another program say what is in it."""
     names = FILES if start == "folders" else [f"unlabeled/{n.replace('/', '-')}" for n in FILES]
     labels = [name for name in sessions.CLASSES for _ in range(2)]
-    create_photographs(folder, 8, [*names, "unlabeled/x.png", "unlabeled/y.png"])
-    create_photographs(folder, 2, ["test/cat/t.png", "test/dog/t.png"])
+    create_photos(folder, 8, [*names, "unlabeled/x.png", "unlabeled/y.png"])
+    create_photos(folder, 2, ["test/cat/t.png", "test/dog/t.png"])
     if start == "other table":
         rows = "".join(f"{label};{name}\n" for name, label in zip(names, labels, strict=True))
         (folder / LABELS_CSV).write_text("class;image\n" + rows)
@@ -416,7 +416,7 @@ def test_changes_that_make_no_sense_write_nothing(session, folder, change):
     assert ((folder / LABELS_CSV).read_bytes(), views.describe(session)["classes"]) == before
 
 
-def test_photographs_that_come_later_are_offered_and_broken_ones_are_tried_again(folder, kinds):
+def test_photos_that_come_later_are_offered_and_broken_ones_are_tried_again(folder, kinds):
     session = open_ready(folder, kinds, ["cat"])
     decide(session, 3, "cat")
     (folder / "labeled" / "dog").mkdir(parents=True)
@@ -447,7 +447,7 @@ def test_photographs_that_come_later_are_offered_and_broken_ones_are_tried_again
     assert read_states(open_ready(folder, [*kinds, 0, 0, 0])) == read_states(session)
 
 
-def test_windows_are_shown_different_photographs_and_first_what_was_marked_as_wrong(session):
+def test_windows_are_shown_different_photos_and_first_what_was_marked_as_wrong(session):
     first, second = (
         views.describe(session, window)["next"][0]["image"] for window in ("one", "two")
     )

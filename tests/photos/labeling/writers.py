@@ -1,4 +1,4 @@
-"""Programs that label the same photographs until they are killed, and a check of the outcome.
+"""Programs that label the same photos until they are killed, and a check of the outcome.
 
 python writers.py FOLDER NAME SEED answers as a session named NAME or, for "other", as a program
 that only appends rows, and prints each answer once it is saved.

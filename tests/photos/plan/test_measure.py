@@ -90,7 +90,7 @@ def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatc
     assert (long.num_steps, long.batch_size, "more than requested" in sentence) == (20, 4, True)
 
 
-def test_what_the_user_sets_wins_and_small_photographs_are_enlarged_to_160_pixels(monkeypatch):
+def test_what_the_user_sets_wins_and_small_photos_are_enlarged_to_160_pixels(monkeypatch):
     config, sentence = choose(monkeypatch, 1.0, 10.0, num_steps=17)
     assert (config.num_steps, config.data.image_size, sentence) == (17, 128, None)
     config, _ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})

@@ -144,7 +144,7 @@ def test_means_and_evaluations_follow_the_number_of_steps():
     assert short.checkpoint_every == short.eval_every
 
 
-def test_photographs_start_from_pretrained_weights_where_they_are_installed():
+def test_photos_start_from_pretrained_weights_where_they_are_installed():
     config, other = fit(resources=PRETRAINED), fit()
     assert config.model.init == "builtin:efficientnet_lite0"
     assert config.model.bn_frozen

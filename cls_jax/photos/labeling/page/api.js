@@ -65,7 +65,7 @@ export async function getFile(path) {
 
 /** A photo as a Blob. The most recently used are cached. */
 export function getPhoto(image, size) {
-  const path = `/photographs/${image}/${size}`;
+  const path = `/photos/${image}/${size}`;
   const photo = cached.get(path) ?? getFile(path);
   cached.delete(path);
   cached.set(path, photo); // It is now the most recently used.
