@@ -30,11 +30,10 @@ from cls_jax.models.layers import ALL_FEATURES, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
 from cls_jax.parallel.distributed import gather_rows, take_local
+from cls_jax.photos.features.backbones import PRETRAINED
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.images.files import ImageBatch, find_digests, find_settled, read_ahead
 from cls_jax.photos.images.store import Store, get_cache_folder
-
-PRETRAINED = f"{BUILTIN}efficientnet_lite0"
 
 # Increase when features of the same image and weights change.
 _VERSION = 3

@@ -15,8 +15,9 @@ from sklearn.preprocessing import normalize
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.models.weights.sources import is_installed
+from cls_jax.photos.features.backbones import PRETRAINED
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.extract import PRETRAINED, load_features
+from cls_jax.photos.features.extract import load_features
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config

@@ -16,7 +16,7 @@ from cls_jax.models import resolve_stem
 from cls_jax.models.weights.sources import BUILTIN, HUB, is_installed
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.machine import get_device_memory
-from cls_jax.photos.features.extract import PRETRAINED
+from cls_jax.photos.features.backbones import PRETRAINED
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
 from cls_jax.photos.folder.instant_config import (

@@ -19,7 +19,7 @@ from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_method, get_round_length
 from cls_jax.models.layers import STEMS, resolve_stem
 from cls_jax.models.weights.sources import BUILTIN
-from cls_jax.photos.features.extract import PRETRAINED
+from cls_jax.photos.features.backbones import BACKBONES, PRETRAINED
 from cls_jax.photos.folder.dataset import FolderSummary, are_photos, find_short_side
 from cls_jax.photos.folder.instant_config import create_instant_config
 from cls_jax.photos.plan.estimate import Budget
@@ -32,8 +32,6 @@ _BYTES_PER_IMAGE = 4e6
 _MAX_MEMORY_SHARE = 0.5
 
 _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
-# EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
-_PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
 _SIZES = (224, 160, 128, 96)  # For weights that come with the project, in pixels.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
 # From this many steps on, a higher resolution is preferred. Below, batches get smaller. On trash,
@@ -123,7 +121,7 @@ def choose_method(plan: Plan) -> str:
     others = flatten(create_folder_config(config.data.data_dir, "fixmatch").to_dict())
     needs_cls = bool(plan.set_by_user - others.keys()) or config.mesh.network > 1
     init = config.model.init if "model.init" in plan.set_by_user else _choose_init(plan)
-    return "cls" if needs_cls or init != PRETRAINED else "fixmatch"
+    return "cls" if needs_cls or init not in BACKBONES else "fixmatch"
 
 
 def fit(plan: Plan) -> Plan:
@@ -260,7 +258,8 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
     method = get_method(config.method.name)
     num_images = (1 + config.mu * len(method.unlabeled_views)) * method.num_networks
     if config.model.init:
-        return _PRETRAINED_BYTES_PER_PIXEL * config.data.image_size**2 * num_images
+        backbone = BACKBONES.get(config.model.init, BACKBONES[PRETRAINED])
+        return backbone.bytes_per_pixel * config.data.image_size**2 * num_images
     _, stride, pools = STEMS[resolve_stem(config.model.stem, config.data.image_size)]
     side = config.data.image_size / stride / (2 if pools else 1)
     size = 1.0
@@ -330,6 +329,12 @@ def _choose_decay(plan: Plan) -> float:
     return choose_decay(get_round_length(plan.config))
 
 
+def _choose_frozen_stages(plan: Plan) -> int:
+    """As the table of backbones says. Two of other networks."""
+    backbone = BACKBONES.get(plan.config.model.init)
+    return backbone.frozen_stages if backbone else 2
+
+
 def _choose_eval_interval(plan: Plan) -> int:
     """As often as checkpoints, or only after the last step where the time is too short for more."""
     budget, size = plan.budget, plan.config.data.image_size
@@ -386,8 +391,7 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     "optimizer.learning_rate": _choose_learning_rate,
     "optimizer.layer_decay": lambda plan: 0.9,
     "optimizer.warmup_steps": lambda plan: min(20, plan.config.num_steps // 10),
-    # Four of EfficientNet-Lite0's seven stages, which leaves half of its work.
-    "optimizer.frozen_stages": lambda plan: 4 if plan.config.model.init == PRETRAINED else 2,
+    "optimizer.frozen_stages": _choose_frozen_stages,
 }
 
 

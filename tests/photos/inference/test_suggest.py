@@ -9,7 +9,7 @@ from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
-from cls_jax.photos.features.extract import PRETRAINED
+from cls_jax.photos.features.backbones import PRETRAINED
 from cls_jax.photos.inference import suggest
 from cls_jax.photos.inference.suggest import suggest_files, suggest_from
 
