@@ -3,8 +3,6 @@
 import concurrent.futures
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -13,7 +11,6 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable, open_regular, read_bytes, read_json, write_atomically
 from cls_jax.process import exit_with_error
 from cls_jax.runs.folder import read_dataset_description, read_mean_and_std, read_result
-from tests.conftest import ROOT
 
 DEEP = "[" * 100_000
 DATASET = {"class_names": ["a", "b"], "image_shape": [8, 8, 3], "num_images": 4}
@@ -82,23 +79,3 @@ def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         list(pool.map(write, texts))
     assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
-
-
-def test_package_needs_nothing_that_only_unix_has():
-    """No module imports `fcntl` and the like, without which Windows could not even load a run."""
-    # The first two are programs, and the others import TensorFlow, which takes seconds.
-    left_out = {"__main__", "export_example", "host_tensorflow", "tf_augment", "tfdata"}
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in sorted((ROOT / "cls_jax").rglob("*.py"))
-        if path.stem not in left_out
-    ]
-    code = (
-        "import sys, os, importlib; names = ['fcntl', 'pwd', 'grp', 'resource', 'termios', "
-        "'pty'];import jax, scipy, sklearn, orbax.checkpoint, starlette, "
-        "uvicorn;sys.modules.update(dict.fromkeys(names));[delattr(os, name) for name in "
-        "('O_NONBLOCK', 'O_NOFOLLOW', 'preadv', 'sysconf')];[importlib.import_module(name) for "
-        f"name in {names}];importlib.import_module('cls_jax.io').read_bytes('pyproject.toml', "
-        "10**6)"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

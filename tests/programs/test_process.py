@@ -208,3 +208,23 @@ def test_accelerators_are_hidden_before_the_first_operation():
     command = [sys.executable, "-c", NOTE, AUGMENTATION, TFDS]
     outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
+
+
+def test_package_needs_nothing_that_only_unix_has():
+    """No module imports `fcntl` and the like, without which Windows could not even load a run."""
+    # The first two are programs, and the others import TensorFlow, which takes seconds.
+    left_out = {"__main__", "export_example", "host_tensorflow", "tf_augment", "tfdata"}
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sorted((ROOT / "cls_jax").rglob("*.py"))
+        if path.stem not in left_out
+    ]
+    code = (
+        "import sys, os, importlib; names = ['fcntl', 'pwd', 'grp', 'resource', 'termios', "
+        "'pty'];import jax, scipy, sklearn, orbax.checkpoint, starlette, "
+        "uvicorn;sys.modules.update(dict.fromkeys(names));[delattr(os, name) for name in "
+        "('O_NONBLOCK', 'O_NOFOLLOW', 'preadv', 'sysconf')];[importlib.import_module(name) for "
+        f"name in {names}];importlib.import_module('cls_jax.io').read_bytes('pyproject.toml', "
+        "10**6)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

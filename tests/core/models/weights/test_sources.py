@@ -20,6 +20,7 @@ from cls_jax.models.weights.torch_file import read_torch_file
 from tests.core.data.sources.test_npz import Payload
 from tests.core.models.make_fixtures import FIXTURES
 
+pytest.importorskip("safetensors")
 ARRAYS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3).T, "b": np.zeros(1, np.float32)}
 NORMALIZATION = ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
