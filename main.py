@@ -14,7 +14,6 @@ from cls_jax.process import (
     exit_with_error,
     parse_flags,
     prepare_process,
-    reexec_with_malloc_settings,
     run_to_end,
 )
 
@@ -60,5 +59,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    reexec_with_malloc_settings()  # Before the configuration, and with it JAX, is imported.
     app.run(main, flags_parser=parse_flags)

@@ -4,7 +4,6 @@ import errno
 import importlib.metadata
 import io
 import os
-import platform
 import signal
 import sys
 import traceback
@@ -27,12 +26,6 @@ _LOST_PROCESS_WORDS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "Coordination
 USAGE_ERRORS: tuple[type[Exception], ...] = (flags.Error, *PARSE_ERRORS)
 _DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT)
 _PATH_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR)
-# Use large pages where the system offers them, and keep up to 16 GiB of freed memory, except for
-# blocks of 256 MiB and more.
-_MALLOC_SETTINGS = (
-    "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=17179869184:"
-    "glibc.malloc.mmap_threshold=268435456"
-)
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
@@ -54,8 +47,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def prepare_process() -> None:
-    """Sets up memory, JAX and logging. To be called before JAX computes anything."""
-    reexec_with_malloc_settings()
+    """Sets up JAX and logging. To be called before JAX computes anything."""
     # A console may lack characters in the names of files and classes.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -73,24 +65,6 @@ def _ignore_closed_loops(unraisable: "sys.UnraisableHookArgs") -> None:
     """Hides the follow-up errors of Orbax's pending reads and writes after one of them failed."""
     if "Event loop is closed" not in str(unraisable.exc_value):
         sys.__unraisablehook__(unraisable)
-
-
-def reexec_with_malloc_settings() -> None:
-    """Restarts this program with a C library that keeps freed memory, in large pages.
-
-    A step on a CPU allocates hundreds of MB, which glibc would return to the system and request
-    again at every step, page by page. For CLS with two WRN-28-2 on 60 images and 2 cores, a step
-    takes 0.62–0.64 s that way and 0.46–0.48 s with these settings. glibc reads them before Python
-    starts, hence the restart. The largest blocks are still requested every time: in the heap they
-    would leave holes of their own size. A single heap for all threads would double the time of
-    other steps (experiments/results/cpu_speed.md).
-    """
-    name, version = platform.libc_ver()
-    has_settings = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
-    if has_settings and "GLIBC_TUNABLES" not in os.environ:
-        os.environ["GLIBC_TUNABLES"] = _MALLOC_SETTINGS
-        sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def use_all_cores_for_convolutions() -> None:

@@ -57,15 +57,13 @@ class Launcher:
 
     def __init__(self, folder: pathlib.Path):
         self._folder, self._count = folder, 0
-        # With this variable set, main.py does not start itself again, which would import it all.
-        environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _LAUNCHER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=environment | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
 
     def ask(self, **request):

@@ -35,8 +35,7 @@ def get_machine_memory() -> int:
 def release_freed_memory() -> None:
     """Returns freed memory between live blocks to the operating system.
 
-    The process keeps what it has freed for the next step, but does not need again what compiling
-    has freed.
+    The C library keeps small blocks for later, but what compiling has freed is not needed again.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

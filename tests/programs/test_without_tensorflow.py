@@ -1,7 +1,6 @@
 """Programs on a machine without TensorFlow."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -32,7 +31,6 @@ commands.predict(f"{folder}/run", [f"{folder}/image.png"], f"{folder}/p.csv")
     outcome = subprocess.run(
         [sys.executable, "-c", code, tmp_path, "main.py", *options],
         cwd=ROOT,
-        env=os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},  # Else it starts again.
         capture_output=True,
         text=True,
         check=False,
