@@ -17,7 +17,10 @@ from cls_jax.methods.base import Context, Hyperparameter, Hyperparameters, LossO
 from cls_jax.methods.losses import PseudoLabels, compute_labeling_loss
 from cls_jax.parallel import collectives
 
-_STATES = ("shares", "inferred")  # Entries of a method's state, added by the options.
+# Entries of a method's state, added by the options. Inferred labels were once called labels of a
+# graph, and are still stored by this name, so that runs of that time can be read.
+INFERRED_LABELS = "graph"
+_STATES = ("shares", INFERRED_LABELS)
 # How a method's target view passes through the networks, see `Method.target_view`.
 _WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
 # Weight of the labels inferred from frozen features (by graphs and linear probes).
@@ -43,8 +46,8 @@ def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) ->
 
     With `inferred` > 0, labels inferred from frozen features (by graphs and linear probes) are
     another target of the strong views: inferred · (1 - progress) · mean(w · (L_P + L_N)), CLS's
-    losses with fixed labels, is added to the loss. The state gets "inferred", `PseudoLabels` of
-    arrays [images], zeros until training replaces them.
+    losses with fixed labels, is added to the loss. The state gets
+    `INFERRED_LABELS`, `PseudoLabels` of arrays [images], zeros until training replaces them.
 
     With `balanced_head`, this loss acts on the outputs of a second head, and the networks' own head
     learns by ABC's loss, in which a weak view labels a strong one. The state gets "shares",
@@ -73,7 +76,7 @@ def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) ->
         output = base_loss(logits, batch, context._replace(method_state=state))
         if has_inferred:
             strong = get_view(logits, "strong")
-            terms["inferred"] = _weigh_inferred(strong, batch, context, added["inferred"])
+            terms["inferred"] = _weigh_inferred(strong, batch, context, added[INFERRED_LABELS])
         losses = output.losses
         monitors = dict(output.monitors)
         for name, (weight, value) in terms.items():
@@ -88,7 +91,7 @@ def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) ->
             state["shares"] = balanced_head.compute_shares(spec.class_frequencies)
         if has_inferred:
             classes, weights = (jnp.zeros(spec.num_images, t) for t in (jnp.int32, jnp.float32))
-            state["inferred"] = PseudoLabels(
+            state[INFERRED_LABELS] = PseudoLabels(
                 pseudo=classes, complementary=classes, weight=weights, confidence=weights
             )
         return state

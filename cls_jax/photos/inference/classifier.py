@@ -122,11 +122,18 @@ class Classifier:
 def find_predictor(workdir: pathlib.Path) -> pathlib.Path:
     """The folder of the classifier that predicts for a run: its own, or its instant classifier's.
 
-    A finished result decides. Raises a UserError if the result is damaged.
+    A finished result decides. Raises a UserError if it is damaged, or the instant classifier
+    is missing.
     """
-    chosen = (read_result(workdir) or {}).get("predictor")
+    if (read_result(workdir) or {}).get("predictor") != INSTANT:
+        return workdir
     instant = workdir / INSTANT
-    return instant if chosen == INSTANT and is_instant(instant) else workdir
+    if not is_instant(instant):
+        raise UserError(
+            f"{instant}, the instant classifier that predicts for this run, is missing: copy it "
+            "there again, or train a new run."
+        )
+    return instant
 
 
 def load(run: str | os.PathLike, trained: bool = False, end: RunEnd | None = None) -> Classifier:

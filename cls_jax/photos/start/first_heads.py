@@ -16,6 +16,7 @@ import numpy as np
 from cls_jax.data.sampling import StreamSpec, take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.methods.losses import PseudoLabels, draw_least_probable
+from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.photos.features.extract import FrozenNetwork
@@ -57,7 +58,7 @@ def init_state_with_heads(
     config, state = setup.config, setup.init_state(round_index)
     if fitted is not None and config.method.get("inferred"):
         inferred = _create_targets(setup, fitted)
-        state = state.replace(method_state=state.method_state | {"inferred": inferred})
+        state = state.replace(method_state=state.method_state | {INFERRED_LABELS: inferred})
     if config.model.init_head == "random":
         return state
     if config.model.init_head == "inferred":
@@ -127,6 +128,6 @@ def _create_targets(setup: TrainSetup, fitted: FittedLabels) -> PseudoLabels:
         table[:, fitted.rows] = column
         return table
 
-    stacked = jax.tree.map(fill, columns, setup.state_shapes.method_state["inferred"])
+    stacked = jax.tree.map(fill, columns, setup.state_shapes.method_state[INFERRED_LABELS])
     stacked = arrays_from_main_process(stacked)
-    return to_global_arrays(stacked, setup.mesh, setup.state_specs.method_state["inferred"])
+    return to_global_arrays(stacked, setup.mesh, setup.state_specs.method_state[INFERRED_LABELS])

@@ -19,6 +19,7 @@ SIZE, K = 3, 4
 PIXELS = SIZE * SIZE
 CENTERING = 0.3  # Share of the batch mean that a pass subtracts: 1 in BatchNorm.
 STATS_MOMENTUM = 0.9
+INFERRED_LABELS = "graph"  # In a method's state.
 DROPOUT_MASK = np.where(np.arange(PIXELS) % 5 == 1, 0.0, 1.25)
 
 
@@ -203,15 +204,15 @@ def add_balanced_head(own: Expected, i: Inputs, n: int) -> Expected:
 
 
 def add_inferred(own: Expected, i: Inputs, n: int) -> Expected:
-    """Labels from a graph, rows of `i.state["inferred"]`, teach the strong views less and less."""
+    """Inferred labels, rows of an entry of the state, teach the strong views less and less."""
     strong = forward_groups(i, n)[0][2]
-    labels = type(i.state["inferred"])(*(leaf[n] for leaf in i.state["inferred"]))
+    labels = type(i.state[INFERRED_LABELS])(*(leaf[n] for leaf in i.state[INFERRED_LABELS]))
     pseudo, complementary, weights, _ = (leaf[i.u_index] for leaf in labels)
     losses = cross_entropies(strong, pseudo) + negative_cross_entropies(strong, complementary)
     loss = mean(weights * losses)
     parts = {**own.parts, "train/loss_inferred": loss}
     total = own.loss + i.settings["inferred"] * (1 - i.progress) * loss
-    return own._replace(loss=total, parts=parts, state={**dict(own.state), "inferred": labels})
+    return own._replace(loss=total, parts=parts, state={**dict(own.state), INFERRED_LABELS: labels})
 
 
 def cutmix(i: Inputs):

@@ -11,6 +11,7 @@ import pytest
 
 from cls_jax.batch import RawBatch
 from cls_jax.methods import METHODS
+from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
@@ -60,7 +61,7 @@ def compile_step(name: str, mesh: tuple[int, int], batch_size: int, settings: tu
         chosen = {"label": label, "negative": negative}
     if "inferred" in config.method and config.method.inferred:  # As if there were one.
         fill = lambda leaf: rng.integers(0, 3, leaf.shape).astype(leaf.dtype)  # noqa: E731
-        chosen = chosen | {"inferred": jax.tree.map(fill, chosen["inferred"])}
+        chosen = chosen | {INFERRED_LABELS: jax.tree.map(fill, chosen[INFERRED_LABELS])}
     shardings = to_shardings(setup.mesh, setup.state_specs.method_state)
     state = state.replace(method_state=jax.device_put(chosen, shardings))
     step = create_train_step(setup).lower(state, put(setup, create_batch(config, 0)))

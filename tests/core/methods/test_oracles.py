@@ -12,7 +12,7 @@ from cls_jax.batch import Batch
 from cls_jax.methods import METHODS, Context, cutmix
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.losses import PseudoLabels
-from cls_jax.methods.options import apply_options
+from cls_jax.methods.options import INFERRED_LABELS, apply_options
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS
 from cls_jax.parallel import collectives
@@ -182,7 +182,7 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
     if settings.get("inferred"):
         shape = (2, num_networks, NUM_ROWS)
         labels = rng.integers(0, K, shape).astype(np.int32)
-        added["inferred"] = PseudoLabels(*labels, *rng.uniform(0, 2, shape))
+        added[INFERRED_LABELS] = PseudoLabels(*labels, *rng.uniform(0, 2, shape))
     state = {**dict(state), **added} if added else state
     return Inputs(
         x=draw_pixels(num_x),

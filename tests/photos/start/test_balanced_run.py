@@ -7,6 +7,7 @@ import pytest
 from cls_jax.data.label_split import choose_long_tail
 from cls_jax.methods import balanced_head
 from cls_jax.methods.balanced_head import METHOD_HEAD
+from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.inference import export
 from cls_jax.photos.inference.classifier import load
@@ -49,7 +50,7 @@ def test_a_run_counts_its_labels(run):
     dataset, (_, state, _) = open_dataset(config), restore_run(workdir)
     labeled = load_labeled_indices(workdir, dataset, 20, config.seed, 10.0)
     counts = np.bincount(dataset.train.labels[labeled])
-    shares, labels = state.method_state["shares"], state.method_state["inferred"]
+    shares, labels = state.method_state["shares"], state.method_state[INFERRED_LABELS]
     used = choose_long_tail(dataset.train.labels, 10, 10.0, config.seed)
     assert np.mean(labels.weight[:, used]) == pytest.approx(1, rel=1e-4)
     np.testing.assert_allclose(shares, np.tile(counts.min() / counts, (2, 1)), rtol=1e-6)

@@ -8,6 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.methods.balanced_head import METHOD_HEAD
+from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.photos.features.heads import Head, fit_heads
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.start import final_heads
@@ -106,7 +107,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
     unlabeled, labels = labels_of_all.rows[is_new], labels_of_all.inferred.labels[is_new]
     np.testing.assert_array_equal(unlabeled, np.setdiff1d(used, labeled))
     assert np.mean(labels == dataset.train.labels[unlabeled]) > 0.8
-    targets = jax.device_get(state.method_state["inferred"])
+    targets = jax.device_get(state.method_state[INFERRED_LABELS])
     np.testing.assert_array_equal(targets.pseudo[:, unlabeled], [labels] * 2)
     left_out = np.setdiff1d(np.arange(1000), np.union1d(used, labeled))
     assert not targets.weight[:, left_out].any()
