@@ -57,7 +57,13 @@ other methods too). In `folder.py`, `data.shift`, `data.cutout` and `eval_batch_
 """
 
 # File of configs/ → an argument for it.
-_ARGUMENTS = {"cifar10": "250", "cifar100": "2500", "digits": "40", "folder": "PATH"}
+_ARGUMENTS = {
+    "cifar10": "250",
+    "cifar100": "2500",
+    "digits": "40",
+    "folder": "PATH",
+    "imagenet": "1%",
+}
 
 
 def create_page() -> str:

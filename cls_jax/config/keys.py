@@ -101,7 +101,7 @@ OPTIONS: dict[str, Option] = {
         "Seed of the initial weights, the label split, the sample order and the augmentation."),
     "num_labels": Option(0, COUNT,
         "Labeled training images, the number after the colon of `--config`. 0, for "
-        "`configs/folder.py` only, uses all that have a label."),
+        "folders and ImageNet only, uses all that have a label."),
     "num_steps": Option(307_200, AT_LEAST_1, "Training steps.",
         "paper: 300 epochs of 1,024 steps"),
     "batch_size": Option(64, between(1, 2**20), "Labeled images per step.", "paper"),

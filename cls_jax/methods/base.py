@@ -34,7 +34,7 @@ class Hyperparameter:
 class Context(NamedTuple):
     """Inputs of a loss in addition to logits and batch."""
 
-    ensemble: Ensemble  # Forward passes and label exchange.
+    ensemble: Ensemble  # Forward passes.
     hparams: Hyperparameters
     ema_params: PyTree  # EMA parameters of all networks, stacked.
     method_state: PyTree  # The method's state, stacked by network.

@@ -78,6 +78,7 @@ def _open_configuration(
     config: ConfigDict, settings: dict[str, Any], workdir: pathlib.Path | None
 ) -> Run:
     """The run of a configuration with some keys set, which is not changed itself."""
-    config = config.copy_and_resolve_references()
+    config = ConfigDict(config.to_dict())  # Not frozen, as that of a `Run` is.
+    config.lock()
     apply_settings(config, settings)
     return open_run(config, workdir)

@@ -27,8 +27,7 @@ class MetricsWriter:
 
     Rows of this and later steps from an earlier session are dropped: they will be written again.
     Rows that a full disk refuses are kept and retried with the next write. `warn` shows a sentence
-    to the user. Without `has_curves`, there are no TensorBoard files. Only the main process writes
-    and warns.
+    to the user. Only the main process writes and warns.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class MetricsWriter:
         workdir: pathlib.Path,
         first_step: int = 0,
         warn: Callable[[str], None] = logging.warning,
-        has_curves: bool = True,
         is_silent: bool = False,
     ):
         self._path = pathlib.Path(os.devnull) if is_silent else workdir / METRICS
@@ -47,8 +45,7 @@ class MetricsWriter:
         self._unwritten = b""
         self._warn = warn
         self._has_warned = False
-        has_curves = has_curves and not is_silent
-        self._tensorboard = _create_tensorboard_writer(workdir) if has_curves else None
+        self._tensorboard = None if is_silent else _create_tensorboard_writer(workdir)
 
     def write(self, step: int, scalars: Scalars) -> None:
         """Writes one JSON object. Values that are not finite become null, since JSON has no NaN."""

@@ -24,7 +24,7 @@ from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Normalization, Weights, to_torch
-from cls_jax.models.weights.sources import BUILTIN, read_init
+from cls_jax.models.weights.sources import BUILTIN, get_builtin_name, read_init
 from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
@@ -65,14 +65,14 @@ def prepare_run(
     config: ConfigDict,
     workdir: pathlib.Path,
     load: Callable[[ConfigDict], Dataset],
-    weight_readers: Sequence[WeightReader] | None = None,
+    weight_readers: Sequence[WeightReader],
 ) -> Prepared:
     """Loads the data, chooses the labels, and builds the networks. Writes nothing.
 
     The configuration is what `resolve_model` returned, and the folder need not exist. Raises a
     UserError if the folder, the data or the devices do not fit the configuration.
     """
-    read = functools.partial(read_weights, config.model.init, weight_readers or WEIGHT_READERS)
+    read = functools.partial(read_weights, config.model.init, weight_readers)
     dataset, labeled, unlabeled = choose_images(config, workdir, load)
     dataset = use_stored_normalization(config, dataset, read, workdir)
     setup, spec = create_setup(config, dataset, labeled=labeled, unlabeled=unlabeled, read=read)
@@ -165,12 +165,14 @@ def hold_folder(
 def resolve_model(config: ConfigDict) -> ConfigDict:
     """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
 
-    Raises a UserError if another `model.name` was set.
+    Raises a UserError if another `model.name` was set, or there are no such weights.
     """
     init = config.model.init
     name = config.model.name
-    implied = init.removeprefix(BUILTIN)
-    if implied in (init, name):
+    if not init.startswith(BUILTIN):
+        return config
+    implied = get_builtin_name(init)
+    if implied == name:
         return config
     if name != OPTIONS["model.name"].default:
         raise UserError(

@@ -81,7 +81,7 @@ def list_warnings(dataset: Dataset, num_labeled: int) -> list[str]:
     warnings = list(dataset.warnings)
     if num_labeled == len(dataset.train):
         warnings.append(
-            "Every training image is labeled: add others in unlabeled/, or set "
+            "Every training image is labeled: add unlabeled images, or set "
             "--config.num_labels=N to use only N of the labels."
         )
     return warnings

@@ -267,13 +267,13 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
     """
     settings = config.model
     image_size = config.data.image_size
-    entry = MODELS[settings.name]
-    if image_size % entry.patch:
+    spec = MODELS[settings.name]
+    if image_size % spec.patch:
         raise UserError(
-            f"{entry.title} cuts images into patches of {entry.patch} pixels, which do not divide "
-            f"data.image_size={image_size}: choose a multiple of {entry.patch}."
+            f"{spec.title} cuts images into patches of {spec.patch} pixels, which do not divide "
+            f"data.image_size={image_size}: choose a multiple of {spec.patch}."
         )
-    return entry.create(
+    return spec.create(
         num_classes=num_classes,
         dtype=jnp.dtype(settings.dtype),
         bn_momentum=settings.bn_momentum,

@@ -35,10 +35,12 @@ class Stages:
         Raises a UserError if the configuration asks for more than initial weights.
         """
         config = setup.config
-        if config.model.init_head != "random" or config.method.get("inferred"):
+        is_fitted = config.model.init_head != "random" or config.model.final_head != "trained"
+        if is_fitted or config.method.get("inferred"):
             raise UserError(
-                "Heads and labels inferred from features are part of cls_jax.photos: train with "
-                "main.py or cls-jax, or set model.init_head=random and method.inferred=0."
+                "Heads and labels from frozen features are part of cls_jax.photos: train with "
+                "main.py or cls-jax, or set model.init_head=random, model.final_head=trained and "
+                "method.inferred=0."
             )
         return setup.init_state(round_index)
 

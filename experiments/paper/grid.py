@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
-from cls_jax.photos.start.stages import train
+from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.process import exit_with_error, prepare_process
 from cls_jax.runs.folder import check_run_folder, get_default_workdir
 from cls_jax.runs.sessions import describe_hardware
@@ -147,7 +147,7 @@ def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
         check_run_folder(cell.workdir, cell.config)
     results = []
     for cell in tqdm(cells, unit="run", desc="grid", dynamic_ncols=True):
-        results.append(train(cell.config, cell.workdir))
+        results.append(train_with_stages(cell.config, cell.workdir))
         jax.clear_caches()  # Compiled programs of finished runs would accumulate.
     return results
 

@@ -25,6 +25,7 @@ import numpy as np
 from cls_jax.config import validate_config
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.start.first_heads import init_state_with_heads
+from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.prepare import prepare_run, resolve_model
 from experiments.paper import grid
@@ -92,7 +93,9 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
 
 def probe(cell: grid.Cell) -> float:
     """Test accuracy in percent of one network with the head of `model.init_head=probe`."""
-    setup, dataset, spec, _ = prepare_run(cell.config, cell.workdir, open_dataset)
+    setup, dataset, spec, _ = prepare_run(
+        cell.config, cell.workdir, open_dataset, PHOTO_WEIGHT_READERS
+    )
     state = init_state_with_heads(setup, dataset, spec, fitted=None)
     return create_evaluate(setup)(state, dataset.test.images, dataset.test.labels)["test/accuracy"]
 

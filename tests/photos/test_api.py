@@ -84,6 +84,8 @@ def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
     assert (run.result["step"], run.result["method"]) == (2, "supervised")
     assert run.config.optimizer.learning_rate == 0.01
     assert config.num_steps == 6
+    again = cls_jax.train(run.config, tmp_path / "again", num_steps=1)  # It is frozen.
+    assert (again.result["step"], again.config.optimizer.learning_rate) == (1, 0.01)
     with pytest.raises(cls_jax.UserError, match="mu=0 is invalid"):
         cls_jax.train(config, tmp_path / "other", mu=0)
     for option, remedy in (("start_from", "Set model__init instead"), ("again", "another workdir")):

@@ -32,13 +32,22 @@ PACKAGES = {
     )
 }
 _PYTORCH_SUFFIXES = {".pth", ".pt", ".bin"}
-_MAX_PACKAGE_BYTES = 2**26
+_MAX_PACKAGE_BYTES = 2**29
 
 
 def is_installed(init: str) -> bool:
     """Whether the package with the weights of a `model.init` is installed. Imports nothing."""
     package = PACKAGES.get(init.removeprefix(BUILTIN))
     return package is not None and importlib.util.find_spec(package[0]) is not None
+
+
+def get_builtin_name(init: str) -> str:
+    """The architecture of weights "builtin:…". Raises a UserError if there are none for it."""
+    name = init.removeprefix(BUILTIN)
+    if name not in PACKAGES:
+        known = " or ".join(f"{BUILTIN}{known}" for known in PACKAGES)
+        raise UserError(f"There are no weights {init:.100}: choose {known}.")
+    return name
 
 
 def read_init(init: str) -> Weights:
@@ -48,7 +57,7 @@ def read_init(init: str) -> Weights:
     that reads them is missing.
     """
     if init.startswith(BUILTIN):
-        return read_builtin(init.removeprefix(BUILTIN))
+        return read_builtin(get_builtin_name(init))
     if init.startswith(HUB):
         return read_hub(init.removeprefix(HUB))
     path = pathlib.Path(init).expanduser()
@@ -56,11 +65,7 @@ def read_init(init: str) -> Weights:
 
 
 def read_builtin(name: str) -> Weights:
-    """Reads the weights of an architecture from the Python package that has them."""
-    if name not in PACKAGES:
-        raise UserError(
-            f"There are no weights {BUILTIN}{name:.100}: choose {BUILTIN}{' or '.join(PACKAGES)}."
-        )
+    """Reads the weights of an architecture, one of `PACKAGES`, from the package that has them."""
     module, file, sha256 = PACKAGES[name]
     path = pathlib.Path(str(_import(module).__file__)).parent / file
     try:

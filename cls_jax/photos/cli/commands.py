@@ -165,6 +165,7 @@ def predict(
     shard: str | None = None,
 ) -> None:
     """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
+    from cls_jax.photos.folder.sort import check_sorting, sort_files
     from cls_jax.photos.images.files import find_images
     from cls_jax.photos.inference import predict_files as lib
     from cls_jax.photos.inference.classifier import load
@@ -176,7 +177,7 @@ def predict(
         raise UserError("--link needs a folder: add --sort-into DIR.")
     target = pathlib.Path(sort_into).expanduser() if sort_into else None
     if target:
-        lib.check_sorting(target)
+        check_sorting(target)
     are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
     if shard is not None:  # Refuse an invalid shard before listing the images.
@@ -202,7 +203,7 @@ def predict(
     if num_errors and not prints:
         print(f"{num_errors:,} of them could not be read: see the column error.")
     if target:
-        lib.sort_files(labels, target, link)
+        sort_files(labels, target, link)
         if not as_json:
             print(f"{'Linked' if link else 'Copied'} by class into {target}")
 

@@ -18,4 +18,4 @@ BACKBONES = {
     # stages, without which half of the work is left.
     f"{BUILTIN}efficientnet_lite0": Backbone(6.7e6 * 4 * 2 / 224**2, frozen_stages=4),
 }
-PRETRAINED = next(iter(BACKBONES))
+DEFAULT_BACKBONE = next(iter(BACKBONES))

@@ -30,7 +30,7 @@ from cls_jax.models.layers import ALL_FEATURES, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
 from cls_jax.parallel.distributed import gather_rows, take_local
-from cls_jax.photos.features.backbones import PRETRAINED
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.images.files import ImageBatch, find_digests, find_settled, read_ahead
 from cls_jax.photos.images.store import Store, get_cache_folder
@@ -80,12 +80,12 @@ class FrozenNetwork(NamedTuple):
 
 
 def open_network() -> FrozenNetwork:
-    """`PRETRAINED` at its own resolution. Raises a UserError if the weights cannot be read."""
-    name = PRETRAINED.removeprefix(BUILTIN)
-    weights = read_init(PRETRAINED)
-    entry = MODELS[name]
-    weights = weights._replace(normalization=weights.normalization or entry.layout.normalization)
-    return FrozenNetwork(name, weights, entry.image_size)
+    """`DEFAULT_BACKBONE` at its own resolution, or a UserError if it cannot be read."""
+    name = DEFAULT_BACKBONE.removeprefix(BUILTIN)
+    weights = read_init(DEFAULT_BACKBONE)
+    spec = MODELS[name]
+    weights = weights._replace(normalization=weights.normalization or spec.layout.normalization)
+    return FrozenNetwork(name, weights, spec.image_size)
 
 
 def load_features(files: Sequence[str | os.PathLike]) -> np.ndarray:
@@ -298,17 +298,17 @@ def create_network(
     network: FrozenNetwork, num_classes: int = 1, has_stage_head: bool = False
 ) -> tuple[Architecture, Any]:
     """An architecture and its variables, with a head of zeros, or a UserError if they differ."""
-    entry = MODELS[network.name]
+    spec = MODELS[network.name]
     settings = dict(network.settings)
-    model = entry.create(num_classes=num_classes, has_stage_head=has_stage_head, **settings)
+    model = spec.create(num_classes=num_classes, has_stage_head=has_stage_head, **settings)
     image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.float32)
     variables = jax.eval_shape(model.init, jax.random.key(0), image)
     heads = {name: variables["params"][name] for name in model.head_names}
     try:
-        variables = from_torch(network.weights.arrays, variables, entry.layout, model.head_names)
+        variables = from_torch(network.weights.arrays, variables, spec.layout, model.head_names)
     except WeightsError as error:
         raise UserError(
-            f"The weights are not those of {entry.title.format(**settings)} "
+            f"The weights are not those of {spec.title.format(**settings)} "
             f"({error}): set model.name to their architecture."
         ) from error
     variables["params"] |= jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), heads)

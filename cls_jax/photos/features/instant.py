@@ -35,7 +35,7 @@ class InstantClassifier(NamedTuple):
     stage_kernel: np.ndarray | None = None
 
     def predict_with_features(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
-        """What `Classifier.predict_with_features` returns for B images, given their features.
+        """What `Networks.predict_with_features` returns for B images, given their features.
 
         Probabilities float32 [1, B, K], and features float32 [B, C] of unit length.
         """

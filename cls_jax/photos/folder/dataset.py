@@ -1,4 +1,4 @@
-"""A folder of the user's images as a Dataset. See `folder_layout` for the layouts."""
+"""A folder of the user's images as a Dataset. See `layout` for the layouts."""
 
 import contextlib
 import functools

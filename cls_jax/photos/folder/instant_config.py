@@ -58,7 +58,10 @@ def read_instant_config(workdir: pathlib.Path) -> ConfigDict:
     """
     path = workdir / CONFIG
     try:
-        config = restore_values(read_values(path), INSTANT_OPTIONS)
+        values = read_values(path)
+        if "data.name" not in values:  # Other programs write a config.json, too.
+            raise ValueError("it names no dataset")
+        config = restore_values(values, INSTANT_OPTIONS)
         check_values(flatten(config.to_dict()), INSTANT_OPTIONS)
         return config
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -80,4 +83,6 @@ def is_instant(workdir: pathlib.Path) -> bool:
     except PARSE_ERRORS:
         return False
     # Once, an instant classifier was stored as a run without steps.
-    return "method.name" not in values or values.get("num_steps") == 0
+    return "model.init_head" in values and (
+        "method.name" not in values or values.get("num_steps") == 0
+    )

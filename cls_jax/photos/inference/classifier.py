@@ -1,5 +1,6 @@
 """A run as a function from images to classes."""
 
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -27,7 +28,7 @@ from cls_jax.photos.inference.networks import (
 )
 from cls_jax.photos.inference.prediction import Prediction, create_prediction
 from cls_jax.photos.inference.unknown import UnknownScore, read_unknown
-from cls_jax.photos.start.instant import INSTANT
+from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.folder import read_dataset_description, read_result
 from cls_jax.training.prepare import restore_run
 
@@ -112,7 +113,9 @@ class Classifier:
     def compute_fingerprint(self) -> str:
         """A hash of everything that decides a prediction: weights, formats, calibration."""
         networks = self.networks
-        decisive = networks.name, networks.ensemble, networks.format, self.class_names
+        # The arrays are those of all networks, shared or not, and the order of a set varies.
+        ensemble = dataclasses.replace(networks.ensemble, shared=frozenset())
+        decisive = networks.name, ensemble, networks.format, self.class_names
         digest = hashlib.sha256(repr((decisive, self.calibration, self.unknown)).encode())
         for leaf in jax.tree.leaves(jax.device_get(networks.variables)):
             digest.update(np.ascontiguousarray(leaf).data)
@@ -154,7 +157,7 @@ def load(run: str | os.PathLike, trained: bool = False, end: RunEnd | None = Non
         class_names, _ = read_dataset_description(workdir)
         if networks.num_classes != len(class_names):
             raise UserError(
-                f"{workdir} has an instant classifier for other classes. Train it again."
+                f"The instant classifier in {workdir} was fitted to other classes. Train it again."
             )
     else:
         end = end or restore_run(workdir)

@@ -6,7 +6,7 @@ Shape suffixes: N networks, B images, C features, K classes.
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -40,16 +40,6 @@ _EVAL_PIXELS = 2**20  # In a batch of an instant classifier.
 RunEnd = tuple[TrainSetup, TrainState, int]
 
 
-class Predictor(Protocol):
-    """Networks that predict images, and what they see in them."""
-
-    def predict_with_features(self, images: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities float32 [N, B, K], and features float32 [B, N C], in one pass.
-
-        The features are the inputs of the networks' last layers, of unit length for each network.
-        """
-
-
 class ImageFormat(NamedTuple):
     """How networks want their images."""
 
@@ -60,8 +50,6 @@ class ImageFormat(NamedTuple):
 
 class Networks:
     """Trained networks, or a frozen one with its linear classifier, on the devices at hand.
-
-    A `Predictor` of images uint8 [B, H, W, C].
 
     Attributes:
         name: The architecture, one of `MODELS`.

@@ -4,11 +4,7 @@ import contextlib
 import hashlib
 import itertools
 import json
-import os
 import pathlib
-import re
-import secrets
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,9 +18,6 @@ from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.prediction import Prediction, describe_top
 from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.runs.sessions import hold_at_once
-
-# Not allowed on some system in the name of a folder, at its start, or at its end.
-_NOT_IN_NAMES = re.compile(r'[%/\\:*?"<>|\x00-\x1f]|^\.|[. ]$')
 
 
 def predict_files(
@@ -92,53 +85,6 @@ def describe_row(row: dict[str, Any]) -> str:
         confidence = row["calibrated_confidence"] or row["confidence"]
         text = f"{row['label']} ({confidence:.2f}{', low confidence' if row['abstain'] else ''})"
     return make_printable(f"{row['file']}: {text}")
-
-
-def check_sorting(folder: pathlib.Path) -> None:
-    """Raises a UserError if `sort_files` would add to a folder with files."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder: choose a new folder for --sort-into.")
-
-
-def sort_files(
-    labels: Sequence[tuple[str, str | None]], folder: pathlib.Path, links: bool = False
-) -> None:
-    """Copies files into FOLDER/<class>/, or makes symbolic links. The files stay where they are.
-
-    Names that occur several times get a number, and files without a class are left out. Characters
-    of a class that cannot be part of a folder's name are written like %2F. The folder is created
-    completely or not at all. Raises a UserError if the folder has files, or cannot be written.
-    """
-    check_sorting(folder)
-    partial = folder.with_name(f"{folder.name}.{secrets.token_hex(6)}{PARTIAL}")
-    taken: dict[str, int] = {}  # Path in lower case → the last number appended to it.
-    try:
-        partial.mkdir(parents=True)
-        for file, label in labels:
-            if label is None:
-                continue
-            name = _NOT_IN_NAMES.sub(lambda match: f"%{ord(match[0]):02X}", label)
-            wanted = path = partial / name / os.path.basename(file)
-            key = str(wanted).lower()
-            while str(path).lower() in taken:
-                taken[key] += 1
-                path = wanted.with_name(f"{wanted.stem}-{taken[key]}{wanted.suffix}")
-            taken[str(path).lower()] = 1
-            path.parent.mkdir(exist_ok=True)
-            if links:
-                path.symlink_to(os.path.abspath(file))
-            else:
-                shutil.copy2(file, path)
-        if folder.exists():
-            folder.rmdir()  # On Windows, a rename cannot replace a folder.
-        partial.rename(folder)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or folder} cannot be copied to {folder} ({error.strerror}): choose "
-            "another folder for --sort-into."
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _identify(classifier: Classifier, files: Sequence[str]) -> str:

@@ -20,8 +20,8 @@ from cls_jax.photos.images.decode import ImageLike
 from cls_jax.photos.inference.classifier import Classifier, load
 from cls_jax.photos.inference.networks import RunEnd
 from cls_jax.photos.inference.prediction import Prediction
+from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.photos.start.frozen import compute_frozen
-from cls_jax.photos.start.instant import INSTANT
 from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.training.prepare import restore_run
 

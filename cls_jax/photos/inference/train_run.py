@@ -9,8 +9,8 @@ from cls_jax.photos.inference.classifier import find_predictor
 from cls_jax.photos.inference.evaluate_run import assess_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.unknown import read_unknown
-from cls_jax.photos.start.instant import fit_instant
-from cls_jax.photos.start.stages import train
+from cls_jax.photos.start.fit_instant import fit_instant
+from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import read_result
 
@@ -29,7 +29,7 @@ def train_and_assess(run: Run) -> dict[str, Any]:
     if "method" not in run.config:  # It has no method, hence nothing to train.
         result = fit_instant(run.config, workdir, lambda config: run.dataset)
     else:
-        result = train(run.config, workdir, lambda config: run.dataset, keep)
+        result = train_with_stages(run.config, workdir, lambda config: run.dataset, keep)
     readers = (read_calibration, read_unknown)
     is_assessed = any(read(workdir, result["step"]) for read in readers) or "per_class" in result
     # A finished run keeps its result even without checkpoints.

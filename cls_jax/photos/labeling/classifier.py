@@ -21,8 +21,8 @@ from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays,
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.photos.folder.sort import sort_files
 from cls_jax.photos.images.decode import decode_image
-from cls_jax.photos.inference.predict_files import sort_files
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.session import Session, show_name
 from cls_jax.photos.labeling.views import describe_image

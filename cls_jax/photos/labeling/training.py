@@ -85,7 +85,9 @@ class Training:
             if self._state["phase"] not in ("stopped", "failed"):
                 raise RefusedError("There is no stopped training.")
             if _look(self._folder) != self._data:
-                raise RefusedError("The photos or labels have changed since: start a new training.")
+                raise RefusedError(
+                    "The photos or labels have changed since then: start a new training."
+                )
             self._launch()
 
     def _check_idle(self) -> None:
@@ -142,7 +144,7 @@ class Training:
                 self._read_metrics()
             if self._state["phase"] in ("running", "stopping") and code is not None:
                 phase = "stopped" if code in _STOPPED else "failed" if code else "done"
-                reason = last.removeprefix("Error: ") or "It ended early."
+                reason = last.removeprefix("Error: ") or "It ended unexpectedly."
                 self._state |= {"phase": phase, "message": reason if phase == "failed" else ""}
             command = make_printable(f"cls-jax {shlex.join(self._command)}")
             described = {"run": make_printable(str(self._run)), "command": command}
@@ -175,12 +177,11 @@ class Training:
         self._num_read += len(text)
         message = ""
         for line in text.decode("utf-8", "replace").replace("\r", "\n").split("\n"):
-            if "%|" in line or "it/s" in line:  # As "Features:  50%|█████", or without a name.
-                name, _, _ = line.partition("%|")[0].rpartition(":")
+            if "%|" in line:  # As "Features:  50%|█████".
+                line = f"{line.partition('%|')[0]}%"
             else:
-                name = line
                 self._last = line.strip() or self._last
-            message = name.strip() or message
+            message = " ".join(line.split()) or message
         if message and not self._num_metrics:
             self._state["message"] = _shorten(message)
         return _shorten(self._last)

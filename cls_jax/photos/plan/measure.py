@@ -29,8 +29,8 @@ from cls_jax.photos.plan.rules import (
     fit,
     list_sizes,
 )
+from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
 from cls_jax.photos.start.frozen import find_native_size, open_frozen_network
-from cls_jax.photos.start.instant import PHOTO_WEIGHT_READERS
 from cls_jax.training.prepare import (
     create_setup,
     read_weights,
@@ -108,11 +108,16 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
     is_short = config.num_steps < (find_affordable_steps(plan) or 0)
     if is_short or left < STEP_UNIT * step:
         minutes = (budget.seconds - left + config.num_steps * step) / 60
-        reason += ", no more steps for so few labels" if is_short else ", more than requested"
+        reason += (
+            ", more steps would not help with so few labels"
+            if is_short
+            else ", more than requested"
+        )
     return (
         f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
-        f"with {config.batch_size} labeled images each, and {budget.seconds - left:.0f} s for all "
-        f"else (measured: {measured.step_seconds:.2f} s at {measured.image_size} pixels{reason})."
+        f"with {config.batch_size} labeled images each, and {budget.seconds - left:.0f} s for "
+        f"everything else (measured: {measured.step_seconds:.2f} s at {measured.image_size} "
+        f"pixels{reason})."
     )
 
 

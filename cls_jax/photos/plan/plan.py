@@ -10,13 +10,13 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
-from cls_jax.config import check_values, flatten, read_config, to_json, validate_config
+from cls_jax.config import check_values, flatten, read_config, to_json, validate_config, with_values
 from cls_jax.errors import UserError
 from cls_jax.models import resolve_stem
 from cls_jax.models.weights.sources import BUILTIN, HUB, is_installed
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.machine import get_device_memory
-from cls_jax.photos.features.backbones import PRETRAINED
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
 from cls_jax.photos.folder.instant_config import (
@@ -66,7 +66,7 @@ def plan_run(
     if instant or values.get("num_steps") == 0:
         # With --instant, the head is always fitted to inferred labels.
         head = "inferred" if instant else values.get("model.init_head", "inferred")
-        values = {"model.init": PRETRAINED, **values, "model.init_head": head}
+        values = {"model.init": DEFAULT_BACKBONE, **values, "model.init_head": head}
         values.pop("num_steps", None)
         instant = True
     plan = Plan(
@@ -90,8 +90,7 @@ def plan_run(
             plan = fit_to_time(plan, minutes)
     config = resolve_model(plan.config)
     _check_channels(config)
-    if not instant:
-        validate_config(config)
+    _check_together(plan, config)
     return plan.choose(model__name=config.model.name)
 
 
@@ -116,14 +115,22 @@ def _check_alone(plan: Plan) -> None:
         validate_config(plan.config, is_whole=False)
 
 
+def _check_together(plan: Plan, config: ConfigDict) -> None:
+    """Raises a UserError if two values contradict each other."""
+    if plan.is_instant:  # As in a run that begins with this classifier.
+        whole = create_folder_config(config.data.data_dir, plan.method)
+        config = with_values(whole, flatten(config.to_dict()))
+    validate_config(config)
+
+
 def _take_over(plan: Plan) -> Plan:
     """The plan with the choices of the run that its folder has.
 
     Raises a UserError if one is an instant classifier and the other a run.
     """
     if plan.is_instant != is_instant(plan.workdir):
-        what = "a run that was trained" if plan.is_instant else "an instant classifier"
-        raise UserError(f"{plan.workdir} has {what}: choose a new --workdir.")
+        what = "a trained run" if plan.is_instant else "an instant classifier"
+        raise UserError(f"{plan.workdir} already has {what}: choose another --workdir.")
     read = read_instant_config if plan.is_instant else lambda path: read_config(path / CONFIG)
     stored = flatten(read(plan.workdir).to_dict())
     planned = flatten(plan.config.to_dict())
@@ -137,8 +144,8 @@ def _check_channels(config: ConfigDict) -> None:
     if channels != 3 and init.startswith((BUILTIN, HUB)):
         raise UserError(
             f"The weights {init:.100} are for images of 3 channels, and data.channels is "
-            f"{channels}: remove --instant, and set --config.model.init= to start from random "
-            "weights."
+            f"{channels}: remove data.channels, or train from random weights with "
+            "--config.model.init= and without --instant."
         )
 
 
@@ -146,7 +153,7 @@ def _settings_from_run(run: str | pathlib.Path | None) -> dict[str, Any]:
     """Settings to start from another run's weights, with its architecture."""
     if not run:
         return {}
-    stored = flatten(read_config(pathlib.Path(run) / CONFIG).to_dict())
+    stored = flatten(read_instant_config(pathlib.Path(run)).to_dict())
     kept = ["model.name", "model.depth", "model.width", "data.image_size", "data.channels"]
     stem = resolve_stem(stored["model.stem"], stored["data.image_size"])
     settings = {"model.init": str(pathlib.Path(run).resolve()), "model.stem": stem}
@@ -224,7 +231,7 @@ def find_resources() -> Resources:
         has_accelerator=jax.default_backend() != "cpu",
         memory=get_device_memory(jax.local_devices()[0]),
         has_tensorflow=importlib.util.find_spec("tensorflow") is not None,
-        has_pretrained=is_installed(PRETRAINED),
+        has_pretrained=is_installed(DEFAULT_BACKBONE),
         num_devices=jax.device_count(),
     )
     # All processes choose the same settings.

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from cls_jax.config import create_defaults, flatten
+from cls_jax.config import OPTIONS, create_defaults, flatten, get_options
 from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_method, get_round_length
 from cls_jax.models.layers import STEMS, resolve_stem
 from cls_jax.models.weights.sources import BUILTIN
-from cls_jax.photos.features.backbones import BACKBONES, PRETRAINED
+from cls_jax.photos.features.backbones import BACKBONES, DEFAULT_BACKBONE
 from cls_jax.photos.folder.dataset import FolderSummary, are_photos, find_short_side
 from cls_jax.photos.folder.instant_config import create_instant_config
 from cls_jax.photos.plan.estimate import Budget
@@ -141,7 +141,7 @@ def _choose_init(plan: Plan) -> str:
         and _ARCHITECTURE.isdisjoint(plan.set_by_user)
         and are_photos(plan.summary.sizes)
     )
-    return PRETRAINED if is_fitting else plan.config.model.init
+    return DEFAULT_BACKBONE if is_fitting else plan.config.model.init
 
 
 def _choose_init_head(plan: Plan) -> str:
@@ -195,7 +195,8 @@ def list_sizes(plan: Plan) -> list[int]:
     if "data.image_size" in plan.set_by_user or not plan.config.model.init.startswith(BUILTIN):
         return [plan.config.data.image_size]
     largest = max(find_short_side(plan.summary.sizes), _LARGEST_ENLARGED)
-    return [size for size in _SIZES if size <= largest]
+    patch = get_model_spec(plan.config).patch
+    return [size // patch * patch for size in _SIZES if size <= largest]
 
 
 def _has_enough_steps(plan: Plan, image_size: int) -> bool:
@@ -258,7 +259,7 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
     method = get_method(config.method.name)
     num_images = (1 + config.mu * len(method.unlabeled_views)) * method.num_networks
     if config.model.init:
-        backbone = BACKBONES.get(config.model.init, BACKBONES[PRETRAINED])
+        backbone = BACKBONES.get(config.model.init, BACKBONES[DEFAULT_BACKBONE])
         return backbone.bytes_per_pixel * config.data.image_size**2 * num_images
     _, stride, pools = STEMS[resolve_stem(config.model.stem, config.data.image_size)]
     side = config.data.image_size / stride / (2 if pools else 1)
@@ -329,6 +330,12 @@ def _choose_decay(plan: Plan) -> float:
     return choose_decay(get_round_length(plan.config))
 
 
+def _choose_mu(plan: Plan) -> int:
+    """The method's, but at most 8, or 4 on a CPU."""
+    default: int = get_options(plan.config.method.name)["mu"].default
+    return min(default, 8 if plan.resources.has_accelerator else 4)
+
+
 def _choose_frozen_stages(plan: Plan) -> int:
     """As the table of backbones says. Two of other networks."""
     backbone = BACKBONES.get(plan.config.model.init)
@@ -368,7 +375,7 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     # On a CPU, a network that needs a twentieth of the work, and fewer unlabeled images per step.
     "model.depth": lambda plan: 28 if plan.resources.has_accelerator else 10,
     "model.width": lambda plan: 2 if plan.resources.has_accelerator else 1,
-    "mu": lambda plan: min(plan.config.mu, 8 if plan.resources.has_accelerator else 4),
+    "mu": _choose_mu,
     "batch_size": _choose_batch_size,
     "num_steps": choose_num_steps,
     "ema_decay": _choose_decay,
@@ -385,7 +392,9 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     "method.weak_pass": lambda plan: "fast" if plan.config.model.bn_frozen else "joint",
     "eval_every": _choose_eval_interval,
     "checkpoint_every": _choose_interval,
-    "log_every": lambda plan: min(max(plan.config.num_steps // 100, 1), plan.config.log_every),
+    "log_every": lambda plan: min(
+        max(plan.config.num_steps // 100, 1), OPTIONS["log_every"].default
+    ),
     # Of docs/finetuning.md: the optimizer's rules are for pretrained weights only.
     "optimizer.name": lambda plan: "adamw",
     "optimizer.learning_rate": _choose_learning_rate,

@@ -81,7 +81,7 @@ def describe_predictor(result: dict[str, Any]) -> str | None:
         return None
     use = f"`predict`, `evaluate` and `export` will use the {predictor}."
     if gain is None:
-        return f"{use} No validation images compare it with the instant classifier."
+        return f"{use} There are no validation images to compare it with the instant classifier."
     verb = "gained" if gain >= 0 else "lost"
     return (
         f"On the {result.get('predictor_images')} images, fine-tuning {verb} {abs(gain):.1f} "

@@ -26,16 +26,16 @@ from cls_jax.photos.features.graph import (
 )
 from cls_jax.photos.features.heads import INSTANT_C, Head, fit_head
 from cls_jax.photos.features.labels import take_log, whiten
-from cls_jax.photos.start.labels import FittedLabels
+from cls_jax.photos.start.fit_labels import FittedLabels
 from cls_jax.training.evaluate import compute_trained_features
 from cls_jax.training.rounds import RecordLabels
 from cls_jax.training.setup import TrainSetup, TrainState, replace_heads
 
 # At most so many labeled and so many other images. More would take minutes on a CPU.
 MAX_IMAGES = 10_000
-# The exponent of a graph of trained features is this many times the weight that the start gave to
-# the graph of the same layers, relative to its probes. From 3 to 6, clothing and CIFAR-10 differ by
-# about 1 point (experiments/results/any_folder.md).
+# The exponent of a graph of trained features is this many times the weight that held-out labels
+# gave to the frozen graph of the same layers, relative to its probes. From 3 to 6, clothing and
+# CIFAR-10 differ by about 1 point (experiments/results/any_folder.md).
 _GRAPH_EXPONENT = 4.0
 _MAX_RATIO = 3.0  # Because the weight of the probes may be 0.
 

@@ -21,8 +21,8 @@ from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.photos.features.extract import FrozenNetwork
 from cls_jax.photos.features.heads import INSTANT_C, PROBE_C, fit_heads
+from cls_jax.photos.start.fit_labels import FittedLabels
 from cls_jax.photos.start.frozen import compute_frozen
-from cls_jax.photos.start.labels import FittedLabels
 from cls_jax.training.evaluate import compute_trained_features
 from cls_jax.training.setup import TrainSetup, TrainState, replace_heads
 

@@ -5,37 +5,44 @@ import pathlib
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.config import read_values
 from cls_jax.data.resize import get_decode_options
 from cls_jax.data.types import Dataset, Split
 from cls_jax.models import MODELS, ModelSpec
 from cls_jax.models.layers import resolve_stem
 from cls_jax.models.weights.layout import Weights
-from cls_jax.models.weights.sources import BUILTIN
+from cls_jax.models.weights.sources import BUILTIN, get_builtin_name
 from cls_jax.photos.features.extract import (
     FrozenFeatures,
     FrozenNetwork,
     extract_features,
     extract_from_arrays,
 )
+from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.runs.folder import CONFIG
 from cls_jax.training.setup import get_model_settings
 
 
 def get_model_spec(config: ConfigDict) -> ModelSpec:
-    """The architecture, implied by weights that come with the project."""
+    """The architecture, implied by weights that come with the project.
+
+    Raises a UserError if there are no such weights.
+    """
     init = config.model.init
-    return MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else config.model.name]
+    return MODELS[get_builtin_name(init) if init.startswith(BUILTIN) else config.model.name]
 
 
 def find_native_size(config: ConfigDict) -> int:
-    """Height and width of the images that the weights of `model.init` were trained on."""
-    stored = pathlib.Path(config.model.init).expanduser() / CONFIG
-    if config.model.init and stored.exists():  # The weights of another run.
-        return int(read_values(stored)["data.image_size"])
+    """Height and width of the images that the weights of `model.init` were trained on.
+
+    Raises a UserError if these are of a run whose configuration cannot be read.
+    """
+    init = config.model.init
+    run = pathlib.Path(init).expanduser()
+    if init and (run / CONFIG).exists():
+        return int(read_instant_config(run).data.image_size)
     spec = get_model_spec(config)
     stem = resolve_stem(config.model.stem, config.data.image_size)
-    is_small = "stem" in spec.keys and stem != "imagenet"
+    is_small = "stem" in spec.keys and stem != "imagenet" and not init.startswith(BUILTIN)
     return config.data.image_size if is_small else spec.image_size
 
 

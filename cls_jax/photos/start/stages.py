@@ -15,9 +15,9 @@ from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.start.final_heads import fit_final_heads
 from cls_jax.photos.start.first_heads import init_state_with_heads
+from cls_jax.photos.start.fit_instant import INSTANT, PHOTO_WEIGHT_READERS, write_instant_folder
+from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
 from cls_jax.photos.start.frozen import find_native_size, open_frozen_network
-from cls_jax.photos.start.instant import INSTANT, PHOTO_WEIGHT_READERS, write_instant_folder
-from cls_jax.photos.start.labels import BASELINES, FittedLabels, fit_labels
 from cls_jax.runs.folder import write_pseudo_labels
 from cls_jax.runs.result import get_accuracy
 from cls_jax.training.loop import run_training
@@ -113,7 +113,7 @@ class FeatureStages(Stages):
         return self._fitted
 
 
-def train(
+def train_with_stages(
     config: ConfigDict,
     workdir: pathlib.Path,
     load: Callable[[ConfigDict], Dataset] = open_dataset,

@@ -28,7 +28,7 @@ def test_rows_after_a_damaged_line_are_kept_also_by_a_resumed_run(tmp_path):
 def test_of_rows_written_twice_the_last_one_counts_and_what_is_not_finite_is_null(tmp_path):
     rows = [(1, {"train/loss": 2.0}), (2, {"train/loss": 1.0}), (2, {"test/accuracy": 50.0})]
     rows += [(2, {"train/loss": float("nan")})]
-    writer = MetricsWriter(tmp_path, has_curves=False)
+    writer = MetricsWriter(tmp_path)
     for step, scalars in rows:
         writer.write(step, scalars)
     writer.close()

@@ -13,7 +13,7 @@ from cls_jax.errors import UserError
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training import progress
 from cls_jax.training.loop import run_training
-from cls_jax.training.prepare import prepare_run
+from cls_jax.training.prepare import WEIGHT_READERS, prepare_run
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import create_tiny_config
 from tests.core.methods.tiny_model import tiny_model
@@ -117,7 +117,7 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
     assert {"nan", "inf"} & {monitors[name] for name in watched}
 
     # The newest checkpoint and the stream lead to the same batch and the same loss.
-    setup, dataset, spec, _ = prepare_run(config, workdir, load_dataset)
+    setup, dataset, spec, _ = prepare_run(config, workdir, load_dataset, WEIGHT_READERS)
     first, state, _ = Checkpointer(workdir).restore_newest(setup.state_shapes)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state.params))
     inputs, specs, make = create_pipeline(spec, dataset, setup.mesh, first, config.num_steps)

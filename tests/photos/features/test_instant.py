@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import cls_jax
+from cls_jax.config import create_defaults, with_values
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
@@ -20,13 +21,14 @@ from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.instant import read_instant
 from cls_jax.photos.features.labels import hold_out_labels, label_images, whiten
 from cls_jax.photos.features.neighbors import find_neighbors
-from cls_jax.photos.folder.instant_config import read_instant_config
+from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.report.outcome import describe_labelers
 from cls_jax.photos.report.page import write_report
+from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
 from tests.outcomes import read_table
@@ -171,7 +173,8 @@ def train(one_block, tmp_path_factory):
     tiny |= {"mesh__network": 1, "mesh__data": 1}
 
     def train(name, init=weights, images=root / "images", **settings):
-        return cls_jax.train(images, root / name, model__init=str(init), **tiny, **settings)
+        settings |= {"model__init": str(init)} if init else {}
+        return cls_jax.train(images, root / name, **tiny, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
@@ -283,3 +286,18 @@ def test_instant_run_starts_from_the_networks_of_another_run(train, run):
     assert first.result["test_accuracy"] == 100
     kernels = [read_instant(r.workdir / "instant.npz").head.kernel for r in (run, first)]
     np.testing.assert_allclose(*kernels, atol=1e-3)
+
+
+def test_a_run_starts_from_the_network_of_an_instant_classifier(train, run):
+    begun = train("from an instant one", init=None, start_from=run, **STEPS)
+    assert begun.config.model.init == str(run.workdir)
+    assert begun.result["step"] == STEPS["num_steps"]
+
+
+def test_configurations_of_other_programs_are_no_instant_classifiers(run, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "vit", "hidden_size": 192}')
+    assert [is_instant(folder) for folder in (run.workdir, tmp_path)] == [True, False]
+    with pytest.raises(UserError, match="is not the configuration of a run"):
+        cls_jax.load(tmp_path)
+    with pytest.raises(UserError, match="is not the configuration of a run"):
+        find_native_size(with_values(create_defaults(20, "cls"), {"model.init": str(tmp_path)}))

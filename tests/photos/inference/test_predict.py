@@ -1,5 +1,6 @@
 """A trained run as a function: of images, of files, and as a table with a row for each file."""
 
+import dataclasses
 import io
 import json
 import os
@@ -18,9 +19,10 @@ from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
+from cls_jax.photos.folder.sort import sort_files
 from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
-from cls_jax.photos.inference.predict_files import predict_files, sort_files
+from cls_jax.photos.inference.predict_files import predict_files
 from cls_jax.photos.inference.prediction import describe_top
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path, write_table
@@ -69,6 +71,15 @@ def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, tr
     for images in (np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)):
         with pytest.raises(ValueError, match="the classifier expects uint8"):
             classifier.networks.predict_probabilities(images)
+
+
+def test_the_fingerprint_is_the_same_in_every_process(classifier, monkeypatch):
+    fingerprint = classifier.compute_fingerprint()
+    # Python prints a set of strings in an order of the process.
+    shared = frozenset({"stem", "stage1_block1", "stage2_block1"})
+    ensemble = dataclasses.replace(classifier.networks.ensemble, shared=shared)
+    monkeypatch.setattr(classifier.networks, "ensemble", ensemble)
+    assert classifier.compute_fingerprint() == fingerprint
 
 
 @pytest.fixture

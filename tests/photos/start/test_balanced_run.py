@@ -11,7 +11,7 @@ from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.inference import export
 from cls_jax.photos.inference.classifier import load
-from cls_jax.photos.start.stages import train
+from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import load_labeled_indices, read_result
 from cls_jax.training import prepare
 from cls_jax.training.prepare import restore_run
@@ -34,14 +34,14 @@ def run(tmp_path_factory, tiny_model):
     options = {"method__balanced_head": True, "method__inferred": 1.0, "data__imbalance": 10.0}
     config = create_tiny_config(**options, data__pipeline="device")
     workdir = tmp_path_factory.mktemp("balanced") / "whole"
-    train(config, workdir)
+    train_with_stages(config, workdir)
     return config, workdir
 
 
 def test_a_run_resumes_exactly(run, tmp_path):
     config, whole = run
-    train_interrupted(config, tmp_path, 5, train=train)
-    train(config, tmp_path)
+    train_interrupted(config, tmp_path, 5, train=train_with_stages)
+    train_with_stages(config, tmp_path)
     assert not describe_difference(read_end(tmp_path), read_end(whole))
 
 

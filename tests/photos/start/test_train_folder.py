@@ -12,7 +12,7 @@ from cls_jax.photos.cli import commands
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.report.data import collect_run
-from cls_jax.photos.start.stages import train
+from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.prepare import restore_run
 from tests.conftest import load_config, train_interrupted
@@ -56,7 +56,7 @@ def create_config(root, **changes):
 @pytest.fixture(scope="module")
 def finished(images, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "run"
-    return workdir, train(create_config(images), workdir)
+    return workdir, train_with_stages(create_config(images), workdir)
 
 
 def test_without_a_test_set_there_are_monitors_and_no_accuracy(finished, images, capsys):
@@ -89,19 +89,22 @@ def test_folder_records_what_was_used_and_what_was_skipped(finished):
 
 def test_run_resumes_exactly_only_with_its_images(finished, images, tmp_path, capsys):
     config, workdir, new = create_config(images), tmp_path / "run", images / "unlabeled" / "new.png"
-    train_interrupted(config, workdir, num_batches=3, train=train)
+    train_interrupted(config, workdir, num_batches=3, train=train_with_stages)
     assert "cls on pets, all: 12 labels, 42 training and 0 test images" in capsys.readouterr().out
     train_interrupted(
-        create_config(images / "labeled"), tmp_path / "labeled", num_batches=0, train=train
+        create_config(images / "labeled"),
+        tmp_path / "labeled",
+        num_batches=0,
+        train=train_with_stages,
     )
     assert "Warning: Every training image is labeled" in capsys.readouterr().out
     Image.new("RGB", (8, 8)).save(new)
     try:
         with pytest.raises(UserError, match="are not those with which the run in"):
-            train(config, workdir)
+            train_with_stages(config, workdir)
     finally:
         new.unlink()
-    train(config, workdir)
+    train_with_stages(config, workdir)
     assert describe_difference(read_end(workdir), read_end(finished[0])) is None
 
 

