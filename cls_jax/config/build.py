@@ -1,8 +1,9 @@
 """Builds configurations from the table of keys, validates, stores and compares them."""
 
+import contextlib
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -176,8 +177,15 @@ def read_config(path: pathlib.Path) -> ConfigDict:
     A run older than a key gets its default, which changes nothing. Raises a UserError if the file
     is missing or damaged, or this version does not know a key or value.
     """
-    try:
+    with explain_reading(path):
         return _from_stored(read_values(path))
+
+
+@contextlib.contextmanager
+def explain_reading(path: pathlib.Path) -> Iterator[None]:
+    """Turns an error of reading a run's `config.json` into a UserError with its remedy."""
+    try:
+        yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
             f"{path.parent} is not the folder of a run (it has no {path.name}): pass the folder "

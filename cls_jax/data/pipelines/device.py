@@ -117,6 +117,8 @@ def make_view_creator(
     num_shards = mesh.shape[DATA_AXIS]
 
     def make_views(state: StateWithStep, seed: jax.Array, samples: RawBatch) -> RawBatch:
+        """The samples with their views, whose random numbers depend on seed, step and view."""
+
         def make_view(images: jax.Array, view: str, index: int) -> jax.Array:
             key = stream_key(jax.random.key(seed), "data", state.step, index)
             shape = (len(images) * num_shards, augmentation.count_uniforms(view))

@@ -229,6 +229,7 @@ def _create_reader(
         ]
 
     def read(piece: np.ndarray) -> tuple[np.ndarray, ...]:
+        """One piece of a step's samples: its number, images, labels, and what is known of them."""
         step, place = divmod(int(piece), num_pieces)
         with drawing:
             samples = sample_chunk(step // _CHUNK)

@@ -11,12 +11,12 @@ from ml_collections import ConfigDict
 from cls_jax.config import (
     OPTIONS,
     check_values,
+    explain_reading,
     flatten,
     read_values,
     restore_values,
 )
-from cls_jax.errors import UserError
-from cls_jax.io import PARSE_ERRORS, describe_error
+from cls_jax.io import PARSE_ERRORS
 from cls_jax.runs.folder import CONFIG
 
 _KEYS = (
@@ -57,23 +57,13 @@ def read_instant_config(workdir: pathlib.Path) -> ConfigDict:
     Raises a UserError if there is no configuration, or it is damaged.
     """
     path = workdir / CONFIG
-    try:
+    with explain_reading(path):
         values = read_values(path)
         if "data.name" not in values:  # Other programs write a config.json, too.
             raise ValueError("it names no dataset")
         config = restore_values(values, INSTANT_OPTIONS)
         check_values(flatten(config.to_dict()), INSTANT_OPTIONS)
         return config
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(
-            f"{workdir} is not the folder of a run (it has no {CONFIG}): pass the folder that "
-            "training printed."
-        ) from error
-    except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
-        raise UserError(
-            f"{path} is not the configuration of a run of this version "
-            f"({describe_error(error).rstrip('.')}): pass the folder of another run."
-        ) from error
 
 
 def is_instant(workdir: pathlib.Path) -> bool:

@@ -36,8 +36,8 @@ class FittedLabels(NamedTuple):
     is_labeled: np.ndarray  # bool [B].
     inferred: InferredLabels
     classifier: InstantClassifier
-    # In percent, by "probe" (labels alone) and "instant" (the classifier): accuracies on the
-    # validation and test images, where there are any.
+    # In percent, on the validation and test images, where there are any. "probe" is fitted to the
+    # given labels only, and "instant" is the classifier.
     accuracies: dict[str, Accuracies]
 
     @property

@@ -1,4 +1,4 @@
-"""What is said about a result, and what of it decides what predicts."""
+"""The sentences about a result, and the choice of the classifier that predicts."""
 
 import pytest
 
