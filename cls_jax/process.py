@@ -117,7 +117,7 @@ def explain_usage_error(error: Exception) -> str:
     if line.isidentifier():
         line = f"The configuration has no key {line}"
     end = " See" if line.endswith("?") else ": see"
-    return f"{line}{end} --help and docs/configuration.md."
+    return f"{line}{end} --help and cls-jax help configuration."
 
 
 def run_to_end(function: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from cls_jax.config.keys import OPTIONS, Option, get_options
+from cls_jax.data.pipelines import get_default_pipeline
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json
 from cls_jax.methods import get_round_length
@@ -51,11 +52,13 @@ def create_defaults(
 ) -> ConfigDict:
     """Builds the defaults for a label budget (0: all labels) and a method. No key can be added.
 
+    The only default that depends on the environment is `data.pipeline`, see `get_default_pipeline`.
     `method_settings` are the hyperparameters by method for which the dataset has another default.
     Raises a UserError if there is no such method.
     """
     values = {key: row.default for key, row in get_options(method_name).items()}
     values["num_labels"] = num_labels
+    values["data.pipeline"] = get_default_pipeline()
     for name, value in (method_settings or {}).get(method_name, {}).items():
         values[f"method.{name}"] = value
     return ConfigDict(unflatten_dict(values, sep=".")).lock()

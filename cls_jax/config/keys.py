@@ -133,7 +133,8 @@ OPTIONS: dict[str, Option] = {
         "Images of imagenet2012 that have a label: a TFDS dataset, as imagenet2012_subset/1pct, or "
         "a .txt with their names. Empty: all."),
     "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
-        "Where batches are made: by tf.data on the host, or on the accelerator."),
+        "Where batches are made: by tf.data on the host, or on the accelerator. Without TensorFlow "
+        "the default is device."),
     "data.image_size": Option(32, between(8, 1024),
         "Height and width in pixels to which images are scaled."),
     "data.channels": Option(3, Rule(lambda value: value in (1, 3), "1 or 3"),

@@ -1,15 +1,20 @@
 """Training from Python. `cls_jax.load` opens the result."""
 
 import pathlib
+import sys
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
+from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.train_run import train_and_assess
+from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.plan import open_run, plan_run
 from cls_jax.photos.plan.rules import apply_settings
+from cls_jax.photos.report.after_training import draw_report
 from cls_jax.process import enable_compilation_cache, use_all_cores_for_convolutions
 
 
@@ -24,7 +29,7 @@ def train(
     again: bool = False,
     **settings: Any,
 ) -> Run:
-    """Trains a classifier, or resumes an interrupted run, as `cls-jax train` does.
+    """Trains a classifier, or resumes an interrupted run, as `cls-jax train` does, with its report.
 
     Options that are not set are chosen for the images and the machine. Call it before anything else
     computes with JAX, so that XLA uses all CPU cores for convolutions.
@@ -69,8 +74,15 @@ def train(
             minutes=minutes,
             again=again,
         )
+        if is_main_process():
+            for notice in list_notices(plan):
+                print(notice, flush=True)
         run = Run(plan.config, plan.workdir, plan.summary.layout)
     train_and_assess(run)
+    if jax.process_count() == 1:
+        _, reason = draw_report(run)
+        if reason:
+            print(f"The report could not be drawn: {reason}.", file=sys.stderr)
     return Run(run.config, run.workdir)  # Without the images and networks in memory.
 
 

@@ -45,6 +45,7 @@ from cls_jax.training.prepare import (
     WEIGHT_READERS,
     Prepared,
     WeightReader,
+    check_packages,
     hold_folder,
     prepare_run,
     resolve_model,
@@ -97,6 +98,7 @@ def run_training(
             print(describe_finished(workdir, result["step"], config.num_steps))
         if result["step"] >= config.num_steps:
             return result
+    check_packages(config)
     with leave_when_asked() as has_begun:
         prepared = prepare_run(config, workdir, load, weight_readers)
         labeled = prepared.spec.labeled_indices

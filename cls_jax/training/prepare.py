@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from cls_jax.batch import PyTree
 from cls_jax.config import OPTIONS, read_config, with_values
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
+from cls_jax.data.pipelines import check_pipeline
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
@@ -24,7 +25,7 @@ from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Normalization, Weights, to_torch
-from cls_jax.models.weights.sources import BUILTIN, get_builtin_name, read_init
+from cls_jax.models.weights.sources import BUILTIN, check_init, get_builtin_name, read_init
 from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
@@ -59,6 +60,17 @@ class ChosenImages(NamedTuple):
     dataset: Dataset
     labeled: np.ndarray  # int32 [num_labels], training images that count as labeled.
     unlabeled: np.ndarray  # int32, training images of the unlabeled set.
+
+
+def check_packages(config: ConfigDict) -> None:
+    """Raises a UserError unless the extras that a configuration needs are installed.
+
+    Datasets check theirs when they are opened, which comes next. Reads nothing and costs nothing,
+    so it comes before everything else.
+    """
+    check_pipeline(config.data.get("pipeline", ""))  # An instant classifier has none.
+    if config.model.init:
+        check_init(config.model.init)
 
 
 def prepare_run(
@@ -202,7 +214,7 @@ def read_weights(init: str, readers: Sequence[WeightReader] = WEIGHT_READERS) ->
     """Reads the weights of a `model.init`, or raises a UserError."""
     found = next((weights for read in readers if (weights := read(init)) is not None), None)
     if found is None:
-        raise UserError(f"model.init={init:.200} names no weights: see docs/pretrained.md.")
+        raise UserError(f"model.init={init:.200} names no weights: see cls-jax help pretrained.")
     return found
 
 

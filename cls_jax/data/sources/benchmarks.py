@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
+from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
 from cls_jax.parallel.machine import get_machine_memory
 
@@ -54,9 +55,10 @@ def read_tfds(data_config: ConfigDict) -> Arrays:
     """A TFDS dataset with features "image" and "label" and splits "train" and "test".
 
     Read from `data_config.data_dir`, or downloaded there on first use. Raises a UserError if it is
-    neither prepared nor can be downloaded.
+    neither prepared nor can be downloaded, or TFDS is not installed.
     """
-    # Imported here, since an `.npz` needs none of them.
+    otherwise = "set --config.data.data_dir to an .npz with its images"
+    check_extra("tf", f"{data_config.name} from TFDS", otherwise)
     from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before TFDS.
     import requests
     import tensorflow_datasets as tfds

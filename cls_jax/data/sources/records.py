@@ -20,6 +20,7 @@ from PIL import Image
 from cls_jax.data.resize import get_decode_options, get_image_shape, to_square
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
+from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS, describe_error
 from cls_jax.parallel.distributed import gather_rows, take_local
 from cls_jax.parallel.machine import available_cpus
@@ -58,8 +59,8 @@ def load_records(data_config: ConfigDict) -> Dataset:
 
     It needs the features "image" and "label". With `data.labeled_subset`, another TFDS dataset or a
     text file of names, it also needs "file_name", and only images of the subset keep their label.
-    Raises a UserError if one of them is not prepared in ArrayRecord, or the subset names other
-    images.
+    Raises a UserError if one of them is not prepared in ArrayRecord, the subset names other images,
+    or TFDS or ArrayRecord is not installed.
     """
     options = get_decode_options(data_config)
     shape = get_image_shape(data_config)
@@ -102,6 +103,8 @@ def load_records(data_config: ConfigDict) -> Dataset:
 
 def _open_builder(name: str, data_dir: str) -> Any:
     """The prepared dataset, as described by its own files."""
+    check_extra("tf", f"{name} from TFDS")
+    check_extra("shards", f"{name} in ArrayRecord")
     from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before TFDS.
     import tensorflow_datasets as tfds
 

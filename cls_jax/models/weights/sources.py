@@ -6,15 +6,14 @@ package, which is verified by its hash.
 
 import hashlib
 import importlib
-import importlib.util
 import io
 import json
 import pathlib
-from typing import Any
 
 import numpy as np
 
 from cls_jax.errors import UserError
+from cls_jax.extras import check_extra, is_installed
 from cls_jax.io import PARSE_ERRORS, describe_error, is_number, read_bytes, read_json
 from cls_jax.models.weights.layout import Normalization, Weights
 from cls_jax.models.weights.torch_file import read_torch_file
@@ -35,10 +34,22 @@ _PYTORCH_SUFFIXES = {".pth", ".pt", ".bin"}
 _MAX_PACKAGE_BYTES = 2**29
 
 
-def is_installed(init: str) -> bool:
-    """Whether the package with the weights of a `model.init` is installed. Imports nothing."""
-    package = PACKAGES.get(init.removeprefix(BUILTIN))
-    return package is not None and importlib.util.find_spec(package[0]) is not None
+def has_weights(init: str) -> bool:
+    """Whether these are weights that come with a package which is installed. Imports nothing."""
+    return init.removeprefix(BUILTIN) in PACKAGES and is_installed("pretrained")
+
+
+def check_init(init: str) -> None:
+    """Raises a UserError unless the packages that read the weights of a `model.init` are installed.
+
+    Opens no file, so that it can come before everything else.
+    """
+    path = pathlib.Path(init).expanduser()
+    if init.startswith(BUILTIN):
+        get_builtin_name(init)
+    elif not (init.startswith(HUB) or path.suffix == ".safetensors"):
+        return  # The folder of a run, say, which needs no package.
+    check_extra("pretrained", f"model.init={init:.100}")
 
 
 def get_builtin_name(init: str) -> str:
@@ -67,7 +78,8 @@ def read_init(init: str) -> Weights:
 def read_builtin(name: str) -> Weights:
     """Reads the weights of an architecture, one of `PACKAGES`, from the package that has them."""
     module, file, sha256 = PACKAGES[name]
-    path = pathlib.Path(str(_import(module).__file__)).parent / file
+    check_extra("pretrained", f"{BUILTIN}{name}")
+    path = pathlib.Path(str(importlib.import_module(module).__file__)).parent / file
     try:
         content = read_bytes(path, _MAX_PACKAGE_BYTES)
         if hashlib.sha256(content).hexdigest() != sha256:
@@ -80,17 +92,10 @@ def read_builtin(name: str) -> Weights:
         ) from error
 
 
-def _import(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        remedy = "run pip install '.[pretrained]'"
-        raise UserError(f"model.init needs the package {module}: {remedy}.") from error
-
-
 def read_safetensors(path: pathlib.Path) -> Weights:
     """Reads a safetensors file."""
-    safetensors = _import("safetensors")
+    check_extra("pretrained", f"Reading {path}")
+    safetensors = importlib.import_module("safetensors")  # Its own types are incomplete.
     try:
         with safetensors.safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -116,12 +121,17 @@ def to_safetensors(weights: Weights) -> bytes:
         mean, std = map(json.dumps, weights.normalization)
         metadata |= {"mean": mean, "std": std}
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.arrays.items()}
-    return bytes(_import("safetensors.numpy").save(arrays, metadata))
+    check_extra("pretrained", f"Writing {WEIGHTS_FILE}")
+    import safetensors.numpy
+
+    return safetensors.numpy.save(arrays, metadata)
 
 
 def read_hub(repository: str) -> Weights:
     """Reads the weights of a repository on the Hugging Face hub, or an earlier download of them."""
-    download = _import("huggingface_hub").hf_hub_download
+    check_extra("pretrained", f"{HUB}{repository:.100}")
+    from huggingface_hub import hf_hub_download as download
+
     try:
         path = download(repository, WEIGHTS_FILE)
     except Exception as error:  # The library and its network layers raise their own types.

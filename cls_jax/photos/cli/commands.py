@@ -5,7 +5,7 @@ which `console.create_parser` describes. All raise a UserError if a run, images 
 missing or do not fit, or if the output cannot be written or would replace something else.
 """
 
-import importlib.util
+import glob
 import json
 import os
 import pathlib
@@ -19,6 +19,7 @@ import jax
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
+from cls_jax.extras import check_extra, is_installed, write_install
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
@@ -42,7 +43,7 @@ def train(
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.photos.inference.run import Run
-    from cls_jax.photos.plan.describe import describe_dry_run, describe_imbalance
+    from cls_jax.photos.plan.describe import describe_dry_run, list_notices
     from cls_jax.photos.plan.plan import parse_overrides, plan_run
 
     plan = plan_run(
@@ -58,9 +59,9 @@ def train(
     if dry_run:
         print(describe_dry_run(plan))
         return
-    for sentence in (describe_imbalance(plan.summary), plan.reason):
-        if sentence and is_main_process():
-            print(sentence, flush=True)
+    if is_main_process():
+        for notice in list_notices(plan):
+            print(notice, flush=True)
     _train_and_report(Run(plan.config, plan.workdir, plan.summary.layout))
 
 
@@ -103,12 +104,15 @@ def _train_and_report(run: "Run") -> None:
     far = describe_far(read_unknown(folder, result["step"]))
     for sentence in filter(None, [*describe_outcome(result), far]):
         print(sentence, flush=True)
-    report = _write_report_after_training(run)
+    report = _draw_report(run)
     print()
     if report:
         print(f"Report:         {report}")
-    if not is_instant and importlib.util.find_spec("tensorboard"):
-        print(f"Curves:         tensorboard --logdir {shlex.quote(str(folder))}")
+    if not is_instant:
+        curves = f"{_find_program('tensorboard')} --logdir {shlex.quote(str(folder))}"
+        if not is_installed("tf"):
+            curves = f"in the report, or in TensorBoard after {write_install('tf')}"
+        print(f"Curves:         {curves}")
     if has_test:
         print(f"Evaluate again: {_write_command('evaluate', folder)}")
     if run.config.data.name == "folder":
@@ -116,13 +120,14 @@ def _train_and_report(run: "Run") -> None:
     print(f"Results:        {folder / RESULT}")
 
 
-def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -> None:
+def evaluate(run: str | None, folder: str | None = None, data_dir: str | None = None) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences."""
     from cls_jax.photos.folder.compare import count_training_images
     from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
 
-    workdir = pathlib.Path(run)
+    workdir, folders = _choose_run(run, folder)
+    folder = folders[0] if folders else None
     if folder is None:
         found = evaluate_run(workdir, data_dir)
         title = f"Test accuracy after {found.step:,} steps:"
@@ -155,7 +160,7 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
 
 
 def predict(
-    run: str,
+    run: str | None,
     images: Sequence[str],
     output: str | None = None,
     overwrite: bool = False,
@@ -171,6 +176,9 @@ def predict(
     from cls_jax.photos.inference.classifier import load
     from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path
 
+    workdir, images = _choose_run(run, *images)
+    if not images:
+        raise UserError("Pass images, too: cls-jax predict RUN IMAGE_OR_FOLDER …")
     if as_json and output:
         raise UserError("--json prints the predictions. Remove --output.")
     if link and not sort_into:
@@ -188,7 +196,7 @@ def predict(
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     if shard is not None:
         files, _ = lib.take_shard(files, path, shard)
-    classifier = load(run)
+    classifier = load(workdir)
     if prints:
         labels = []
         for row in lib.predict_rows(classifier, files):
@@ -239,8 +247,7 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
-    if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
-        raise UserError("Labeling in the browser needs more packages: pip install '.[label]'.")
+    check_extra("label", "Labeling in the browser")
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
@@ -280,6 +287,7 @@ def pack(folder: str, output: str) -> None:
     from cls_jax.photos.images.files import list_images, read_ahead
     from cls_jax.photos.images.packed import pack_folder
 
+    check_extra("shards", "Packing images")
     root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
     if not root.is_dir():
         raise UserError(f"{folder} is not a folder. Pass a folder of images.")
@@ -299,53 +307,97 @@ def pack(folder: str, output: str) -> None:
         print(f"{len(failures):,} of them cannot be read, such as {names[i]!r}: {error}.")
 
 
-def export(run: str, output: str) -> None:
+def export(run: str | None, output: str | None) -> None:
     """Exports a run as files that work without this package."""
     from cls_jax.photos.inference.export import EXAMPLE, export_run
+    from cls_jax.photos.inference.list_runs import is_run
 
-    folder = pathlib.Path(output).expanduser()
-    missing = export_run(pathlib.Path(run), folder)
+    words = [word for word in (run, output) if word is not None]
+    if not words or (len(words) == 1 and is_run(words[0])):
+        raise UserError("Pass the folder to write, too: cls-jax export RUN DIR.")
+    workdir, _ = _choose_run(*words[:-1])
+    folder = pathlib.Path(words[-1]).expanduser()
+    missing = export_run(workdir, folder)
     print(f"Exported, and checked against this run: {folder}")
-    if missing:
-        print(missing)
+    for sentence in missing:
+        print(sentence)
     print(f"Try it: python {folder / EXAMPLE} IMAGE")
 
 
-def report(run: str, data_dir: str | None = None, no_images: bool = False) -> None:
+def runs(folder: str) -> None:
+    """Lists the runs in a folder, the newest first."""
+    from cls_jax.photos.inference.list_runs import format_runs, list_runs
+
+    root = pathlib.Path(folder).expanduser()
+    found = list_runs(root)
+    print(format_runs(found) if found else f"There is no run in {root.resolve()}.")
+
+
+def help(page: str | None) -> None:
+    """Prints a page of the documentation, or the names of all pages."""
+    from cls_jax.photos.cli.pages import find_pages, read_page
+
+    print(read_page(page) if page else "\n".join(find_pages()))
+
+
+def report(run: str | None, data_dir: str | None = None, no_images: bool = False) -> None:
     """Writes a run's `report.html`."""
     from cls_jax.photos.report.page import write_report
 
-    print(f"Report: {write_report(pathlib.Path(run), data_dir, has_images=not no_images)}")
+    workdir, _ = _choose_run(run)
+    print(f"Report: {write_report(workdir, data_dir, has_images=not no_images)}")
 
 
-def _write_report_after_training(run: "Run") -> pathlib.Path | None:
-    """Writes the report of a finished run unless it is up to date. Returns None if that fails.
+def _choose_run(*words: str | None) -> tuple[pathlib.Path, list[str]]:
+    """The run that the first word names, or else the newest one, and the words that remain.
 
-    Never raises: whatever breaks here, an import included, the run itself is finished.
+    A first word that is a file, a folder without a run, or a pattern is not meant as a run.
+    Raises a UserError if there is no run to choose from.
     """
-    from cls_jax.runs.folder import RESULT
+    from cls_jax.photos.inference.list_runs import find_newest, is_run
 
-    folder = run.workdir
+    given = [word for word in words if word is not None]
+    if given:
+        first = os.path.expanduser(given[0])
+        is_other = os.path.exists(first) or glob.has_magic(first)
+        if is_run(first) or not is_other:
+            return pathlib.Path(first), given[1:]
+    newest = find_newest()
+    if is_main_process():
+        print(f"Run: {newest}", file=sys.stderr, flush=True)
+    return newest, given
+
+
+def _draw_report(run: "Run") -> pathlib.Path | None:
+    """Writes the report of a finished run. Prints why if there is none."""
     again = _write_command("report", run.workdir)
     if jax.process_count() > 1:  # A report needs a single process.
         print(f"\nTo write a report: {again}")
         return None
-    try:
-        from cls_jax.photos.report.page import REPORT, write_report
+    from cls_jax.photos.report.after_training import draw_report
 
-        path = folder / REPORT
-        if path.exists() and path.stat().st_mtime >= (folder / RESULT).stat().st_mtime:
-            return path
-        return write_report(folder, opened=run)
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    path, reason = draw_report(run)
+    if reason:
         print(f"The report could not be drawn ({reason}). To try again: {again}")
-        return None
+    return path
 
 
 def _write_command(verb: str, folder: pathlib.Path) -> str:
     """The shell command for a verb and a run."""
     program = pathlib.Path(sys.argv[0]).name
-    # From a clone, `cls-jax` need not be installed.
-    start = "python -m cls_jax" if program in ("main.py", "__main__.py") else "cls-jax"
+    start = "cls-jax"
+    if program in ("main.py", "__main__.py"):  # From a clone, `cls-jax` need not be installed.
+        start = f"{_find_program('python')} -m cls_jax"
+    elif program == "cls-jax":
+        start = _find_program(program)
     return f"{start} {verb} {shlex.quote(str(folder))}"
+
+
+def _find_program(name: str) -> str:
+    """What to type in this shell for a program of this environment, which it may not know."""
+    bin_folder = os.path.dirname(sys.executable)
+    if os.path.dirname(shutil.which(name) or "") == bin_folder:
+        return name
+    path = os.path.join(bin_folder, name)
+    is_below = pathlib.Path(path).is_relative_to(os.getcwd())
+    return shlex.quote(os.path.relpath(path) if is_below else path)

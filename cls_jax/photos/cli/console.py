@@ -20,7 +20,8 @@ From images to predictions:
   cls-jax suggest photos                 list them instead
   cls-jax train photos --dry-run         show the plan, its time and memory
   cls-jax train photos
-  cls-jax predict runs/photos-all-fixmatch-seed0 photo.jpg
+  cls-jax runs                           list what was trained
+  cls-jax predict photo.jpg              with the newest run
 """
 # Choices of --device → JAX's platforms.
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
@@ -66,10 +67,11 @@ def create_parser() -> argparse.ArgumentParser:
     common = _Parser(add_help=False)
     common.add_argument("--device", choices=_PLATFORMS, help="device to use (default: the best)")
     on_run = _Parser(add_help=False, parents=[common])
-    _add(on_run, "run", "RUN", "folder of the run")
+    newest = "folder of the run (default: the newest in runs/)"
+    _add(on_run, "run", "RUN", newest, nargs="?")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     _add_train(verbs, common)
-    _add_verbs_on_runs(verbs, on_run)
+    _add_verbs_on_runs(verbs, on_run, common)
     _add_verbs_on_images(verbs, common)
     return parser
 
@@ -81,14 +83,14 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         help="train on a folder of images",
         usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--instant] [--again] "
         "[--dry-run] [--minutes M] [--config.KEY=VALUE …]",
-        epilog="--config.KEY=VALUE sets any key of docs/configuration.md, as in "
+        epilog="--config.KEY=VALUE sets any key of `cls-jax help configuration`, as in "
         "--config.batch_size=16. Rerun the same command to resume the run.",
         allow_abbrev=False,
     )
-    _add(train, "folder", "FOLDER", "images, see docs/own_images.md")
+    _add(train, "folder", "FOLDER", "images, see cls-jax help own_images")
     _add(train, "--workdir", "RUN", "folder of the run (default: under runs/)")
     by_default = "fixmatch for photos and built-in weights, else cls"
-    _add(train, "--method", "NAME", f"see docs/methods.md (default: {by_default})")
+    _add(train, "--method", "NAME", f"see cls-jax help methods (default: {by_default})")
     _add(train, "--from", "RUN", "start from another run's weights", dest="start_from")
     for option, value, key, meaning in [
         ("--steps", "N", "num_steps", "training steps"),
@@ -115,9 +117,12 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add(train, "--process_id", "I", "index of this process, from 0", type=int)
 
 
-def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
+def _add_verbs_on_runs(
+    verbs: Any, on_run: argparse.ArgumentParser, common: argparse.ArgumentParser
+) -> None:
     predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
-    _add(predict, "images", "IMAGE_OR_FOLDER", "files, folders or quoted patterns", nargs="+")
+    images = "files, folders or quoted patterns"
+    _add(predict, "images", "IMAGE_OR_FOLDER", images, nargs="*")
     _add(
         predict,
         "--output",
@@ -139,10 +144,14 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     export = verbs.add_parser(
         "export", parents=[on_run], help="write a model that runs without cls_jax"
     )
-    _add(export, "output", "DIR", "folder to write")
+    _add(export, "output", "DIR", "folder to write", nargs="?")
+    runs = verbs.add_parser("runs", parents=[common], help="list the runs, the newest first")
+    _add(runs, "folder", "DIR", "folder that has them (default: runs)", nargs="?", default="runs")
 
 
 def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
+    help_ = verbs.add_parser("help", parents=[common], help="print a page of the documentation")
+    _add(help_, "page", "PAGE", "its name (default: list the names)", nargs="?")
     cache = verbs.add_parser(
         "cache",
         parents=[common],
@@ -169,6 +178,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     """Parses the command line, --config.… into `overrides`. Ends with code 2 if it is wrong."""
     parser = create_parser()
     parsed, rest = parser.parse_known_args(arguments)
+    if parsed.verb == "predict":  # Images may also follow an option.
+        parsed.images += [argument for argument in rest if not argument.startswith("-")]
+        rest = [argument for argument in rest if argument.startswith("-")]
     for argument in rest:
         if "overrides" not in parsed or not argument.startswith("--config."):
             parser.error(f"unexpected argument {argument!r}")
@@ -203,7 +215,7 @@ def run(arguments: argparse.Namespace) -> None:
     verb = options.pop("verb")
     del options["device"]  # `main` has chosen it.
     # Counting processes starts the devices, which `train` does later and `cache` never needs.
-    if verb not in ("train", "evaluate", "cache") and jax.process_count() > 1:
+    if verb not in ("train", "evaluate", "cache", "runs", "help") and jax.process_count() > 1:
         raise UserError(f"{verb} runs in a single process. Start only one.")
     command = getattr(commands, verb)  # Its parameters are named after the verb's options.
     command(**options)

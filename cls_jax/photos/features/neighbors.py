@@ -7,13 +7,13 @@ import functools
 import importlib
 import sys
 import time
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from cls_jax.extras import is_installed, write_install
 from cls_jax.photos.features.sharded import find_neighbors_on_devices, has_many_devices
 
 # Inner products in memory at once, 256 MB in float32.
@@ -43,8 +43,8 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
         return find_neighbors_on_devices(normalized, num_neighbors)
     is_large = num_images >= _MIN_APPROXIMATE
     is_cpu = jax.default_backend() == "cpu"
-    if is_large and is_cpu and (faiss := _import_faiss()):
-        return _search_links(faiss, normalized, num_neighbors)
+    if is_large and is_cpu and is_installed("scale"):
+        return _search_links(normalized, num_neighbors)
     columns = jnp.asarray(normalized.T)  # Contiguous: inner products are twice as fast on a CPU.
     rows_at_once = min(_MAX_BLOCK_ROWS, max(1, _BLOCK_ELEMENTS // num_images), num_images)
     indices = np.empty((num_images, num_neighbors), np.int32)
@@ -63,7 +63,7 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
         if i == 1 and is_large and is_cpu:  # The first block includes compilation.
             minutes = len(steps) * (time.monotonic() - began) / 60
             text = f"The neighbors of {num_images:,} images take about {minutes:,.0f} minutes"
-            blocks.write(f"{text}: pip install '.[scale]' for a faster search.", file=sys.stderr)
+            blocks.write(f"{text}: {write_install('scale')} for a faster search.", file=sys.stderr)
     return indices, cosines
 
 
@@ -80,18 +80,9 @@ def _search_block(
     return jax.lax.approx_max_k(products, num_neighbors)
 
 
-def _import_faiss() -> Any:
-    """The module, or None where the extra `scale` is not installed."""
-    try:
-        return importlib.import_module("faiss")
-    except ImportError:
-        return None
-
-
-def _search_links(
-    faiss: Any, normalized_BC: np.ndarray, num_neighbors: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _search_links(normalized_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
     """Follows links between similar images (HNSW: Malkov and Yashunin, TPAMI 2020)."""
+    faiss = importlib.import_module("faiss")  # It ships no types.
     num_images, length = normalized_BC.shape
     index = faiss.IndexHNSWFlat(length, _LINKS, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efSearch = max(_CANDIDATES_KEPT, num_neighbors + 1)

@@ -39,7 +39,7 @@ _SPLITS = {
 }
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
-    "it, or as one folder for each class (see docs/own_images.md)"
+    "it, or as one folder for each class (see cls-jax help own_images)"
 )
 _PARTS = ("train", "validation", "test")
 _FOREIGN = -2  # A class without training images.

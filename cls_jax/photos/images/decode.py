@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 import io
 import math
 import os
@@ -28,6 +27,7 @@ from cls_jax.data.resize import (
     to_square,
     turn_upright,
 )
+from cls_jax.extras import is_installed, write_install
 from cls_jax.io import describe_error, open_regular
 from cls_jax.photos.images.packed import find_packed
 
@@ -46,7 +46,7 @@ _FORMATS = {
 }
 # First brand of a file of the last two formats → its reader, and how to install that.
 _AVIF_READER = "AVIF, which needs a newer Pillow: pip install --upgrade pillow"
-_HEIF_READER = "HEIC, which needs pillow-heif: pip install '.[heif]'"
+_HEIF_READER = f"HEIC, which needs the extra heif: {write_install('heif')}"
 _BRANDS = {b"avif": _AVIF_READER, b"avis": _AVIF_READER}
 _BRANDS |= dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1"), _HEIF_READER)
 TIFFS = (b"II*\0", b"MM\0*")  # First bytes of a file.
@@ -145,7 +145,7 @@ def find_suffix(file: BinaryIO) -> str:
 def _get_formats() -> tuple[str, ...]:
     """Pillow's names of the formats that the installed packages read."""
     missing = set() if features.check("avif") else {"AVIF"}
-    if importlib.util.find_spec("pillow_heif"):
+    if is_installed("heif"):
         import pillow_heif
 
         pillow_heif.register_heif_opener(thumbnails=False)

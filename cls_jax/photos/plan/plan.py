@@ -1,7 +1,6 @@
 """Plans a run on a folder of images: its configuration and its folder."""
 
 import dataclasses
-import importlib.util
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +11,9 @@ from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
 from cls_jax.config import check_values, flatten, read_config, to_json, validate_config, with_values
 from cls_jax.errors import UserError
+from cls_jax.extras import check_extra, is_installed
 from cls_jax.models import resolve_stem
-from cls_jax.models.weights.sources import BUILTIN, HUB, is_installed
+from cls_jax.models.weights.sources import BUILTIN, HUB, has_weights
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.machine import get_device_memory
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
@@ -37,7 +37,7 @@ from cls_jax.photos.plan.rules import (
 )
 from cls_jax.process import USAGE_ERRORS, explain_usage_error
 from cls_jax.runs.folder import CONFIG, get_default_workdir
-from cls_jax.training.prepare import resolve_model
+from cls_jax.training.prepare import check_packages, resolve_model
 
 
 def plan_run(
@@ -66,6 +66,9 @@ def plan_run(
     if instant or values.get("num_steps") == 0:
         # With --instant, the head is always fitted to inferred labels.
         head = "inferred" if instant else values.get("model.init_head", "inferred")
+        if "model.init" not in values:
+            otherwise = "set --config.model.init to other weights"
+            check_extra("pretrained", "An instant classifier", otherwise)
         values = {"model.init": DEFAULT_BACKBONE, **values, "model.init_head": head}
         values.pop("num_steps", None)
         instant = True
@@ -108,11 +111,15 @@ def _choose_method(plan: Plan, method: str | None, workdir: str | pathlib.Path |
 
 
 def _check_alone(plan: Plan) -> None:
-    """Raises a UserError unless each value is valid by itself: the rules divide by them."""
+    """Raises a UserError unless each value is valid by itself and has the packages it needs.
+
+    The rules divide by these values.
+    """
     if plan.is_instant:
         check_values(flatten(plan.config.to_dict()), INSTANT_OPTIONS)
     else:
         validate_config(plan.config, is_whole=False)
+    check_packages(plan.config)
 
 
 def _check_together(plan: Plan, config: ConfigDict) -> None:
@@ -193,6 +200,7 @@ def choose_run(
 def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     """The run of any configuration. Raises a UserError if it is invalid."""
     validate_config(config)
+    check_packages(config)
     root = pathlib.Path(config.data.data_dir).expanduser()
     is_folder = config.data.name == "folder"
     if is_folder:
@@ -230,8 +238,8 @@ def find_resources() -> Resources:
     found = Resources(
         has_accelerator=jax.default_backend() != "cpu",
         memory=get_device_memory(jax.local_devices()[0]),
-        has_tensorflow=importlib.util.find_spec("tensorflow") is not None,
-        has_pretrained=is_installed(DEFAULT_BACKBONE),
+        has_tensorflow=is_installed("tf"),
+        has_pretrained=has_weights(DEFAULT_BACKBONE),
         num_devices=jax.device_count(),
     )
     # All processes choose the same settings.

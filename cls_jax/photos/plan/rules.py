@@ -136,12 +136,18 @@ def fit(plan: Plan) -> Plan:
 
 def _choose_init(plan: Plan) -> str:
     """Pretrained weights for gray and color photos, if installed and no network is chosen."""
-    is_fitting = (
-        plan.resources.has_pretrained
-        and _ARCHITECTURE.isdisjoint(plan.set_by_user)
-        and are_photos(plan.summary.sizes)
-    )
+    is_fitting = plan.resources.has_pretrained and _fits_pretrained(plan)
     return DEFAULT_BACKBONE if is_fitting else plan.config.model.init
+
+
+def _fits_pretrained(plan: Plan) -> bool:
+    return _ARCHITECTURE.isdisjoint(plan.set_by_user) and are_photos(plan.summary.sizes)
+
+
+def lacks_pretrained(plan: Plan) -> bool:
+    """Whether photos train from random weights because the pretrained ones are not installed."""
+    is_open = "model.init" not in plan.set_by_user and not plan.config.model.init
+    return is_open and not plan.resources.has_pretrained and _fits_pretrained(plan)
 
 
 def _choose_init_head(plan: Plan) -> str:
@@ -409,11 +415,11 @@ def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
     for key, value in settings.items():
         if key not in flatten(config.to_dict()):
             raise UserError(
-                f"The configuration has no key {key}: see docs/configuration.md for all keys."
+                f"The configuration has no key {key}: see cls-jax help configuration for all keys."
             )
         try:
             config.update_from_flattened_dict({key: value})
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"{key} cannot be {value!r:.100}: see docs/configuration.md for its values."
+                f"{key} cannot be {value!r:.100}: see cls-jax help configuration for its values."
             ) from error

@@ -37,6 +37,7 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.sessions import record_session
 from cls_jax.training.prepare import (
     WEIGHT_READERS,
+    check_packages,
     choose_images,
     hold_folder,
     read_weights,
@@ -79,6 +80,7 @@ def fit_instant(
         if is_main_process():
             print(describe_finished(workdir, 0, 0))
         return result
+    check_packages(config)
     with leave_when_asked():
         dataset, labeled, unlabeled = choose_images(config, workdir, load)
         network = open_frozen_network(

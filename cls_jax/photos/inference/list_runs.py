@@ -1,0 +1,104 @@
+"""The runs below a folder, the newest first."""
+
+import datetime
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cls_jax.errors import UserError
+from cls_jax.io import make_printable
+from cls_jax.photos.folder.instant_config import is_instant
+from cls_jax.photos.inference.run import read_run_config
+from cls_jax.runs.checkpoint import CHECKPOINTS
+from cls_jax.runs.folder import CONFIG, RESULT, read_result
+from cls_jax.runs.metrics import METRICS
+
+# Files and folders that change as a run advances, but not with its reports and exports.
+_STATES = (CONFIG, RESULT, METRICS, CHECKPOINTS)
+RUNS = pathlib.Path("runs")  # Where runs are by default, below the current folder.
+
+
+class ListedRun(NamedTuple):
+    """What a list says of a run. Fields that are not known are empty."""
+
+    workdir: pathlib.Path
+    dataset: str
+    method: str
+    num_labels: int | None
+    accuracy: str  # With its images, such as "96.9% (test)".
+    changed: float  # Seconds since 1970.
+    num_bytes: int
+
+
+def is_run(folder: str | os.PathLike) -> bool:
+    """Whether a folder has a run or an instant classifier: unfinished and damaged ones count."""
+    path = pathlib.Path(folder).expanduser()
+    return any((path / name).exists() for name in _STATES)
+
+
+def list_runs(root: pathlib.Path = RUNS) -> list[ListedRun]:
+    """The runs in a folder, the most recently changed first. Damaged ones are included.
+
+    Not those within other runs, such as the instant classifier that a run began with.
+    """
+    folders = [path for path in root.iterdir() if is_run(path)] if root.is_dir() else []
+    return sorted(map(_describe, folders), key=lambda run: -run.changed)
+
+
+def find_newest(root: pathlib.Path = RUNS) -> pathlib.Path:
+    """The folder of the run that was changed last. Raises a UserError if there is none."""
+    if runs := list_runs(root):
+        return runs[0].workdir
+    raise UserError(
+        f"There is no run in {root.resolve()}: train one, or pass the folder of a run first."
+    )
+
+
+def format_runs(runs: Sequence[ListedRun]) -> str:
+    """An aligned table for the terminal."""
+    header = ("run", "dataset", "method", "labels", "accuracy", "changed", "size")
+    rows = [header] + [
+        (
+            make_printable(str(run.workdir)),
+            run.dataset,
+            run.method,
+            "" if run.num_labels is None else f"{run.num_labels:,}",
+            run.accuracy,
+            f"{datetime.datetime.fromtimestamp(run.changed):%Y-%m-%d %H:%M}",
+            f"{run.num_bytes / 1e6:,.1f} MB",
+        )
+        for run in runs
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _describe(workdir: pathlib.Path) -> ListedRun:
+    files = [path for path in workdir.rglob("*") if path.is_file() and not path.is_symlink()]
+    stats = [path.stat() for path in files]
+    states = [workdir / name for name in _STATES if (workdir / name).exists()]
+    changed = max(path.stat().st_mtime for path in states)
+    num_bytes = sum(stat.st_size for stat in stats)
+    try:
+        config = read_run_config(workdir)
+        result = read_result(workdir)
+    except UserError:
+        return ListedRun(workdir, "", "", None, "damaged", changed, num_bytes)
+    method = "instant classifier" if is_instant(workdir) else config.method.name
+    num_labels = (result or {}).get("num_labels", config.get("num_labels") or None)
+    return ListedRun(
+        workdir, config.data.name, method, num_labels, _format(result), changed, num_bytes
+    )
+
+
+def _format(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return "not finished"
+    for part in ("test", "validation"):
+        if (accuracy := result.get(f"{part}_accuracy")) is not None:
+            return f"{accuracy:.1f}% ({part})"
+    return ""
