@@ -3,6 +3,7 @@
 # make lint          set up, check style, types, and which package imports which
 # make test-next     set up and run the tests with the newest Python and JAX known to work
 # make package       set up, build the wheel and use it
+# make doors         set up, use every documented installation in an environment of its own
 # make sbom          set up, list what is installed with its licenses
 # make lock          resolve pyproject.toml's ranges into requirements*.txt, with hashes
 # make trust         kill training 20 times at random with each pipeline, compare the results
@@ -16,7 +17,7 @@ VENV := .venv
 REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,requirements-cpu.txt)
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-next lint lock trust gpu-forecast package sbom clean
+.PHONY: demo doors test test-next lint lock trust gpu-forecast package sbom clean
 
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
@@ -82,6 +83,12 @@ package: $(VENV)/installed-dev
 USE_PACKAGE := import cls_jax, pathlib; from cls_jax.photos.report import page; \
   folder = pathlib.Path(cls_jax.__file__).parent; \
   assert folder.match("build/package/site/cls_jax") and (folder / "py.typed").exists(), folder
+
+# The wheel as its users install it: a fresh environment for each row of docs/installation.md.
+doors: $(VENV)/installed-dev
+	rm -rf build/doors build/lib
+	.ci/uv build --quiet --wheel --out-dir build/doors
+	$(VENV)/bin/python -m tests.doors
 
 # What is installed, with versions and licenses: build/sbom.json, as CycloneDX.
 sbom: $(VENV)/installed-dev

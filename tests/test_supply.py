@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from cls_jax.config import OPTIONS, get_options
+from cls_jax.extras import MODULES
 from cls_jax.methods import METHODS
 from docs.write_configuration import PAGE, create_page
 from tests.conftest import ROOT
@@ -105,6 +106,35 @@ MODULES_OF_EXTRAS = {
     "cls_jax.photos.labeling.server": "label",
     "cls_jax.photos.labeling.start": "label",
 }
+
+
+def find_guards(text):
+    """The extras that a module's source checks for."""
+    return set(re.findall(r"\b(?:check_extra|is_installed)\(\s*\"(\w+)\"", text))
+
+
+def test_the_table_of_extras_is_that_of_the_project_and_of_the_documentation():
+    extras = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
+    assert extras - MODULES.keys() == {"cpu", "cuda", "experiments"}
+    page = (ROOT / "docs" / "installation.md").read_text("utf-8")
+    assert sorted(re.findall(r"\| `(\w+)` \|$", page, re.M)) == sorted(extras)
+    provided = importlib.metadata.packages_distributions()
+    for extra, modules in MODULES.items():
+        brought = read_installed_by(extra)
+        for module in modules:
+            assert {canonicalize_name(owner) for owner in provided[module]} & brought, module
+
+
+def test_whatever_imports_a_package_of_an_extra_checks_for_the_extra_first():
+    """A missing extra is one sentence, or a way without it, and never a traceback."""
+    of_extras = {module: extra for extra, modules in MODULES.items() for module in modules}
+    for path in (ROOT / "cls_jax").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        text = path.read_text("utf-8")
+        needed = {of_extras[name] for name in find_imports(path) if name in of_extras}
+        assert needed <= find_guards(text) | {MODULES_OF_EXTRAS.get(module)}, module
 
 
 def test_modules_import_only_what_their_installation_has():

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from absl import logging
 
+from cls_jax.extras import is_installed
 from cls_jax.io import is_number, open_regular, parse_json, write_atomically
 
 METRICS = "metrics.jsonl"
@@ -140,10 +141,9 @@ def _is_row(row: object) -> TypeGuard[dict[str, Any]]:
 
 
 def _create_tensorboard_writer(workdir: pathlib.Path) -> Any:
-    try:
-        from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before clu.
-        from clu import metric_writers
-    except ImportError as error:
-        logging.info("No TensorBoard files: %s. All scalars are in %s.", error, METRICS)
+    if not is_installed("tf"):  # All scalars are in the table of metrics anyway.
         return None
+    from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before clu.
+    from clu import metric_writers
+
     return metric_writers.SummaryWriter(str(workdir))

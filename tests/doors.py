@@ -1,0 +1,268 @@
+"""Uses every documented installation as its users have it: in an environment with nothing else.
+
+`make doors` builds the wheel and runs this. Each extra of docs/installation.md gets an environment
+of its own, with the versions of the lock. There the programs run that the documentation promises
+for it, on ten photos. Prints a table, and fails if a command ends otherwise than promised.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+
+import numpy as np
+from PIL import Image
+
+ROOT = pathlib.Path(__file__).parents[1]
+BUILD = ROOT / "build" / "doors"
+PAGE = ROOT / "docs" / "installation.md"
+# Extras that this machine cannot show or that the wheel does not use.
+NOT_TRIED = {
+    "cuda": "3 GB of libraries for a GPU; `make package` resolves it",
+    "cpu": "the same as no extra",
+    "experiments": "for scripts that only a clone has",
+}
+PATIENCE = 300  # Seconds for a command.
+PROMPT = 20  # Seconds until a missing extra is reported: 5, and three times as many beside others.
+STEPS = ["--steps", "4", "--config.log_every=1"]
+LABEL = "cls-jax label"
+SCRATCH = "runs/photos-all-cls-seed0"
+CREATE_HEIC = """
+import pillow_heif, PIL.Image
+pillow_heif.register_heif_opener()
+PIL.Image.open("more/a.jpg").save("more/b.heic")
+"""
+SEARCH = """
+import numpy as np
+from cls_jax.photos.features import neighbors
+neighbors._MIN_APPROXIMATE = 50
+found, _ = neighbors.find_neighbors(np.random.default_rng(0).normal(size=(200, 8)), 5)
+assert found.shape == (200, 5)
+"""
+USE_PYTHON = """
+import warnings
+warnings.simplefilter("error")
+import cls_jax
+run = cls_jax.train("photos", num_steps=2, workdir="runs/from_python")
+assert (run.workdir / "report.html").exists()
+print(cls_jax.load(run).predict(["more/a.jpg"])[0])
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command line, and how it ends."""
+
+    words: list[str]
+    code: int = 0
+    shows: str = ""  # Part of its output.
+    leaves: str = ""  # A file that it writes.
+
+
+def refuse(extra: str, *words: str) -> Command:
+    """A command that needs an extra which is not installed."""
+    return Command(list(words), code=2, shows=f"pip install '.[{extra}]'")
+
+
+DIGITS = ["python", "main.py", "--config", "configs/digits.py:40", "--config.num_steps=4"]
+TRAIN = Command(
+    ["cls-jax", "train", "photos", *STEPS], shows="pretrained", leaves=f"{SCRATCH}/report.html"
+)
+PREDICT = [
+    Command(["cls-jax", "predict", "more", "--output", "p.csv"], leaves="p.csv"),
+    Command(["cls-jax", "predict", "more/a.jpg", "--json"], shows='"label"'),
+]
+EXPORT = [
+    Command(["cls-jax", "export", "exported"], leaves="exported/labels.json"),
+    Command(["python", "exported/example.py", "more/a.jpg"]),
+]
+PROMISES: dict[str, list[Command]] = {
+    "": [
+        TRAIN,
+        *PREDICT,
+        Command(["cls-jax", "evaluate", SCRATCH], shows="%"),
+        Command(["cls-jax", "export", "exported"], shows="pip install '.[pretrained]'"),
+        Command(["python", "exported/example.py", "more/a.jpg"]),
+        Command(["cls-jax", "runs"], shows=SCRATCH),
+        Command(["cls-jax", "help", "own_images"], shows="labels.csv"),
+        Command(["python", "-c", USE_PYTHON]),
+        Command([*DIGITS, "--config.log_every=2"], leaves="runs/digits-40-cls-seed0/result.json"),
+        refuse("tf", *DIGITS, "--config.data.pipeline=tfdata", "--workdir=runs/other"),
+        refuse("tf", "python", "main.py", "--config", "configs/cifar10.py:250,cls,small"),
+        refuse("tf", "python", "main.py", "--config", "configs/imagenet.py:1%"),
+        refuse("pretrained", "cls-jax", "train", "photos", "--instant"),
+        refuse("pretrained", "cls-jax", "suggest", "photos"),
+        refuse("pretrained", *DIGITS, "--config.model.init=builtin:efficientnet_lite0"),
+        refuse("label", "cls-jax", "label", "photos", "--no-browser"),
+        refuse("parquet", "cls-jax", "predict", "more", "--output", "p.parquet"),
+        refuse("shards", "cls-jax", "pack", "photos", "packed"),
+    ],
+    "pretrained": [
+        Command(["cls-jax", "train", "photos", "--instant"], shows="Report:"),
+        *PREDICT,
+        Command(["cls-jax", "evaluate"], shows="%"),
+        *EXPORT,
+        Command(["cls-jax", "suggest", "photos", "--count", "2"], shows=".jpg"),
+        Command(["cls-jax", "train", "photos", *STEPS, "--size", "32"], shows="Report:"),
+        Command(["cls-jax", "predict", "more/a.jpg"]),
+        Command(["cls-jax", "runs"], shows="instant classifier"),
+    ],
+    "tf": [
+        Command(
+            [*DIGITS, "--config.data.pipeline=tfdata"], shows="tensorboard --logdir", leaves="runs"
+        )
+    ],
+    "heif": [Command(["python", "-c", CREATE_HEIC]), TRAIN, *PREDICT],
+    "onnx": [
+        TRAIN,
+        Command(["cls-jax", "export", "exported"], leaves="exported/model.onnx"),
+        Command(["python", "exported/example.py", "more/a.jpg"]),
+    ],
+    "parquet": [
+        TRAIN,
+        Command(["cls-jax", "predict", "more", "--output", "p.parquet"], leaves="p.parquet"),
+    ],
+    "shards": [
+        Command(["cls-jax", "pack", "photos", "packed"], leaves="packed/packed_images.npz"),
+        Command(["cls-jax", "train", "packed", *STEPS], shows="Report:"),
+    ],
+    "scale": [Command(["python", "-c", SEARCH])],
+    # See `use_page`.
+    "label": [Command([LABEL], shows="pip install '.[pretrained]'")],
+    "label,pretrained": [Command([LABEL], shows="finished")],
+}
+
+
+def main() -> None:
+    """Builds the environments, uses them, and ends with code 1 if one breaks its promise."""
+    extras = re.findall(r"\| `(\w+)` \|$", PAGE.read_text("utf-8"), re.M)
+    tried = {extra for names in PROMISES for extra in names.split(",") if extra}
+    assert sorted(extras) == sorted(tried | NOT_TRIED.keys()), (extras, tried)
+    (wheel,) = BUILD.glob("*.whl")
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+        opened = {name: executor.submit(open_door, name, wheel) for name in PROMISES}
+        rows = [row for name in PROMISES for row in opened[name].result()]
+    print("\n| installation | command | seconds | ends as promised |\n| -- | -- | -- | -- |")
+    for installation, words, seconds, problem in rows:
+        shown = " ".join(" ".join(words).split())[:70].replace("|", "/")
+        print(f"| {installation or 'base'} | `{shown}` | {seconds:.0f} | {problem or 'yes'} |")
+    sys.exit(any(problem for *_, problem in rows))
+
+
+def open_door(extras: str, wheel: pathlib.Path) -> list[tuple[str, list[str], float, str]]:
+    """Installs the wheel with extras, and returns what each promised command came to."""
+    place = BUILD / (extras.replace(",", "-") or "base")
+    shutil.rmtree(place, ignore_errors=True)
+    create_photos(place / "home")
+    for name in ("main.py", "configs"):
+        (place / "home" / name).symlink_to(ROOT / name)
+    uv, python = str(ROOT / ".ci" / "uv"), str(place / "venv")
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, python], check=True)
+    wanted = f"cls-jax[{extras}] @ {wheel.as_uri()}" if extras else str(wheel)
+    lock = ["--constraints", str(ROOT / "requirements-dev.txt")]
+    install = [uv, "pip", "install", "--quiet", "--python", python, *lock, wanted]
+    subprocess.run(install, check=True)
+    rows = []
+    for command in PROMISES[extras]:
+        began = time.monotonic()
+        problem = (use_page if command.words == [LABEL] else use)(command, place)
+        rows.append((extras, command.words, time.monotonic() - began, problem))
+    return rows
+
+
+def create_photos(home: pathlib.Path) -> None:
+    """Ten photos in `photos/`, and another one in `more/`."""
+    rng = np.random.default_rng(0)
+    places = [f"photos/{part}/{name}/{i}.jpg" for part, count in (("labeled", 2), ("test", 1))
+              for name in ("cat", "dog") for i in range(count)]  # fmt: skip
+    places += [f"photos/unlabeled/{i}.jpg" for i in range(4)] + ["more/a.jpg"]
+    for place in places:
+        path = home / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tint = (255, 128, 64) if "cat" in place else (64, 128, 255)
+        small = rng.integers(0, 256, (6, 6, 3)) * np.array(tint) // 255
+        Image.fromarray(small.astype(np.uint8)).resize((48, 48)).save(path)
+
+
+def create_environment(place: pathlib.Path) -> dict[str, str]:
+    """Variables of a user who has nothing but this installation."""
+    return {
+        "PATH": os.pathsep.join([str(place / "venv" / "bin"), "/usr/bin", "/bin"]),
+        "HOME": str(place / "home"),
+        "XDG_CACHE_HOME": str(place / "cache"),
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+def use(command: Command, place: pathlib.Path) -> str:
+    """Runs a command. Returns what is not as promised, or nothing."""
+    home, began = place / "home", time.monotonic()
+    program = str(place / "venv" / "bin" / command.words[0])
+    done = subprocess.run(
+        [program, *command.words[1:]], cwd=home, env=create_environment(place), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    lines = re.split(r"[\r\n]+", done.stdout)
+    noise = [line for line in lines if re.search(r"Traceback|Warning|WARNING", line)]
+    problems = [
+        f"code {done.returncode}" if done.returncode != command.code else "",
+        f"does not show {command.shows}" if command.shows not in done.stdout else "",
+        f"does not write {command.leaves}" if not (home / command.leaves).exists() else "",
+        f"prints {noise[0]}" if noise else "",
+        "late" if command.code == 2 and time.monotonic() - began > PROMPT else "",
+    ]
+    if any(problems):
+        print(f"--- {place.name}: {' '.join(command.words)}\n{done.stdout[-3000:]}", flush=True)
+    return ", ".join(filter(None, problems))
+
+
+def use_page(command: Command, place: pathlib.Path) -> str:
+    """Opens the labeling page, answers one question, and saves a run. Returns what is wrong."""
+    program = str(place / "venv" / "bin" / "cls-jax")
+    words = [program, "label", "photos", "--no-browser"]
+    with subprocess.Popen(
+        words, cwd=place / "home", env=create_environment(place), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        try:
+            return answer_one(process, command.shows, place / "home")
+        finally:
+            process.terminate()
+
+
+def answer_one(process: subprocess.Popen, shows: str, home: pathlib.Path) -> str:
+    """Answers the first question on a page. The run that is saved then ends as `shows` says."""
+    assert process.stdout is not None
+    printed = next(line for line in process.stdout if "http://" in line)
+    address, token = re.search(r"(http://[^/]+)/#(\S+)", printed).groups()
+
+    def send(path: str, content: dict | None = None) -> str:
+        body = None if content is None else json.dumps(content).encode()
+        headers = {"X-Token": token, "Origin": address, "Content-Type": "application/json"}
+        request = urllib.request.Request(address + path, body, headers)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return answer.read().decode()
+
+    while (state := json.loads(send("/api/state")))["phase"] != "ready":
+        time.sleep(0.2)
+    image = state["next"][0]
+    answer = {key: image[key] for key in ("image", "revision")}
+    send("/api/decide", {"changes": [answer | {"decision": "label", "label": "cat"}]})
+    table = (home / "photos" / "labels.csv").read_text("utf-8")
+    send("/api/train", {"kind": "instant", "minutes": 0})
+    last = send("/api/events").strip().splitlines()[-1]  # They end with the training.
+    missing = [text for text, where in ((",cat", table), (shows, last)) if text not in where]
+    return f"does not show {missing} but {last[:300]}" if missing else ""
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
