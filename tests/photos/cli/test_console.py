@@ -65,7 +65,7 @@ def cache(tmp_path, tmp_path_factory, monkeypatch):
     """Relative paths lead into the test's own folder. Caches are elsewhere."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(suggest, "is_installed", lambda init: False)  # Seconds to compile.
+    monkeypatch.setattr(suggest, "has_weights", lambda init: False)  # Seconds to compile.
 
 
 def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):

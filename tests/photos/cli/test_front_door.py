@@ -1,0 +1,206 @@
+"""What a new user meets first: the newest run, the pages, and what a missing extra comes to."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import types
+
+import pytest
+from PIL import Image
+
+from cls_jax.config import create_config
+from cls_jax.errors import UserError
+from cls_jax.extras import MODULES, check_extra, is_installed
+from cls_jax.photos.cli import commands, console, pages
+from cls_jax.photos.inference.list_runs import find_newest, is_run, list_runs
+from cls_jax.photos.plan.describe import list_notices
+from cls_jax.photos.plan.plan import plan_run
+from cls_jax.photos.report.after_training import draw_report
+from tests.documented import NOT_RUN, SMALLER, find_commands
+from tests.photos.cli.test_console import run_console
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """An installation that has no extra."""
+    brought = {module for modules in MODULES.values() for module in modules}
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in brought else find(name)
+    )
+
+
+@pytest.fixture
+def runs(trained_run, tmp_path, monkeypatch):
+    """Two runs below the current folder, and what is none."""
+    monkeypatch.chdir(tmp_path)
+    for name, time in (("older", 1_000), ("newer", 2_000)):
+        folder = tmp_path / "runs" / name
+        shutil.copytree(trained_run, folder)
+        for path in (folder, *folder.glob("*")):
+            os.utime(path, (time, time))
+    (tmp_path / "runs" / "notes").mkdir()
+    return tmp_path / "runs"
+
+
+def test_runs_are_listed_with_their_results_the_newest_first(runs, capsys):
+    assert [run.workdir.name for run in list_runs()] == ["newer", "older"]
+    assert run_console("runs") == 0
+    header, newer, _ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["run", "dataset", "method", "labels", "accuracy", "changed", "size"]
+    accuracy = json.loads((runs / "newer" / "result.json").read_text())["test_accuracy"]
+    assert newer.split()[:6] == ["runs/newer", "digits", "cls", "20", f"{accuracy:.1f}%", "(test)"]
+    (runs / "older" / "config.json").write_text("{")
+    (runs / "newer" / "result.json").unlink()
+    assert run_console("runs", runs) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert "not finished" in rows[0]
+    assert "damaged" in rows[1]
+
+
+def test_without_runs_a_sentence_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run_console("runs") == 0
+    assert "There is no run in" in capsys.readouterr().out
+    with pytest.raises(UserError, match="train one, or pass the folder of a run first"):
+        find_newest()
+    assert run_console("report") == 2
+
+
+def test_the_newest_run_is_used_where_none_is_named(runs, capsys):
+    Image.new("L", (8, 8)).save("a.png")
+    assert is_run("runs/newer")
+    for words, run in (
+        (["a.png"], "runs/newer"),
+        (["runs/older", "a.png"], "runs/older"),
+        (["--json", "a.png"], "runs/newer"),
+        (["runs/older", "--json", "a.png"], "runs/older"),
+        (["a.*"], "runs/newer"),
+    ):
+        parsed = console.parse_arguments(["predict", *words])
+        chosen, images = commands._choose_run(parsed.run, *parsed.images)
+        assert (str(chosen), len(images)) == (run, 1)
+        assert ("Run: runs/newer" in capsys.readouterr().err) == (run == "runs/newer")
+    assert run_console("predict", "runs/other", "a.png") == 2  # A run that is not there.
+    assert "runs/other" in capsys.readouterr().err
+    assert run_console("predict", "runs/older") == 2
+    assert "Pass images, too" in capsys.readouterr().err
+    assert run_console("export", "runs/older") == 2
+    assert "Pass the folder to write, too" in capsys.readouterr().err
+
+
+def test_every_page_can_be_printed(capsys):
+    assert run_console("help") == 0
+    names = capsys.readouterr().out.split()
+    assert {"own_images", "installation", "configuration"} <= set(names)
+    for name in ("own_images", "docs/own_images.md"):
+        assert run_console("help", name) == 0
+        assert capsys.readouterr().out.startswith("# ")
+    assert run_console("help", "other") == 2
+    assert "choose one of architecture, " in capsys.readouterr().err
+
+
+def test_pages_are_found_in_an_installed_wheel(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "_CLONE", tmp_path)
+    monkeypatch.setattr(
+        pages.importlib.metadata, "files", lambda name: [FileOfWheel(tmp_path / "cls-jax" / "a.md")]
+    )
+    assert pages.find_pages() == {"a": tmp_path / "cls-jax" / "a.md"}
+
+
+class FileOfWheel:
+    def __init__(self, path):
+        self.path, self.suffix = path, path.suffix
+
+    def locate(self):
+        return self.path
+
+
+def test_printed_commands_run_in_the_shell_that_printed_them(tmp_path, monkeypatch):
+    """After `make demo` the environment's programs are not on the path."""
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    for program, start in (
+        ("main.py", ".venv/bin/python -m cls_jax"),
+        ("/somewhere/cls-jax", ".venv/bin/cls-jax"),
+    ):
+        monkeypatch.setattr(sys, "argv", [program])
+        assert commands._write_command("report", "runs/a b") == f"{start} report 'runs/a b'"
+    for name in ("python", "cls-jax"):
+        (folder / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    assert commands._write_command("report", "runs/a") == "cls-jax report runs/a"
+
+
+def test_every_extra_has_its_sentence(bare):
+    for extra in MODULES:
+        assert not is_installed(extra)
+        with pytest.raises(UserError) as raised:
+            check_extra(extra, "It", "do without")
+        sentence = f"It needs the extra {extra}: pip install '.[{extra}]', or do without."
+        assert str(raised.value) == sentence
+
+
+def test_the_pipeline_is_one_that_is_there(bare):
+    assert create_config("40").data.pipeline == "device"
+
+
+def test_a_pipeline_of_tfdata_is_the_default_with_tensorflow():
+    pytest.importorskip("tensorflow")
+    assert create_config("40").data.pipeline == "tfdata"
+
+
+def create_photos(root):
+    for name in ("labeled/cat/0", "labeled/dog/1", "unlabeled/2", "unlabeled/3"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((40, 40), 50).convert("RGB").save(root / f"{name}.png")
+    return root
+
+
+def test_missing_weights_are_named_with_what_is_lost(bare, tmp_path):
+    photos = create_photos(tmp_path / "photos")
+    plan = plan_run(photos, settings={"num_steps": 2})
+    (sentence,) = [one for one in list_notices(plan) if "pretrained" in one]
+    assert "far less accurate on photos: pip install '.[pretrained]'." in sentence
+    plan = plan_run(photos, settings={"num_steps": 2, "model.init": ""})
+    assert not any("pretrained" in one for one in list_notices(plan))  # As the user wants it.
+
+
+def test_needs_are_checked_before_images_are_looked_at(bare, tmp_path):
+    photos = create_photos(tmp_path / "photos")
+    for settings, extra in (
+        ({"data.pipeline": "tfdata"}, "tf"),
+        ({"model.init": "hf:a/b"}, "pretrained"),
+    ):
+        with pytest.raises(UserError, match=f"needs the extra {extra}"):
+            plan_run(photos, settings={"num_steps": 2, **settings})
+    with pytest.raises(UserError, match=r"^An instant classifier needs the extra pretrained"):
+        plan_run(tmp_path / "not there", instant=True)
+    assert run_console("pack", "not there", "packed") == 2
+
+
+def test_a_report_that_fails_takes_nothing_away(monkeypatch, trained_run):
+    monkeypatch.setitem(sys.modules, "cls_jax.photos.report.page", None)
+    path, reason = draw_report(types.SimpleNamespace(workdir=trained_run))
+    assert path is None
+    assert "page" in reason
+
+
+@pytest.mark.parametrize("command", find_commands(), ids=lambda one: f"{one.page}: {one.text}")
+def test_documented_commands_have_the_options_of_their_program(command, tmp_path, capsys):
+    """`make doors` runs them."""
+    words = command.text.split()
+    if words[0] == "cls-jax":
+        console.parse_arguments(words[1:])
+    assert command.reason or words[0] in ("cls-jax", "python")
+
+
+def test_no_documented_command_is_left_out_for_a_reason_that_is_gone():
+    texts = [one.text for one in find_commands()]
+    for pattern in (*NOT_RUN, *SMALLER):
+        assert any(re.search(pattern, text) for text in texts), pattern
