@@ -4,6 +4,7 @@
 # make test-next     set up and run the tests with the newest Python and JAX known to work
 # make package       set up, build the wheel and use it
 # make doors         set up, use every documented installation in an environment of its own
+# make release       set up, make and check a release without uploading it
 # make sbom          set up, list what is installed with its licenses
 # make lock          resolve pyproject.toml's ranges into requirements*.txt, with hashes
 # make trust         kill training 20 times at random with each pipeline, compare the results
@@ -17,7 +18,7 @@ VENV := .venv
 REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,requirements-cpu.txt)
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo doors test test-next lint lock trust gpu-forecast package sbom clean
+.PHONY: demo doors release test test-next lint lock trust gpu-forecast package sbom clean
 
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
@@ -89,6 +90,22 @@ doors: $(VENV)/installed-dev
 	rm -rf build/doors build/lib
 	.ci/uv build --quiet --wheel --out-dir build/doors
 	$(VENV)/bin/python -m tests.doors
+
+# Everything about a release but the upload: version, changelog, sdist and wheel, and an installation
+# from the sdist. Prints what would be uploaded.
+release: $(VENV)/installed-dev
+	rm -rf build/release build/lib
+	$(VENV)/bin/python -c '$(CHECK_CHANGELOG)'
+	.ci/uv build --quiet --out-dir build/release
+	$(VENV)/bin/twine check --strict build/release/*.whl build/release/*.tar.gz
+	.ci/uv venv --quiet --python $(VENV)/bin/python build/release/venv
+	.ci/uv pip install --quiet --python build/release/venv --constraints requirements-dev.txt \
+	  build/release/*.tar.gz
+	cd build/release && venv/bin/cls-jax --version && venv/bin/cls-jax help installation >/dev/null
+	@echo "To upload: twine upload" && ls -l build/release/*.whl build/release/*.tar.gz
+CHECK_CHANGELOG := import tomllib; \
+  version = tomllib.load(open("pyproject.toml", "rb"))["project"]["version"]; \
+  assert f"\n\#\# {version}\n" in open("CHANGELOG.md").read(), f"CHANGELOG.md lacks {version}"
 
 # What is installed, with versions and licenses: build/sbom.json, as CycloneDX.
 sbom: $(VENV)/installed-dev
