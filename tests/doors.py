@@ -34,7 +34,6 @@ NOT_TRIED = {
     "experiments": "for scripts that only a clone has",
 }
 PATIENCE = 300  # Seconds for a command.
-PROMPT = 20  # Seconds until a missing extra is reported: 5, and three times as many beside others.
 STEPS = ["--steps", "4", "--config.log_every=1"]
 LABEL = "cls-jax label"
 SCRATCH = "runs/photos-all-cls-seed0"
@@ -233,7 +232,7 @@ def create_environment(place: pathlib.Path) -> dict[str, str]:
 
 def use(command: Command, place: pathlib.Path) -> str:
     """Runs a command. Returns what is not as promised, or nothing."""
-    home, began = place / "home", time.monotonic()
+    home = place / "home"
     words = [word.replace("$HOME", str(home)) for word in command.words]
     words[0] = str(place / "venv" / "bin" / words[0])
     done = subprocess.run(
@@ -241,13 +240,12 @@ def use(command: Command, place: pathlib.Path) -> str:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False,
     )  # fmt: skip
     lines = re.split(r"[\r\n]+", done.stdout)
-    noise = [line for line in lines if re.search(r"Traceback|Warning|WARNING", line)]
+    noise = [line for line in lines if re.search(r"Traceback|\w+Warning|WARNING", line)]
     problems = [
         f"code {done.returncode}" if done.returncode != command.code else "",
         f"does not show {command.shows}" if command.shows not in done.stdout else "",
         f"does not write {command.leaves}" if not (home / command.leaves).exists() else "",
         f"prints {noise[0]}" if noise else "",
-        "late" if command.code == 2 and time.monotonic() - began > PROMPT else "",
     ]
     if any(problems):
         print(f"--- {place.name}: {' '.join(command.words)}\n{done.stdout[-3000:]}", flush=True)

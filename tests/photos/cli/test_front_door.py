@@ -57,12 +57,12 @@ def test_runs_are_listed_with_their_results_the_newest_first(runs, capsys):
     (runs / "newer" / "result.json").unlink()
     assert run_console("runs", runs) == 0
     _, *rows = capsys.readouterr().out.splitlines()
-    assert {"damaged": "older", "not finished": "newer"} == {
+    assert {
         word: name
         for name in ("older", "newer")
         for word in ("damaged", "not finished")
         if any(name in row and word in row for row in rows)
-    }
+    } == {"damaged": "older", "not finished": "newer"}
 
 
 def test_without_runs_a_sentence_says_so(tmp_path, monkeypatch, capsys):
