@@ -22,6 +22,7 @@ import urllib.request
 import numpy as np
 from PIL import Image
 
+from cls_jax.parallel.machine import available_cpus
 from tests.documented import find_commands
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -169,7 +170,7 @@ def main() -> None:
     tried = {extra for names in PROMISES for extra in names.split(",") if extra}
     assert sorted(extras) == sorted(tried | NOT_TRIED.keys()), (extras, tried)
     (wheel,) = BUILD.glob("*.whl")
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+    with concurrent.futures.ThreadPoolExecutor(available_cpus()) as executor:
         opened = {name: executor.submit(open_door, name, wheel) for name in PROMISES}
         rows = [row for name in PROMISES for row in opened[name].result()]
     print("\n| installation | command | seconds | ends as promised |\n| -- | -- | -- | -- |")

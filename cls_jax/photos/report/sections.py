@@ -17,7 +17,7 @@ from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.methods import get_method
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
-from cls_jax.photos.inference.calibration import apply_calibration
+from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
 from cls_jax.photos.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
 from cls_jax.photos.report.data import NUM_PICTURES, RunData, leave_out_folders
@@ -144,9 +144,12 @@ def color_confusions(confusions: np.ndarray) -> np.ndarray:
 
 
 def view_calibration(run: RunData) -> dict[str, Any] | None:
-    """Reliability diagrams of network 1, the ensemble, and the ensemble after calibration."""
+    """Reliability diagrams of network 1, the ensemble, and the ensemble after calibration.
+
+    None with fewer images than calibration needs: their diagram would be a bar or two.
+    """
     probabilities, labels = run.tested
-    if not len(labels):
+    if len(labels) < MIN_IMAGES:
         return None
     mean = probabilities.mean(axis=0)
     predicted = {"Network 1": probabilities[0]}

@@ -129,7 +129,8 @@ def create_run(num_classes=3, num_networks=2, num_test=40, rows=(), side=8, **ch
 @pytest.mark.parametrize(
     ("options", "present", "absent"),
     [
-        ({}, {"classes", "calibration", "mistakes", "uncertain", "views"}, set()),
+        ({"num_test": 120}, {"classes", "calibration", "mistakes", "uncertain", "views"}, set()),
+        ({}, {"classes"}, {"calibration"}),
         ({"num_networks": 1, "method": "fixmatch"}, {"classes", "uncertain"}, set()),
         ({"num_test": 0}, {"uncertain", "views"}, {"classes", "calibration", "mistakes"}),
         ({"num_classes": 100, "num_test": 300}, {"classes", "labeled"}, set()),
@@ -282,7 +283,7 @@ def test_figures_of_the_test_images_are_recomputed(num_classes):
 
 
 def test_suspects_heat_maps_and_calibration_are_shown():
-    run = create_run(num_classes=3)
+    run = create_run(num_classes=3, num_test=120)
     position = int(run.predictions.mistakes[0])
     heat_map = np.pad(np.ones((2, 2), np.float32), ((0, 2), (0, 2)))
     run.suspects = [Suspect(True, 7, 0, 2, 0.1, 0.02, 0.3), Suspect(False, 3, 1, 0, 0.2, 0.1, 0.1)]
