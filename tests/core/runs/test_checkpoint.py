@@ -86,6 +86,12 @@ def test_a_state_restored_onto_shapes_has_the_same_bits_and_runs_the_same_progra
     assert get_addresses(add_one(restored)) == addresses
 
 
+def test_reading_prints_nothing(workdir, caplog):
+    """Orbax would warn of each folder that it only reads."""
+    assert Checkpointer(workdir).latest_step() is not None
+    assert not caplog.records
+
+
 def test_only_the_newest_are_kept(tmp_path, state):
     assert Checkpointer(tmp_path, keep=2).restore_newest(state) is None
     save(tmp_path, (1, 2, 3), state, keep=2)
