@@ -156,9 +156,8 @@ PROMISES: dict[str, list[Command]] = {
         Command(["cls-jax", "train", "packed", *STEPS], shows="Report:"),
     ],
     "scale": [Command(["python", "-c", SEARCH])],
-    # See `use_page`.
-    "label": [Command([LABEL], shows="pip install '.[pretrained]'")],
-    "label,pretrained": [Command([LABEL], shows="finished")],
+    "label": [refuse("pretrained", "cls-jax", "label", "photos", "--no-browser")],
+    "label,pretrained": [Command([LABEL], shows="finished")],  # See `use_page`.
     # Everything that the pages show, in their order.
     "pretrained,shards": [*PREPARED, *DOCUMENTED],
 }
@@ -280,7 +279,7 @@ def answer_one(process: subprocess.Popen, shows: str, home: pathlib.Path) -> str
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.read().decode()
 
-    while (state := json.loads(send("/api/state")))["phase"] != "ready":
+    while (state := json.loads(send("/api/state")))["phase"] == "reading":
         time.sleep(0.2)
     image = state["next"][0]
     answer = {key: image[key] for key in ("image", "revision")}

@@ -247,7 +247,8 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
-    check_extra("label", "Labeling in the browser")
+    for extra in ("label", "pretrained"):
+        check_extra(extra, "Labeling in the browser")
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
