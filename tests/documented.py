@@ -27,7 +27,9 @@ NOT_RUN = {
 SMALLER = {
     r"--dry-run|--instant": [],
     r"^cls-jax train": ["--steps", "2"],
-    r"^python main.py --config configs/folder": [
+    # Both pages train on the same photos, so one of them would meet the run of the other.
+    r"folder.py:~": ["--config.num_steps=2", "--config.data.image_size=64", "--workdir=runs/other"],
+    r"folder.py:photos": [
         "--config.num_steps=2", "--config.optimizer.warmup_steps=0", "--config.data.image_size=64"
     ],
     r"^python main.py --config": ["--config.num_steps=2"],
