@@ -126,7 +126,7 @@ def evaluate(run: str | None, folder: str | None = None, data_dir: str | None = 
     from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
 
-    workdir, folders = _choose_run(run, folder)
+    workdir, folders = _choose_run([run, folder])
     folder = folders[0] if folders else None
     if folder is None:
         found = evaluate_run(workdir, data_dir)
@@ -176,7 +176,7 @@ def predict(
     from cls_jax.photos.inference.classifier import load
     from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path
 
-    workdir, images = _choose_run(run, *images)
+    workdir, images = _choose_run([run, *images])
     if not images:
         raise UserError("Pass images, too: cls-jax predict RUN IMAGE_OR_FOLDER …")
     if as_json and output:
@@ -316,7 +316,7 @@ def export(run: str | None, output: str | None) -> None:
     words = [word for word in (run, output) if word is not None]
     if not words or (len(words) == 1 and is_run(words[0])):
         raise UserError("Pass the folder to write, too: cls-jax export RUN DIR.")
-    workdir, _ = _choose_run(*words[:-1])
+    workdir, _ = _choose_run(words[:-1])
     folder = pathlib.Path(words[-1]).expanduser()
     missing = export_run(workdir, folder)
     print(f"Exported, and checked against this run: {folder}")
@@ -345,11 +345,11 @@ def report(run: str | None, data_dir: str | None = None, no_images: bool = False
     """Writes a run's `report.html`."""
     from cls_jax.photos.report.page import write_report
 
-    workdir, _ = _choose_run(run)
+    workdir, _ = _choose_run([run])
     print(f"Report: {write_report(workdir, data_dir, has_images=not no_images)}")
 
 
-def _choose_run(*words: str | None) -> tuple[pathlib.Path, list[str]]:
+def _choose_run(words: Sequence[str | None]) -> tuple[pathlib.Path, list[str]]:
     """The run that the first word names, or else the newest one, and the words that remain.
 
     A first word that is a file, a folder without a run, or a pattern is not meant as a run.

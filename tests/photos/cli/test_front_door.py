@@ -85,7 +85,7 @@ def test_the_newest_run_is_used_where_none_is_named(runs, capsys):
         (["a.*"], "runs/newer"),
     ):
         parsed = console.parse_arguments(["predict", *words])
-        chosen, images = commands._choose_run(parsed.run, *parsed.images)
+        chosen, images = commands._choose_run([parsed.run, *parsed.images])
         assert (str(chosen), len(images)) == (run, 1)
         assert ("Run: runs/newer" in capsys.readouterr().err) == (run == "runs/newer")
     assert run_console("predict", "runs/other", "a.png") == 2  # A run that is not there.
