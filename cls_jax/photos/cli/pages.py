@@ -3,10 +3,9 @@
 import importlib.metadata
 import pathlib
 
-import cls_jax
 from cls_jax.errors import UserError
 
-_CLONE = pathlib.Path(cls_jax.__file__).parents[1] / "docs"
+_CLONE = pathlib.Path(__file__).parents[3] / "docs"
 
 
 def find_pages() -> dict[str, pathlib.Path]:
