@@ -7,6 +7,8 @@ docs/configuration.md lists every KEY. `cls-jax` (or `python -m cls_jax`) trains
 images, and predicts, reports and exports with any run.
 """
 
+import pathlib
+
 from absl import app, flags
 from ml_collections import config_flags
 
@@ -55,7 +57,7 @@ def run() -> None:
             FLAGS.config.profile = FLAGS.profile
         commands.train_config(FLAGS.config, FLAGS.workdir)
     else:
-        commands.evaluate(FLAGS.workdir, data_dir=FLAGS.data_dir)
+        commands.evaluate_workdir(pathlib.Path(FLAGS.workdir), data_dir=FLAGS.data_dir)
 
 
 if __name__ == "__main__":

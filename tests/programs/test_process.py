@@ -46,7 +46,10 @@ MISTAKES = [
     (["--config", "configs/digits.py:many"], "write the number of labels"),
     (["--config", "configs/digits.py:45"], "choose a multiple of 10"),
     ([*DIGITS, "--config.sead=1"], 'Did you mean "seed" instead of "sead"? See --help'),
-    ([*DIGITS, "--config.model.zzzzzz=1"], "has no key zzzzzz: see --help and docs/configuration"),
+    (
+        [*DIGITS, "--config.model.zzzzzz=1"],
+        "has no key zzzzzz: see --help and cls-jax help configuration",
+    ),
     ([*DIGITS, "--config.seed=one"], "flag --config.seed=one"),
     ([*DIGITS, "--config.mu=0"], "choose an integer from 1 to"),
     ([*DIGITS, "seed=1"], "'seed=1': options begin with --"),

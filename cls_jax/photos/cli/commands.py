@@ -121,13 +121,19 @@ def _train_and_report(run: "Run") -> None:
 
 
 def evaluate(run: str | None, folder: str | None = None, data_dir: str | None = None) -> None:
+    """Evaluates the run that is named, or the newest one, as `evaluate_workdir` does."""
+    workdir, folders = _choose_run([run, folder])
+    evaluate_workdir(workdir, folders[0] if folders else None, data_dir)
+
+
+def evaluate_workdir(
+    workdir: pathlib.Path, folder: str | None = None, data_dir: str | None = None
+) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences."""
     from cls_jax.photos.folder.compare import count_training_images
     from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
 
-    workdir, folders = _choose_run([run, folder])
-    folder = folders[0] if folders else None
     if folder is None:
         found = evaluate_run(workdir, data_dir)
         title = f"Test accuracy after {found.step:,} steps:"
