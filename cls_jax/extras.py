@@ -25,16 +25,18 @@ def is_installed(extra: str) -> bool:
     return all(map(importlib.util.find_spec, MODULES[extra]))
 
 
-def write_install(extra: str) -> str:
-    """The command that installs an extra, from a clone."""
-    return f"pip install '.[{extra}]'"
+def write_install(extras: str) -> str:
+    """The command that installs extras, separated by commas, from a clone."""
+    return f"pip install '.[{extras}]'"
 
 
-def check_extra(extra: str, feature: str, otherwise: str = "") -> None:
-    """Raises a UserError unless an extra is installed: what needs it, and how to get it.
+def check_extra(extras: str, feature: str, otherwise: str = "") -> None:
+    """Raises a UserError unless extras, separated by commas, are installed.
 
-    `feature` begins the sentence, and `otherwise` is what the user can do without the extra.
+    It says what needs those that are missing, and how to get them. `feature` begins the sentence,
+    and `otherwise` is what the user can do without them.
     """
-    if not is_installed(extra):
-        remedy = write_install(extra) + (f", or {otherwise}" if otherwise else "")
-        raise UserError(f"{feature} needs the extra {extra}: {remedy}.")
+    if missing := [extra for extra in extras.split(",") if not is_installed(extra)]:
+        remedy = write_install(",".join(missing)) + (f", or {otherwise}" if otherwise else "")
+        noun = "extra" if len(missing) == 1 else "extras"
+        raise UserError(f"{feature} needs the {noun} {' and '.join(missing)}: {remedy}.")

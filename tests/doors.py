@@ -34,6 +34,7 @@ NOT_TRIED = {
     "cpu": "the same as no extra",
     "experiments": "for scripts that only a clone has",
 }
+BIN = "Scripts" if os.name == "nt" else "bin"
 PATIENCE = 300  # Seconds for a command.
 STEPS = ["--steps", "4", "--config.log_every=1"]
 LABEL = "cls-jax label"
@@ -118,11 +119,11 @@ PROMISES: dict[str, list[Command]] = {
         Command([*DIGITS, "--config.log_every=2"], leaves="runs/digits-40-cls-seed0/result.json"),
         refuse("tf", *DIGITS, "--config.data.pipeline=tfdata", "--workdir=runs/other"),
         refuse("tf", "python", "main.py", "--config", "configs/cifar10.py:250,cls,small"),
-        refuse("tf", "python", "main.py", "--config", "configs/imagenet.py:1%"),
+        refuse("tf,shards", "python", "main.py", "--config", "configs/imagenet.py:1%"),
         refuse("pretrained", "cls-jax", "train", "photos", "--instant"),
         refuse("pretrained", "cls-jax", "suggest", "photos"),
         refuse("pretrained", *DIGITS, "--config.model.init=builtin:efficientnet_lite0"),
-        refuse("label", "cls-jax", "label", "photos", "--no-browser"),
+        refuse("label,pretrained", "cls-jax", "label", "photos", "--no-browser"),
         refuse("parquet", "cls-jax", "predict", "more", "--output", "p.parquet"),
         refuse("shards", "cls-jax", "pack", "photos", "packed"),
     ],
@@ -188,11 +189,11 @@ def open_door(extras: str, wheel: pathlib.Path) -> list[tuple[str, list[str], fl
     # Copies: a link would lead Python to the clone's package.
     shutil.copy(ROOT / "main.py", place / "home")
     shutil.copytree(ROOT / "configs", place / "home" / "configs")
-    uv, python = str(ROOT / ".ci" / "uv"), str(place / "venv")
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, python], check=True)
+    uv, python = ["sh", str(ROOT / ".ci" / "uv")], str(place / "venv")
+    subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, python], check=True)
     wanted = f"cls-jax[{extras}] @ {wheel.as_uri()}" if extras else str(wheel)
     lock = ["--constraints", str(ROOT / "requirements-dev.txt")]
-    install = [uv, "pip", "install", "--quiet", "--python", python, *lock, wanted]
+    install = [*uv, "pip", "install", "--quiet", "--python", python, *lock, wanted]
     subprocess.run(install, check=True)
     rows = []
     for command in PROMISES[extras]:
@@ -220,7 +221,8 @@ def create_photos(home: pathlib.Path) -> None:
 def create_environment(place: pathlib.Path) -> dict[str, str]:
     """Variables of a user who has nothing but this installation."""
     return {
-        "PATH": os.pathsep.join([str(place / "venv" / "bin"), "/usr/bin", "/bin"]),
+        **{name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},  # Windows.
+        "PATH": os.pathsep.join([str(place / "venv" / BIN), "/usr/bin", "/bin"]),
         "HOME": str(place / "home"),
         "XDG_CACHE_HOME": str(place / "cache"),
         # Compiling takes most of the time, see tests/conftest.py.
@@ -235,7 +237,7 @@ def use(command: Command, place: pathlib.Path) -> str:
     """Runs a command. Returns what is not as promised, or nothing."""
     home = place / "home"
     words = [word.replace("$HOME", str(home)) for word in command.words]
-    words[0] = str(place / "venv" / "bin" / words[0])
+    words[0] = str(place / "venv" / BIN / words[0])
     done = subprocess.run(
         words, cwd=home, env=create_environment(place), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False,
@@ -255,7 +257,7 @@ def use(command: Command, place: pathlib.Path) -> str:
 
 def use_page(command: Command, place: pathlib.Path) -> str:
     """Opens the labeling page, answers one question, and saves a run. Returns what is wrong."""
-    program = str(place / "venv" / "bin" / "cls-jax")
+    program = str(place / "venv" / BIN / "cls-jax")
     words = [program, "label", "photos", "--no-browser"]
     with subprocess.Popen(
         words, cwd=place / "home", env=create_environment(place), text=True,

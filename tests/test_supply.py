@@ -110,7 +110,8 @@ MODULES_OF_EXTRAS = {
 
 def find_guards(text):
     """The extras that a module's source checks for."""
-    return set(re.findall(r"\b(?:check_extra|is_installed)\(\s*\"(\w+)\"", text))
+    checked = re.findall(r"\b(?:check_extra|is_installed)\(\s*\"([\w,]+)\"", text)
+    return {extra for extras in checked for extra in extras.split(",")}
 
 
 def test_the_table_of_extras_is_that_of_the_project_and_of_the_documentation():

@@ -103,8 +103,7 @@ def load_records(data_config: ConfigDict) -> Dataset:
 
 def _open_builder(name: str, data_dir: str) -> Any:
     """The prepared dataset, as described by its own files."""
-    check_extra("tf", f"{name} from TFDS")
-    check_extra("shards", f"{name} in ArrayRecord")
+    check_extra("tf,shards", f"{name} from TFDS, in ArrayRecord,")
     from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before TFDS.
     import tensorflow_datasets as tfds
 

@@ -23,6 +23,7 @@ from cls_jax.extras import check_extra, is_installed, write_install
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
+from cls_jax.process import find_program, write_command
 
 _PACKED_AT_ONCE = 256  # Images.
 
@@ -84,7 +85,7 @@ def _train_and_report(run: "Run") -> None:
     has_test = result["test_accuracy"] is not None
     no_test = "No test set. "
     if run.layout and run.layout.test:  # Added since, or result.json would have its accuracy.
-        evaluate = _write_command("evaluate", folder)
+        evaluate = write_command(["evaluate", str(folder)])
         no_test = f"The run had no test set. To evaluate on the one now in the folder: {evaluate}\n"
     is_instant = "method" not in run.config  # Which has no steps and no monitors.
     if has_test or result.get("validation_accuracy") is not None:
@@ -98,7 +99,7 @@ def _train_and_report(run: "Run") -> None:
             f"{no_test}Averages over the last logged batches (step {result['step']:,}):\n{monitors}"
         )
     else:
-        evaluate = f"{_write_command('evaluate', folder)} FOLDER"
+        evaluate = f"{write_command(['evaluate', str(folder)])} FOLDER"
         outcome = f"{no_test}To measure the accuracy on labeled images: {evaluate}"
     print(f"\n{outcome}", flush=True)
     far = describe_far(read_unknown(folder, result["step"]))
@@ -109,14 +110,14 @@ def _train_and_report(run: "Run") -> None:
     if report:
         print(f"Report:         {report}")
     if not is_instant:
-        curves = f"{_find_program('tensorboard')} --logdir {shlex.quote(str(folder))}"
+        curves = f"{find_program('tensorboard')} --logdir {shlex.quote(str(folder))}"
         if not is_installed("tf"):
-            curves = f"in the report, or in TensorBoard after {write_install('tf')}"
+            curves = f"in the report (TensorBoard needs {write_install('tf')} before training)"
         print(f"Curves:         {curves}")
     if has_test:
-        print(f"Evaluate again: {_write_command('evaluate', folder)}")
+        print(f"Evaluate again: {write_command(['evaluate', str(folder)])}")
     if run.config.data.name == "folder":
-        print(f"Predict:        {_write_command('predict', folder)} IMAGES")
+        print(f"Predict:        {write_command(['predict', str(folder)])} IMAGES")
     print(f"Results:        {folder / RESULT}")
 
 
@@ -247,14 +248,13 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
         way = f"Move each one into {make_printable(places)}"
         if table := find_table(list_images(root)):
             way = f"Add a row for each one to {make_printable(str(root / table))}"
-        way += f", or label them in the browser: {_write_command('label', root)}"
+        way += f", or label them in the browser: {write_command(['label', str(root)])}"
         print(way, file=sys.stderr)
 
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
-    for extra in ("label", "pretrained"):
-        check_extra(extra, "Labeling in the browser")
+    check_extra("label,pretrained", "Labeling in the browser")
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
@@ -328,7 +328,7 @@ def export(run: str | None, output: str | None) -> None:
     print(f"Exported, and checked against this run: {folder}")
     for sentence in missing:
         print(sentence)
-    print(f"Try it: python {folder / EXAMPLE} IMAGE")
+    print(f"Try it: {find_program('python')} {shlex.quote(str(folder / EXAMPLE))} IMAGE")
 
 
 def runs(folder: str) -> None:
@@ -377,7 +377,7 @@ def _choose_run(words: Sequence[str | None]) -> tuple[pathlib.Path, list[str]]:
 
 def _draw_report(run: "Run") -> pathlib.Path | None:
     """Writes the report of a finished run. Prints why if there is none."""
-    again = _write_command("report", run.workdir)
+    again = write_command(["report", str(run.workdir)])
     if jax.process_count() > 1:  # A report needs a single process.
         print(f"\nTo write a report: {again}")
         return None
@@ -387,24 +387,3 @@ def _draw_report(run: "Run") -> pathlib.Path | None:
     if reason:
         print(f"The report could not be drawn ({reason}). To try again: {again}")
     return path
-
-
-def _write_command(verb: str, folder: pathlib.Path) -> str:
-    """The shell command for a verb and a run."""
-    program = pathlib.Path(sys.argv[0]).name
-    start = "cls-jax"
-    if program in ("main.py", "__main__.py"):  # From a clone, `cls-jax` need not be installed.
-        start = f"{_find_program('python')} -m cls_jax"
-    elif program == "cls-jax":
-        start = _find_program(program)
-    return f"{start} {verb} {shlex.quote(str(folder))}"
-
-
-def _find_program(name: str) -> str:
-    """What to type in this shell for a program of this environment, which it may not know."""
-    bin_folder = os.path.dirname(sys.executable)
-    if os.path.dirname(shutil.which(name) or "") == bin_folder:
-        return name
-    path = os.path.join(bin_folder, name)
-    is_below = pathlib.Path(path).is_relative_to(os.getcwd())
-    return shlex.quote(os.path.relpath(path) if is_below else path)

@@ -26,6 +26,13 @@ From images to predictions:
 # Choices of --device → JAX's platforms.
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
+# Verbs whose run may be left out → their places for a word each, in order.
+_PLACES = {
+    "predict": ("run",),
+    "evaluate": ("run", "folder"),
+    "report": ("run",),
+    "export": ("run", "output"),
+}
 _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOLDER")
 
 
@@ -71,8 +78,9 @@ def create_parser() -> argparse.ArgumentParser:
     _add(on_run, "run", "RUN", newest, nargs="?")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     _add_train(verbs, common)
-    _add_verbs_on_runs(verbs, on_run, common)
+    _add_verbs_on_runs(verbs, on_run)
     _add_verbs_on_images(verbs, common)
+    _add_lists(verbs, common)
     return parser
 
 
@@ -117,9 +125,14 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add(train, "--process_id", "I", "index of this process, from 0", type=int)
 
 
-def _add_verbs_on_runs(
-    verbs: Any, on_run: argparse.ArgumentParser, common: argparse.ArgumentParser
-) -> None:
+def _add_lists(verbs: Any, common: argparse.ArgumentParser) -> None:
+    runs = verbs.add_parser("runs", parents=[common], help="list the runs, the newest first")
+    _add(runs, "folder", "DIR", "folder that has them (default: runs)", nargs="?", default="runs")
+    pages = verbs.add_parser("help", parents=[common], help="print a page of the documentation")
+    _add(pages, "page", "PAGE", "its name (default: list the names)", nargs="?")
+
+
+def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
     images = "files, folders or quoted patterns"
     _add(predict, "images", "IMAGE_OR_FOLDER", images, nargs="*")
@@ -145,13 +158,9 @@ def _add_verbs_on_runs(
         "export", parents=[on_run], help="write a model that runs without cls_jax"
     )
     _add(export, "output", "DIR", "folder to write", nargs="?")
-    runs = verbs.add_parser("runs", parents=[common], help="list the runs, the newest first")
-    _add(runs, "folder", "DIR", "folder that has them (default: runs)", nargs="?", default="runs")
 
 
 def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
-    help_ = verbs.add_parser("help", parents=[common], help="print a page of the documentation")
-    _add(help_, "page", "PAGE", "its name (default: list the names)", nargs="?")
     cache = verbs.add_parser(
         "cache",
         parents=[common],
@@ -178,9 +187,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     """Parses the command line, --config.… into `overrides`. Ends with code 2 if it is wrong."""
     parser = create_parser()
     parsed, rest = parser.parse_known_args(arguments)
-    if parsed.verb == "predict":  # Images may also follow an option.
-        parsed.images += [argument for argument in rest if not argument.startswith("-")]
-        rest = [argument for argument in rest if argument.startswith("-")]
+    if names := _PLACES.get(parsed.verb):
+        rest = _take_late(parsed, names, rest)
     for argument in rest:
         if "overrides" not in parsed or not argument.startswith("--config."):
             parser.error(f"unexpected argument {argument!r}")
@@ -188,6 +196,21 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
             parser.error(f"{argument} needs a value, as in {argument}=VALUE")
         parsed.overrides.append(argument)
     return parsed
+
+
+def _take_late(parsed: argparse.Namespace, names: Sequence[str], rest: Sequence[str]) -> list[str]:
+    """Gives the places of a verb what follows an option, and returns what remains of `rest`.
+
+    A place that may be empty is empty for argparse if an option comes first. Images take all.
+    """
+    words = [word for word in (getattr(parsed, name) for name in names) if isinstance(word, str)]
+    words += getattr(parsed, "images", [])
+    words += [argument for argument in rest if not argument.startswith("-")]
+    for name in names:
+        setattr(parsed, name, words.pop(0) if words else None)
+    if parsed.verb == "predict":
+        parsed.images, words = words, []
+    return [*words, *(argument for argument in rest if argument.startswith("-"))]
 
 
 def main() -> None:

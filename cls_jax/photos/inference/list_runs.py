@@ -1,5 +1,6 @@
 """The runs below a folder, the newest first."""
 
+import contextlib
 import datetime
 import os
 import pathlib
@@ -10,12 +11,11 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.inference.run import read_run_config
-from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import CONFIG, RESULT, read_result
 from cls_jax.runs.metrics import METRICS
 
-# Files and folders that change as a run advances, but not with its reports and exports.
-_STATES = (CONFIG, RESULT, METRICS, CHECKPOINTS)
+# Files that change as a run advances, but not with its reports and exports.
+_STATES = (CONFIG, RESULT, METRICS)
 RUNS = pathlib.Path("runs")  # Where runs are by default, below the current folder.
 
 
@@ -34,7 +34,7 @@ class ListedRun(NamedTuple):
 def is_run(folder: str | os.PathLike) -> bool:
     """Whether a folder has a run or an instant classifier: unfinished and damaged ones count."""
     path = pathlib.Path(folder).expanduser()
-    return any((path / name).exists() for name in _STATES)
+    return any((path / name).is_file() for name in _STATES)
 
 
 def list_runs(root: pathlib.Path = RUNS) -> list[ListedRun]:
@@ -42,14 +42,13 @@ def list_runs(root: pathlib.Path = RUNS) -> list[ListedRun]:
 
     Not those within other runs, such as the instant classifier that a run began with.
     """
-    folders = [path for path in root.iterdir() if is_run(path)] if root.is_dir() else []
-    return sorted(map(_describe, folders), key=lambda run: -run.changed)
+    return [_describe(folder) for folder in _sort_by_change(root)]
 
 
 def find_newest(root: pathlib.Path = RUNS) -> pathlib.Path:
     """The folder of the run that was changed last. Raises a UserError if there is none."""
-    if runs := list_runs(root):
-        return runs[0].workdir
+    if folders := _sort_by_change(root):
+        return folders[0]
     raise UserError(
         f"There is no run in {root.resolve()}: train one, or pass the folder of a run first."
     )
@@ -77,12 +76,32 @@ def format_runs(runs: Sequence[ListedRun]) -> str:
     )
 
 
+def _sort_by_change(root: pathlib.Path) -> list[pathlib.Path]:
+    folders = [path for path in root.iterdir() if is_run(path)] if root.is_dir() else []
+    return sorted(folders, key=_find_change, reverse=True)
+
+
+def _find_change(workdir: pathlib.Path) -> float:
+    """When a run advanced last, in seconds since 1970."""
+    times = [0.0]
+    for name in _STATES:
+        with contextlib.suppress(OSError):
+            times.append((workdir / name).stat().st_mtime)
+    return max(times)
+
+
+def _measure(workdir: pathlib.Path) -> int:
+    """The size in bytes of a folder's files, some of which a training may delete meanwhile."""
+    num_bytes = 0
+    for folder, _, names in os.walk(workdir):
+        for name in names:
+            with contextlib.suppress(OSError):
+                num_bytes += os.lstat(os.path.join(folder, name)).st_size
+    return num_bytes
+
+
 def _describe(workdir: pathlib.Path) -> ListedRun:
-    files = [path for path in workdir.rglob("*") if path.is_file() and not path.is_symlink()]
-    stats = [path.stat() for path in files]
-    states = [workdir / name for name in _STATES if (workdir / name).exists()]
-    changed = max(path.stat().st_mtime for path in states)
-    num_bytes = sum(stat.st_size for stat in stats)
+    changed, num_bytes = _find_change(workdir), _measure(workdir)
     try:
         config = read_run_config(workdir)
         result = read_result(workdir)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from cls_jax.photos.folder.layout import find_table
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
+from cls_jax.process import write_command
 from cls_jax.runs.folder import CONFIG
 from cls_jax.runs.metrics import METRICS, read_metrics
 
@@ -146,7 +146,7 @@ class Training:
                 phase = "stopped" if code in _STOPPED else "failed" if code else "done"
                 reason = last.removeprefix("Error: ") or "It ended unexpectedly."
                 self._state |= {"phase": phase, "message": reason if phase == "failed" else ""}
-            command = make_printable(f"cls-jax {shlex.join(self._command)}")
+            command = make_printable(write_command(self._command))
             described = {"run": make_printable(str(self._run)), "command": command}
             return self._state | described | {"has_report": self.find_report() is not None}
 

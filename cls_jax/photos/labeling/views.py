@@ -4,7 +4,6 @@ Each function may be called from any thread.
 """
 
 import collections
-import shlex
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from cls_jax.photos.features.propagation import find_confident, find_suspect_lab
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.labeling.answers import Note
 from cls_jax.photos.labeling.session import NUM_RECENT, Reading, Session, show_name
+from cls_jax.process import write_command
 from cls_jax.runs.result import wilson_interval
 
 _NUM_PER_CLASS = 8
@@ -38,7 +38,7 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
             "message": known.message,
             "progress": known.progress,
             "folder": show_name(known.root.resolve().name),
-            "command": show_name(f"cls-jax train {shlex.quote(str(known.root))}"),
+            "command": show_name(write_command(["train", str(known.root)])),
             "classes": [
                 {"name": name, "count": num_labels[name], **_describe_notes(known, name)}
                 for name in known.answers.class_names

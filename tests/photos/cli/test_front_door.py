@@ -19,6 +19,7 @@ from cls_jax.photos.inference.list_runs import find_newest, is_run, list_runs
 from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.plan import plan_run
 from cls_jax.photos.report.after_training import draw_report
+from cls_jax.process import write_command
 from tests.documented import NOT_RUN, SMALLER, find_commands
 from tests.photos.cli.test_console import run_console
 
@@ -82,6 +83,7 @@ def test_the_newest_run_is_used_where_none_is_named(runs, capsys):
         (["runs/older", "a.png"], "runs/older"),
         (["--json", "a.png"], "runs/newer"),
         (["runs/older", "--json", "a.png"], "runs/older"),
+        (["--json", "runs/older", "a.png"], "runs/older"),
         (["a.*"], "runs/newer"),
     ):
         parsed = console.parse_arguments(["predict", *words])
@@ -94,6 +96,32 @@ def test_the_newest_run_is_used_where_none_is_named(runs, capsys):
     assert "Pass images, too" in capsys.readouterr().err
     assert run_console("export", "runs/older") == 2
     assert "Pass the folder to write, too" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "places"),
+    [
+        (["report", "--no-images", "runs/a"], {"run": "runs/a"}),
+        (["evaluate", "runs/a", "--data_dir", "data", "new"], {"run": "runs/a", "folder": "new"}),
+        (["export", "--device", "cpu", "runs/a", "out"], {"run": "runs/a", "output": "out"}),
+        (["export", "runs/a", "--device", "cpu", "out"], {"run": "runs/a", "output": "out"}),
+        (["predict", "runs/a", "--json", "b", "c"], {"run": "runs/a", "images": ["b", "c"]}),
+        (["report"], {"run": None}),
+    ],
+)
+def test_places_may_follow_an_option(words, places):
+    assert places.items() <= vars(console.parse_arguments(words)).items()
+
+
+def test_one_place_too_many_is_refused(capsys):
+    assert run_console("report", "runs/a", "runs/b") == 2
+    assert "unexpected argument 'runs/b'" in capsys.readouterr().err.lower()
+
+
+def test_a_run_that_changes_while_it_is_listed_is_listed(runs, monkeypatch):
+    monkeypatch.setattr(os, "walk", lambda folder: [(folder, [], ["gone", "config.json"])])
+    (_, older) = list_runs()
+    assert older.num_bytes == (runs / "older" / "config.json").stat().st_size
 
 
 def test_every_page_can_be_printed(capsys):
@@ -134,11 +162,11 @@ def test_printed_commands_run_in_the_shell_that_printed_them(tmp_path, monkeypat
         ("/somewhere/cls-jax", ".venv/bin/cls-jax"),
     ):
         monkeypatch.setattr(sys, "argv", [program])
-        assert commands._write_command("report", "runs/a b") == f"{start} report 'runs/a b'"
+        assert write_command(["report", "runs/a b"]) == f"{start} report 'runs/a b'"
     for name in ("python", "cls-jax"):
         (folder / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(folder))
-    assert commands._write_command("report", "runs/a") == "cls-jax report runs/a"
+    assert write_command(["report", "runs/a"]) == "cls-jax report runs/a"
 
 
 def test_every_extra_has_its_sentence(bare):
@@ -148,6 +176,8 @@ def test_every_extra_has_its_sentence(bare):
             check_extra(extra, "It", "do without")
         sentence = f"It needs the extra {extra}: pip install '.[{extra}]', or do without."
         assert str(raised.value) == sentence
+    with pytest.raises(UserError, match=r"extras label and tf: pip install '\.\[label,tf\]'\.$"):
+        check_extra("label,tf", "It")
 
 
 def test_the_pipeline_is_one_that_is_there(bare):

@@ -521,7 +521,7 @@ def test_the_extra_and_folders_without_images_name_the_remedy(tmp_path, folder, 
         with pytest.raises(UserError, match="photos is not writable: change its permissions"):
             open_session(folder)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install '\.\[label\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[label,pretrained\]'"):
         commands.label(str(tmp_path), None, 0, no_browser=True)
 
 
