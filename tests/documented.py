@@ -21,17 +21,18 @@ NOT_RUN = {
     r"^(tfds|srun) |/shared/|coordinator": "needs ImageNet and a cluster",
     r"^(ssh|docker|export) ": "for another machine",
     r"cifar10.py:": "needs CIFAR-10",
+    r"packed": "in the environment of the extra shards",
     r"^cls-jax label": "answered as a browser does, see `tests/doors.py`",
 }
+SMALL = ["--config.num_steps=2", "--config.data.image_size=64"]
+SMALL += ["--config.batch_size=2", "--config.mu=1"]
 # What a command matches → options that make it small. The first that matches counts.
 SMALLER = {
     r"--dry-run|--instant": [],
-    r"^cls-jax train": ["--steps", "2"],
+    r"^cls-jax train": ["--steps", "2", "--size", "64"],
     # Both pages train on the same photos, so one of them would meet the run of the other.
-    r"folder.py:~": ["--config.num_steps=2", "--config.data.image_size=64", "--workdir=runs/other"],
-    r"folder.py:photos": [
-        "--config.num_steps=2", "--config.optimizer.warmup_steps=0", "--config.data.image_size=64"
-    ],
+    r"folder.py:~": [*SMALL, "--workdir=runs/other"],
+    r"folder.py:photos": [*SMALL, "--config.optimizer.warmup_steps=0"],
     r"^python main.py --config": ["--config.num_steps=2"],
 }  # fmt: skip
 
