@@ -39,9 +39,9 @@ NEXT_VENV := build/venv-next
 test-next: $(NEXT_VENV)/installed
 	$(NEXT_VENV)/bin/python $(PYTEST)
 
-$(NEXT_VENV)/installed: requirements-dev.txt
+$(NEXT_VENV)/installed: requirements-dev.txt $(VENV)/bin/uv
 	$(NEXT_PYTHON) -m venv $(NEXT_VENV)
-	$(NEXT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.ci/uv pip install --quiet --python $(NEXT_VENV) --require-hashes -r $<
 	touch $@
 
 # The CUDA wheels hold the compiler; they need neither a GPU nor its driver, but 3 GB of disk.

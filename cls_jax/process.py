@@ -76,7 +76,8 @@ def use_all_cores_for_convolutions() -> None:
     jaxlib hands them to YNNPACK, which in version 0.10 uses one core: forward and backward of
     WRN-28-2 on 60 images and 2 cores take 507 ms with it and 349 ms with Eigen. With 0.11, CLS's
     step takes 680 and 582 ms. The leading minus removes only convolutions from YNNPACK's list:
-    reductions are faster there. Other versions may not know the flag, on which XLA aborts.
+    reductions are faster there. In 0.12, YNNPACK uses all cores. Other versions may not know the
+    flag, on which XLA aborts.
     """
     xla_flags = os.environ.get("XLA_FLAGS", "")
     is_known = importlib.metadata.version("jaxlib").startswith(("0.10.", "0.11."))
