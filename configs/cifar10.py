@@ -2,9 +2,9 @@
 
 from cls_jax.config import create_config
 
-# About half an hour for CLS on two idle CPU cores, instead of the paper's days on a GPU. Values
-# that are not the paper's follow from the size of the network or the length of the run, or were
-# searched for with seed 100 (experiments/results/cifar10_two_cores.md).
+# About half an hour for CLS on two idle CPU cores. Values that are not the paper's follow from the
+# size of the network or the length of the run, or were searched for with seed 100
+# (experiments/results/cifar10_two_cores.md).
 SMALL = {
     "num_steps": 8000,
     "batch_size": 16,

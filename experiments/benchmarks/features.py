@@ -1,4 +1,4 @@
-"""Times frozen features and the search for neighbors on this device.
+"""Frozen features and the search for neighbors on this device: speed, and what TF32 changes.
 
 python -m experiments.benchmarks.features --images 512 --vectors 1000000
 
@@ -21,17 +21,30 @@ from experiments.paper import grid
 LENGTH = 1_280  # The features of EfficientNet-Lite0.
 
 
-def time_features(num_images: int) -> str:
-    """Features per second after the first batch, which is compiled, or why there are none."""
+def measure_features(num_images: int) -> str:
+    """Features per second and their relative difference from full precision, or why not."""
     try:
         network = open_network()
     except UserError as error:
         return str(error)
     images = np.random.default_rng(0).integers(0, 256, (num_images, 224, 224, 3), dtype=np.uint8)
-    times: list[tuple[int, float]] = []
-    extract_from_arrays(images, network, lambda done, _: times.append((done, time.perf_counter())))
-    (first, started), (last, ended) = next(t for t in times if t[0]), times[-1]
-    return f"{(last - first) / (ended - started):,.0f} features per second"
+    rates, pooled = [], []
+    for precision in ("default", "highest"):
+        times: list[tuple[int, float]] = []
+        with jax.default_matmul_precision(precision):
+            found = extract_from_arrays(
+                *(images, network, lambda done, _, t=times: t.append((done, time.perf_counter())))
+            )
+        # The first batch compiles.
+        (first, started), (last, ended) = next(t for t in times if t[0]), times[-1]
+        rates.append((last - first) / (ended - started))
+        pooled.append(found.pooled.astype(np.float32))
+    difference = np.linalg.norm(pooled[0] - pooled[1], axis=1) / np.linalg.norm(pooled[1], axis=1)
+    return (
+        f"{rates[0]:,.0f} features per second, {rates[1]:,.0f} with full-precision products, from "
+        f"which the former differ by {difference.mean():.1e} of their norm, at most "
+        f"{difference.max():.1e}"
+    )
 
 
 def main() -> None:
@@ -41,7 +54,7 @@ def main() -> None:
     parser.add_argument("--vectors", type=int, default=1_000_000, help="to search neighbors among")
     parser.add_argument("--output", default="runs/features.md")
     arguments = parser.parse_args()
-    first = time_features(arguments.images)
+    first = measure_features(arguments.images)
     vectors = np.random.default_rng(0).normal(size=(arguments.vectors, LENGTH)).astype(np.float32)
     started = time.perf_counter()
     find_neighbors(vectors, NUM_NEIGHBORS)

@@ -3,7 +3,8 @@
 python -m experiments.benchmarks.profile_step --config configs/cifar10.py \
   --variant float32,unrolled,synthetic
 
-The trace stays in --runs, for TensorBoard's profile plugin or https://ui.perfetto.dev.
+On a GPU its kernels are counted, elsewhere the operations of the compiled program. The trace stays
+in --runs, for TensorBoard's profile plugin or https://ui.perfetto.dev.
 """
 
 import collections
@@ -18,10 +19,11 @@ from experiments.paper import grid
 
 # "add_multiply_fusion.12" is one of the kind "add_multiply_fusion".
 _NUMBER = re.compile(r"[.\d]+$")
+_GPU = "/device:GPU:"
 
 
 def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
-    """Seconds and number of executions of every kind of operation in the newest trace.
+    """Seconds and number of executions of every kind of operation or kernel in the newest trace.
 
     Raises:
         UserError: If the profiler wrote none.
@@ -30,11 +32,15 @@ def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
     if not files:
         raise UserError(f"The profiler left no trace in {folder}: does this build of JAX have one?")
     events = collections.defaultdict(lambda: (0.0, 0))
-    for plane in jax.profiler.ProfileData.from_file(str(files[-1])).planes:
+    planes = list(jax.profiler.ProfileData.from_file(str(files[-1])).planes)
+    is_gpu = any(plane.name.startswith(_GPU) for plane in planes)
+    for plane in planes:
         for line in plane.lines:
+            is_stream = plane.name.startswith(_GPU) and line.name.startswith("Stream")
             for event in line.events:
-                # Only compiled operations in a trace know their module.
-                if "hlo_op" in dict(event.stats):
+                # On a CPU, only compiled operations know which operation they are. The kernels of
+                # a CUDA graph do not.
+                if is_stream if is_gpu else "hlo_op" in dict(event.stats):
                     kind = _NUMBER.sub("", event.name)
                     seconds, count = events[kind]
                     events[kind] = seconds + event.duration_ns / 1e9, count + 1
@@ -44,13 +50,18 @@ def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
 def describe(events: dict[str, tuple[float, int]], num_steps: int) -> str:
     """A Markdown table of the longest operations, by the time of all threads or streams."""
     total = sum(seconds for seconds, _ in events.values())
+    executions = sum(count for _, count in events.values())
     rows = sorted(events.items(), key=lambda item: -item[1][0])[:25]
-    return grid.format_table(
+    table = grid.format_table(
         ("operation", "ms per step", "share", "times per step"),
         (
             (name, f"{1e3 * s / num_steps:.2f}", f"{s / total:.1%}", f"{count / num_steps:.1f}")
             for name, (s, count) in rows
         ),
+    )
+    return (
+        f"{1e3 * total / num_steps:.2f} ms and {executions / num_steps:,.0f} operations or kernels "
+        f"per step.\n\n{table}"
     )
 
 

@@ -4,22 +4,23 @@ python -m experiments.benchmarks.step --config configs/cifar10.py --variants VAR
 with VARIANTS as in "float32,unrolled,synthetic bfloat16,unrolled,device":
 see experiments/benchmarks/variants.py.
 
-Every variant is timed once as soon as it is compiled; then blocks of steps alternate, so that a
+All variants are compiled first, --threads at a time; then blocks of steps alternate, so that a
 slowdown of the machine affects all. The table is rewritten after every block, and a variant that
 fails is reported and left out, so that a stopped benchmark loses nothing. --peer names a checkout
 of the authors' released PyTorch code, which is then timed too, if torch is installed.
 """
 
+import concurrent.futures
 import functools
 import json
 import pathlib
 import statistics
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from cls_jax.errors import UserError
-from experiments.benchmarks.variants import StepVariant, create_variant
+from experiments.benchmarks.variants import StepVariant, trace_variant
 from experiments.paper import grid
 
 _VARIANTS = "float32,unrolled,synthetic float32,vmap,synthetic bfloat16,unrolled,synthetic"
@@ -44,21 +45,26 @@ def describe_variants(variants: list[StepVariant]) -> str:
     return grid.format_table(header, rows)
 
 
-def list_creators(arguments, methods: list[str]) -> dict[str, Callable[[], StepVariant]]:
-    """Name → function that builds a variant, for all methods and the peer."""
-    creators: dict[str, Callable[[], StepVariant]] = {}
+# Traces a variant and returns what compiles it.
+Trace = Callable[[], Callable[[], StepVariant]]
+
+
+def list_variants(arguments, methods: list[str]) -> dict[str, Trace]:
+    """Name → what traces it, for all variants of all methods and the peer."""
+    found: dict[str, Trace] = {}
     for method in methods:
         config = grid.create_config(arguments, method)
         for variant in arguments.variants.split():
             name = f"{method} {variant}" if len(methods) > 1 else variant
-            creators[name] = functools.partial(create_variant, variant, config, name)
+            found[name] = functools.partial(trace_variant, variant, config, name)
     if arguments.peer:
         from experiments.paper.authors import create_peer_variant
 
         given = create_peer_variant, arguments.peer, grid.create_config(arguments)
         for name in arguments.peer_forms.split():
-            creators[f"peer {name}"] = functools.partial(*given, name)
-    return creators
+            # PyTorch traces and compiles in the first step, which is part of the warm-up.
+            found[f"peer {name}"] = functools.partial(functools.partial, *given, name)
+    return found
 
 
 class Benchmark:
@@ -76,17 +82,25 @@ class Benchmark:
         self.variants: list[StepVariant] = []
         self.failures: dict[str, str] = {}
 
-    def add(self, name: str, create: Callable[[], StepVariant], num_steps: int) -> None:
-        """Compiles a variant, warms it up and times a first block."""
+    def begin(self, traces: Mapping[str, Trace], num_steps: int, num_threads: int) -> None:
+        """Traces all variants, compiles them, warms them up and times a first block of each."""
+        with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
+            compiling: dict[str, concurrent.futures.Future[StepVariant]] = {}
 
-        def begin() -> None:
-            variant = create()
-            self.variants.append(variant)
-            variant.run(max(2, num_steps // 4))
-            variant.seconds.clear()  # Warm-up.
-            variant.run(num_steps)
+            def trace_and_submit(name: str, trace: Trace) -> None:
+                compiling[name] = pool.submit(trace())
 
-        self._attempt(name, begin)
+            for name, trace in traces.items():
+                self._attempt(name, functools.partial(trace_and_submit, name, trace))
+        for name, compiled in compiling.items():
+            self._attempt(name, functools.partial(self._begin_variant, compiled, num_steps))
+
+    def _begin_variant(self, compiled: concurrent.futures.Future, num_steps: int) -> None:
+        variant = compiled.result()
+        self.variants.append(variant)
+        variant.run(max(2, num_steps // 4))
+        variant.seconds.clear()  # Warm-up.
+        variant.run(num_steps)
 
     def run(self, num_steps: int) -> None:
         """Times another block of each variant."""
@@ -125,10 +139,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="steps per block")
     parser.add_argument("--peer", help="a checkout of the authors' PyTorch code")
     parser.add_argument("--peer_forms", default="released", help="space-separated: released, tuned")
+    parser.add_argument("--threads", type=int, default=1, help="variants to compile at a time")
     arguments = grid.parse_arguments(parser)
     benchmark = Benchmark(arguments.output)
-    for name, create in list_creators(arguments, arguments.methods.split(",")).items():
-        benchmark.add(name, create, arguments.steps)
+    traces = list_variants(arguments, arguments.methods.split(","))
+    benchmark.begin(traces, arguments.steps, arguments.threads)
     for _ in range(1, arguments.blocks):
         benchmark.run(arguments.steps)
     for variant in benchmark.variants:

@@ -34,6 +34,7 @@ from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step, measure_step_memory
 
 NUM_IMAGES, NUM_CLASSES = 50_000, 10  # As many as CIFAR-10 has.
+_MAX_BYTES = 2**30  # Of large images, as many as fit.
 
 _CHOICES = {
     "precision": ("float32", "highest", "bfloat16"),
@@ -50,7 +51,7 @@ class StepVariant:
     advance: Callable[[int], float]  # Takes a number of steps and returns their seconds.
     num_images: int  # Images that one step trains on.
     memory_bytes: int = 0  # Memory of the compiled step as the compiler counts it.
-    flops: float = 0.0  # Operations of one step as the compiler counts them.
+    flops: float = 0.0  # Operations of one step as XLA counts them.
     compile_seconds: float = 0.0  # Time of lowering and compiling.
     close: Callable[[], None] = lambda: None  # TensorFlow's threads would keep the program alive.
     seconds: list[float] = dataclasses.field(default_factory=list)  # Per step, for each block.
@@ -96,6 +97,11 @@ def configure_variant(name: str, config, num_devices: int = 0) -> tuple[Any, str
 
 def create_variant(name: str, config, title: str = "") -> StepVariant:
     """Compiles the step of a variant, with the arguments and errors of `configure_variant`."""
+    return trace_variant(name, config, title)()
+
+
+def trace_variant(name: str, config, title: str = "") -> Callable[[], StepVariant]:
+    """Traces the step of a variant. The function that is returned compiles it, on any thread."""
     config, source = configure_variant(name, config)
     repeat = int(name.split(",")[3]) if name.count(",") == 3 else 1
     dataset = create_random_dataset(config)
@@ -107,25 +113,31 @@ def create_variant(name: str, config, title: str = "") -> StepVariant:
     state = setup.init_state()
     inputs, input_specs, create_batch = create_inputs(source, config, setup, dataset)
     step = create_train_step(setup, create_batch, input_specs)
-    first_input = next(inputs)
-    started = time.perf_counter()
-    compiled = repeat_step(step, repeat).lower(state, first_input).compile()
-    compile_seconds = time.perf_counter() - started
+    lowered = repeat_step(step, repeat).lower(state, next(inputs))
 
-    def advance(num_steps: int) -> float:
-        nonlocal state
-        num_calls = max(1, num_steps // repeat)
+    def compile_variant() -> StepVariant:
         started = time.perf_counter()
-        for _ in range(num_calls):
-            state, _ = compiled(state, next(inputs))
-        jax.block_until_ready(state)
-        return (time.perf_counter() - started) * num_steps / (num_calls * repeat)
+        compiled = lowered.compile()
+        compile_seconds = time.perf_counter() - started
 
-    flops = (compiled.cost_analysis() or {}).get("flops", 0.0)
-    return StepVariant(
-        *(title or name, advance, count_images(config), measure_step_memory(compiled) or 0),
-        *(flops, compile_seconds, inputs.close),
-    )
+        def advance(num_steps: int) -> float:
+            nonlocal state
+            num_calls = max(1, num_steps // repeat)
+            started = time.perf_counter()
+            for _ in range(num_calls):
+                state, _ = compiled(state, next(inputs))
+            jax.block_until_ready(state)
+            return (time.perf_counter() - started) * num_steps / (num_calls * repeat)
+
+        # Of the traced program: in the compiled one, cuDNN's convolutions count for nothing. The
+        # body of a loop counts once.
+        flops = (lowered.cost_analysis() or {}).get("flops", 0.0)
+        return StepVariant(
+            *(title or name, advance, count_images(config), measure_step_memory(compiled) or 0),
+            *(flops, compile_seconds, inputs.close),
+        )
+
+    return compile_variant
 
 
 def create_inputs(source: str, config, setup, dataset: Dataset):
@@ -139,7 +151,8 @@ def create_inputs(source: str, config, setup, dataset: Dataset):
 
 def create_spec(config) -> StreamSpec:
     """The stream of a random dataset, all of whose images are unlabeled."""
-    method, everything = get_method(config.method.name), np.arange(NUM_IMAGES, dtype=np.int32)
+    method = get_method(config.method.name)
+    everything = np.arange(_count_random_images(config), dtype=np.int32)
     labeled = choose_labeled_indices(
         everything % NUM_CLASSES, config.num_labels, NUM_CLASSES, config.seed
     )
@@ -172,12 +185,17 @@ def count_images(config) -> int:
 
 
 def create_random_dataset(config) -> Dataset:
-    """As many images as CIFAR has, of noise."""
+    """As many images as CIFAR has, or fewer large ones, of noise."""
     shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
-    labels = (np.arange(NUM_IMAGES) % NUM_CLASSES).astype(np.int32)
-    images = np.random.default_rng(0).integers(0, 256, (NUM_IMAGES, *shape), dtype=np.uint8)
+    num_images = _count_random_images(config)
+    labels = (np.arange(num_images) % NUM_CLASSES).astype(np.int32)
+    images = np.random.default_rng(0).integers(0, 256, (num_images, *shape), dtype=np.uint8)
     names = tuple(map(str, range(NUM_CLASSES)))
     return Dataset("noise", names, Split(images, labels), NO_IMAGES, shape)
+
+
+def _count_random_images(config) -> int:
+    return min(NUM_IMAGES, _MAX_BYTES // (config.data.image_size**2 * len(config.data.mean)))
 
 
 def create_random_batch(config) -> RawBatch:

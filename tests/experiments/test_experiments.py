@@ -5,13 +5,17 @@ import importlib.util
 import math
 import re
 import subprocess
+import tarfile
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cls_jax.config import validate_config
-from experiments.benchmarks.step import describe_variants
-from experiments.benchmarks.variants import configure_variant, create_variant
+from cls_jax.data.sources.benchmarks import read_single_file
+from experiments.benchmarks.pack_archive import pack_archive
+from experiments.benchmarks.step import Benchmark, describe_variants
+from experiments.benchmarks.variants import StepVariant, configure_variant, create_variant
 from experiments.paper import grid, table3, tables
 from experiments.studies import transfer
 from tests.conftest import ROOT, create_tiny_config, load_config
@@ -74,6 +78,38 @@ def test_every_variant_takes_steps(name):
     assert variant.num_images == 8 * (1 + 2 * 2)
     assert variant.seconds[0] > 0
     assert name in describe_variants([variant])
+
+
+def test_a_variant_that_fails_is_left_out_of_the_table(tmp_path):
+    def trace(name, error=None):
+        def compile_variant():
+            if error:
+                raise error
+            return StepVariant(name, lambda num_steps: 0.1 * num_steps, num_images=8)
+
+        return lambda: compile_variant
+
+    benchmark = Benchmark(tmp_path / "step.md")
+    traces = {"good": trace("good"), "bad": trace("bad", RuntimeError("no memory"))}
+    benchmark.begin(traces, num_steps=4, num_threads=2)
+    assert [variant.name for variant in benchmark.variants] == ["good"]
+    text = (tmp_path / "step.md").read_text()
+    assert "| good | 100.00 |" in text
+    assert "Failed: bad: RuntimeError: no memory" in text
+
+
+def test_an_archive_of_images_becomes_a_dataset(tmp_path):
+    with tarfile.open(tmp_path / "images.tar", "w") as tar:
+        for split, name, value in (("train", "dog", 9), ("train", "cat", 5), ("test", "dog", 7)):
+            path = tmp_path / f"{split}_{name}.png"
+            Image.new("RGB", (4, 4), (value,) * 3).save(path)
+            tar.add(path, f"images/{split}/{name}/1.png")
+    np.savez(tmp_path / "images.npz", **pack_archive(str(tmp_path / "images.tar")))
+    dataset = read_single_file(str(tmp_path / "images.npz"))
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.train.images[:, 0, 0, 0].tolist() == [9, 5]
+    assert dataset.train.labels.tolist() == [1, 0]
+    assert dataset.test.labels.tolist() == [1]
 
 
 def test_the_script_for_a_gpu_names_programs_variants_and_keys_that_exist():

@@ -251,6 +251,8 @@ def extract_from_arrays(
 def _enlarge(images: np.ndarray, size: int, channels: int) -> np.ndarray:
     """Bicubic, as image files are scaled: uint8 [B, H, W, C] → [B, size, size, channels]."""
     shape = (len(images), size, size, images.shape[-1])
+    if images.shape == shape:
+        return np.broadcast_to(images, (*shape[:-1], channels))
     scaled = jax.image.resize(images.astype(np.float32), shape, "bicubic")
     scaled = np.asarray(jnp.clip(jnp.round(scaled), 0, 255)).astype(np.uint8)
     return np.broadcast_to(scaled, (*shape[:-1], channels))
