@@ -35,6 +35,11 @@ Fitted = TypeVar("Fitted", bound=Any)  # Has the field `step`.
 _SMALLEST = 1e-12  # A probability that underflowed to 0 has no logarithm.
 _LOWEST_TEMPERATURE = 0.05
 _HIGHEST_TEMPERATURE = 20.0
+# The search starts from the best of these. From a single point, it ended far from the maximum in 26
+# of 144 cases: where networks are underconfident, ε seems useless near T = 1, and once it is
+# almost 0 it stays there.
+_TEMPERATURES = (0.1, 0.3, 1.0, 3.0)
+_UNIFORM_SHARES = (0.01, 0.1, 0.3)
 
 
 class Calibration(NamedTuple):
@@ -65,7 +70,12 @@ def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]
         q_BK = apply_calibration(p_BK, temperature, uniform_share)
         return -float(np.log(np.maximum(q_BK[np.arange(len(labels)), labels], _SMALLEST)).mean())
 
-    start = np.asarray([0.0, -2.0])
+    starts = [
+        np.array([np.log(temperature), scipy.special.logit(uniform_share)])
+        for temperature in _TEMPERATURES
+        for uniform_share in _UNIFORM_SHARES
+    ]
+    start = min(starts, key=negative_log_likelihood)
     return bound(scipy.optimize.minimize(negative_log_likelihood, start, method="Nelder-Mead").x)
 
 
