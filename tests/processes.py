@@ -19,7 +19,7 @@ PATIENCE_S = 600  # Neighbors may be busy.
 TINY = ["--config.batch_size=8", "--config.mu=2", "--config.data.image_size=8"]
 TINY += ["--config.data.cutout=3", "--config.data.randaugment_ops=0"]
 _LAUNCHER = """
-import contextlib, gc, json, os, runpy, sys
+import contextlib, gc, json, os, runpy, sys, warnings
 import cls_jax.photos.plan.plan, cls_jax.data.datasets, cls_jax.photos.inference.evaluate_run
 import cls_jax.training.loop, ml_collections.config_flags, sklearn.datasets
 from cls_jax.parallel import distributed
@@ -30,6 +30,10 @@ with contextlib.suppress(ImportError):
 tiny = use_tiny_model()
 tiny.__enter__()  # For all that is forked from here.
 distributed._HEARTBEAT_SECONDS = 20  # A test waits for a process that is lost.
+# A warning that people would see in the terminal ends the program.
+warnings.simplefilter("error")
+for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+    warnings.simplefilter("ignore", hidden)
 gc.freeze()  # Otherwise an exiting fork scans, and so copies, all modules for a second.
 for line in sys.stdin:
     request = json.loads(line)

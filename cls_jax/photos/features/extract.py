@@ -25,6 +25,7 @@ from cls_jax.batch import normalize
 from cls_jax.data.resize import CENTER_CROP, DecodeOptions
 from cls_jax.data.types import ImageSource, Selection
 from cls_jax.errors import UserError
+from cls_jax.io import make_printable
 from cls_jax.models import MODELS
 from cls_jax.models.layers import ALL_FEATURES, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
@@ -105,13 +106,35 @@ def extract_features(
     `on_progress` is called after each batch of files that are read. None shows a progress bar.
     `images` are the files as decoded for the network, uint8 [B, H, W, C], if known. The files are
     still read unless the images have the `digests` of the files. Raises a UserError if the weights
-    are of another architecture.
+    are of another architecture, or a feature is not finite.
     """
     local = take_local(len(files))
     if images is not None and jax.process_count() > 1:
         images = Selection(images, np.arange(local.start, local.stop))
     found = _extract_local(files[local], network, on_progress, images)
-    return found.convert(lambda rows: gather_rows(rows, len(files)))
+    features = found.convert(lambda rows: gather_rows(rows, len(files)))
+    _check_finite(features, [os.fspath(file) for file in files])
+    return features
+
+
+def _check_finite(features: FrozenFeatures, names: Sequence[str]) -> None:
+    """Raises a UserError that names an image whose features are NaN. Infinite ones are clipped."""
+    is_finite = np.ones(len(names), bool)
+    for rows in features:
+        is_finite &= np.isfinite(rows).all(axis=1)
+    damaged = [names[i] for i in np.flatnonzero(~is_finite).tolist()]
+    if not damaged:
+        return
+    if len(damaged) == len(names) > 1:
+        raise UserError(
+            "The pretrained network's features are not numbers for any of the images, so its "
+            "weights are damaged: choose others with --config.model.init."
+        )
+    raise UserError(
+        f"The pretrained network's features are not numbers for {len(damaged):,} of {len(names):,} "
+        f"images, such as {make_printable(damaged[0])}: remove these images, or choose other "
+        "weights with --config.model.init."
+    )
 
 
 def concatenate_features(parts: Sequence[FrozenFeatures]) -> FrozenFeatures:
@@ -172,7 +195,8 @@ def _extract_local(
                 is_done[read] = True
             # A full disk must not stop a command that only needs the features.
             with contextlib.suppress(OSError):
-                new = {digests[i]: rows[i].tobytes() for i in read}
+                finite = [i for i in read if np.isfinite(rows[i, 1:]).all()]
+                new = {digests[i]: rows[i].tobytes() for i in finite}
                 store.write(options, new, find_settled(batch))
             report(start + len(part))
     with contextlib.suppress(OSError):
@@ -245,7 +269,9 @@ def extract_from_arrays(
             enlarged = _enlarge(batch, network.image_size, network.channels)
             rows[start : start + batch_size] = compute(enlarged)
             report(start + len(batch))
-    return _unpack(rows)
+    features = _unpack(rows)
+    _check_finite(features, [f"number {i:,}" for i in range(len(images))])
+    return features
 
 
 def _enlarge(images: np.ndarray, size: int, channels: int) -> np.ndarray:

@@ -170,9 +170,11 @@ def solve(
 def compute_weight(probabilities_BK: np.ndarray) -> np.ndarray:
     """The weight 1 - H(p) / log K in [0, 1], float32 [...], of probabilities [..., K].
 
-    Eq. 6 of the CLS paper.
+    Eq. 6 of the CLS paper. With a single class, nothing is uncertain, and the weight is 1.
     """
     p = probabilities_BK
+    if p.shape[-1] == 1:
+        return np.ones(p.shape[:-1], np.float32)
     entropy = -np.sum(p * np.log(np.where(p > 0, p, 1.0)), axis=-1)
     weight = 1.0 - entropy / np.log(p.shape[-1])
     return np.clip(weight, 0.0, 1.0).astype(np.float32)  # Rounding may leave the interval.

@@ -5,6 +5,7 @@ All heads are fitted here. Callers choose the images, their labels and weights, 
 Shape suffixes: N networks, B images, C features, K classes.
 """
 
+import warnings
 import zlib
 from typing import NamedTuple
 
@@ -112,7 +113,9 @@ def fit_head(
     inputs = scaled if basis is None else scaled @ basis
     # L-BFGS consists of many small products. Two threads of BLAS mostly wait for each other: 3,068
     # images of 2,848 features take 1.6 s with one thread, 5.2 s with two.
-    with threadpool_limits(1, "blas"):
+    with threadpool_limits(1, "blas"), warnings.catch_warnings():
+        # One label per class is no mistake here.
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         classifier.fit(inputs, labels, sample_weight=weights)
     kernel, bias = classifier.coef_, classifier.intercept_
     kernel = kernel if basis is None else kernel @ basis.T

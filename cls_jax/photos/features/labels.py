@@ -210,7 +210,9 @@ def _weigh(held_out_MLK: np.ndarray, labels: np.ndarray, hidden: np.ndarray) -> 
     has_pairs = len(labels) > len(np.unique(labels))
     each = None if len(held_out_MLK) > 2 else 1  # Graphs and probes: all, or the last layer's.
     prior = [part[:each] for part in (_PRIOR if has_pairs else _PRIOR_WITHOUT_PAIRS)]
-    return weigh_labelers(held_out_MLK, labels[hidden], np.concatenate(prior))
+    # Of all labels: a class with only one label in a fold is known from the others.
+    is_judged = np.bincount(labels)[labels] > 1 if len(labels) else np.zeros(0, bool)
+    return weigh_labelers(held_out_MLK, labels[hidden], np.concatenate(prior), is_judged[hidden])
 
 
 def _list_labelers(features: FrozenFeatures, num_classes: int) -> _Labelers:
@@ -220,7 +222,7 @@ def _list_labelers(features: FrozenFeatures, num_classes: int) -> _Labelers:
     if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
         stages = features.stages.astype(np.float32)
         inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
-        early = stages[:, : round(_EARLY_SHARE * stages.shape[1])]
+        early = stages[:, : max(round(_EARLY_SHARE * stages.shape[1]), 1)]
         graphs += [build_graph(whiten(part)) for part in (stages, early)]
         probes.append((inputs, _DEPTH_PROBE_C))
     return graphs, probes
@@ -285,7 +287,7 @@ def take_log(probabilities: np.ndarray) -> np.ndarray:
 
 
 def weigh_labelers(
-    held_out_MLK: np.ndarray, labels_L: np.ndarray, prior_M: np.ndarray
+    held_out_MLK: np.ndarray, labels_L: np.ndarray, prior_M: np.ndarray, is_judged_L: np.ndarray
 ) -> np.ndarray:
     """The weights that maximize the likelihood of held-out labels and a Gaussian prior.
 
@@ -295,14 +297,15 @@ def weigh_labelers(
     Args:
         held_out_MLK: Logarithms of the probabilities that each labeler gives to each labeled image
             without its label, floating [M, L, K], see `take_log`.
-        labels_L: The labels, int [L]. A class's only label is left out, because without it a
-            labeler does not know the class.
+        labels_L: The labels, int [L].
         prior_M: Weights without labels, float [M].
+        is_judged_L: bool [L], False for labels to leave out. Those are the only ones of their
+            classes, because without them a labeler does not know the class.
 
     Returns:
         float64 [M], not negative. The prior itself where no row is left.
     """
-    rows = np.flatnonzero(np.bincount(labels_L, minlength=1)[labels_L] > 1)
+    rows = np.flatnonzero(is_judged_L)
     if not len(rows):
         return np.asarray(prior_M, float)
     log_p_MLK = held_out_MLK[:, rows].astype(float)

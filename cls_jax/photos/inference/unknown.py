@@ -19,6 +19,7 @@ from scipy import sparse
 from cls_jax.io import is_number
 from cls_jax.photos.features.graph import build_graph, solve
 from cls_jax.photos.features.heads import fit_head
+from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.inference.calibration import read_fitted
 
 UNKNOWN = "unknown.json"
@@ -26,6 +27,8 @@ _ALPHA = 0.9  # Shorter walks than those of label propagation.
 _C = 0.0003
 # An image is far if 95% of the labeled images are closer to the other labels.
 _FAR = 0.05
+# Images of a larger cosine are the same but for rounding errors.
+_SAME = 1 - 1e-5
 # With 4 and 25 labels per class, 8% and 8% of photos were far if all had a class, and 28% and
 # 33% if 46% had none (experiments/results/unknown_images.md).
 _MANY = 0.2
@@ -55,10 +58,14 @@ def fit_unknown(
 ) -> UnknownScore | None:
     """Fits the score of a step to the features float32 [B, C] of training images.
 
-    Labels are int [B], -1 for unlabeled images. None without a labeled and two unlabeled images.
+    Labels are int [B], -1 for unlabeled images. None without a labeled and two different unlabeled
+    images.
     """
     rest, labeled = np.flatnonzero(labels_B < 0), np.flatnonzero(labels_B >= 0)
     if len(rest) < 2 or not len(labeled):
+        return None
+    unit_BC = normalize_rows(features_BC)
+    if (unit_BC[rest] @ unit_BC[rest[0]]).min() > _SAME:
         return None
     reach = measure_reach(build_graph(features_BC), labels_B, num_classes)
     is_far = np.zeros(len(rest), int)
@@ -70,7 +77,9 @@ def fit_unknown(
     far_share = None
     if has_peers.any():
         bound = np.quantile(reach[labeled[has_peers]], _FAR)
-        far_share = float(np.mean(reach[rest] < bound))
+        # Many copies of a labeled image have no more edges than one, and their reach is small.
+        is_copy = (unit_BC[rest] @ unit_BC[labeled].T).max(axis=1) > _SAME
+        far_share = float(np.mean((reach[rest] < bound) & ~is_copy))
     return UnknownScore(step, tuple(kernel.tolist()), tuple(quantiles.tolist()), far_share)
 
 

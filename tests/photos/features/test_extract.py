@@ -138,3 +138,24 @@ def test_neither_damaged_images_nor_a_full_cache_stop(network, files, tmp_path, 
     np.testing.assert_array_equal(_count(network, some)[1], features)
     with pytest.raises(UserError, match="ResNet-50"):
         extract_features(files, network._replace(name="resnet50"))
+
+
+def test_features_that_are_not_numbers_are_an_error_that_names_the_images(
+    network, files, monkeypatch
+):
+    arrays = {name: np.full_like(array, np.nan) for name, array in network.weights.arrays.items()}
+    with pytest.raises(UserError, match=r"weights are damaged: choose others with --config\.model"):
+        extract_features(files, network._replace(weights=Weights(arrays)))
+    compute = extract._compile
+
+    def spoil(network):
+        run, *sizes = compute(network)
+        return lambda images: np.where(images[:, :1, 0, 0] == spoiled, np.nan, run(images)), *sizes
+
+    spoiled = np.asarray(Image.open(files[3]))[0, 0, 0]
+    monkeypatch.setattr(extract, "_compile", spoil)
+    for _ in range(2):  # They are not kept for the next time.
+        with pytest.raises(UserError, match=r"for 1 of 10 images, such as .*3\.png: remove"):
+            extract_features(files, network)
+    monkeypatch.setattr(extract, "_compile", compute)
+    assert np.isfinite(_count(network, files)[1]).all()

@@ -149,6 +149,27 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         assert ("fewer than two different" in sentence) == is_short
 
 
+def test_of_many_classes_with_few_labels_each_the_labels_still_choose_the_weights():
+    """Over 1,000 labels, where most classes have one label in the fifth that is held out."""
+    features, truth = _make_features(1_260, 252)
+    noise = np.random.default_rng(3).standard_normal(features.shape)
+    features -= features.mean(axis=0)
+    inferred = label_images(FrozenFeatures(features, noise, noise[:, :0]), truth, 252)
+    assert inferred.figures["weight_graph"] < 20  # 42 before any label.
+
+
+@pytest.mark.parametrize("num_columns", [1, 2])
+def test_features_of_any_width_and_a_single_class_give_probabilities(num_columns):
+    features, truth = _make_features(40)
+    few = features[:, :num_columns]
+    assert np.isfinite(whiten(few)).all()
+    labels = np.where(np.arange(40) < 9, truth, -1)
+    inferred = label_images(_freeze(features, few), labels, K)
+    np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)
+    alone = label_images(_freeze(features, few), np.minimum(labels, 0), 1)
+    np.testing.assert_array_equal(alone.weights, 1)
+
+
 @pytest.fixture(scope="module")
 def train(one_block, tmp_path_factory):
     """A function that trains a tiny network with random weights on plain colors."""

@@ -108,6 +108,15 @@ def test_images_of_no_class_score_higher_and_many_are_noticed():
     assert unknown.fit_unknown(features, np.full(len(groups), -1), 5) is None
 
 
+def test_copies_of_labeled_images_are_not_far():
+    features, _, labels = sample(3)
+    copied = np.concatenate([features, np.repeat(features[labels == 0][:1], 200, axis=0)])
+    with_copies = np.append(labels, np.full(200, -1))
+    assert unknown.fit_unknown(copied, with_copies, K).far_share < 0.1
+    # Nothing distinguishes identical images.
+    assert unknown.fit_unknown(np.ones_like(features), labels, K) is None
+
+
 @pytest.mark.parametrize(
     ("name", "read", "fitted", "damages"),
     [
