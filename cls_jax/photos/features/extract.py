@@ -111,8 +111,8 @@ def extract_features(
     local = take_local(len(files))
     if images is not None and jax.process_count() > 1:
         images = Selection(images, np.arange(local.start, local.stop))
-    found = _extract_local(files[local], network, on_progress, images)
-    features = found.convert(lambda rows: gather_rows(rows, len(files)))
+    rows = _extract_local(files[local], network, on_progress, images)
+    features = _unpack(gather_rows(rows, len(files)))
     _check_finite(features, [os.fspath(file) for file in files])
     return features
 
@@ -151,8 +151,11 @@ def _extract_local(
     network: FrozenNetwork,
     on_progress: Progress | None,
     images: ImageSource | None,
-) -> FrozenFeatures:
-    """`extract_features` in a single process."""
+) -> np.ndarray:
+    """`extract_features` in a single process, as rows of the store, float16 [B, R].
+
+    All processes have the same R, also where B is 0.
+    """
     store = Store(get_cache_folder())
     paths = [os.fspath(file) for file in files]
     options = _name_options(network)
@@ -160,10 +163,11 @@ def _extract_local(
     digests = find_digests(store, paths) if decoded is None else decoded
     is_done, rows = _recall(store, options, digests)
     if is_done.all() and rows.shape[1]:
-        return _unpack(rows)
-    compute, row_length, batch_size = _compile(network)
+        return rows
+    compute, blank, batch_size = _compile(network)
     if not rows.shape[1]:
-        rows = np.zeros((len(paths), row_length), np.float16)
+        rows = np.zeros((len(paths), len(blank)), np.float16)
+    rows[~is_done] = blank
     # The first of several files with the same content. Files without a digest are all kept.
     todo = sorted({digests[i] or i: i for i in np.flatnonzero(~is_done)[::-1].tolist()}.values())
     recalled = dict[bytes, bytes]()  # Rows found by content while reading.
@@ -205,7 +209,7 @@ def _extract_local(
     for i in np.flatnonzero(~is_done):
         if digests[i] in recalled:
             rows[i] = np.frombuffer(recalled[digests[i]], np.float16)
-    return _unpack(rows)
+    return rows
 
 
 def _pack(features: np.ndarray, num_pooled: int) -> np.ndarray:
@@ -216,7 +220,7 @@ def _pack(features: np.ndarray, num_pooled: int) -> np.ndarray:
 
 
 def _unpack(rows: np.ndarray) -> FrozenFeatures:
-    """Undoes `_pack`. Rows of zeros become zeros."""
+    """The features of rows that `_pack` returned, of which there is at least one."""
     width = int(np.ascontiguousarray(rows[:, :1]).view(np.uint16).max(initial=0))
     pooled, descriptors, stages = np.split(rows[:, 1:], [width, 2 * width], axis=1)
     return FrozenFeatures(pooled, descriptors, stages)
@@ -261,8 +265,8 @@ def extract_from_arrays(
 
     The images are scaled to the network's own resolution. Raises the same as `extract_features`.
     """
-    compute, row_length, batch_size = _compile(network)
-    rows = np.zeros((len(images), row_length), np.float16)
+    compute, blank, batch_size = _compile(network)
+    rows = np.zeros((len(images), len(blank)), np.float16)
     with _report(on_progress, len(images)) as report:
         for start in range(0, len(images), batch_size):
             batch = np.asarray(images[start : start + batch_size])
@@ -294,10 +298,11 @@ def _report(on_progress: Progress | None, total: int) -> Iterator[Callable[[int]
         yield lambda done: bar.update(done - bar.n)
 
 
-def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray], int, int]:
+def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, int]:
     """Compiles a network: a function uint8 [n, H, W, C] → rows of the store, float16 [n, R].
 
-    It uses all local devices. Returns it with R and the largest n, a batch.
+    It uses all local devices. Returns it with the row of an image that cannot be read, float16 [R],
+    and the largest n, a batch.
     """
     model, variables = create_network(network)
     devices = jax.local_devices()
@@ -319,7 +324,8 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 
     num_pooled = len(variables["params"]["head"]["kernel"])
     image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.uint8)
-    return compute, 1 + jax.eval_shape(forward, image).shape[1], batch_size
+    (blank,) = _pack(np.zeros(jax.eval_shape(forward, image).shape), num_pooled)
+    return compute, blank, batch_size
 
 
 def create_network(

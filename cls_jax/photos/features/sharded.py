@@ -155,8 +155,9 @@ def spread_on_devices(
     num_edges = len(graph.data)
     sources = np.repeat(np.arange(graph.shape[0], dtype=np.int32), np.diff(graph.indptr))
     chunk = min(_EDGES_AT_ONCE, max(num_edges, 1))
+    num_chunks = max(-(-num_edges // chunk), 1)  # A few dissimilar images have no edge.
     rows, columns, weights = (
-        np.pad(array, (0, -num_edges % chunk)).reshape(-1, chunk)
+        np.pad(array, (0, num_chunks * chunk - num_edges)).reshape(num_chunks, chunk)
         for array in (sources, graph.indices.astype(np.int32), graph.data)
     )
     classes = np.arange(-(-num_classes // mesh.size) * mesh.size)

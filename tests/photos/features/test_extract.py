@@ -115,6 +115,29 @@ def test_only_what_changed_is_computed(network, files, tmp_path, monkeypatch):
     assert not np.allclose(other, first[[2, 2]])
 
 
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("unreadable", [(0, 1), (3, 4), (0, 1, 2, 3, 4)])
+def test_processes_get_the_same_features_whatever_their_shares_are(
+    network, files, monkeypatch, unreadable, is_cached
+):
+    """Also where a share is empty, or has no image that can be read."""
+    some = files[:5]
+    for i in unreadable:
+        some[i].write_bytes(b"not an image")
+    if is_cached:
+        extract_features(some, network)
+
+    shares = [slice(0, 0), slice(0, 2), slice(2, 3), slice(3, 5)]
+    local = [extract._extract_local(some[share], network, None, None) for share in shares]
+    with monkeypatch.context() as patch:
+        patch.setattr(extract, "gather_rows", lambda rows, num_rows: np.concatenate(local))
+        found = extract_features(some, network)
+    expected = _count(network, some)[1]
+    np.testing.assert_array_equal(np.hstack(found), expected)
+    assert [rows.shape for rows in found] == [(5, 64), (5, 64), (5, 128)]
+    assert not expected[list(unreadable)].any()
+
+
 def test_damaged_rows_are_computed_again(network, files):
     _, first = _count(network, files)
     some = "(SELECT id FROM blobs LIMIT 2)"

@@ -59,6 +59,11 @@ def test_labels_spread_over_devices_as_on_one(drawn, monkeypatch):
         monkeypatch.setattr(module, "has_many_devices", lambda: True)
     together = build_graph(features)
     np.testing.assert_allclose(together.toarray(), alone.toarray(), atol=1e-6)
+    without_edges = alone[:7, :7] * 0
+    without_edges.eliminate_zeros()
+    found = propagate_labels(without_edges, np.arange(7) - 2, 5)
+    np.testing.assert_allclose(found[:2], 1 / 5)
+    np.testing.assert_array_equal(found[2:], np.eye(5))
     for k in range(2):  # The second time with a class that no label names.
         found = propagate_labels(alone, labels, NUM_CLASSES + k)
         np.testing.assert_allclose(found, expected[k], rtol=1e-4, atol=1e-7)
