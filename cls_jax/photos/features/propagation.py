@@ -3,10 +3,11 @@
 The scores solve F = Y + alpha S F, as in `graph`. Each class is a column of F, so a new label
 changes only one, for which the solver starts from the previous solution.
 
-Shape suffixes: B images, K classes, L labeled images.
+Shape suffixes: B images, K classes, L labeled images, M members of a group.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -15,17 +16,32 @@ from cls_jax.photos.features.graph import ALPHA, sharpen, solve
 
 _TOLERANCE = 1e-6
 _COLUMNS_AT_ONCE = 64
+# A smaller share of a score, left after a subtraction, is an error of the solver.
+_ROUNDING = 1e-5
+
+
+class _Response(NamedTuple):
+    """What some labels of one class in a group of near-copies do to the scores of that class."""
+
+    members: np.ndarray  # How much they raise the scores of the images of the group, float [M].
+    total: float  # How much they raise the scores of all images together.
 
 
 class Propagation:
     """The current labels and the scores that they give to all images of a `graph`."""
 
-    def __init__(self, graph: sparse.csr_matrix):
+    def __init__(self, graph: sparse.csr_matrix, groups_B: np.ndarray | None = None):
+        """Without labels. `groups_B` are the near-copies of `group_near_copies`, None for none."""
         self.graph = graph
-        self._scores_BK = np.zeros((graph.shape[0], 0))
-        self.labels = np.full(graph.shape[0], -1)  # int [B], -1 for images without a label.
-        # How much an image's label raises its own score, and the sum of all. NaN: not computed yet.
-        self._responses_2B = np.full((2, graph.shape[0]), np.nan)
+        num_images = graph.shape[0]
+        self.groups = np.arange(num_images) if groups_B is None else groups_B  # int [B].
+        self._scores_BK = np.zeros((num_images, 0))
+        self.labels = np.full(num_images, -1)  # int [B], -1 for images without a label.
+        # Scores are exactly 0 in parts of the graph without a label. A rounding error beside
+        # nothing would become a probability of 1.
+        self._num_parts, self._parts = sparse.csgraph.connected_components(graph, directed=False)
+        # By the images with these labels.
+        self._responses: dict[tuple[int, ...], _Response] = {}
 
     def add_classes(self, num_classes: int) -> None:
         """Adds classes without a label until there are `num_classes`."""
@@ -42,8 +58,11 @@ class Propagation:
         for first in range(0, len(columns), _COLUMNS_AT_ONCE):
             part = columns[first : first + _COLUMNS_AT_ONCE]
             one_hot = (self.labels[:, None] == part).astype(float)
-            # A class without labels must have scores of exactly 0.
-            start = self._scores_BK[:, part] * one_hot.any(axis=0)
+            # Labels that were removed leave exactly 0 where no other label is.
+            is_reached = np.zeros((self._num_parts, len(part)), bool)
+            images, positions = np.nonzero(one_hot)
+            is_reached[self._parts[images], positions] = True
+            start = self._scores_BK[:, part] * is_reached[self._parts]
             self._scores_BK[:, part] = solve(self.graph, one_hot, ALPHA, _TOLERANCE, start)
 
     def compute_probabilities(self) -> np.ndarray:
@@ -59,28 +78,65 @@ class Propagation:
         return probabilities
 
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Predicts each labeled image from all other labels.
+        """Predicts each labeled image from all other labels but those of its near-copies.
 
-        By linearity, the response to label i is subtracted from its class's column. It does not
-        depend on the other labels, so it is computed only once. Returns the labeled images, int
-        [L], and their class probabilities, float64 [L, K].
+        By linearity, the response to the labels that are left out is subtracted from the columns of
+        their classes. It does not depend on the other labels, so it is computed only once. Returns
+        the labeled images, int [L], and their class probabilities, float64 [L, K]. Images that no
+        other label reaches have uniform probabilities.
         """
         labeled = np.flatnonzero(self.labels >= 0)
-        unsolved = labeled[np.isnan(self._responses_2B[0, labeled])]
-        for first in range(0, len(unsolved), _COLUMNS_AT_ONCE):
-            part = unsolved[first : first + _COLUMNS_AT_ONCE]
-            one_hot = (np.arange(len(self.labels))[:, None] == part).astype(float)
-            responses = solve(self.graph, one_hot, ALPHA, _TOLERANCE)
-            self._responses_2B[:, part] = responses[part, np.arange(len(part))], responses.sum(0)
+        left_out = self._list_left_out(labeled)
+        self._solve_responses([key for key in left_out if key not in self._responses])
         scores_LK = self._scores_BK[labeled]
         sums_LK = np.tile(self._scores_BK.sum(axis=0), (len(labeled), 1))
-        rows = np.arange(len(labeled))
-        given = rows, self.labels[labeled]
-        scores_LK[given] -= self._responses_2B[0, labeled]
-        sums_LK[given] -= self._responses_2B[1, labeled]
-        is_only_one = np.bincount(self.labels[labeled], minlength=scores_LK.shape[1]) == 1
-        scores_LK[rows, self.labels[labeled]] *= ~is_only_one[self.labels[labeled]]
-        return labeled, _normalize(np.maximum(scores_LK, 0), sums_LK)
+        counts_LK = self._count_labels(labeled)
+        rows_of, members_of = _list_members(self.groups[labeled]), _list_members(self.groups)
+        for images in left_out:
+            k, group = self.labels[images[0]], self.groups[images[0]]
+            rows, response = rows_of[group], self._responses[images]
+            before = scores_LK[rows, k]
+            rest = before - response.members[np.searchsorted(members_of[group], labeled[rows])]
+            scores_LK[rows, k] = np.where(rest > _ROUNDING * before, rest, 0)
+            sums_LK[rows, k] -= response.total
+            parts = self._parts[labeled[rows]]
+            counts_LK[rows, k] -= (self._parts[list(images)] == parts[:, None]).sum(axis=1)
+        scores_LK[counts_LK == 0] = 0
+        return labeled, _normalize(scores_LK, sums_LK)
+
+    def _count_labels(self, labeled: np.ndarray) -> np.ndarray:
+        """The labels of each class in the part of the graph of each labeled image, int [L, K]."""
+        found, places = np.unique(self._parts[labeled], return_inverse=True)
+        counts = np.zeros((len(found), self._scores_BK.shape[1]), int)
+        np.add.at(counts, (places, self.labels[labeled]), 1)
+        return counts[places]
+
+    def _list_left_out(self, labeled: np.ndarray) -> list[tuple[int, ...]]:
+        """The labeled images, int [L], of each group and class, sorted."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for i in labeled.tolist():
+            found.setdefault((int(self.groups[i]), int(self.labels[i])), []).append(i)
+        return [tuple(images) for images in found.values()]
+
+    def _solve_responses(self, unsolved: list[tuple[int, ...]]) -> None:
+        """Computes the responses to the labels of some images, each of one group."""
+        members_of = _list_members(self.groups) if unsolved else {}
+        for first in range(0, len(unsolved), _COLUMNS_AT_ONCE):
+            part = unsolved[first : first + _COLUMNS_AT_ONCE]
+            source = np.zeros((len(self.labels), len(part)))
+            for column, images in enumerate(part):
+                source[list(images), column] = 1
+            solved = solve(self.graph, source, ALPHA, _TOLERANCE)
+            for column, images in enumerate(part):
+                members = solved[members_of[self.groups[images[0]]], column]
+                self._responses[images] = _Response(members, float(solved[:, column].sum()))
+
+
+def _list_members(groups: np.ndarray) -> dict[int, np.ndarray]:
+    """The positions of each group, int, sorted."""
+    order = np.argsort(groups, kind="stable")
+    names, firsts = np.unique(groups[order], return_index=True)
+    return dict(zip(names.tolist(), np.split(order, firsts[1:]), strict=True))
 
 
 def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:

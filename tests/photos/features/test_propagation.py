@@ -17,8 +17,8 @@ def graph():
     return build_graph(create_features(KINDS))
 
 
-def propagate(graph, num_classes, *changes):
-    propagated = Propagation(graph)
+def propagate(graph, num_classes, *changes, groups=None):
+    propagated = Propagation(graph, groups)
     propagated.add_classes(num_classes)
     for change in changes:
         propagated.update(change)
@@ -50,6 +50,47 @@ def test_leaving_one_label_out_is_propagating_the_others(graph):
         others[image] = -1
         expected = propagate_labels(graph, others, num_classes=3)[image]
         np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_near_copies_are_left_out_together(graph):
+    labels = np.where(np.arange(len(KINDS)) < 30, KINDS, -1)
+    labels[[4, 9]] = 0, 1  # Wrong ones.
+    groups = np.arange(len(KINDS))
+    groups[[3, 4, 6, 100]] = 3  # With one label of another class, and an image without a label.
+    groups[[1, 7]] = 1
+    propagation = propagate(graph, 3, dict(enumerate(labels[:20])), groups=groups)
+    propagation.leave_one_out()
+    propagation.update({i: labels[i] for i in range(20, 30)} | {6: -1})  # What is left out changes.
+    labels[6] = -1
+    for image, found in zip(*propagation.leave_one_out(), strict=True):
+        others = np.where(groups == groups[image], -1, labels)
+        expected = propagate_labels(graph, others, num_classes=3)[image]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def bursts():
+    """The graph of 40 bursts of 30 nearly identical images each, and the bursts."""
+    rng = np.random.default_rng(0)
+    bursts = np.repeat(np.arange(40), 30)
+    features = rng.standard_normal((40, 64))[bursts] + 0.02 * rng.standard_normal((1200, 64))
+    return build_graph(features), bursts
+
+
+@pytest.mark.parametrize("per_burst", [1, 30])
+def test_hidden_labels_leave_no_trace_where_no_other_label_is(bursts, per_burst):
+    """Of random labels, nothing can predict one from those of other bursts. Chance is 25%."""
+    graph, burst = bursts
+    is_labeled = np.arange(1200) % 30 < per_burst
+    labels = np.where(is_labeled, np.random.default_rng(1).integers(0, 4, 1200), -1)
+    given = {i: int(labels[i]) for i in np.flatnonzero(is_labeled).tolist()}
+    groups = None if per_burst == 1 else burst
+    labeled, p_LK = propagate(graph, 4, given, groups=groups).leave_one_out()
+    assert np.mean(p_LK.argmax(axis=1) == labels[labeled]) < 0.4
+    np.testing.assert_array_equal(p_LK, 0.25)  # No edge leads to another burst.
+    # Nor does a label that was taken back.
+    taken_back = propagate(graph, 4, given, {i: -1 for i in given if burst[i] == 0})
+    np.testing.assert_array_equal(taken_back.compute_probabilities()[burst == 0], 0.25)
 
 
 def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
