@@ -59,7 +59,7 @@ SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes
 
 # Checked in the header before decoding: a few bytes can claim gigabytes.
 MAX_PIXELS = 100_000_000
-_MAX_FILE_BYTES = 2**29  # Some decoders read the whole file first.
+MAX_FILE_BYTES = 2**29  # Some decoders read the whole file first.
 # Pillow's WebP reader holds four copies of the pixels, 17 bytes per pixel in all.
 _MAX_WEBP_PIXELS = 50_000_000
 # A progressive JPEG may have any number of scans of 140 bytes.
@@ -72,7 +72,8 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 # decoded at a fraction of their size, a few rows at a time.
 _LARGE_IMAGES = threading.Lock()
 
-ImageLike = str | os.PathLike | Image.Image | np.ndarray  # A file, or an image in memory.
+# A path, the content of an image file, or an image in memory. Bytes are never a path.
+ImageLike = str | os.PathLike | bytes | Image.Image | np.ndarray
 
 
 def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
@@ -112,8 +113,8 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
         except RuntimeError as damage:
             raise ImageError("its packed folder is damaged") from damage
     with file:
-        if file.seek(0, os.SEEK_END) > _MAX_FILE_BYTES:
-            raise ImageError(f"more than {_MAX_FILE_BYTES:,} bytes")
+        if file.seek(0, os.SEEK_END) > MAX_FILE_BYTES:
+            raise ImageError(f"more than {MAX_FILE_BYTES:,} bytes")
         file.seek(0)
         yield file
 
@@ -190,10 +191,10 @@ def _decoding(file: Any) -> Iterator[Image.Image]:
 def _open(file: Any) -> Image.Image:
     """Opens a file, or takes an image in memory, within the limits."""
     if isinstance(file, np.ndarray):
-        if file.dtype not in (np.uint8, np.uint16):
-            raise ImageError(f"{file.dtype} values instead of uint8 or uint16")
         file = Image.fromarray(file[..., 0] if file.shape[2:] == (1,) else file)
     if isinstance(file, Image.Image):
+        if not math.prod(file.size):
+            raise ImageError("an image without pixels")
         if math.prod(file.size) > MAX_PIXELS:
             raise ImageError(f"more than {MAX_PIXELS:,} pixels")
         return file.copy()

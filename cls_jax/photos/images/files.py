@@ -20,7 +20,14 @@ from cls_jax.data.resize import CENTER_CROP, DecodeOptions, ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
 from cls_jax.parallel.machine import available_cpus
-from cls_jax.photos.images.decode import SUFFIXES, TIFFS, ImageLike, decode_image, open_file
+from cls_jax.photos.images.decode import (
+    MAX_FILE_BYTES,
+    SUFFIXES,
+    TIFFS,
+    ImageLike,
+    decode_image,
+    open_file,
+)
 from cls_jax.photos.images.packed import INDEX, SHARD, PackedFolder, find_packed, open_packed
 from cls_jax.photos.images.store import Store, hash_content
 
@@ -384,6 +391,11 @@ def _describe_open(path: str, file: BinaryIO) -> ImageFile:
 @contextlib.contextmanager
 def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]:
     """A file's content with its digest and key. An image in memory has neither."""
+    if isinstance(path, bytes):
+        if len(path) > MAX_FILE_BYTES:
+            raise ImageError(f"more than {MAX_FILE_BYTES:,} bytes")
+        yield io.BytesIO(path), b"", b""
+        return
     if not isinstance(path, str | os.PathLike):
         yield path, b"", b""
         return

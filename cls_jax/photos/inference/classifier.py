@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from PIL import Image
 
 from cls_jax.data.resize import ImageError
 from cls_jax.data.types import ImageSource
@@ -20,6 +19,12 @@ from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.images.decode import ImageLike
 from cls_jax.photos.images.files import ImageBatch, read_ahead
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
+from cls_jax.photos.inference.inputs import (
+    ImageInput,
+    check_source,
+    is_source,
+    iterate_inputs,
+)
 from cls_jax.photos.inference.networks import (
     Networks,
     RunEnd,
@@ -66,28 +71,26 @@ class Classifier:
         self.image_shape = networks.format.shape
         self.num_networks = networks.num_networks
 
-    def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
+    def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Prediction:
         """Predicts the classes of images with confidences.
 
-        `images` are uint8 [n, H, W, C] of `image_shape`, or any number of image files, PIL images
-        and arrays uint8 [h, w] or [h, w, c] of any size, or a single one, or a generator of them.
-        Raises an ImageError if a file cannot be read as an image, and a ValueError if the images
-        have another shape or type.
+        `images` are uint8 [n, H, W, C] of `image_shape`, or one image or any number of them, of any
+        size. An image is a path, the `bytes` of an image file (never a path), a file opened for
+        reading bytes, a PIL image, or an array uint8 [h, w] or [h, w, 1, 3 or 4]. Raises an
+        ImageError, a kind of ValueError, that names what was given if it cannot be read as an
+        image.
         """
-        given: Any = images
-        kind = getattr(getattr(images, "dtype", None), "kind", "")
-        is_one = isinstance(images, np.ndarray) and kind == "u" and images.ndim < 4
-        if is_one or isinstance(images, str | os.PathLike | Image.Image):
-            given = [images]
-        is_listed = isinstance(given, list | tuple) or not hasattr(given, "__getitem__")
-        # An array or a column of names.
-        sources = self._decode(given) if is_listed or kind in ("O", "U") else [given]
+        if is_source(images):
+            check_source(images, self.image_shape)
+            sources: Iterable[Any] = [images]
+        else:
+            sources = self._decode(iterate_inputs(images))
         parts = [self._predict_images(source) for source in sources]
         p_NBK = np.concatenate([p for p, _ in parts], axis=1)
         unknown = np.concatenate([score for _, score in parts]) if self.unknown else None
         return create_prediction(p_NBK, self.class_names, self.calibration, unknown)
 
-    def _decode(self, images: Any) -> Iterator[np.ndarray]:
+    def _decode(self, images: Iterable[ImageLike]) -> Iterator[np.ndarray]:
         """Images batch by batch, after an empty batch."""
         yield np.zeros((0, *self.image_shape), np.uint8)
         numbers = itertools.count(1)

@@ -16,8 +16,8 @@ from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.layout import Layout
-from cls_jax.photos.images.decode import ImageLike
 from cls_jax.photos.inference.classifier import Classifier, load
+from cls_jax.photos.inference.inputs import ImageInput
 from cls_jax.photos.inference.networks import RunEnd
 from cls_jax.photos.inference.prediction import Prediction
 from cls_jax.photos.start.fit_instant import INSTANT
@@ -59,7 +59,7 @@ class Run:
         """The contents of `result.json`, with accuracies in percent. Empty before its end."""
         return read_result(self.workdir) or {}
 
-    def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
+    def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Prediction:
         """Predicts with the run's networks or, if chosen at the end, its instant classifier.
 
         See `Classifier.predict`. Each call opens the run. For repeated predictions, keep

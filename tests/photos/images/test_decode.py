@@ -238,7 +238,7 @@ def test_pipes_endless_scans_floating_point_and_too_large_files_are_refused(tmp_
     with pytest.raises(ImageError, match="more than 1,000 pixels"):
         decode_image(encode(Image.new("RGB", (40, 40)), "WEBP"), SHAPE)
     (tmp_path / "a.png").write_bytes(bytes(200))
-    monkeypatch.setattr(decode, "_MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(decode, "MAX_FILE_BYTES", 100)
     with pytest.raises(ImageError, match="more than 100 bytes"):
         read_image(tmp_path / "a.png", SHAPE)
 

@@ -1,0 +1,172 @@
+"""What `predict` takes, and what it says of everything else."""
+
+import array
+import io
+import pathlib
+import tempfile
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.data.resize import ImageError
+from cls_jax.photos.images.files import read_ahead
+from cls_jax.photos.inference.classifier import load
+from cls_jax.photos.inference.inputs import check_source, is_source, iterate_inputs
+
+SHAPE = (8, 8, 3)
+PIXELS = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
+
+
+def encode(pixels=PIXELS):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def decode(images):
+    (batch,) = read_ahead(iterate_inputs(images), SHAPE, 16)
+    assert not any(batch.errors), batch.errors
+    return batch.images
+
+
+class Once(io.RawIOBase):
+    """A file without positions that returns a few bytes at a time, such as a download."""
+
+    def __init__(self, content):
+        self.content = io.BytesIO(content)
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        return self.content.readinto(memoryview(buffer)[:50])
+
+
+def test_an_image_is_the_same_in_every_form(tmp_path):
+    content = encode()
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    read_to_its_end = io.BytesIO(content)
+    read_to_its_end.read()
+    spooled = tempfile.SpooledTemporaryFile()  # noqa: SIM115
+    spooled.write(content)
+    with path.open("rb") as file, spooled:
+        forms = [path, str(path), np.str_(path), content, bytearray(content), memoryview(content)]
+        forms += [file, read_to_its_end, spooled]
+        forms += [Image.open(io.BytesIO(content)), PIXELS, jnp.asarray(PIXELS)]
+        for form in forms:
+            assert not is_source(form)
+            np.testing.assert_array_equal(decode(form), PIXELS[None], repr(form))
+        for several in (forms, iter(forms), tuple(forms), Once(content)):
+            assert (decode(several) == PIXELS).all()
+        assert (decode([file, file]) == PIXELS).all()  # One position for both.
+    for names in (np.array([str(path)] * 2), np.array([path, content], object)):
+        assert (decode(names) == PIXELS).all()
+    gray = PIXELS[..., 0]
+    for form in (gray, gray[..., None]):
+        np.testing.assert_array_equal(decode(form), np.repeat(gray[None, ..., None], 3, axis=-1))
+    clear = np.dstack([PIXELS, np.zeros_like(gray)])
+    assert (decode(clear) == 255).all()
+    assert is_source(PIXELS[None])
+    check_source(PIXELS[None], SHAPE)
+    check_source(PIXELS[None][:0], SHAPE)
+
+
+class Upload:
+    """As FastAPI's."""
+
+    async def read(self, size=-1):
+        return encode()
+
+
+class Tensor:
+    """As PyTorch's."""
+
+    shape = (3, 8, 8)
+    dtype = "uint8"
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return self
+
+    __iter__ = [].__iter__
+
+
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [
+        (np.frombuffer(encode(), np.uint8), r"array uint8 \[\d+\].*: pass the content .* as bytes"),
+        (np.array([encode()]), r"array \|S\d+ \[1\].*: pass the content .* as bytes"),
+        (np.moveaxis(PIXELS, -1, 0)[:, :6], r"uint8 \[3, 6, 8\].*numpy.moveaxis"),
+        (PIXELS / 255, r"array float64 \[8, 8, 3\].*: scale the values to 0 to 255"),
+        (PIXELS.astype(np.uint16), r"array uint16 \[8, 8, 3\]"),
+        (PIXELS[..., 0] > 9, r"array bool \[8, 8\]"),
+        (PIXELS[..., :2], r"array uint8 \[8, 8, 2\], not uint8 \[h, w\]"),
+        (PIXELS[None, None], r"array uint8 \[1, 1, 8, 8, 3\]"),
+        (np.uint8(3) * np.ones((), np.uint8), r"object of type numpy.uint8|array uint8 \[\]"),
+        (PIXELS[:0], r"array uint8 \[0, 8, 3\], which is empty"),
+        (np.array([1.5]), r"array float64 \[1\]"),
+        (b"", "it has no bytes"),
+        (io.BytesIO(), "a file without bytes"),
+        (io.StringIO("x"), "opened as text: open it with 'rb'"),
+        (Upload(), r"type .*Upload, which is read with await"),
+        (Tensor(), r"type .*Tensor \[3, 8, 8\], not a path, the bytes of an image file"),
+        (array.array("B", encode()), "type int, not a path"),
+        ({"a.png": PIXELS}, "type dict"),
+        ({"a.png"}, "type set"),
+        (None, "None, not a path"),
+        (7, "type int, not a path"),
+        (PIXELS.tolist(), "type list, not a path"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_everything_else_is_named(image, sentence):
+    assert not is_source(image)
+    with pytest.raises(ImageError, match=f"Image 1 cannot be read: .*{sentence}"):
+        list(iterate_inputs(image))
+    with pytest.raises(ImageError, match="Image 2 cannot be read"):
+        list(iterate_inputs([PIXELS, image, PIXELS]))
+
+
+def test_unreadable_files_are_named():
+    closed = io.BytesIO(encode())
+    closed.close()
+    with tempfile.TemporaryFile() as file, pytest.raises(ImageError, match="without bytes"):
+        list(iterate_inputs(file))
+    with pytest.raises(ImageError, match=r"BytesIO cannot be read \(I/O operation on closed"):
+        list(iterate_inputs(closed))
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        (np.zeros((2, 9, 9, 3), np.uint8), r"uint8 \[n, 9, 9, 3\], .* pass a list of images"),
+        (
+            np.zeros((2, 8, 8, 3), np.float32),
+            r"float32 \[n, 8, 8, 3\].* takes uint8 \[n, 8, 8, 3\]",
+        ),
+        (np.zeros((2, 3, 8, 8), np.uint8), r"uint8 \[n, 3, 8, 8\]"),
+        (type("Images", (), {"__len__": len, "__getitem__": None})(), "type .*Images, which"),
+    ],
+)
+def test_arrays_of_other_images_are_named(images, sentence):
+    assert is_source(images)
+    with pytest.raises(ImageError, match=sentence):
+        check_source(images, SHAPE)
+
+
+def test_bytes_are_never_a_path(trained_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("secret.png").write_bytes(encode())
+    classifier = load(trained_run)
+    for given in (b"secret.png", [b"secret.png"], io.BytesIO(b"secret.png")):
+        with pytest.raises(ImageError, match="Image 1 cannot be read: not an image of a known"):
+            classifier.predict(given)
+    by_path = classifier.predict("secret.png").probabilities
+    np.testing.assert_array_equal(classifier.predict(encode()).probabilities, by_path)
+    with pytest.raises(ImageError, match="an image without pixels"):
+        classifier.predict(Image.new("RGB", (0, 3)))
