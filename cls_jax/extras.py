@@ -17,6 +17,7 @@ MODULES = {
     "scale": ("faiss",),
     "shards": ("array_record",),
     "tf": ("clu", "requests", "tensorboard", "tensorflow", "tensorflow_datasets"),
+    "tiff": ("tifffile",),
 }
 
 

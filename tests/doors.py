@@ -44,6 +44,11 @@ import pillow_heif, PIL.Image
 pillow_heif.register_heif_opener()
 PIL.Image.open("more/a.jpg").save("more/b.heic")
 """
+CREATE_TIFF = """
+import numpy as np, tifffile
+levels = np.full((3, 40, 40), 30000, np.uint16)
+tifffile.imwrite("more/b.tif", levels, photometric="rgb", planarconfig="separate")
+"""
 SEARCH = """
 import numpy as np
 from cls_jax.photos.features import neighbors
@@ -136,6 +141,7 @@ PROMISES: dict[str, list[Command]] = {
             [*DIGITS, "--config.data.pipeline=tfdata"], shows="tensorboard --logdir", leaves="runs"
         )
     ],
+    "tiff": [Command(["python", "-c", CREATE_TIFF]), TRAIN, *PREDICT],
     "heif": [Command(["python", "-c", CREATE_HEIC]), TRAIN, *PREDICT],
     "onnx": [
         TRAIN,

@@ -26,14 +26,17 @@ _STRIP_PIXELS = 2**20
 # documentation of `resize`, the result with 3 is almost the same as without reducing.
 REDUCING_GAP = 3.0
 # Pillow's unpackers of 16-bit colors take the high byte of each. Their names end with the byte
-# order. With the other order they take the low byte.
+# order. With the other order they take the low byte. For gray with transparency there is no other
+# order: its four bytes are read as four colors.
 _DEEP_COLORS = re.compile(r"(RGB[AX]?;16)([BLN])")
+_DEEP_GRAY = "LA;16B"
+_LOW_BYTES = (1, 1, 1, 3)  # Places of the low bytes of gray, gray, gray and alpha in four bytes.
 _OTHER_BYTE = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 _PADDING = 127  # Mid-gray, as in cutout.
 _EXIF_ORIENTATION = 0x0112
 # ImageOps.exif_transpose also rewrites the metadata, which fails if they are damaged, and
 # transposes the whole image, where transposing the small square is enough.
-_TRANSPOSITIONS = {
+TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -87,7 +90,7 @@ def _scale_to_square(image: Image.Image, size: int, options: DecodeOptions) -> I
     """An upright square in L or RGB, with transparency on white."""
     file = image
     shape = (size, size)
-    _scale_deep_colors(image, options.bit_depth)
+    scale_deep_colors(image, options.bit_depth)
     if options.resize == "pad":
         width, height = (max(round(size * side / max(image.size)), 1) for side in image.size)
         shape = (width, height)
@@ -128,7 +131,7 @@ def turn_upright(image: Image.Image, file: Image.Image) -> Image.Image:
     turn = None
     # The image may be intact even if its metadata are damaged.
     with contextlib.suppress(Exception):
-        turn = _TRANSPOSITIONS.get(file.getexif().get(_EXIF_ORIENTATION, 1))
+        turn = TRANSPOSITIONS.get(file.getexif().get(_EXIF_ORIENTATION, 1))
     if turn is not None:
         image = image.transpose(turn)
     if image.mode == "RGBA":
@@ -170,16 +173,26 @@ def _reduce_large(
 def to_plain_mode(image: Image.Image, bit_depth: int) -> Image.Image:
     """Converts to L, RGB or RGBA, which can be scaled."""
     if image.mode.startswith("I"):  # 16 bits. `convert` would clip them to 8.
-        return Image.fromarray(_scale_levels(np.asarray(image), bit_depth))
+        levels = np.asarray(image)
+        if image.mode == "I" and not ((levels >= 0) & (levels < 2**16)).all():
+            raise ImageError("32-bit integer pixels, whose range is unknown")
+        gray = Image.fromarray(scale_levels(levels, bit_depth))
+        if isinstance(transparent := image.info.get("transparency"), int):
+            is_opaque = np.where(levels != transparent, 255, 0).astype(np.uint8)
+            gray.putalpha(Image.fromarray(is_opaque))
+            return gray.convert("RGBA")
+        return gray
     if image.mode == "F":
         raise ImageError("floating-point pixels, whose range is unknown")
+    if image.mode == "La":  # Gray multiplied by its alpha.
+        image = image.convert("LA")
     if image.has_transparency_data:
         return image.convert("RGBA")
     return image.convert("L" if image.mode in ("1", "L") else "RGB")
 
 
-def _scale_levels(levels: np.ndarray, bit_depth: int) -> np.ndarray:
-    """Scales levels of `bit_depth` bits to bytes. Larger levels become white."""
+def scale_levels(levels: np.ndarray, bit_depth: int) -> np.ndarray:
+    """Scales integer levels of `bit_depth` bits to uint8. Larger levels become white."""
     scaled = levels.astype(np.float64) * (255 / (2**bit_depth - 1))
     levels_8bit: np.ndarray = np.rint(scaled.clip(0, 255)).astype(np.uint8)
     return levels_8bit
@@ -189,19 +202,37 @@ def has_deep_colors(image: Image.Image) -> bool:
     """Whether an unloaded image has 16-bit colors, as PNG and TIFF may."""
     arguments = [tile.args for tile in getattr(image, "tile", [])]
     unpackers = [found if isinstance(found, str) else str(found[0]) for found in arguments]
-    return bool(unpackers) and all(map(_DEEP_COLORS.fullmatch, unpackers))
+    return bool(unpackers) and all(
+        name == _DEEP_GRAY or _DEEP_COLORS.fullmatch(name) for name in unpackers
+    )
 
 
-def _scale_deep_colors(image: Image.Image, bit_depth: int) -> None:
-    """Loads 16-bit colors that use fewer bits, in place: Pillow would keep their high bytes."""
-    if bit_depth < 16 and has_deep_colors(image):
-        for box, levels in iterate_levels(image):
-            image.paste(Image.fromarray(_scale_levels(levels, bit_depth)), box)
+def scale_deep_colors(image: Image.Image, bit_depth: int) -> None:
+    """Loads 16-bit colors with all their bits, in place: Pillow would keep their high bytes.
+
+    Does nothing where these suffice: if colors use 16 bits and none stands for transparency.
+    """
+    transparent = image.info.get("transparency")
+    if not has_deep_colors(image) or (bit_depth == 16 and transparent is None):
+        return
+    alpha = Image.new("L", image.size, 255) if transparent is not None else None
+    for box, levels in iterate_levels(image):
+        scaled = scale_levels(levels, bit_depth)
+        if levels.shape[2] == 4:  # Alpha has all bits, whatever the colors have.
+            scaled[..., 3] = levels[..., 3] >> 8
+        image.paste(Image.fromarray(scaled), box)
+        if alpha is not None:
+            is_opaque = (levels != np.array(transparent, np.uint16)).any(axis=-1)
+            alpha.paste(Image.fromarray(np.where(is_opaque, 255, 0).astype(np.uint8)), box)
+    if alpha is not None:
+        del image.info["transparency"]
+        image.putalpha(alpha)
 
 
 def iterate_levels(image: Any) -> Iterator[tuple[tuple[int, int, int, int], np.ndarray]]:
     """Boxes of an image with 16-bit colors, from the top, and their levels uint16 [h, w, C]."""
     file = image.fp
+    is_gray = image.tile[0].args == _DEEP_GRAY
     image.load()  # One byte of each color. The others take a second pass.
     file.seek(0)
     with Image.open(file, formats=(image.format,)) as low:
@@ -210,6 +241,8 @@ def iterate_levels(image: Any) -> Iterator[tuple[tuple[int, int, int, int], np.n
         for top in range(0, image.height, rows):
             box = (0, top, image.width, min(top + rows, image.height))
             high_bytes, low_bytes = (np.asarray(part.crop(box)) for part in (image, low))
+            if is_gray:
+                low_bytes = low_bytes[..., _LOW_BYTES]
             yield box, high_bytes * np.uint16(256) + low_bytes
 
 
@@ -217,4 +250,6 @@ def _take_other_byte(arguments: Any) -> Any:
     """The arguments with which a tile's decoder takes the other byte of each color."""
     if not isinstance(arguments, str):
         return _take_other_byte(arguments[0]), *arguments[1:]
+    if arguments == _DEEP_GRAY:
+        return "RGBA"
     return _DEEP_COLORS.sub(lambda found: found[1] + _OTHER_BYTE[found[2]], arguments)

@@ -37,7 +37,7 @@ from cls_jax.photos.images.files import ImageBatch, find_digests, find_settled, 
 from cls_jax.photos.images.store import Store, get_cache_folder
 
 # Increase when features of the same image and weights change.
-_VERSION = 3
+_VERSION = 4
 _BATCH_SIZE = 16  # Per device. Larger batches are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0

@@ -34,7 +34,7 @@ from cls_jax.photos.images.packed import open_packed
 from cls_jax.photos.images.store import Store, get_cache_folder
 
 # Increase when the pixels of any file change.
-_VERSION = 4
+_VERSION = 5
 # Decoded and written together: so many bytes, and so many images.
 _BATCH_BYTES = 2**25
 _MAX_BATCH = 512

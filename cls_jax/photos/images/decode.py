@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError, features
+from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError, features
 
 from cls_jax.data.resize import (
     CENTER_CROP,
@@ -23,13 +23,16 @@ from cls_jax.data.resize import (
     has_deep_colors,
     is_jpeg,
     iterate_levels,
+    scale_deep_colors,
     to_plain_mode,
     to_square,
     turn_upright,
 )
 from cls_jax.extras import is_installed, write_install
 from cls_jax.io import describe_error, open_regular
+from cls_jax.photos.images import tiff
 from cls_jax.photos.images.packed import find_packed
+from cls_jax.photos.images.tiff import PlainTiff
 
 # Pillow's names of the supported formats, and their extensions. Pillow's other formats are left
 # out: vector graphics, and decoders that are not hardened against hostile files.
@@ -49,12 +52,6 @@ _AVIF_READER = "AVIF, which needs a newer Pillow: pip install --upgrade pillow"
 _HEIF_READER = f"HEIC, which needs the extra heif: {write_install('heif')}"
 _BRANDS = {b"avif": _AVIF_READER, b"avis": _AVIF_READER}
 _BRANDS |= dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1"), _HEIF_READER)
-TIFFS = (b"II*\0", b"MM\0*")  # First bytes of a file.
-_MAX_SAMPLES = 4  # Of TIFFs with more, Pillow reads the first three or fails.
-_SAMPLES_PER_PIXEL = 277  # A tag of TIFF.
-_OTHER_TIFF = (
-    "a TIFF that is neither gray nor in color, or packed in an unusual way: save it as PNG"
-)
 SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
 
 # Checked in the header before decoding: a few bytes can claim gigabytes.
@@ -82,7 +79,7 @@ def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
     A gray image has 1 channel. Others have 3, with transparency on white. Raises
     an ImageError if it cannot be read or is not an image.
     """
-    with open_file(path) as file, _decoding(file) as image:
+    with open_file(path) as file, _decoding(file, bit_depth=16) as image:
         is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
         return *image.size, 1 if is_gray and not image.has_transparency_data else 3
 
@@ -90,9 +87,12 @@ def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
     """Bits used by the 16-bit images among some files, 8 to 16. 16 if there are none."""
     largest = 0
+    # With fewer than 16 bits, TIFFs whose low bytes Pillow drops are read by tifffile.
     for path in paths:
-        with contextlib.suppress(ImageError), open_file(path) as file, _decoding(file) as image:
-            if image.mode.startswith("I"):
+        with contextlib.suppress(ImageError), open_file(path) as file, _decoding(file, 8) as image:
+            if isinstance(image, PlainTiff):
+                largest = max(largest, image.find_largest_level())
+            elif image.mode.startswith("I"):
                 largest = max(largest, int(np.asarray(image).max()))
             elif has_deep_colors(image):
                 for _, levels in iterate_levels(image):
@@ -131,21 +131,21 @@ def decode_image(
     the file. Raises an ImageError if it is not an image, damaged, or so large that it would fill
     memory.
     """
-    with _decoding(file) as image, _bound_memory(image):
+    with _decoding(file, options.bit_depth) as image, _bound_memory(image):
         return to_square(image, image_shape, options)
 
 
 def find_suffix(file: BinaryIO) -> str:
     """The extension for an image file, by its content. Raises as `decode_image` does."""
     decode_image(file, (32, 32, 3))
-    with _decoding(file) as image:
+    with _decoding(file, bit_depth=16) as image:
         return ".jpg" if is_jpeg(image) else _FORMATS[str(image.format)][0]
 
 
 @functools.cache
 def _get_formats() -> tuple[str, ...]:
-    """Pillow's names of the formats that the installed packages read."""
-    missing = set() if features.check("avif") else {"AVIF"}
+    """Pillow's names of the formats besides TIFF that the installed packages read."""
+    missing = {"TIFF"} if features.check("avif") else {"TIFF", "AVIF"}
     if is_installed("heif"):
         import pillow_heif
 
@@ -161,18 +161,19 @@ def read_upright(path: str | os.PathLike, max_side: int) -> np.ndarray:
     Returns uint8 [H, W, 3], at most `max_side`. Raises an ImageError if it cannot be read or is
     not an image.
     """
-    with open_file(path) as file, _decoding(file) as image, _bound_memory(image):
+    with open_file(path) as file, _decoding(file, 16) as image, _bound_memory(image):
         draft(image, REDUCING_GAP * max_side / max(image.size))
+        scale_deep_colors(image, bit_depth=16)
         whole = to_plain_mode(image, bit_depth=16)
         whole.thumbnail((max_side, max_side), Image.Resampling.BICUBIC, REDUCING_GAP)
         return np.asarray(turn_upright(whole, image).convert("RGB"))
 
 
 @contextlib.contextmanager
-def _decoding(file: Any) -> Iterator[Image.Image]:
+def _decoding(file: Any, bit_depth: int) -> Iterator[Image.Image]:
     """Opens an image within the limits. Turns every error in the block into an ImageError."""
     try:
-        with _open(file) as image:
+        with _open(file, bit_depth) as image:
             yield image
     except ImageError:
         raise
@@ -182,13 +183,13 @@ def _decoding(file: Any) -> Iterator[Image.Image]:
         file.seek(0)
         brand = file.read(12)
         known = _BRANDS.get(brand[8:]) if brand[4:8] == b"ftyp" else None
-        known = _OTHER_TIFF if brand.startswith(TIFFS) else known
+        known = tiff.OTHER if brand.startswith(tiff.SIGNATURES) else known
         raise ImageError(known or "not an image of a known format") from error
     except Exception as error:  # Decoders raise any kind of exception for damaged files.
         raise ImageError(f"damaged: {describe_error(error)}") from error
 
 
-def _open(file: Any) -> Image.Image:
+def _open(file: Any, bit_depth: int) -> Image.Image:
     """Opens a file, or takes an image in memory, within the limits."""
     if isinstance(file, np.ndarray):
         file = Image.fromarray(file[..., 0] if file.shape[2:] == (1,) else file)
@@ -197,13 +198,29 @@ def _open(file: Any) -> Image.Image:
             raise ImageError("an image without pixels")
         if math.prod(file.size) > MAX_PIXELS:
             raise ImageError(f"more than {MAX_PIXELS:,} pixels")
+        if isinstance(file, TiffImagePlugin.TiffImageFile):
+            layout = tiff.create_layout(file.tag_v2)
+            if tiff.choose_reader(layout, bit_depth) != "pillow":
+                raise ImageError("a TIFF that Pillow does not read rightly: pass its path")
         return file.copy()
-    image = Image.open(file, formats=_get_formats())
-    num_samples = getattr(image, "tag_v2", {}).get(_SAMPLES_PER_PIXEL, 1)
-    if num_samples > _MAX_SAMPLES and image.mode != "CMYK":
-        raise ImageError(_OTHER_TIFF)
+    file.seek(0)
+    if file.read(4) in tiff.SIGNATURES:
+        image = tiff.open_tiff(file, bit_depth)
+    else:
+        image = Image.open(file, formats=_get_formats())
+        _scale_transparency(image)
     _check_size(image, file)
     return image
+
+
+def _scale_transparency(image: Image.Image) -> None:
+    """Scales the transparent level of a gray PNG of 2 or 4 bits, as Pillow scales its pixels."""
+    level = image.info.get("transparency")
+    if image.mode == "L" and isinstance(level, int) and isinstance(image, ImageFile.ImageFile):
+        unpackers = {str(tile.args) for tile in image.tile}
+        for bits in (2, 4):
+            if unpackers == {f"L;{bits}"}:
+                image.info["transparency"] = level * 255 // (2**bits - 1)
 
 
 def _check_size(image: Image.Image, file: BinaryIO) -> None:

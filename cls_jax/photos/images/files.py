@@ -23,13 +23,13 @@ from cls_jax.parallel.machine import available_cpus
 from cls_jax.photos.images.decode import (
     MAX_FILE_BYTES,
     SUFFIXES,
-    TIFFS,
     ImageLike,
     decode_image,
     open_file,
 )
 from cls_jax.photos.images.packed import INDEX, SHARD, PackedFolder, find_packed, open_packed
 from cls_jax.photos.images.store import Store, hash_content
+from cls_jax.photos.images.tiff import SIGNATURES as TIFF_SIGNATURES
 
 SkippedFile = tuple[str, str]
 # System files in folders of images, in lower case, besides names with a leading dot.
@@ -46,7 +46,7 @@ _LARGE_BYTES = 2**26
 _LARGE_FILES = threading.Lock()
 _ROWS_AT_ONCE = 1024
 _NUM_LOCKS = 256
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFFS)
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFF_SIGNATURES)
 
 
 class ImageFile(NamedTuple):

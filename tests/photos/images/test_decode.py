@@ -117,11 +117,11 @@ def test_padding_and_stretching_keep_the_sides(monkeypatch, size, format, is_lar
         np.testing.assert_allclose(decoded, np.asarray(expected), atol=12)
 
 
-def pack_png(size, depth, color_type, data):
-    """A PNG of compressed rows."""
+def pack_png(size, depth, color_type, data, *others):
+    """A PNG of compressed rows, with other chunks before them, each its kind and content."""
     header = struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0)
     png = b"\x89PNG\r\n\x1a\n"
-    for kind, part in ((b"IHDR", header), (b"IDAT", data), (b"IEND", b"")):
+    for kind, part in ((b"IHDR", header), *others, (b"IDAT", data), (b"IEND", b"")):
         checksum = struct.pack(">I", zlib.crc32(kind + part))
         png += struct.pack(">I", len(part)) + kind + part + checksum
     return png
@@ -144,11 +144,107 @@ def encode_tiff(levels, photometric="minisblack", is_planar=False, order="<"):
     return file
 
 
+MODES = ("1", "L", "P", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV", "LA", "La")
+MODES += ("PA", "I", "F", "I;16", "I;16L", "I;16B")
+# Pillow's options of formats that keep every pixel.
+LOSSLESS = {
+    "PNG": [{}, {"transparency": 7}, {"transparency": (7, 7, 7)}, {"bits": 4}, {"bits": 2}],
+    "BMP": [{}],
+    "DIB": [{}],
+    "GIF": [{}, {"transparency": 7}],
+    "WEBP": [{"lossless": True, "exact": True}],
+    "TIFF": [{"compression": name} for name in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits")]
+    + [{"compression": name} for name in ("group3", "group4", "tiff_deflate")],
+}
+
+
+@pytest.mark.parametrize("format", LOSSLESS)
+@pytest.mark.parametrize("mode", MODES)
+def test_what_pillow_writes_is_read_as_written_or_refused(format, mode):
+    photo = create_photo(SIZE * 2, SIZE * 2)[::2, ::2]
+    if mode.startswith("I;16"):
+        image = Image.fromarray(photo[..., 0].astype(np.uint16) * 257)
+        image = image if mode == "I;16" else image.convert("I").convert(mode)
+    else:
+        image = Image.fromarray(photo)
+        for step in {"La": ("LA", "La"), "RGBa": ("RGBA", "RGBa"), "PA": ("P", "PA")}.get(
+            mode, (mode,)
+        ):
+            try:
+                image = image.convert(step)
+            except ValueError:  # Such as LAB.
+                image = Image.merge(mode, [image.getchannel(i % 3) for i in range(3)])
+    if mode in ("LA", "RGBA"):
+        image.putalpha(Image.fromarray(np.where(photo[..., 1] > 99, 255, 0).astype(np.uint8)))
+    for options in LOSSLESS[format]:
+        try:
+            file = encode(image, format, **options)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SystemError):
+            continue  # Pillow does not write it.
+        (batch,) = read_ahead([file.getvalue()], SHAPE, 1)
+        (reason,) = batch.errors
+        if reason:
+            assert mode in ("I", "F", "LAB"), (options, reason)
+            continue
+        with Image.open(file) as written:  # Pillow may have changed it as it wrote.
+            is_deep = written.mode.startswith("I")
+            shown = Image.fromarray(photo[..., 0]) if is_deep else written.convert("RGBA")
+        white = Image.new("RGBA", shown.size, "white")
+        shown = Image.alpha_composite(white, shown.convert("RGBA")).convert("RGB")
+        difference = np.abs(batch.images[0].astype(int) - np.asarray(shown))
+        assert difference.max() <= 1, options
+
+
+@pytest.mark.parametrize(
+    ("color_type", "depth"),
+    [*((0, depth) for depth in (1, 2, 4, 8, 16)), *((kind, 8) for kind in (2, 4, 6))]
+    + [(kind, 16) for kind in (2, 4, 6)],
+)
+@pytest.mark.parametrize("used", [12, 16])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_every_png_is_read_as_displayed(tmp_path, monkeypatch, color_type, depth, used, is_large):
+    """All colors and transparency of all depths: Pillow loses some of it."""
+    if is_large:
+        decode_in_strips(monkeypatch)
+    num_colors = 1 if color_type in (0, 4) else 3
+    levels = create_photo(SIZE * 2, SIZE * 2)[::2, ::2, :num_colors].astype(np.uint32)
+    most = 2**depth - 1
+    levels = levels * most // 255
+    shown = np.rint(255 * levels / most)
+    if depth == 16:
+        levels >>= 16 - used
+    transparent = levels[3, 5]
+    is_clear = (levels == transparent).all(axis=-1, keepdims=True)
+    others = []
+    if color_type > 2:
+        is_clear = np.indices(is_clear.shape)[0] % 3 == 0
+        levels = np.concatenate([levels, np.where(is_clear, 0, most)], axis=-1)
+    else:
+        others = [(b"tRNS", transparent.astype(">u2").tobytes())]
+    big_endian = levels.astype(">u2" if depth == 16 else np.uint8)
+    rows = big_endian.view(np.uint8).reshape(SIZE, -1)
+    if depth < 8:  # Several pixels in a byte.
+        bits = np.unpackbits(rows[..., None], axis=-1)[..., 8 - depth :]
+        rows = np.packbits(bits.reshape(SIZE, -1), axis=1)
+    data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    path = tmp_path / "a.png"
+    path.write_bytes(pack_png((SIZE, SIZE), depth, color_type, data, *others))
+    found = read_image(path, SHAPE, DecodeOptions(bit_depth=used)).astype(int)
+    expected = np.broadcast_to(np.where(is_clear, 255, shown), SHAPE)
+    assert np.abs(found - expected).max() <= 1
+    assert decode.read_header(path) == (SIZE, SIZE, 3)
+    if depth == 16 and used == 16:
+        assert np.abs(decode.read_upright(path, SIZE).astype(int) - expected).max() <= 1
+    if depth == 16:
+        assert decode.find_bit_depth([path]) == used
+
+
 # Files of 16 bits per value, made of levels uint16 [H, W, 3].
 DEEP = {
     "PNG": encode_png,
     "TIFF": lambda levels: encode_tiff(levels, "rgb"),
     "big-endian TIFF": lambda levels: encode_tiff(levels, "rgb", order=">"),
+    "planar TIFF": lambda levels: encode_tiff(levels, "rgb", is_planar=True),
     "TIFF by libtiff": lambda levels: encode_tiff(levels, "rgb"),
     "gray PNG": lambda levels: encode(Image.fromarray(levels[..., 0]), "PNG"),
     "gray TIFF": lambda levels: encode(Image.fromarray(levels[..., 0]), "TIFF"),
