@@ -50,7 +50,6 @@ def add_mean_and_std(config: ConfigDict, dataset: Dataset) -> Dataset:
 def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     """Moves a share of the training images with a known class to the validation images.
 
-    The fingerprint still covers all training images, so it can be computed without decoding.
     Raises a UserError if there are validation images already, or too few images to hold any out.
     """
     if len(dataset.validation):
@@ -59,10 +58,7 @@ def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
             "remove --config.data.validation, or their folder."
         )
     held = choose_validation_indices(dataset.train.labels, dataset.num_classes, share, seed)
-    kept = np.setdiff1d(np.arange(len(dataset.train)), held)
-    return dataclasses.replace(
-        dataset, train=dataset.train.take(kept), validation=dataset.train.take(held)
-    )
+    return dataset.hold_out(held)
 
 
 def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -151,24 +151,30 @@ def choose_unlabeled_indices(
 
 
 def labeled_indices_to_json(
-    indices: np.ndarray, labels: np.ndarray, class_names: Sequence[str]
+    indices: np.ndarray, classes: np.ndarray, class_names: Sequence[str]
 ) -> str:
-    """The label budget as JSON: class name → indices."""
-    by_class = {name: indices[labels[indices] == k].tolist() for k, name in enumerate(class_names)}
+    """The label budget as JSON: class name → indices, given the class of each, int [num_labels]."""
+    by_class = {name: indices[classes == k].tolist() for k, name in enumerate(class_names)}
     return json.dumps(by_class, indent=1) + "\n"
 
 
-def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
-    """Reads what `labeled_indices_to_json` wrote, int32 [num_labels].
+def read_labeled_indices(
+    path: pathlib.Path, class_names: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Reads what `labeled_indices_to_json` wrote: indices and their classes, int32 [num_labels].
 
     Raises a UserError if the file is damaged or lists other classes.
     """
     try:
         by_class = read_json(path)
-        indices = np.concatenate([_to_indices(by_class[name]) for name in class_names])
+        listed = [_to_indices(by_class[name]) for name in class_names]
+        if other := sorted(set(by_class) - set(class_names)):
+            raise ValueError(f"{other[0]!r:.100} is not one of them")
+        indices = np.concatenate(listed)
         if not len(indices):
             raise ValueError("it lists none")
-        return indices
+        classes = np.repeat(np.arange(len(listed), dtype=np.int32), [len(rows) for rows in listed])
+        return indices, classes
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise UserError(
             f"{path} does not list labeled images of this dataset's classes "
@@ -182,21 +188,40 @@ def _to_indices(values: object) -> np.ndarray:
     return np.asarray(values, np.int32)
 
 
-def check_labeled_indices(
-    path: pathlib.Path, indices: np.ndarray, num_labels: int, num_images: int
-) -> None:
-    """Checks a stored label budget against `num_labels` (0: any) and the number of images.
+def find_labeled_rows(
+    path: pathlib.Path,
+    class_names: Sequence[str],
+    labels: np.ndarray,
+    numbers: np.ndarray,
+    num_images: int,
+) -> np.ndarray:
+    """The training images that a stored label budget lists, int32 [num_labels].
 
-    Raises a UserError if its size is wrong, or an index is repeated or out of range.
+    The labels are the classes of all training images, int [n], -1 where unknown. The file lists
+    them by their sorted numbers, int [n]. Other numbers below `num_images` are of images that are
+    held out. Raises a UserError if an image is repeated, does not exist, is held out, or is not of
+    the class under which it is listed, or if the file is damaged.
     """
-    if num_labels and len(indices) != num_labels:
-        raise UserError(
-            f"{path} lists {len(indices)} labeled images and not {num_labels}: set "
-            f"--config.num_labels={len(indices)}."
-        )
-    is_known = (indices >= 0) & (indices < num_images)
-    if len(np.unique(indices)) != len(indices) or not is_known.all():
+    listed, classes = read_labeled_indices(path, class_names)
+    is_known = (listed >= 0) & (listed < num_images)
+    if len(np.unique(listed)) != len(listed) or not is_known.all():
         raise UserError(
             f"{path} lists an image twice, or an image outside the {num_images:,} "
             "training images: correct it or delete it."
         )
+    rows = np.minimum(np.searchsorted(numbers, listed), len(numbers) - 1).astype(np.int32)
+    if len(held_out := listed[numbers[rows] != listed]):
+        raise UserError(
+            f"{path} lists {len(held_out):,} image(s) that data.validation holds out, such as "
+            f"{held_out[0]}: list others, or set --config.data.validation=0."
+        )
+    wrong = np.flatnonzero(labels[rows] != classes)
+    if len(wrong):
+        k = labels[rows[wrong[0]]]
+        truth = f"its class is {class_names[k]!r:.100}" if k >= 0 else "its class is unknown"
+        raise UserError(
+            f"{path} lists {len(wrong):,} image(s) under another class than their own, such as "
+            f"{listed[wrong[0]]} under {class_names[classes[wrong[0]]]!r:.100}, but {truth}: "
+            "correct it or delete it."
+        )
+    return rows

@@ -74,6 +74,9 @@ class Dataset:
     fingerprint: str = ""
     warnings: tuple[str, ...] = ()  # One sentence each, for users.
     skipped_files: tuple[tuple[str, str], ...] = ()  # Name and reason.
+    # Sorted numbers of the training images that `hold_out` has moved to the validation images, in
+    # the dataset as it was loaded.
+    moved: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def num_classes(self) -> int:
@@ -84,6 +87,26 @@ class Dataset:
     def held_out(self) -> dict[str, Split]:
         """The splits that training never sees, by name. Either may be empty."""
         return {"validation": self.validation, "test": self.test}
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The number of each training image in the dataset as it was loaded, int64 [n], sorted.
+
+        People list images by these numbers, whatever share of them a run holds out.
+        """
+        return np.setdiff1d(np.arange(len(self.train) + len(self.moved)), self.moved)
+
+    def hold_out(self, rows: np.ndarray) -> "Dataset":
+        """Moves some of the training images, int [m], to the validation images, so far none.
+
+        The fingerprint still covers all training images, so it can be computed without decoding.
+        """
+        assert not len(self.validation), "validation images would be replaced"
+        moved = np.unique(rows).astype(np.int64)
+        kept = np.setdiff1d(np.arange(len(self.train)), moved)
+        return dataclasses.replace(
+            self, train=self.train.take(kept), validation=self.train.take(moved), moved=moved
+        )
 
     @property
     def shape(self) -> DatasetSpec:

@@ -13,10 +13,9 @@ from ml_collections import ConfigDict
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json, with_values
 from cls_jax.data.label_split import (
-    check_labeled_indices,
     choose_labeled_indices,
+    find_labeled_rows,
     labeled_indices_to_json,
-    read_labeled_indices,
 )
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError, explain_writing
@@ -39,6 +38,7 @@ RESULT = "result.json"
 LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
+_NUM_HELD_OUT = "num_held_out"  # In the description of the dataset.
 # Prefixes of the names of numbers.
 _FIGURES = ("test_", "validation_", "labels_", "predictor_gain")
 # Files that a folder may contain before it becomes a run's: a label budget, and leftovers of a
@@ -110,10 +110,40 @@ def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
 
 
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
-    """Writes which training images, int [num_labels], are labeled. The folder need not exist."""
+    """Writes which training images, int [num_labels], are labeled, unless a file says so already.
+
+    The file has their `Dataset.numbers`. The folder need not exist.
+    """
+    path = workdir / LABELED_INDICES
+    if path.exists():  # Perhaps the user's own.
+        return
     workdir.mkdir(parents=True, exist_ok=True)
-    text = labeled_indices_to_json(np.asarray(indices), dataset.train.labels, dataset.class_names)
-    write_atomically(workdir / LABELED_INDICES, text)
+    numbers, classes = dataset.numbers[indices], dataset.train.labels[indices]
+    write_atomically(path, labeled_indices_to_json(numbers, classes, dataset.class_names))
+
+
+def read_labeled_rows(workdir: pathlib.Path, dataset: Dataset) -> np.ndarray:
+    """The labeled training images that a folder lists, int32 [num_labels].
+
+    Raises a UserError without such a list, or if it does not fit the dataset.
+    """
+    labels, numbers = dataset.train.labels, dataset.numbers
+    num_images = len(labels) + len(dataset.moved)
+    if _lists_remaining(workdir):
+        numbers, num_images = np.arange(len(labels)), len(labels)
+    path = workdir / LABELED_INDICES
+    return find_labeled_rows(path, dataset.class_names, labels, numbers, num_images)
+
+
+def _lists_remaining(workdir: pathlib.Path) -> bool:
+    """Whether a run lists images by their number among those that are not held out.
+
+    So it was before runs stored `_NUM_HELD_OUT`.
+    """
+    if not (workdir / DATASET).exists():
+        return False
+    with _open_description(workdir) as stored:
+        return _NUM_HELD_OUT not in stored
 
 
 def create_run_folder(
@@ -130,11 +160,13 @@ def create_run_folder(
     with explain_writing(workdir, remedy):
         write_atomically(workdir / CONFIG, to_json(config))
         write_labeled_indices(workdir, labeled_indices, dataset)
+        num_held_out = {} if _lists_remaining(workdir) else {_NUM_HELD_OUT: len(dataset.moved)}
         description = {
             "class_names": list(dataset.class_names),
             "image_shape": dataset.image_shape,
             "num_classes": dataset.num_classes,
             "num_images": len(dataset.train.images),
+            **num_held_out,
             "mean": dataset.mean,
             "std": dataset.std,
             "fingerprint": dataset.fingerprint,
@@ -236,8 +268,12 @@ def load_labeled_indices(
     """
     path = workdir / LABELED_INDICES
     if path.exists():
-        labeled = read_labeled_indices(path, dataset.class_names)
-        check_labeled_indices(path, labeled, num_labels, len(dataset.train.images))
+        labeled = read_labeled_rows(workdir, dataset)
+        if num_labels and len(labeled) != num_labels:
+            raise UserError(
+                f"{path} lists {len(labeled)} labeled images and not {num_labels}: set "
+                f"--config.num_labels={len(labeled)}."
+            )
         return labeled
     return choose_labeled_indices(
         dataset.train.labels,

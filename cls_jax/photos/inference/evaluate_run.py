@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cls_jax.config import with_values
-from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
@@ -28,9 +27,7 @@ from cls_jax.photos.inference.run import Run, read_run_config
 from cls_jax.photos.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.photos.inference.suspects import take_unlabeled
 from cls_jax.photos.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
-from cls_jax.runs.folder import (
-    LABELED_INDICES,
-)
+from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows
 from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
 
 _MAX_NAMED = 10  # Classes in a message.
@@ -83,11 +80,10 @@ def score_unknown(run: Run) -> UnknownScore | None:
     None for a folder without a list of labeled images, or without unlabeled images. Raises a
     UserError if the list is damaged.
     """
-    path = run.workdir / LABELED_INDICES
     classifier = run.classifier
-    if not path.exists():
+    if not (run.workdir / LABELED_INDICES).exists():
         return None
-    labeled = np.sort(read_labeled_indices(path, classifier.class_names))
+    labeled = np.sort(read_labeled_rows(run.workdir, run.dataset))
     unlabeled = take_unlabeled(len(run.dataset.train.images), labeled)
     if not len(unlabeled):
         return None

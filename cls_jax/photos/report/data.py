@@ -20,7 +20,12 @@ from cls_jax.photos.inference.calibration import Calibration, read_calibration
 from cls_jax.photos.inference.run import Run, read_run_config
 from cls_jax.photos.inference.scores import Figures, compute_figures
 from cls_jax.photos.inference.suspects import Suspect, find_suspects, take_unlabeled
-from cls_jax.runs.folder import LABELED_INDICES, read_dataset_description, read_result
+from cls_jax.runs.folder import (
+    LABELED_INDICES,
+    read_dataset_description,
+    read_labeled_rows,
+    read_result,
+)
 from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import read_sessions
 
@@ -190,11 +195,14 @@ def collect_run(
         return source.dataset
 
     run.dataset = attempt("No images", load_same_dataset)
-    path = workdir / LABELED_INDICES
     both = source.predict_with_features
-    run.labeled = labeled = attempt(
-        "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
-    )
+
+    def find_labeled() -> np.ndarray:
+        if run.dataset is None:  # Only their number will be shown.
+            return read_labeled_indices(workdir / LABELED_INDICES, run.class_names)[0]
+        return read_labeled_rows(workdir, run.dataset)
+
+    run.labeled = labeled = attempt("The labeled images are unknown", find_labeled)
     if run.dataset is not None:
         run.predictions = attempt("No predictions", lambda: predict(source, labeled))
     if (found := run.predictions) is not None:

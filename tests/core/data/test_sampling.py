@@ -1,5 +1,7 @@
 """Which images are labeled, and what is in the batch of a step: pure functions of the seed."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -178,22 +180,34 @@ def test_unlabeled_set_is_all_or_the_rest():
     [
         *("", "[]", "[" * 100_000, '{"a": [1]}', '{"a": "x", "b": []}'),
         *('{"a": 1e400, "b": []}', '{"a": [true], "b": []}', '{"a": [], "b": []}'),
+        '{"a": [1], "b": [2], "c": [3]}',
     ],
 )
 def test_stored_budget_comes_back_and_another_or_damaged_one_is_refused(tmp_path, text):
-    indices, labels, path = np.array([2, 4, 0, 3]), np.array([1, -1, 0, 1, 0]), tmp_path / "l.json"
-    path.write_text(label_split.labeled_indices_to_json(indices, labels, ("a", "b")))
-    np.testing.assert_array_equal(label_split.read_labeled_indices(path, ("a", "b")), indices)
+    labels, path = np.array([1, -1, 0, 1, 0, 0, 1]), tmp_path / "l.json"
+    indices, names = np.array([2, 4, 0, 3]), ("a", "b")
+    path.write_text(label_split.labeled_indices_to_json(indices, labels[indices], names))
+    np.testing.assert_array_equal(label_split.read_labeled_indices(path, names)[0], indices)
     path.write_text(text)
     with pytest.raises(UserError, match="does not list labeled images"):
-        label_split.read_labeled_indices(path, ("a", "b"))
-    label_split.check_labeled_indices(path, np.asarray([0, 9]), num_labels=2, num_images=10)
-    cases = [([0, 1, 9], r"lists 3 labeled images and not 2: set --config.num_l")]
-    for rows in ([0, 10], [-1, 0], [3, 3]):
-        cases.append((rows, "lists an image twice, or an image outside"))
-    for wrong, message in cases:
+        label_split.read_labeled_indices(path, names)
+    numbers = np.array([0, 1, 2, 4, 5, 7, 8])  # Of ten images, three of which are held out.
+
+    def find(**rows):
+        path.write_text(json.dumps(rows))
+        return label_split.find_labeled_rows(path, names, labels, numbers, num_images=10)
+
+    assert find(a=[7, 2], b=[4]).tolist() == [5, 2, 3]
+    for a, b, message in (
+        ([7], [10], "lists an image twice, or an image outside the 10"),
+        ([-1], [0], "lists an image twice, or an image outside"),
+        ([2, 2], [0], "lists an image twice, or an image outside"),
+        ([2, 9], [3], r"lists 2 image\(s\) that data.validation holds out, such as 9"),
+        ([0], [2], r"2 image\(s\) under another class .* such as 0 under 'a', .* is 'b': correct"),
+        ([1], [0], "such as 1 under 'a', but its class is unknown"),
+    ):
         with pytest.raises(UserError, match=message):
-            label_split.check_labeled_indices(path, np.asarray(wrong), num_labels=2, num_images=10)
+            find(a=a, b=b)
 
 
 def test_validation_images_are_a_share_of_every_class_and_leave_one():

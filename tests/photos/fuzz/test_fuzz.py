@@ -124,8 +124,8 @@ def read_dataset_description(path, content):
 
 
 def read_labeled_indices(path, content):
-    indices = label_split.read_labeled_indices(path, ("cat", "dog"))
-    label_split.check_labeled_indices(path, indices, 0, 100)
+    labels = np.repeat([0, 1], [4, 96])
+    indices = label_split.find_labeled_rows(path, ("cat", "dog"), labels, np.arange(100), 100)
     assert 0 <= indices.min() <= indices.max() < 100
 
 
