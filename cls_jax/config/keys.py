@@ -110,7 +110,7 @@ OPTIONS: dict[str, Option] = {
     "accumulate_steps": Option(1, between(1, 2**10),
         "Parts into which a batch is divided, one after the other on each device, to need less "
         "memory. Gradients are averaged over them. BatchNorm, and methods that relate the images "
-        "of a batch to one another, see only a part."),
+        "of a batch to one another, see only a part. Decays stay those of a whole step."),
     "ema_decay": Option(0.999, BELOW_1,
         "Decay per step of the weights' exponential moving average (EMA). 0 disables averaging.",
         "authors' `--ema-decay`"),

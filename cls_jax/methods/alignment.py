@@ -40,8 +40,10 @@ def init_class_means(target: str, spec: DatasetSpec) -> dict[str, jax.Array]:
 def update_mean(context: Context, mean: jax.Array, values: jax.Array, decay: float) -> jax.Array:
     """A running mean [N] or [N, K] after a step: decay · mean + (1 - decay) · mean of the values.
 
-    The values are float32 [N, B] or [N, B, K] for this device's images. All devices' count.
+    The values are float32 [N, B] or [N, B, K] for this device's images. All devices' count. In a
+    batch of several parts, each contributes, and they decay together by `decay`.
     """
+    decay = context.get_decay(decay)
     batch_mean = collectives.average_over_data(jnp.mean(values, axis=1))
     return decay * mean + (1 - decay) * batch_mean
 

@@ -42,10 +42,26 @@ class Context(NamedTuple):
     # permutations and so on for their shards of the batch.
     key: jax.Array
     progress: jax.Array  # float32 in [0, 1), step / num_steps.
+    # Of the batch, on each of which the loss is computed, see `accumulate_steps`.
+    num_parts: int = 1
+    part: jax.Array | int = 0  # int32 scalar, the part's index.
+
+    def get_decay(self, decay: float) -> float:
+        """The decay of a running mean in one part of a step, for a given decay per step.
+
+        All parts together let the mean decay as a whole batch would.
+        """
+        return decay_per_part(decay, self.num_parts)
 
     def ramp_up(self, length: float) -> jax.Array:
         """Rises linearly from 0 to 1 over the first `length` of the run, then stays. float32."""
         return jnp.clip(self.progress / length, 0.0, 1.0)
+
+
+def decay_per_part(decay: float, num_parts: int) -> float:
+    """The decay that `num_parts` updates apply to reach `decay` together."""
+    root: float = decay ** (1 / num_parts)
+    return root
 
 
 class LossOutput(NamedTuple):

@@ -158,7 +158,8 @@ def adamatch_targets(
     means = alignment.update_class_means(context, context.method_state, logits_weak, logits_x)
     # USB: the mean of predictions starts at the first batch's.
     first = collectives.average_over_data(jnp.mean(jax.nn.softmax(logits_weak), axis=1))
-    means["predicted"] = jnp.where(context.progress == 0, first, means["predicted"])
+    is_first = (context.progress == 0) & (context.part == 0)
+    means["predicted"] = jnp.where(is_first, first, means["predicted"])
     p = jax.nn.softmax(alignment.align(logits_weak, means["predicted"], means["target"]))
     labeled_confidence = jnp.mean(jnp.max(jax.nn.softmax(logits_x), axis=-1), axis=-1)
     threshold = hparams["confidence"] * collectives.average_over_data(labeled_confidence)
@@ -284,7 +285,7 @@ def softmatch_targets(
     batch_mean = jnp.mean(everywhere, axis=-1)
     squares = jnp.sum((everywhere - batch_mean[:, None]) ** 2, axis=-1)
     batch_variance = squares / max(everywhere.shape[-1] - 1, 1)
-    decay = hparams["statistics_decay"]
+    decay = context.get_decay(hparams["statistics_decay"])
     state["mean"] = decay * old["mean"] + (1 - decay) * batch_mean
     state["variance"] = decay * old["variance"] + (1 - decay) * batch_variance
     below = jnp.minimum(aligned_confidence - state["mean"][:, None], 0.0)

@@ -17,6 +17,7 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Method, get_method
 from cls_jax.methods.balanced_head import METHOD_HEAD
+from cls_jax.methods.base import decay_per_part
 from cls_jax.methods.options import apply_options
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble, get_network_shapes, init_networks, take_network
@@ -276,7 +277,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
     return spec.create(
         num_classes=num_classes,
         dtype=jnp.dtype(settings.dtype),
-        bn_momentum=settings.bn_momentum,
+        bn_momentum=decay_per_part(settings.bn_momentum, config.accumulate_steps),
         bn_frozen=settings.bn_frozen,
         dropout_rate=config.method.get("dropout", 0.0),
         extra_heads=method.extra_heads,

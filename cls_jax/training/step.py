@@ -89,7 +89,8 @@ def take_step(
         index, raw_part = part
         context = create_context(setup, state)
         if config.accumulate_steps > 1:
-            context = context._replace(key=jax.random.fold_in(context.key, index))
+            key = jax.random.fold_in(context.key, index)
+            context = context._replace(key=key, num_parts=config.accumulate_steps, part=index)
         batch = Batch(
             x=setup.normalize(raw_part.x),
             y=raw_part.y,

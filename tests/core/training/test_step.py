@@ -143,6 +143,23 @@ def test_accumulated_parts_give_the_step_of_the_whole_batch():
     assert set(compute_distances(state)) == {"monitors/distance_ema"}  # Of a single network.
 
 
+@pytest.mark.parametrize("method", ["adamatch", "freematch", "softmatch"])
+def test_equal_parts_move_running_means_as_far_as_the_whole_batch(method):
+    """Those of BatchNorm and of the method."""
+    ends = []
+    for parts in (1, 4):
+        config = create_tiny_config(f"20,{method}", accumulate_steps=parts)
+        config.model.bn_momentum = config.method.statistics_decay = 0.9
+        step = Step(config)
+        batch = create_raw_batch(config)
+        repeated = batch._replace(x=np.tile(batch.x[:2], (4, 1, 1, 1)), y=np.tile(batch.y[:2], 4))
+        repeated = repeated._replace(u=np.tile(batch.u[:, :4], (1, 4, 1, 1, 1)))
+        end, _ = step.compiled(step.initial_state(), step.put(repeated))
+        end.method_state.pop("variance", None)  # Unbiased, so it depends on the number of images.
+        ends.append((end.batch_stats, end.method_state))
+    assert_close(*ends, rtol=1e-4, atol=1e-6)
+
+
 def test_a_step_that_does_not_fit_is_named_before_it_runs():
     small = types.SimpleNamespace(memory_stats=lambda: {"bytes_limit": 2**30})
     sizes = {f"{name}_size_in_bytes": 2**28 for name in ("argument", "output", "alias")}
