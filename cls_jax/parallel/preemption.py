@@ -1,19 +1,26 @@
-"""Requests to stop: SIGTERM, as schedulers send it, and SIGINT, as Ctrl-C sends it."""
+"""Requests to stop.
+
+Schedulers send SIGTERM, or SIGUSR1 some time before (`sbatch --signal=USR1@90`), Ctrl-C sends
+SIGINT, and a terminal or an SSH connection that closes sends SIGHUP.
+"""
 
 import contextlib
 import os
 import signal
+import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
 import jax
 from jax._src import distributed  # Orbax, too, finds the coordinator's client nowhere else.
 from jax.experimental import multihost_utils
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Those that Windows does not have.
+_OTHERS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGUSR1") if hasattr(signal, name))
+SIGNALS = (signal.SIGTERM, signal.SIGINT, *_OTHERS)
 # Where JAX's service notes, within a second, that a process has received SIGTERM.
 _NOTICE = "RECEIVED_PREEMPTION_NOTICE"
 _POLL_SECONDS = 1.0
@@ -23,12 +30,12 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 @contextlib.contextmanager
 def leave_when_asked() -> Iterator[Callable[[], None]]:
-    """Ends all of several processes within seconds if one receives SIGTERM before the first step.
+    """Ends all of several processes within seconds if one is to stop before the first step.
 
-    A single process ends at once by itself. With several, JAX's service catches the signal, and the
-    loop polls it at every step. Before the loop, features, graph, heads and compilation take
-    minutes. Finished parts are on disk, so only the one in progress is lost. Yields a function to
-    call once the loop has begun.
+    A single process ends at once by itself. With several, JAX's service catches SIGTERM, and the
+    loop polls it at every step. Here SIGHUP and SIGUSR1 become SIGTERM. Before the loop, features,
+    graph, heads and compilation take minutes. Finished parts are on disk, so only the one in
+    progress is lost. Yields a function to call once the loop has begun.
     """
     begun = threading.Event()
 
@@ -44,16 +51,53 @@ def leave_when_asked() -> Iterator[Callable[[], None]]:
                     time.sleep(3 * _POLL_SECONDS)
                 os._exit(128 + signal.SIGTERM)
 
+    previous: dict[int, _Handler] = {}
     if jax.process_count() > 1:
         threading.Thread(target=watch, daemon=True).start()
+        previous = _handle(_OTHERS, _pass_on)
     try:
         yield begun.set
     finally:
         begun.set()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _handle(numbers: Iterable[int], handler: _Handler) -> dict[int, _Handler]:
+    """Handles signals in the main thread, and returns the handlers so far.
+
+    Python delivers signals to no other thread. SIGHUP stays ignored where it is, as under `nohup`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handled = [
+        number
+        for number in numbers
+        if number not in _OTHERS or signal.getsignal(number) != signal.SIG_IGN
+    ]
+    return {number: signal.signal(number, handler) for number in handled}
+
+
+def _pass_on(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)  # JAX's service informs the other processes.
+
+
+def _leave_terminal() -> None:
+    """Sends what is printed to nowhere if the terminal, or a pipe's reader, ends with it.
+
+    Otherwise the next line of output would end the program before it has saved.
+    """
+    for output in (1, 2):
+        mode = os.fstat(output).st_mode
+        if stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and not os.isatty(output)):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
 
 
 class PreemptionHandler:
-    """Records the first signal, so that a loop can stop cleanly. The second ends the process.
+    """Records the first signal, so that a loop can stop cleanly.
+
+    A second SIGTERM or SIGINT ends the process. A second of the others does nothing: a terminal
+    that closes often sends several.
 
     Use it in a `with` statement in the main thread. In any other thread it records nothing, since
     Python delivers signals only to the main thread.
@@ -64,11 +108,10 @@ class PreemptionHandler:
         self._previous: dict[int, _Handler] = {}
 
     def __enter__(self) -> "PreemptionHandler":
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                # With several processes, JAX's own service handles SIGTERM and informs the others.
-                if number == signal.SIGINT or jax.process_count() == 1:
-                    self._previous[number] = signal.signal(number, self._record)
+        # With several processes, JAX's own service handles SIGTERM and informs the others.
+        is_single = jax.process_count() == 1
+        handled = [number for number in SIGNALS if number != signal.SIGTERM or is_single]
+        self._previous = _handle(handled, self._record)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,12 +119,16 @@ class PreemptionHandler:
             signal.signal(number, handler)
 
     def _record(self, number: int, _: object) -> None:
+        if number in _OTHERS:
+            _leave_terminal()
+        if self._received is not None:
+            return
         self._received = number
-        for other in self._previous:
+        for other in self._previous.keys() - set(_OTHERS):
             signal.signal(other, signal.SIG_DFL)
         os.write(2, b"\nSaving, then stopping. Press Ctrl-C again to quit now.\n")
-        if jax.process_count() > 1:  # So that JAX's service informs the others.
-            os.kill(os.getpid(), signal.SIGTERM)
+        if jax.process_count() > 1:
+            _pass_on()
 
     @property
     def signal(self) -> int:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from cls_jax.config import read_values
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
+from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.folder.label_table import read_content
 from cls_jax.photos.folder.layout import find_table
 from cls_jax.photos.images.files import list_images
@@ -31,7 +31,7 @@ _MAX_MINUTES = 100_000
 _MAX_POINTS = 300  # Of the curve.
 _LONGEST_MESSAGE = 500
 _LOSS = "train/loss"
-_STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
+_STOPPED = {code for number in SIGNALS for code in (128 + number, -number)}  # Exit codes.
 
 
 class Training:

@@ -1,17 +1,20 @@
 """A run that is asked to stop saves and loses nothing."""
 
 import os
+import pty
 import signal
+import subprocess
+import sys
 import threading
 from signal import SIGINT
 
 import pytest
 
 from cls_jax.errors import StoppedError
-from cls_jax.parallel.preemption import PreemptionHandler
+from cls_jax.parallel.preemption import SIGNALS, PreemptionHandler
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import run_training
-from tests.conftest import create_tiny_config, train_interrupted
+from tests.conftest import ROOT, create_tiny_config, train_interrupted
 from tests.outcomes import describe_difference, read_end
 
 
@@ -34,17 +37,72 @@ def test_a_run_that_stops_at_once_has_nothing_to_save(tmp_path, monkeypatch):
     assert read_metrics(tmp_path / "run") == []
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_the_second_signal_leaves_at_once(sent):
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_the_second_signal_leaves_at_once_unless_it_may_come_by_itself(sent):
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     with PreemptionHandler() as stop:
         assert not stop.should_stop(0)
         os.kill(os.getpid(), sent)
         assert stop.should_stop(0)
         assert stop.interrupts_eval()
+        os.kill(os.getpid(), signal.SIGHUP)
         assert stop.signal == sent
-        assert all(signal.getsignal(number) == signal.SIG_DFL for number in before)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            assert signal.getsignal(number) == signal.SIG_DFL
     assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_what_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with PreemptionHandler() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.should_stop(0)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+TRAINING = """
+import fcntl, sys, termios, time
+from cls_jax.errors import StoppedError
+from cls_jax.parallel.preemption import PreemptionHandler
+from cls_jax.process import run_to_end
+
+def train():
+    with PreemptionHandler() as stop:
+        print("begun", flush=True)
+        while not stop.should_stop(0):
+            time.sleep(0.01)
+        print("evaluation", flush=True)
+        print("progress", file=sys.stderr, flush=True)
+        open(sys.argv[1], "w").close()
+        raise StoppedError("Stopped.", stop.signal)
+
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # As the process that a terminal starts.
+run_to_end(train)
+"""
+
+
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_a_terminal_that_closes_does_not_keep_the_run_from_saving(tmp_path, is_piped):
+    """Neither its own output, nor that which a pipe in the same terminal shows."""
+    saved, (terminal, side) = tmp_path / "saved", pty.openpty()
+    reader, writer = os.pipe()
+    outputs = {"stdout": writer, "stderr": writer} if is_piped else {"stdout": side, "stderr": side}
+    run = subprocess.Popen(
+        [sys.executable, "-c", TRAINING, saved],
+        stdin=side,
+        **outputs,
+        start_new_session=True,
+        cwd=ROOT,
+    )
+    os.close(side)
+    os.close(writer)
+    assert os.read(reader if is_piped else terminal, 5) == b"begun"
+    os.close(reader)
+    os.close(terminal)  # The kernel sends SIGHUP.
+    assert run.wait(60) == 128 + signal.SIGHUP
+    assert saved.exists()
 
 
 def test_signals_are_left_alone_outside_the_main_thread():
