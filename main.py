@@ -1,7 +1,7 @@
 """Train and evaluate semi-supervised image classifiers.
 
 python main.py --config configs/cifar10.py:250 [--workdir DIR] [--config.KEY=VALUE …]
-python main.py --mode eval --workdir DIR [--data_dir PATH]
+python main.py --mode eval --workdir DIR [--data_dir PATH] [--eval_batch_size N]
 
 docs/configuration.md lists every KEY. `cls-jax` (or `python -m cls_jax`) trains on a folder of
 images, and predicts, reports and exports with any run.
@@ -24,6 +24,7 @@ config_flags.DEFINE_config_file("config", None, "Config file: configs/cifar10.py
 flags.DEFINE_enum("mode", "train", ["train", "eval"], "What to do.")
 flags.DEFINE_string("workdir", None, "Folder of the run; to train, by default one under runs/.")
 flags.DEFINE_string("data_dir", None, "For eval: where the dataset is if it has moved.")
+flags.DEFINE_integer("eval_batch_size", None, "For eval: images at once, if not the training's.")
 flags.DEFINE_string("profile", None, "FIRST:LAST: trace these steps into the run's folder.")
 flags.DEFINE_string("coordinator_address", None, "With several processes: host:port of process 0.")
 flags.DEFINE_integer("num_processes", None, "With several processes: their number.")
@@ -36,6 +37,10 @@ def main(_) -> None:
         exit_with_error("Training needs a configuration: add --config configs/digits.py:40.")
     if FLAGS.mode == "train" and FLAGS.data_dir is not None:
         exit_with_error("--data_dir is for --mode eval: use --config.data.data_dir to train.")
+    if FLAGS.mode == "train" and FLAGS.eval_batch_size is not None:
+        exit_with_error(
+            "--eval_batch_size is for --mode eval: use --config.eval_batch_size to train."
+        )
     if FLAGS.mode == "eval" and FLAGS.workdir is None:
         exit_with_error("Evaluation needs the folder of a run: add --workdir DIR.")
     if FLAGS.mode == "eval" and FLAGS.config is not None:
@@ -57,7 +62,11 @@ def run() -> None:
             FLAGS.config.profile = FLAGS.profile
         commands.train_config(FLAGS.config, FLAGS.workdir)
     else:
-        commands.evaluate_workdir(pathlib.Path(FLAGS.workdir), data_dir=FLAGS.data_dir)
+        commands.evaluate_workdir(
+            pathlib.Path(FLAGS.workdir),
+            data_dir=FLAGS.data_dir,
+            eval_batch_size=FLAGS.eval_batch_size,
+        )
 
 
 if __name__ == "__main__":

@@ -247,9 +247,11 @@ def describe_differences(config: ConfigDict, other: ConfigDict) -> list[str]:
     """Differences, but for those of runtime keys, as "key: other's value → value"."""
     ours = flatten(config.to_dict())
     theirs = flatten(other.to_dict())
+    # An instant classifier has no method.
+    options = get_options(ours["method.name"]) if "method.name" in ours else OPTIONS
     return [
         f"{key}: {show_value(theirs.get(key))} → {show_value(ours.get(key))}"
         for key in sorted(ours | theirs)
-        if not (key in OPTIONS and OPTIONS[key].is_runtime)
+        if not (key in options and options[key].is_runtime)
         and show_value(ours.get(key)) != show_value(theirs.get(key))
     ]

@@ -91,6 +91,7 @@ class Option(NamedTuple):
     help: str  # The key's meaning and unit.
     source: str = ""  # The origin of the default. Empty if it is our own choice.
     # Whether the value may change when a run resumes, because it does not affect what is trained.
+    # In a method with rounds, such as UPS, `eval_batch_size` does: dropout is drawn by batch.
     is_runtime: bool = False
 
 
@@ -114,11 +115,15 @@ OPTIONS: dict[str, Option] = {
     "ema_decay": Option(0.999, BELOW_1,
         "Decay per step of the weights' exponential moving average (EMA). 0 disables averaging.",
         "authors' `--ema-decay`"),
-    "log_every": Option(64, AT_LEAST_1, "Log metrics every N steps."),
+    "log_every": Option(64, AT_LEAST_1, "Log metrics every N steps.", is_runtime=True),
     "eval_every": Option(1024, AT_LEAST_1, "Evaluate every N steps.", "authors' `--eval-step`"),
-    "checkpoint_every": Option(1024, AT_LEAST_1, "Save a checkpoint every N steps."),
-    "keep_checkpoints": Option(3, AT_LEAST_1, "Number of newest checkpoints to keep."),
-    "eval_batch_size": Option(500, between(1, 2**16), "Images evaluated at once."),
+    "checkpoint_every": Option(1024, AT_LEAST_1, "Save a checkpoint every N steps.",
+        is_runtime=True),
+    "keep_checkpoints": Option(3, AT_LEAST_1, "Number of newest checkpoints to keep.",
+        is_runtime=True),
+    "eval_batch_size": Option(500, between(1, 2**16),
+        "Images evaluated at once. UPS draws its dropout by it, so a run of UPS keeps it.",
+        is_runtime=True),
     "debug_nans": Option(False, YES_OR_NO,
         "Stop at the operation that produces the first NaN. Slow.", is_runtime=True),
     "profile": Option("", STEP_RANGE,
@@ -255,6 +260,8 @@ def get_options(method_name: str) -> dict[str, Option]:
         "mu": OPTIONS["mu"]._replace(default=method.mu),
         "method.name": OPTIONS["method.name"]._replace(default=method_name),
     }
+    if method.select_labels:
+        options["eval_batch_size"] = options["eval_batch_size"]._replace(is_runtime=False)
     for name, hyperparameter in method.hyperparameters.items():
         rule = (
             one_of(*hyperparameter.choices)

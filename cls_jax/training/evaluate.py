@@ -5,8 +5,9 @@ Shape suffixes: N networks, B images, C features, K classes.
 
 import concurrent.futures
 import contextlib
+import functools
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from cls_jax.parallel.collectives import sum_over_data
 from cls_jax.parallel.machine import release_freed_memory
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, get_process_shard, to_global_arrays
 from cls_jax.training.setup import TrainSetup, TrainState
+from cls_jax.training.step import check_memory
 
 Accuracies = dict[str, float]
 
@@ -28,9 +30,7 @@ Accuracies = dict[str, float]
 _MAX_IN_FLIGHT = 2
 
 
-def create_eval_step(
-    setup: TrainSetup,
-) -> Callable[[TrainState, jax.Array, jax.Array, jax.Array], dict[str, jax.Array]]:
+def create_eval_step(setup: TrainSetup) -> jax.stages.Wrapped:
     """Compiles (state, images, labels, is_image) → counts of correct images by class.
 
     The images are the same as for `TrainSetup.infer`, the labels int32 [B], and `is_image` is False
@@ -69,8 +69,11 @@ def create_eval_step(
     return jax.jit(sharded_step, out_shardings=NamedSharding(setup.mesh, P()))
 
 
-def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
+def create_evaluate(setup: TrainSetup, sizes: Sequence[int] = ()) -> Callable[..., Accuracies]:
     """Returns a function (state, images, labels) → accuracies in percent, each image counted once.
+
+    Sets of these `sizes` are compiled for at once, others when they are evaluated. Raises a
+    UserError, as the function does, if a batch needs more memory than a device has.
 
     They are "test/accuracy" (network 1 with EMA parameters: the figure to report),
     "test/balanced_accuracy" (its mean of the accuracies within each class that has test images),
@@ -78,6 +81,28 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
     "test/accuracy_live_network_<i>" (raw). None without images or if interrupted.
     """
     eval_step = create_eval_step(setup)
+
+    @functools.cache
+    def compile_for(batch_size: int) -> jax.stages.Compiled:
+        """The step for batches of so many images."""
+        like = functools.partial(
+            jax.ShapeDtypeStruct, sharding=NamedSharding(setup.mesh, P(DATA_AXIS))
+        )
+        images = like((batch_size, *setup.dataset_spec.image_shape), jnp.uint8)
+        labels, is_image = (like((batch_size,), dtype) for dtype in (jnp.int32, jnp.bool))
+        lowered = eval_step.lower(setup.state_shapes, images, labels, is_image)
+        compiled: jax.stages.Compiled = lowered.compile()
+        release_freed_memory()
+        most = setup.config.eval_batch_size
+        remedy = f"choose an eval_batch_size below {most:,}"
+        check_memory(
+            compiled, setup.mesh.local_devices[0], f"evaluating {most:,} images at once", remedy
+        )
+        return compiled
+
+    for size in sizes:
+        if size:
+            compile_for(_choose_batch_size(setup, size))
 
     def evaluate(
         state: TrainState,
@@ -92,12 +117,11 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
             for shown, classes, is_image in batches:
                 if should_stop():
                     return {}
-                counts.append(eval_step(state, shown, classes, is_image))
+                counts.append(compile_for(len(shown))(state, shown, classes, is_image))
                 if len(counts) > _MAX_IN_FLIGHT:  # Wait for an earlier batch, not for this one.
                     jax.block_until_ready(counts[-1 - _MAX_IN_FLIGHT])
         if not counts:
             return {}
-        release_freed_memory()  # The first call compiles.
         correct = jax.tree.map(lambda *parts: sum(parts), *jax.device_get(counts))
         sizes = np.bincount(labels, minlength=correct["ensemble"].size)
         return _name_accuracies(correct, sizes, split)
@@ -157,6 +181,13 @@ def compute_trained_features(
     return np.concatenate(parts, axis=1)[:, : len(indices)]
 
 
+def _choose_batch_size(setup: TrainSetup, num_images: int) -> int:
+    """Images at once: `eval_batch_size` for each shard, or fewer for a small set."""
+    num_shards: int = setup.mesh.shape[DATA_AXIS]
+    most: int = min(setup.config.eval_batch_size, -(-num_images // num_shards))
+    return max(1, most) * num_shards
+
+
 def iterate_on_mesh(
     setup: TrainSetup, images: ImageSource, labels: np.ndarray, size: int = 0
 ) -> Generator[tuple[jax.Array, jax.Array, jax.Array], None, None]:
@@ -167,10 +198,7 @@ def iterate_on_mesh(
     for which the mask is False.
     """
     part = get_process_shard(setup.mesh)
-    num_shards = setup.mesh.shape[DATA_AXIS]
-    # Smaller for a small set.
-    most = min(setup.config.eval_batch_size, -(-len(labels) // num_shards))
-    size = size or max(1, most) * num_shards
+    size = size or _choose_batch_size(setup, len(labels))
     local = np.arange(size)[part.take(size)]
 
     def read(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -156,7 +156,7 @@ def take_steps(
         train_step = create_train_step(setup, create_batch, input_specs)
         take_step: TakeStep = train_step
         make_batch = make_batch_fn(setup, create_batch, input_specs)
-    evaluate = create_evaluate(setup)
+    evaluate = create_evaluate(setup, [len(split) for split in dataset.held_out.values()])
     if setup.method.select_labels:
         enter_round = create_enter_round(
             setup,

@@ -252,13 +252,19 @@ def use_stored_normalization(
     return dataclasses.replace(dataset, mean=mean, std=std)
 
 
-def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
+def restore_run(
+    workdir: pathlib.Path, eval_batch_size: int | None = None
+) -> tuple[TrainSetup, TrainState, int]:
     """Setup, newest state and its step, on the devices at hand.
 
-    Raises a UserError if there is no checkpoint.
+    `eval_batch_size` replaces the run's own. Raises a UserError if there is no checkpoint.
     """
+    config = read_config(workdir / CONFIG)
     # On the devices at hand, not the training's.
-    config = with_values(read_config(workdir / CONFIG), {"mesh.network": 0, "mesh.data": 0})
+    values = {"mesh.network": 0, "mesh.data": 0}
+    config = with_values(
+        config, values | {"eval_batch_size": eval_batch_size or config.eval_batch_size}
+    )
     checkpointer = Checkpointer(workdir)
     if checkpointer.latest_step() is None:
         if (workdir / RESULT).exists():

@@ -31,6 +31,10 @@ TakeStep = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]  # Of stat
 CreateBatch = Callable[[TrainState, PyTree], RawBatch]
 
 _GIB = 2**30
+_SMALLER_STEP = (
+    "choose a smaller --config.batch_size, --config.mu or --config.model.width, set "
+    "--config.model.remat=True, or use more devices"
+)
 # Counts of unlabeled images, added over devices. `to_scalars` divides them.
 _NUM_CORRECT = "num_correct"
 _NUM_KNOWN = "num_known"
@@ -266,16 +270,16 @@ def compute_distances(state: TrainState) -> Metrics:
 def compile_step(
     train_step: jax.stages.Wrapped, state: TrainState, step_input: PyTree, device: jax.Device
 ) -> tuple[jax.stages.Compiled, float, str]:
-    """Compiles the step. Returns it, the seconds, and what `check_step_memory` says or raises."""
+    """Compiles the step. Returns it, the seconds, and what `check_memory` says or raises."""
     started = time.perf_counter()
     compiled = train_step.lower(state, step_input).compile()
     seconds = time.perf_counter() - started
     release_freed_memory()
-    return compiled, seconds, check_step_memory(compiled, device)
+    return compiled, seconds, check_memory(compiled, device, "a step", _SMALLER_STEP)
 
 
-def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:
-    """Bytes that a step needs on a device, as reported by the compiler, or None if unknown."""
+def measure_memory(compiled: jax.stages.Compiled) -> int | None:
+    """Bytes that a program needs on a device, as reported by its compiler, or None if unknown."""
     if (memory := compiled.memory_analysis()) is None:
         return None
     size = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
@@ -283,16 +287,18 @@ def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:
     return needed
 
 
-def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
-    """Says how much of the device's memory a step needs. Raises a UserError if it is too much."""
-    needed = measure_step_memory(compiled)
+def check_memory(compiled: jax.stages.Compiled, device: jax.Device, what: str, remedy: str) -> str:
+    """Says how much of the device's memory a program needs.
+
+    `what` names the program, and the remedy what to do if it needs too much, which is a UserError.
+    """
+    needed = measure_memory(compiled)
     if needed is None:
-        return "the compiler does not report how much memory a step needs"
+        return f"the compiler does not report how much memory {what} needs"
     available = get_device_memory(device)
     if needed > available:
         raise UserError(
-            f"A step needs {needed / _GIB:.1f} GiB of memory on each device, which has "
-            f"{available / _GIB:.1f} GiB: choose a smaller --config.batch_size, --config.mu or "
-            "--config.model.width, set --config.model.remat=True, or use more devices."
+            f"{what[:1].upper()}{what[1:]} needs {needed / _GIB:.1f} GiB of memory on each device, "
+            f"which has {available / _GIB:.1f} GiB: {remedy}."
         )
-    return f"a step needs {needed / _GIB:.2f} of {available / _GIB:.1f} GiB on each device"
+    return f"{what} needs {needed / _GIB:.2f} of {available / _GIB:.1f} GiB on each device"

@@ -31,7 +31,7 @@ from cls_jax.methods import get_method
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.prepare import read_weights
 from cls_jax.training.setup import create_train_setup
-from cls_jax.training.step import create_train_step, measure_step_memory
+from cls_jax.training.step import create_train_step, measure_memory
 
 NUM_IMAGES, NUM_CLASSES = 50_000, 10  # As many as CIFAR-10 has.
 _MAX_BYTES = 2**30  # Of large images, as many as fit.
@@ -133,7 +133,7 @@ def trace_variant(name: str, config, title: str = "") -> Callable[[], StepVarian
         # body of a loop counts once.
         flops = (lowered.cost_analysis() or {}).get("flops", 0.0)
         return StepVariant(
-            *(title or name, advance, count_images(config), measure_step_memory(compiled) or 0),
+            *(title or name, advance, count_images(config), measure_memory(compiled) or 0),
             *(flops, compile_seconds, inputs.close),
         )
 

@@ -5,7 +5,13 @@ import json
 import pytest
 
 from cls_jax import config as config_lib
-from cls_jax.config import OPTIONS, to_json, validate_config
+from cls_jax.config import (
+    OPTIONS,
+    describe_differences,
+    to_json,
+    validate_config,
+    with_values,
+)
 from cls_jax.errors import UserError
 from cls_jax.methods import METHODS
 from cls_jax.models import MODELS
@@ -148,3 +154,10 @@ def test_differences_name_the_keys_that_change_results():
 def test_foreign_config_is_refused(read_changed, change):
     with pytest.raises(UserError, match=r"not the configuration of a run .*pass the folder of an"):
         read_changed(create_tiny_config(), change)
+
+
+def test_only_keys_that_change_nothing_trained_may_differ():
+    for argument, expected in (("20", []), ("20,ups", ["eval_batch_size: 450 → 100"])):
+        config = create_tiny_config(argument)
+        other = with_values(config, {"eval_batch_size": 100, "log_every": 2, "keep_checkpoints": 9})
+        assert describe_differences(other, config) == expected

@@ -33,7 +33,8 @@ def test_train_then_eval(start_program, tmp_path):
     assert "main.py --config digits.py:20,supervised" in report
     assert str(ROOT) not in report
     assert str(tmp_path) not in report
-    code, output, error = start_program("--mode", "eval", "--workdir", workdir).finish()
+    evaluate = ["--mode", "eval", "--workdir", workdir, "--eval_batch_size=100"]
+    code, output, error = start_program(*evaluate).finish()
     assert code == 0, error
     assert headline in output
 
@@ -53,6 +54,7 @@ MISTAKES = [
     ([*DIGITS, "--config.seed=one"], "flag --config.seed=one"),
     ([*DIGITS, "--config.mu=0"], "choose an integer from 1 to"),
     ([*DIGITS, "seed=1"], "'seed=1': options begin with --"),
+    ([*DIGITS, "--eval_batch_size=9"], "use --config.eval_batch_size to train"),
     ([*DIGITS, "--data_dir=x"], "use --config.data.data_dir to train"),
     (["--confg", "configs/digits.py:40"], "Did you mean: config"),
     (["--mode", "predict"], "train|eval"),

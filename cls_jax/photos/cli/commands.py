@@ -128,7 +128,10 @@ def evaluate(run: str | None, folder: str | None = None, data_dir: str | None = 
 
 
 def evaluate_workdir(
-    workdir: pathlib.Path, folder: str | None = None, data_dir: str | None = None
+    workdir: pathlib.Path,
+    folder: str | None = None,
+    data_dir: str | None = None,
+    eval_batch_size: int | None = None,
 ) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences."""
     from cls_jax.photos.folder.compare import count_training_images
@@ -136,7 +139,7 @@ def evaluate_workdir(
     from cls_jax.photos.inference.scores import describe_figures
 
     if folder is None:
-        found = evaluate_run(workdir, data_dir)
+        found = evaluate_run(workdir, data_dir, eval_batch_size)
         title = f"Test accuracy after {found.step:,} steps:"
         if found.is_instant:
             title = "Test accuracy of the instant classifier:"

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cls_jax.config import with_values
+from cls_jax.config import validate_config, with_values
 from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.photos.folder.dataset import list_layout
+from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.folder.label_table import fold
 from cls_jax.photos.folder.layout import NO_CLASS_NAME
 from cls_jax.photos.inference.calibration import (
@@ -119,10 +120,13 @@ class Evaluation(NamedTuple):
     num_unreadable: int = 0  # Images that could not be read.
 
 
-def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluation:
+def evaluate_run(
+    workdir: pathlib.Path, data_dir: str | None = None, eval_batch_size: int | None = None
+) -> Evaluation:
     """Restores the newest checkpoint of a run, evaluates it as training does, and assesses it.
 
-    `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
+    `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`, and
+    `eval_batch_size` replaces the training's for networks.
     Accuracies have the names of `create_evaluate`. Raises a UserError if `workdir` is not a run's
     folder or has no checkpoint yet, or the dataset has no test images or other classes.
     """
@@ -130,6 +134,9 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
     config = read_run_config(workdir)
     if data_dir is not None:
         config = with_values(config, {"data.data_dir": data_dir})
+    if eval_batch_size is not None and not is_instant(workdir):
+        config = with_values(config, {"eval_batch_size": eval_batch_size})
+        validate_config(config)
     run = Run(config, workdir)
     classifier = run.classifier
     dataset = run.dataset

@@ -75,7 +75,7 @@ class Run:
     @functools.cached_property
     def end(self) -> RunEnd:
         """The setup, the state and the step of the newest checkpoint."""
-        return restore_run(self.workdir)
+        return restore_run(self.workdir, self.config.eval_batch_size)
 
     @functools.cached_property
     def classifier(self) -> Classifier:

@@ -10,6 +10,7 @@ from signal import SIGINT
 
 import pytest
 
+from cls_jax.config import read_config
 from cls_jax.errors import StoppedError
 from cls_jax.parallel.preemption import SIGNALS, PreemptionHandler
 from cls_jax.runs.metrics import read_metrics
@@ -26,7 +27,11 @@ def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_
     assert signal.getsignal(signal.SIGINT) == before
     assert (workdir / "checkpoints" / "3").exists()
     assert not (workdir / "result.json").exists()
-    run_training(create_tiny_config(), workdir)
+    # These do not change what is trained.
+    changes = {"checkpoint_every": 4, "keep_checkpoints": 1, "eval_batch_size": 100}
+    run_training(create_tiny_config(**changes), workdir)
+    assert [path.name for path in (workdir / "checkpoints").iterdir()] == ["6"]
+    assert read_config(workdir / "config.json").eval_batch_size == 100
     assert describe_difference(read_end(workdir), read_end(trained_run)) is None
 
 

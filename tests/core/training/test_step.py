@@ -15,6 +15,7 @@ from cls_jax.models.ensemble import take_network
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training import step as step_lib
 from cls_jax.training.evaluate import create_evaluate
+from cls_jax.training.loop import run_training
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import compute_distances, to_scalars
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
@@ -167,9 +168,10 @@ def test_a_step_that_does_not_fit_is_named_before_it_runs():
         analysis = types.SimpleNamespace(**sizes, temp_size_in_bytes=temporary)
         step = types.SimpleNamespace(memory_analysis=lambda analysis=analysis: analysis)
         with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
-            step_lib.check_step_memory(step, small)
+            step_lib.check_memory(step, small, "a step", "use more devices")
     # Unknown memory does not stop training.
-    step_lib.check_step_memory(types.SimpleNamespace(memory_analysis=lambda: None), small)
+    unknown = types.SimpleNamespace(memory_analysis=lambda: None)
+    assert "does not report" in step_lib.check_memory(unknown, small, "a step", "")
 
 
 NUM_IMAGES = 70
@@ -189,6 +191,12 @@ def predict_plainly(setup, params, batch_stats, images):
     x = normalize(images, setup.config.data.mean, setup.config.data.std)
     apply = jax.jit(setup.ensemble.model.apply)
     return np.stack([jax.nn.softmax(apply(take_network(networks, i), x)) for i in range(2)])
+
+
+def test_an_evaluation_that_does_not_fit_is_refused_before_training(monkeypatch, tmp_path):
+    monkeypatch.setattr(step_lib, "get_device_memory", lambda device: 2**10)
+    with pytest.raises(UserError, match=r"Evaluating 450 images .* an eval_batch_size below 450"):
+        run_training(create_tiny_config(), tmp_path / "run")
 
 
 @pytest.mark.parametrize(("mesh", "batch_size"), [((1, 1), NUM_IMAGES), ((2, 2), 32)])
