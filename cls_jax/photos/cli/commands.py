@@ -267,7 +267,7 @@ def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None
 def cache(clear: bool = False) -> None:
     """Shows the size of cached images, features and compiled programs, or deletes them.
 
-    Runs in progress keep what they have opened.
+    Runs in progress decode again what they still need.
     """
     from cls_jax.photos.images.store import Store, get_cache_folder
 

@@ -56,8 +56,7 @@ DELETE FROM rows WHERE used < ? AND id IN (
     SELECT id FROM (SELECT id, sum(size) OVER (ORDER BY used DESC, id DESC) AS total FROM rows)
     WHERE total > ? * (SELECT sum(size) FROM rows))
 """
-# SQLite's primary codes for damage: malformed or no database, other tables or types. All others
-# mean that the system refuses.
+# SQLite's primary codes for damage: malformed or no database, other tables or types.
 _DAMAGE = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
@@ -67,6 +66,9 @@ _DAMAGE = (
     sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_FORMAT,
 )
+# Its codes where somebody else has deleted the file in use, as `cls-jax cache --clear` does and a
+# system that cleans up, or where the system refuses. All others mean that it refuses.
+_DELETED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
 
 def get_cache_folder() -> pathlib.Path:
@@ -213,14 +215,14 @@ class Store:
         return round(share * os.path.getsize(self._path))
 
     def delete(self) -> None:
-        """Deletes the store. Processes that have opened it keep its contents."""
+        """Deletes the store. Processes that have opened it begin a new one when they write."""
         _close(self._idle)
         for path in (self._path, f"{self._path}-journal"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def _run(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        """The result of a transaction, repeated once if the store was damaged."""
+        """The result of a transaction, repeated once if the store was damaged or deleted."""
         for is_last in (False, True):
             connections: list[sqlite3.Connection] = []  # The connection to close.
             try:
@@ -231,12 +233,14 @@ class Store:
                 return result
             except sqlite3.Error as error:
                 code = error.sqlite_errorcode & 0xFF
-                if is_last or code not in _DAMAGE:
+                if is_last or code not in _DAMAGE + _DELETED:
                     number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
                     raise OSError(number, str(error), self._path) from error
             finally:
                 _close(connections)
-            self.delete()
+            if code in _DAMAGE:
+                self.delete()
+            _close(self._idle)  # The others have the same file open.
         raise AssertionError
 
     def _open(self) -> sqlite3.Connection:

@@ -171,6 +171,31 @@ def test_damaged_store_gives_the_right_images(root, damage):
     check(root, decoded=before)  # While it is in use.
 
 
+@pytest.mark.parametrize(
+    "clear", [lambda rows: rows.delete(), lambda rows: shutil.rmtree(rows.folder)]
+)
+def test_a_store_that_another_process_clears_begins_anew(root, monkeypatch, clear):
+    """While files are decoded, and in use afterwards. Nothing is wrong or ends."""
+    write, cleared = Store.write, []
+
+    def clear_and_write(self, *args):
+        if len(cleared) < 3:
+            cleared.append(clear(open_store()))
+        write(self, *args)
+
+    monkeypatch.setattr(Store, "write", clear_and_write)
+    decoded = check(root)
+    assert len(cleared) == 3
+    clear(open_store())
+    check(root, decoded=decoded)
+    assert len(open_store().find_contents([bytes(16)])) == 1
+    rows = open_store()
+    rows.write("images/a", {bytes(16): b"x"}, {})
+    clear(open_store())
+    rows.write("images/a", {bytes([1] * 16): b"y"}, {})
+    assert open_store().find("images/a", [bytes(16), bytes([1] * 16)]) == {bytes([1] * 16)}
+
+
 def test_lost_image_is_decoded_again_only_from_the_same_content(root):
     files, decoded = load(root)
     execute("DELETE FROM rows")
