@@ -22,8 +22,9 @@ _INTRODUCTION = """\
 
 A configuration file, its label budget and its method choose every value
 (`--config configs/cifar10.py:250,fixmatch`); `--config.KEY=VALUE` changes one of them, as in
-`--config.seed=1 --config.data.mean=0.5,0.5,0.5 --config.data.std=0.2,0.2,0.2`. A misspelled key or
-an invalid value ends the program with one line before anything is trained.
+`--config.seed=1 --config.data.mean=0.5,0.5,0.5 --config.data.std=0.2,0.2,0.2`. `--config.KEY=` is
+empty. A misspelled key or an invalid value ends the program with one line before anything is
+trained.
 
 Every run stores its configuration in `config.json`. Keys marked † decide where and how a run
 computes, not what it trains: they may change when it resumes. For a run that is older than a key,

@@ -6,6 +6,7 @@ table.
 """
 
 from cls_jax.config.build import (
+    check_channels,
     check_values,
     create_config,
     create_defaults,
@@ -13,6 +14,7 @@ from cls_jax.config.build import (
     explain_reading,
     flatten,
     read_config,
+    read_empty,
     read_values,
     restore_values,
     show_value,
@@ -25,6 +27,7 @@ from cls_jax.config.keys import OPTIONS, Option, get_options, parse_step_range
 __all__ = [
     "OPTIONS",
     "Option",
+    "check_channels",
     "check_values",
     "create_config",
     "create_defaults",
@@ -34,6 +37,7 @@ __all__ = [
     "get_options",
     "parse_step_range",
     "read_config",
+    "read_empty",
     "read_values",
     "restore_values",
     "show_value",

@@ -82,6 +82,14 @@ def show_value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
+def read_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a command line that mean "none" by key, as `--config.data.mean=` does.
+
+    The flags' parser makes a tuple with an empty string of it.
+    """
+    return {key: () for key, value in values.items() if value == ("",)}
+
+
 def validate_config(config: ConfigDict, is_whole: bool = True) -> None:
     """Checks everything that can be checked without the data, or raises a UserError.
 
@@ -167,6 +175,18 @@ def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
                 f"{key}={values[key]:,} covers all {round_length:,} steps: choose fewer, or a "
                 "larger num_steps."
             )
+
+
+def check_channels(config: ConfigDict, name: str, num_channels: int) -> None:
+    """Raises a UserError unless mean and deviation fit the images of a dataset of this name."""
+    if len(config.data.mean) not in (0, 1, num_channels):
+        channels = "one channel" if num_channels == 1 else f"{num_channels} channels"
+        raise UserError(
+            f"data.mean has {len(config.data.mean)} numbers, and the images of {name:.100} have "
+            f"{channels}: set --config.data.mean and --config.data.std to one number per channel, "
+            "or leave both empty, as in --config.data.mean= --config.data.std=, to compute them "
+            "from the training images."
+        )
 
 
 def to_json(config: ConfigDict) -> str:

@@ -61,12 +61,14 @@ def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     return dataset.hold_out(held)
 
 
-def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def compute_mean_and_std(
+    images: ImageSource, limit: int = _NUM_SAMPLED
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The C means and standard deviations of the channels, on the scale from 0 to 1.
 
-    Of at most 5,000 images, evenly spaced: exact for smaller datasets, and always the same.
+    Of at most `limit` images, evenly spaced: exact for smaller datasets, and always the same.
     """
-    num_sampled = min(len(images), _NUM_SAMPLED)
+    num_sampled = min(len(images), limit)
     rows = np.linspace(0, len(images) - 1, num_sampled).round().astype(np.int64)
     counts = np.zeros(1)  # Per byte value. Sums of counts are exact.
     for part in np.array_split(rows, -(-num_sampled // 100)):

@@ -4,7 +4,8 @@ import contextlib
 import json
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ from cls_jax.io import (
     write_atomically,
 )
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.runs.sessions import LOCK
+from cls_jax.runs.metrics import METRICS
+from cls_jax.runs.sessions import LOCK, SESSIONS
 
 CONFIG = "config.json"
 DATASET = "dataset.json"
@@ -44,6 +46,11 @@ _FIGURES = ("test_", "validation_", "labels_", "predictor_gain")
 # Files that a folder may contain before it becomes a run's: a label budget, and leftovers of a
 # process that died before it wrote config.json, the first file of a run.
 _BEFORE_A_RUN = {LOCK, LABELED_INDICES}
+# What a run writes before its first step, apart from its configuration.
+_AT_START = (
+    *(DATASET, LABELED_INDICES, LABELED_FILES, SKIPPED_FILES, PSEUDO_LABELS, SESSIONS, METRICS),
+    *("checkpoints", "profile", "events.out.tfevents.*", f"*{PARTIAL}"),
+)
 
 
 def get_default_workdir(config: ConfigDict, method: str | None = None) -> pathlib.Path:
@@ -97,6 +104,36 @@ def check_unused(workdir: pathlib.Path) -> None:
         raise UserError(
             f"{workdir} is not empty and not the folder of a run: choose a new --workdir."
         )
+
+
+@contextlib.contextmanager
+def undo_start(workdir: pathlib.Path, others: Sequence[str]) -> Iterator[Callable[[], None]]:
+    """Yields a function to call once a run has begun. If the block fails before, it was no run.
+
+    What the block has written to a new folder is then removed, so that a corrected command finds
+    it as it was. `others` are names of files and folders that it may write besides those of the
+    run itself. Does nothing in the folder of an earlier session.
+    """
+    if (workdir / CONFIG).exists():
+        yield lambda: None
+        return
+    given = {path.name for path in workdir.iterdir()}
+    begun: list[bool] = []
+    try:
+        yield lambda: begun.append(True)
+    except BaseException:
+        if not begun:
+            # The configuration last: without it, labels that were drawn would look like the user's.
+            for pattern in (*others, *_AT_START, CONFIG):
+                for path in workdir.glob(pattern):
+                    if path.name not in given:
+                        _remove(path)
+        raise
+
+
+def _remove(path: pathlib.Path) -> None:
+    with contextlib.suppress(OSError):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:

@@ -106,8 +106,14 @@ def run_training(
             workdir,
             check=lambda: check_run_folder(workdir, config),
             create=lambda: create_run_folder(workdir, config, labeled, prepared.dataset),
-        ):
-            state, seconds = take_steps(prepared, stages, has_begun)
+            others=stages.files,
+        ) as is_a_run:
+
+            def begin() -> None:
+                has_begun()
+                is_a_run()
+
+            state, seconds = take_steps(prepared, stages, begin)
             keep(prepared.setup, state, config.num_steps)
             if is_main_process():
                 result = create_result(

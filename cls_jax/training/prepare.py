@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.batch import PyTree
-from cls_jax.config import OPTIONS, read_config, with_values
+from cls_jax.config import OPTIONS, check_channels, read_config, with_values
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.pipelines import check_pipeline
 from cls_jax.data.sampling import StreamSpec
@@ -36,6 +36,7 @@ from cls_jax.runs.folder import (
     load_labeled_indices,
     read_dataset_description,
     read_mean_and_std,
+    undo_start,
     use_mean_and_std,
 )
 from cls_jax.runs.sessions import lock_run_folder
@@ -101,6 +102,7 @@ def choose_images(
     """
     dataset = load(config)
     check_dataset(workdir, dataset)
+    check_channels(config, dataset.name, dataset.image_shape[-1])
     imbalance = config.data.imbalance
     labeled = load_labeled_indices(
         workdir, dataset, num_labels=config.num_labels, seed=config.seed, imbalance=imbalance
@@ -152,18 +154,24 @@ def create_setup(
 
 @contextlib.contextmanager
 def hold_folder(
-    workdir: pathlib.Path, check: Callable[[], None], create: Callable[[], None]
-) -> Iterator[None]:
+    workdir: pathlib.Path,
+    check: Callable[[], None],
+    create: Callable[[], None],
+    others: Sequence[str] = (),
+) -> Iterator[Callable[[], None]]:
     """Creates a run's folder where there is none, and keeps other sessions out of it.
 
     `check` raises a UserError if the folder has something else, and `create` writes the files that
-    define the run. Both are called in process 0. Raises a UserError if another process trains
-    there, or the processes do not share the folder.
+    define the run. Both are called in process 0. Yields a function to call once the run has begun:
+    if the block fails before, what it wrote to a new folder is removed, see `undo_start`. Raises a
+    UserError if another process trains there, or the processes do not share the folder.
     """
+    has_begun: Callable[[], None] = lambda: None  # noqa: E731
     with contextlib.ExitStack() as stack:
         if is_main_process():
             stack.enter_context(lock_run_folder(workdir))
             check()  # Again, since another session may have been faster.
+            has_begun = stack.enter_context(undo_start(workdir, others))
             create()
         barrier("folder")
         if not (workdir / CONFIG).exists():
@@ -171,7 +179,7 @@ def hold_folder(
                 f"Process {jax.process_index()} does not see the files of process 0 in "
                 f"{workdir}: pass a --workdir that all machines share."
             )
-        yield
+        yield has_begun
 
 
 def resolve_model(config: ConfigDict) -> ConfigDict:

@@ -21,6 +21,8 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from cls_jax.batch import PyTree, RawBatch
+from cls_jax.config import show_value
+from cls_jax.data.datasets import compute_mean_and_std
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
@@ -44,6 +46,10 @@ _WATCHED = ("train/loss", "train/gradient_norm")
 _DIVERGED_STEPS = 200
 # The share of a running mean's start value that may remain at the end. `choose_decay` leaves less.
 _MAX_REMAINDER = 0.05
+# Training images whose mean and deviation are compared with the configuration's, and how far the
+# means may be apart, in deviations. CIFAR-10's and CIFAR-100's are 0.1 apart, CIFAR-10's and those
+# of digits 0.5 at 8 pixels and 0.6 at 16.
+_NUM_COMPARED, _MAX_SHIFT = 200, 0.4
 
 
 def announce(prepared: Prepared, first_step: int) -> None:
@@ -60,8 +66,9 @@ def announce(prepared: Prepared, first_step: int) -> None:
         )
     record_session(workdir, first_step)
     num_labeled = len(spec.labeled_indices)
+    misfits = describe_misfits(spec.config, dataset)
     slow = describe_slow_means(config, bool(shapes.batch_stats))
-    for warning in (*list_warnings(dataset, num_labeled), *slow):
+    for warning in (*list_warnings(dataset, num_labeled), *misfits, *slow):
         print(f"Warning: {warning}")
     num_networks = setup.method.num_networks
     parameters = count_parameters(shapes.params) // num_networks
@@ -83,6 +90,43 @@ def list_warnings(dataset: Dataset, num_labeled: int) -> list[str]:
         warnings.append(
             "Every training image is labeled: add unlabeled images, or set "
             "--config.num_labels=N to use only N of the labels."
+        )
+    return warnings
+
+
+def describe_misfits(config: ConfigDict, dataset: Dataset) -> list[str]:
+    """Sentences about settings that were made for other images than the dataset's.
+
+    Mean and deviation of pretrained weights are left alone.
+    """
+    data, size = config.data, dataset.image_shape[0]
+    warnings = []
+    if data.cutout >= size and data.randaugment == "authors":
+        warnings.append(
+            f"data.cutout={data.cutout} can cover a whole image of {size} pixels: set "
+            f"--config.data.cutout={size // 2}."
+        )
+    if not data.mean or config.model.init:
+        return warnings
+    compute = "leave --config.data.mean= and --config.data.std= empty to compute them"
+    shown = f"data.mean={show_value(data.mean)} and data.std={show_value(data.std)}"
+    found = compute_mean_and_std(dataset.train.images, _NUM_COMPARED)
+    mean, std = (np.asarray(values) for values in found)
+    is_other = np.abs(mean - data.mean).max() > _MAX_SHIFT * std.min()
+    is_other = is_other or np.abs(np.log2(std / data.std)).max() > 1
+    if max(*data.mean, *data.std) > 1:
+        warnings.append(
+            f"{shown} are not on the scale from 0 to 1: divide them by 255, or {compute}."
+        )
+    elif is_other:
+        actual = (",".join(f"{value:.3f}" for value in values) for values in (mean, std))
+        warnings.append(
+            f"{shown} are not those of the training images, {' and '.join(actual)}: {compute}."
+        )
+    if is_other and data.flip and not dataset.train.files:
+        warnings.append(
+            "data.flip=True mirrors half of these images: set --config.data.flip=False where a "
+            "mirrored image means something else, as a digit or a letter does."
         )
     return warnings
 

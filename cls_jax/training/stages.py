@@ -20,9 +20,11 @@ class Stages:
     Attributes:
         measured: Metrics to be written at step 0, set by `before_first_step`.
         baselines: The names of those that belong to the run's result.
+        files: The names of what `before_first_step` may write into the run's folder.
     """
 
     baselines: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.measured: dict[str, float] = {}

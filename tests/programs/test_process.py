@@ -53,6 +53,10 @@ MISTAKES = [
     ),
     ([*DIGITS, "--config.seed=one"], "flag --config.seed=one"),
     ([*DIGITS, "--config.mu=0"], "choose an integer from 1 to"),
+    (
+        [*DIGITS, "--config.data.mean=0.5,0.5,0.5", "--config.data.std=0.2,0.2,0.2"],
+        "data.mean has 3 numbers, and the images of digits have one channel: set",
+    ),
     ([*DIGITS, "seed=1"], "'seed=1': options begin with --"),
     ([*DIGITS, "--eval_batch_size=9"], "use --config.eval_batch_size to train"),
     ([*DIGITS, "--data_dir=x"], "use --config.data.data_dir to train"),

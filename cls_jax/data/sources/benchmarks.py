@@ -162,6 +162,10 @@ def _read_npz(file: BinaryIO) -> Arrays:
         if not is_whole or labels.min(initial=0) < lowest or labels.max(initial=0) >= _MAX_CLASSES:
             raise ValueError(f"{split}_labels are not integers from {lowest}")
         arrays[f"{split}_labels"] = labels.astype(np.int32)
+    shapes = [arrays[f"{split}_images"].shape[1:] for split in _SPLITS]
+    if shapes[0] != shapes[1] or shapes[0][0] != shapes[0][1]:
+        sizes = " and ".join(" x ".join(map(str, shape)) for shape in dict.fromkeys(shapes))
+        raise ValueError(f"its images are {sizes}, and should be squares of one size")
     num_classes = int(max(arrays[f"{split}_labels"].max(initial=0) for split in _SPLITS)) + 1
     class_names = arrays["class_names"].ravel() if "class_names" in arrays else range(num_classes)
     if not len(arrays["train_images"]) or len(class_names) < num_classes:

@@ -9,7 +9,16 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
-from cls_jax.config import check_values, flatten, read_config, to_json, validate_config, with_values
+from cls_jax.config import (
+    check_channels,
+    check_values,
+    flatten,
+    read_config,
+    read_empty,
+    to_json,
+    validate_config,
+    with_values,
+)
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed
 from cls_jax.models import resolve_stem
@@ -146,8 +155,9 @@ def _take_over(plan: Plan) -> Plan:
 
 
 def _check_channels(config: ConfigDict) -> None:
-    """Raises a UserError if images are gray, and the pretrained weights are not."""
+    """Raises a UserError if the mean, or pretrained weights, are for images of other channels."""
     init, channels = config.model.init, config.data.channels
+    check_channels(config, "the folder", channels)
     if channels != 3 and init.startswith((BUILTIN, HUB)):
         raise UserError(
             f"The weights {init:.100} are for images of 3 channels, and data.channels is "
@@ -199,6 +209,7 @@ def choose_run(
 
 def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     """The run of any configuration. Raises a UserError if it is invalid."""
+    config = with_values(config, read_empty(flatten(config.to_dict())))
     validate_config(config)
     check_packages(config)
     root = pathlib.Path(config.data.data_dir).expanduser()
@@ -230,7 +241,8 @@ def parse_overrides(options: Sequence[str], method: str | None) -> dict[str, Any
         flag_values(arguments)
     except USAGE_ERRORS as error:
         raise UserError(explain_usage_error(error)) from error
-    return config_flags.get_override_values(flag_values["config"])
+    values = config_flags.get_override_values(flag_values["config"])
+    return {**values, **read_empty(values)}
 
 
 def find_resources() -> Resources:

@@ -93,6 +93,7 @@ def fit_instant(
             workdir,
             check=lambda: check_instant_folder(workdir, config),
             create=lambda: create_run_folder(workdir, config, labeled, dataset),
+            others=(INSTANT_FILE,),
         ):
             if is_main_process():
                 record_session(workdir, 0)

@@ -34,6 +34,7 @@ class FeatureStages(Stages):
     """
 
     baselines = BASELINES
+    files = (INSTANT,)
 
     def __init__(self, workdir: pathlib.Path):
         """For the run in `workdir`."""

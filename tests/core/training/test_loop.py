@@ -16,6 +16,9 @@ from cls_jax.runs.folder import (
     write_labeled_indices,
 )
 from cls_jax.runs.metrics import read_metrics
+from cls_jax.runs.sessions import LOCK
+from cls_jax.training import loop
+from cls_jax.training import step as step_lib
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.loop import run_training
 from cls_jax.training.prepare import restore_run
@@ -127,6 +130,29 @@ def test_run_that_does_not_fit_leaves_no_folder_behind_and_foreign_ones_alone(tm
     with pytest.raises(UserError, match="is not empty and not the folder of a run"):
         run_training(create_tiny_config(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("is_budget_given", [False, True])
+def test_what_ends_before_the_first_step_leaves_room_for_the_corrected_command(
+    tmp_path, monkeypatch, is_budget_given
+):
+    """Otherwise a run of another configuration, or labels drawn for it, would be in its way."""
+    workdir, dataset = tmp_path / "run", load_dataset(create_tiny_config())
+    if is_budget_given:
+        write_labeled_indices(workdir, np.flatnonzero(dataset.train.labels < 2)[:20], dataset)
+    before = set(workdir.glob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "create_evaluate", lambda *_: None)
+        patch.setattr(step_lib, "get_device_memory", lambda device: 2**10)
+        with pytest.raises(UserError, match="A step needs"):
+            run_training(create_tiny_config(), workdir)
+    assert {path for path in workdir.iterdir() if path.name != LOCK} == before
+    with use_tiny_model():
+        train_interrupted(create_tiny_config(num_steps=2, seed=1), workdir, num_batches=1)
+    labeled = json.loads((workdir / "labeled_indices.json").read_text())
+    assert (len(labeled["0"]) > 2) == is_budget_given
+    with pytest.raises(UserError, match="a run of another configuration"):  # That had begun.
+        run_training(create_tiny_config(), workdir)
 
 
 def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, capsys):

@@ -90,6 +90,24 @@ def test_means_that_a_run_is_too_short_for_are_named_with_a_value_that_fits():
     assert progress.describe_slow_means(config, has_batch_norm=False) == []
 
 
+def test_settings_for_other_images_are_named():
+    dataset = load_dataset(create_tiny_config())
+
+    def describe(**changes):
+        return progress.describe_misfits(create_tiny_config(**changes), dataset)
+
+    assert describe() == describe(data__mean=(), data__std=()) == []
+    (warning,) = describe(data__mean=(30.5,), data__std=(31.9,))
+    assert "data.mean=30.5 and data.std=31.9 are not on the scale from 0 to 1" in warning
+    assert describe(data__mean=(30.5,), data__std=(31.9,), model__init="w.safetensors") == []
+    cifar = {"data__mean": (0.49,), "data__std": (0.25,), "data__flip": True}
+    other, mirrored = describe(**cifar, data__cutout=7)
+    assert re.search(r"are not those of the training images, 0\.3\d\d and 0\.3\d\d: ", other)
+    assert "set --config.data.flip=False where" in mirrored
+    (cutout,) = describe(data__cutout=8)
+    assert "whole image of 8 pixels: set --config.data.cutout=4" in cutout
+
+
 def test_the_bar_shows_validation_accuracies_where_test_images_should_stay_unseen(capsys):
     bar = progress.ProgressBar(first_step=4, num_steps=10)
     for split in ("test", "validation"):
