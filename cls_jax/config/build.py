@@ -32,17 +32,18 @@ _RENAMED_VALUES = {
 def create_config(
     argument: str, method_settings: Mapping[str, Mapping[str, object]] | None = None
 ) -> ConfigDict:
-    """Builds the defaults for an argument such as "250" (of CLS) or "250,fixmatch".
+    """Builds the defaults for an argument such as "250" (of CLS), "250,fixmatch" or "all".
 
     Raises a UserError if the argument cannot be read or its method is unknown.
     """
     budget, _, method = argument.partition(",")
-    if not budget.isdecimal() or "," in method:
+    num_labels = 0 if budget == "all" else int(budget) if budget.isdecimal() else -1
+    if num_labels < 0 or "," in method:
         raise UserError(
-            f"Cannot read {argument!r:.200} after the config's colon: write the number of labels, "
-            "optionally followed by a method, as in 250 or 250,fixmatch."
+            f"Cannot read {argument!r:.200} after the config's colon: write the number of labels "
+            "or all, optionally followed by a method, as in 250 or 250,fixmatch."
         )
-    return create_defaults(int(budget), method or "cls", method_settings)
+    return create_defaults(num_labels, method or "cls", method_settings)
 
 
 def create_defaults(
@@ -142,10 +143,6 @@ def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
         raise UserError(
             f"accumulate_steps={values['accumulate_steps']} does not divide "
             f"batch_size={values['batch_size']}: choose one of its divisors."
-        )
-    if values["num_labels"] == 0 and values["data.name"] in ("cifar10", "cifar100", "digits"):
-        raise UserError(
-            "num_labels=0 is for folders and ImageNet only: choose a positive number of labels."
         )
     if len(values["data.mean"]) != len(values["data.std"]):
         raise UserError(

@@ -68,6 +68,10 @@ COUNT = between(0, 2**31 - 1)
 BELOW_1 = between(0.0, 1.0, excludes="high")
 ABOVE_0 = between(0.0, 1.0, excludes="low")
 DEPTH = Rule(lambda v: 10 <= v <= 1000 and (v - 4) % 6 == 0, "6n + 4 (10, 16, 22, 28, …)")
+IMBALANCE_OR_0 = Rule(
+    lambda value: is_number(value) and (value == 0 or 1e-6 <= value <= 1e6),
+    "0, or a number from 1e-06 to 1e+06",
+)
 NUMBERS = Rule(lambda value: all(map(is_number, value)), "numbers, one per channel, or none")
 POSITIVE_NUMBERS = Rule(
     lambda value: all(is_number(number) and number > 0 for number in value),
@@ -101,8 +105,8 @@ OPTIONS: dict[str, Option] = {
     "seed": Option(0, COUNT,
         "Seed of the initial weights, the label split, the sample order and the augmentation."),
     "num_labels": Option(0, COUNT,
-        "Labeled training images, the number after the colon of `--config`. 0, for "
-        "folders and ImageNet only, uses all that have a label."),
+        "Labeled training images, the number after the colon of `--config`. 0, or `all` after the "
+        "colon, uses all that have a label."),
     "num_steps": Option(307_200, AT_LEAST_1, "Training steps.",
         "paper: 300 epochs of 1,024 steps"),
     "batch_size": Option(64, between(1, 2**20), "Labeled images per step.", "paper"),
@@ -161,6 +165,9 @@ OPTIONS: dict[str, Option] = {
     "data.imbalance": Option(1.0, between(1.0, 1e6),
         "Ratio of the largest class to the smallest, among labeled and unlabeled images: a long "
         "tail. 1 leaves the classes as they are."),
+    "data.unlabeled_imbalance": Option(0.0, IMBALANCE_OR_0,
+        "The ratio among unlabeled images, if it is another. Below 1, the classes are in the "
+        "opposite order, the last one the largest. 0: `data.imbalance`."),
     "data.mean": Option((0.5, 0.5, 0.5), NUMBERS,
         "Mean per channel on the scale from 0 to 1. Empty, like `data.std`, computes it from the "
         "training images."),

@@ -20,13 +20,14 @@ def choose_labeled_indices(
     """Draws the label budget: equally many images of each class, or a long tail.
 
     The labels are the true classes of all training images, int [n], -1 where unknown. A budget of 0
-    takes all labels. With an `imbalance` (see `choose_long_tail`), each class keeps at least one.
+    takes all labels. With an `imbalance` (see `choose_long_tail`, which here chooses among the
+    images of known class), each class keeps at least one.
     Returns training images, int32 [num_labels], class by class, sorted within each. Raises a
     UserError if the budget cannot be split over the classes or is more than a class has.
     """
-    pool: np.ndarray = choose_long_tail(labels, num_classes, imbalance, seed)
+    known = np.flatnonzero(labels >= 0).astype(np.int32)
+    pool: np.ndarray = known[choose_long_tail(labels[known], num_classes, imbalance, seed)]
     pool = pool[np.argsort(labels[pool], kind="stable")]
-    pool = pool[labels[pool] >= 0]
     if num_labels == 0:
         return pool
     counts = _split_budget(num_labels, np.bincount(labels[pool], minlength=num_classes), imbalance)
@@ -49,16 +50,17 @@ def choose_long_tail(
     """Makes classes unequal: the training images, int32 and sorted, that a run may use.
 
     Class k keeps a share of imbalance^(-k / (K - 1)) of what class 0 keeps, the exponential profile
-    of long-tailed recognition (Cui et al., CVPR 2019, section 5), and class 0 as many as possible.
-    With imbalance 1 all images are kept. Labels are int [n]. Raises a UserError if classes are to
-    be made unequal and a label is -1, unknown.
+    of long-tailed recognition (Cui et al., CVPR 2019, section 5), and the largest class as many as
+    possible. Below 1, the last class is the largest. With 1 all images are kept. Labels are int
+    [n]. Raises a UserError if classes are to be made unequal and a label is -1, unknown.
     """
     if imbalance == 1:
         return np.arange(len(labels), dtype=np.int32)
     if (labels < 0).any():
         raise UserError(
-            f"data.imbalance={imbalance:g} needs the class of every training image, and "
-            f"{(labels < 0).sum():,} have none: set --config.data.imbalance=1."
+            f"Unlabeled images with an imbalance of {imbalance:g} need the class of every training "
+            f"image, and {(labels < 0).sum():,} have none: set "
+            "--config.data.unlabeled_imbalance=1, which takes them as they are."
         )
     profile = _create_profile(num_classes, imbalance)
     largest = (np.bincount(labels, minlength=num_classes) / profile).min()
@@ -70,7 +72,9 @@ def choose_long_tail(
 
 
 def _create_profile(num_classes: int, imbalance: float) -> np.ndarray:
-    return imbalance ** -np.linspace(0, 1, num_classes)
+    profile: np.ndarray = imbalance ** -np.linspace(0, 1, num_classes)
+    profile /= profile.max()
+    return profile
 
 
 def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> np.ndarray:

@@ -107,7 +107,9 @@ def choose_images(
     labeled = load_labeled_indices(
         workdir, dataset, num_labels=config.num_labels, seed=config.seed, imbalance=imbalance
     )
-    candidates = choose_long_tail(dataset.train.labels, dataset.num_classes, imbalance, config.seed)
+    of_unlabeled = config.data.unlabeled_imbalance or imbalance
+    truths = dataset.train.labels
+    candidates = choose_long_tail(truths, dataset.num_classes, of_unlabeled, config.seed)
     unlabeled = choose_unlabeled_indices(
         candidates, labeled, config.data.unlabeled_includes_labeled
     )

@@ -21,7 +21,7 @@ from tests.conftest import ROOT, create_tiny_config, load_config
 ARGUMENTS = [("cifar10", budget, f"{budget},{{}}") for budget in (40, 250, 4000)]
 ARGUMENTS += [("cifar100", budget, f"{budget},{{}}") for budget in (400, 2500, 10_000)]
 ARGUMENTS += [("digits", budget, f"{budget},{{}}") for budget in (20, 40)]
-ARGUMENTS += [("cifar10", 250, "250,{},small")]
+ARGUMENTS += [("cifar10", 250, "250,{},small"), ("cifar10", 0, "all,{}")]
 ARGUMENTS += [("imagenet", 0, "1%,{}"), ("imagenet", 0, "10%,{},vit_small")]
 
 

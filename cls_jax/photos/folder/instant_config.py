@@ -33,6 +33,7 @@ _KEYS = (
     "data.validation",
     "data.unlabeled_includes_labeled",
     "data.imbalance",
+    "data.unlabeled_imbalance",
     "data.mean",
     "data.std",
     "model.name",

@@ -1,5 +1,6 @@
 """Which images are labeled, and what is in the batch of a step: pure functions of the seed."""
 
+import dataclasses
 import json
 
 import jax
@@ -10,9 +11,11 @@ import pytest
 from cls_jax.data import label_split, sampling
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import tfdata
+from cls_jax.data.types import Split
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.parallel.mesh import BatchShard
+from cls_jax.training.prepare import choose_images
 from tests.conftest import create_tiny_config
 
 
@@ -140,6 +143,8 @@ def test_long_tail_is_exponential_as_large_as_possible_and_decided_by_the_seed()
     # The largest of these classes is the one that can keep least.
     tailed = label_split.choose_long_tail(LABELS, 5, 10, seed=0)
     assert np.bincount(LABELS[tailed]).tolist() == [30, 16, 9, 5, 3]
+    reversed_tail = label_split.choose_long_tail(LABELS, 5, 0.1, seed=0)
+    assert np.bincount(LABELS[reversed_tail]).tolist() == [7, 12, 22, 39, 70]
     # Balanced classes stay as they are. Other ones cannot be made of unknown classes.
     assert label_split.choose_long_tail(np.array([0, -1, 1]), 2, 1.0, seed=0).tolist() == [0, 1, 2]
     with pytest.raises(UserError, match=r"class of every training image, and 1 have none: set"):
@@ -163,6 +168,33 @@ def test_long_tailed_budget_has_the_ratio_asked_for(num_labels, imbalance, expec
         label_split.choose_labeled_indices(labels, 900, 5, seed=0, imbalance=10)
     most = int(str(caught.value).rstrip(".").split()[-1])
     assert len(label_split.choose_labeled_indices(labels, most, 5, seed=0, imbalance=10)) == most
+
+
+@pytest.mark.parametrize("unlabeled", [0, 1, 0.1])
+def test_labeled_and_unlabeled_images_have_imbalances_of_their_own(tmp_path, unlabeled):
+    config = create_tiny_config("20", data__imbalance=10.0, data__unlabeled_imbalance=unlabeled)
+    dataset, labeled, rows = choose_images(config, tmp_path, load_dataset)
+    counts, many = (np.bincount(dataset.train.labels[of]) for of in (labeled, rows))
+    assert counts[0] >= 3 * counts[9] > 0
+    if unlabeled == 1:
+        assert len(rows) == len(dataset.train)
+    else:
+        first, last = (many[9], many[0]) if unlabeled else (many[0], many[9])
+        assert first == pytest.approx(10 * last, rel=0.1)
+    # Unlabeled images of unknown class keep their number, and the labels still have a tail.
+    hidden = dataset.train.labels.copy()
+    hidden[600:] = -1
+    unknown = dataclasses.replace(dataset, train=Split(dataset.train.images, hidden))
+    config.num_labels = 0
+    if unlabeled == 1:
+        _, labeled, rows = choose_images(config, tmp_path, lambda _: unknown)
+        assert np.bincount(hidden[labeled])[0] == pytest.approx(
+            10 * np.bincount(hidden[labeled])[9], rel=0.2
+        )
+        assert len(rows) == len(unknown.train)
+    else:
+        with pytest.raises(UserError, match=r"set --config\.data\.unlabeled_imbalance=1, which"):
+            choose_images(config, tmp_path, lambda _: unknown)
 
 
 def test_unlabeled_set_is_all_or_the_rest():
