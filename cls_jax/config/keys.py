@@ -141,6 +141,12 @@ OPTIONS: dict[str, Option] = {
     "data.labeled_subset": Option("", TEXT,
         "Images of imagenet2012 that have a label: a TFDS dataset, as imagenet2012_subset/1pct, or "
         "a .txt with their names. Empty: all."),
+    "data.file_column": Option("", TEXT,
+        "Column of a folder's labels.csv with the names of the files: its header, or its number "
+        "from 1. Empty: the one that names files of the folder.", is_runtime=True),
+    "data.label_column": Option("", TEXT,
+        "Column of a folder's labels.csv with the classes, in the same way. Empty: by its header, "
+        "or the only other column.", is_runtime=True),
     "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
         "Where batches are made: by tf.data on the host, or on the accelerator. Without TensorFlow "
         "the default is device."),

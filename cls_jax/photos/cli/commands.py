@@ -28,6 +28,7 @@ from cls_jax.process import find_program, write_command
 _PACKED_AT_ONCE = 256  # Images.
 
 if TYPE_CHECKING:
+    from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.inference.run import Run
 
 
@@ -121,10 +122,21 @@ def _train_and_report(run: "Run") -> None:
     print(f"Results:        {folder / RESULT}")
 
 
-def evaluate(run: str | None, folder: str | None = None, data_dir: str | None = None) -> None:
+def evaluate(
+    run: str | None,
+    folder: str | None = None,
+    data_dir: str | None = None,
+    file_column: str = "",
+    label_column: str = "",
+) -> None:
     """Evaluates the run that is named, or the newest one, as `evaluate_workdir` does."""
+    from cls_jax.photos.folder.options import FolderOptions
+
     workdir, folders = _choose_run([run, folder])
-    evaluate_workdir(workdir, folders[0] if folders else None, data_dir)
+    options = FolderOptions(file_column, label_column)
+    if any(options) and not folders:
+        raise UserError("A run's own images are read as in training: pass another folder, too.")
+    evaluate_workdir(workdir, folders[0] if folders else None, data_dir, options=options)
 
 
 def evaluate_workdir(
@@ -132,9 +144,11 @@ def evaluate_workdir(
     folder: str | None = None,
     data_dir: str | None = None,
     eval_batch_size: int | None = None,
+    options: "FolderOptions | None" = None,
 ) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences."""
     from cls_jax.photos.folder.compare import count_training_images
+    from cls_jax.photos.folder.options import AUTOMATIC
     from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
 
@@ -146,8 +160,9 @@ def evaluate_workdir(
     else:
         if jax.process_count() > 1:
             raise UserError("evaluate FOLDER runs in a single process. Start only one.")
-        found = evaluate_folder(workdir, folder)
-        if num_known := count_training_images(workdir, folder):
+        options = options or AUTOMATIC
+        found = evaluate_folder(workdir, folder, options)
+        if num_known := count_training_images(workdir, folder, options):
             known = f"{num_known:,} of these images are identical to training images"
             print(f"{known}, so the accuracy is too high.", file=sys.stderr)
         unreadable = found.num_unreadable
@@ -226,9 +241,16 @@ def predict(
             print(f"{'Linked' if link else 'Copied'} by class into {target}")
 
 
-def suggest(folder: str, count: int, output: str | None = None) -> None:
+def suggest(
+    folder: str,
+    count: int,
+    output: str | None = None,
+    file_column: str = "",
+    label_column: str = "",
+) -> None:
     """Lists images to label next."""
     from cls_jax.photos.folder.layout import find_table
+    from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.images.files import list_images
     from cls_jax.photos.inference.suggest import SUGGESTION_COLUMNS, suggest_files
     from cls_jax.photos.inference.tables import check_path, write_table
@@ -239,7 +261,7 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
-    rows = suggest_files(folder, count)
+    rows = suggest_files(folder, count, FolderOptions(file_column, label_column))
     if path is None:
         print("\n".join(make_printable(row["file"]) for row in rows), flush=True)
     else:
@@ -255,13 +277,22 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
         print(way, file=sys.stderr)
 
 
-def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
+def label(
+    folder: str,
+    classes: str | None,
+    port: int,
+    no_browser: bool,
+    file_column: str = "",
+    label_column: str = "",
+) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
     check_extra("label,pretrained", "Labeling in the browser")
+    from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
-    label_folder(folder, names, port, opens_browser=not no_browser)
+    options = FolderOptions(file_column, label_column)
+    label_folder(folder, names, port, opens_browser=not no_browser, options=options)
 
 
 def cache(clear: bool = False) -> None:

@@ -35,6 +35,9 @@ _PLACES = {
 }
 _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOLDER")
 
+_FILE_COLUMN = "column of labels.csv with the files, if it is not found"
+_LABEL_COLUMN = "column of labels.csv with the classes"
+
 
 class _Parser(argparse.ArgumentParser):
     """Reports wrong arguments in one line."""
@@ -104,6 +107,8 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         ("--steps", "N", "num_steps", "training steps"),
         ("--size", "N", "data.image_size", "scale images to N x N pixels"),
         ("--profile", "FIRST:LAST", "profile", "trace these steps into the run's folder"),
+        ("--file-column", "C", "data.file_column", _FILE_COLUMN),
+        ("--label-column", "C", "data.label_column", _LABEL_COLUMN),
     ]:
         as_written_in_full = f"--config.{key}={{}}".format
         collected = {"dest": "overrides", "action": "append", "default": []}
@@ -150,6 +155,7 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     _add_switch(predict, "--link", "with --sort-into: make symbolic links instead of copies")
     evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
     _add(evaluate, "folder", "FOLDER", "other labeled images of the same classes", nargs="?")
+    _add_folder_options(evaluate)
     report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
     _add_switch(report, "--no-images", "leave out all images and the names of their files")
     for verb in (evaluate, report):
@@ -176,11 +182,18 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
     _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
     _add(suggest, "--output", "FILE", "a .csv or .parquet to write instead of a list")
+    _add_folder_options(suggest)
     label = verbs.add_parser("label", parents=[common], help="label images in the browser")
     _add(label, "folder", "FOLDER", "images, labeled or not")
     _add(label, "--classes", "A,B,C", "classes to offer from the start")
     _add(label, "--port", "P", "port of the page (default: a free one)", type=int, default=0)
     _add_switch(label, "--no-browser", "only print the address")
+    _add_folder_options(label)
+
+
+def _add_folder_options(verb: argparse.ArgumentParser) -> None:
+    _add(verb, "--file-column", "C", _FILE_COLUMN, default="")
+    _add(verb, "--label-column", "C", _LABEL_COLUMN, default="")
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -11,7 +11,9 @@ from cls_jax.data.resize import get_decode_options, get_image_shape
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.dataset import COPY_OF, hash_contents, hash_names, list_layout
 from cls_jax.photos.folder.instant_config import read_instant_config
-from cls_jax.photos.folder.layout import NO_CLASS_NAME, Layout
+from cls_jax.photos.folder.labels import NO_CLASS_NAME
+from cls_jax.photos.folder.layout import Layout
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.images.files import ImageFile, find_digests, read_ahead
 from cls_jax.photos.images.packed import open_packed
 from cls_jax.photos.images.store import Store, get_cache_folder
@@ -104,7 +106,9 @@ def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
     return find_digests(store, [str(root / file.name) for file in files], reads=True)
 
 
-def count_training_images(workdir: pathlib.Path, folder: str) -> int:
+def count_training_images(
+    workdir: pathlib.Path, folder: str, options: FolderOptions = AUTOMATIC
+) -> int:
     """How many images that would be evaluated in a folder have trained the run, by content.
 
     If the run's own folder is gone, only a complete copy of it is recognized. Raises a UserError
@@ -115,11 +119,12 @@ def count_training_images(workdir: pathlib.Path, folder: str) -> int:
     if data.name != "folder":
         return 0
     data_dir = pathlib.Path(data.data_dir).expanduser()
-    layout = list_layout(root)
+    layout = list_layout(root, options)
     trained = None
     fingerprint = read_fingerprint(workdir)
     with contextlib.suppress(UserError):
-        trained = list_layout(data_dir) if data_dir.is_dir() else None
+        if data_dir.is_dir():
+            trained = list_layout(data_dir, get_folder_options(data))
     if trained is None and fingerprint and _has_trained_on(workdir, fingerprint, root, layout):
         data_dir = root
         trained = layout

@@ -26,7 +26,7 @@ from cls_jax.data.types import NO_IMAGES, Dataset, Selection, Split
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
-from cls_jax.photos.folder.label_table import LABELS_CSV, fold
+from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import (
     Layout,
     describe_skipped,
@@ -34,6 +34,8 @@ from cls_jax.photos.folder.layout import (
     read_layout,
     unpack_layout,
 )
+from cls_jax.photos.folder.names import fold
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.images.cache import load_decoded
 from cls_jax.photos.images.decode import find_bit_depth, open_file, read_header
 from cls_jax.photos.images.files import is_left_by_system, list_images, read_ahead
@@ -68,7 +70,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
             f"{data_config.data_dir or 'The path after the colon'} is not a folder. Pass a folder "
             "of images, as in --config configs/folder.py:/path/to/images."
         )
-    layout = layout or list_layout(root)
+    layout = layout or list_layout(root, get_folder_options(data_config))
     options = get_decode_options(data_config)
     shape = get_image_shape(data_config)
     parts = layout.train, layout.validation, layout.test
@@ -168,11 +170,13 @@ def _describe_bit_depth(paths: Sequence[pathlib.Path], options: DecodeOptions) -
     return [f"{text}{depth}."] if depth < 16 else []
 
 
-def list_layout(root: pathlib.Path) -> Layout:
+def list_layout(root: pathlib.Path, options: FolderOptions = AUTOMATIC) -> Layout:
     """Lists a folder in process 0, for all, and sorts its files. Raises as `read_layout` does."""
     if jax.process_count() == 1:
-        return read_layout(root, list_images(root))
-    packed = compute_in_main_process(lambda: pack_layout(read_layout(root, list_images(root))))
+        return read_layout(root, list_images(root), options)
+    packed = compute_in_main_process(
+        lambda: pack_layout(read_layout(root, list_images(root), options))
+    )
     layout = unpack_layout(packed)
     check_same_data(_read_sample(root, layout))
     return layout
@@ -267,7 +271,9 @@ class FolderSummary(NamedTuple):
         return max(self.class_counts.values()) / min(self.class_counts.values())
 
 
-def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
+def summarize_folder(
+    folder: str | pathlib.Path, options: FolderOptions = AUTOMATIC
+) -> FolderSummary:
     """Reads the names in a folder and a sample of the images' sizes.
 
     Raises a UserError if it is not a folder, its layout is not one of docs/own_images.md, or none
@@ -276,7 +282,7 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
         raise UserError(f"{folder} is not a folder. Pass a folder of images, some of them labeled.")
-    layout = list_layout(root)
+    layout = list_layout(root, options)
     num_unlabeled, *counts = np.bincount(layout.train.labels + 1).tolist()
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_SAMPLED)]
     sizes, channels = sample_headers(paths)

@@ -25,6 +25,8 @@ _KEYS = (
     "data.name",
     "data.data_dir",
     "data.labeled_subset",
+    "data.file_column",
+    "data.label_column",
     "data.image_size",
     "data.channels",
     "data.resize",

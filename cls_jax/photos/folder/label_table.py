@@ -1,9 +1,9 @@
 """The table `labels.csv` of a folder of images: an append-only log.
 
-Only the columns `file` and `label` are required. `cls-jax label` appends a row per decision, with
-two more: `decision` gives the meaning of an empty label, and `time` orders the rows of tables that
-were merged by appending one to the other. Since tables are never rewritten, several programs can
-add rows at the same time.
+Only a column of files and one of classes are required, see `columns`. `cls-jax label` appends a row
+per decision, with two more: `decision` gives the meaning of an empty label, and `time` orders the
+rows of tables that were merged by appending one to the other. Since tables are never rewritten,
+several programs can add rows at the same time.
 """
 
 import codecs
@@ -15,13 +15,17 @@ import io
 import os
 import pathlib
 import re
-import unicodedata
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, read_bytes, to_csv
-from cls_jax.photos.images.decode import SUFFIXES
+from cls_jax.photos.folder.cells import read_classes, read_parts
+from cls_jax.photos.folder.columns import Columns, Table, choose_columns, find_header
+from cls_jax.photos.folder.find_files import NO_MATCH, FileIndex, Match, Matches
+from cls_jax.photos.folder.names import clean
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 LABELS_CSV = "labels.csv"
 LABEL, NONE, SKIP, UNDO = "label", "none", "skip", "undo"
@@ -31,23 +35,8 @@ _HEAD_CHARACTERS = 10_000  # At least the header and a row.
 _MAX_BYTES = 2**28  # Some five million rows.
 # Windows has no O_NOFOLLOW, but needs O_BINARY to keep line ends.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-# Headers of the columns, the usual ones first.
-_FILE_COLUMNS = (
-    "file",
-    "filename",
-    "path",
-    "filepath",
-    "image",
-    "imagename",
-    "imagepath",
-    "img",
-    "imageid",
-    "imgid",
-    "id",
-    "name",
-)
-_LABEL_COLUMNS = ("label", "labels", "class", "classname", "category", "target", "species", "y")
 _DECISIONS = (LABEL, NONE, SKIP, UNDO, *NOTES)
+_OWN_CELLS = [[decision] for decision in _DECISIONS]
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
 _LAST_TIME = "9999"  # Times from here on count as unknown.
@@ -62,62 +51,173 @@ class LabelRow(NamedTuple):
     # or one of `NOTES`. "" in rows of other programs.
     decision: str = ""
     time: str = ""  # UTC, ISO 8601 to the microsecond. "" if unknown.
+    part: str = ""  # "train", "unlabeled", "test" or "validation", if another program says so.
 
 
-# The format of a table: its delimiter, the cells of its first line, each "" without a header, and
-# the columns of file, label, decision and time. A table without the last two has them after its
-# last column, in rows that need them.
-_Format = tuple[str, list[str], tuple[int, ...]]
-_NEW: _Format = ",", ["file", "label", "decision", "time"], (0, 1, 2, 3)
+class TableFormat(NamedTuple):
+    """How a table is written."""
+
+    delimiter: str
+    header: list[str]  # The cells of the first line, each "" without a header.
+    # The columns of file, label, decision and time. A table without the last two has them after
+    # its last column, in rows that need them.
+    places: tuple[int, int, int, int]
+    parts: tuple[int, ...] = ()  # The columns that say which part a row belongs to.
+    first_line: str = ""
+
+    @property
+    def has_decisions(self) -> bool:
+        """Whether there is a column of decisions."""
+        return self.places[2] < len(self.header)
 
 
-def fold(name: str) -> str:
-    """Normalizes case and the composition of accents."""
-    if name.isascii():
-        return name.lower()
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+_NEW_HEADER = ["file", "label", "decision", "time"]
+_NEW = TableFormat(",", _NEW_HEADER, (0, 1, 2, 3), first_line=to_csv([_NEW_HEADER]))
+
+
+class LabelTable(NamedTuple):
+    """What a table says about the files of a folder."""
+
+    rows: list[LabelRow]  # In the order of the file.
+    format: TableFormat = _NEW
+    own: Mapping[str, Match] = _EMPTY  # The files of the rows that `cls-jax label` has written.
+    matches: Matches = Matches({})  # Those of all others.
+    missing: Mapping[str, int] = _EMPTY  # Words that mean no label → the rows with them.
+
+    def find(self, row: LabelRow) -> str | None:
+        """The file of a row, "" if there is none, None if it could be several."""
+        files = self.own if row.decision else self.matches.files
+        return files.get(row.file, NO_MATCH).name
 
 
 def read_label_table(
     path: pathlib.Path,
-    names_file: Callable[[str], object] = lambda cell: False,
+    index: FileIndex,
+    options: FolderOptions = AUTOMATIC,
     content: bytes | None = None,
-    start: int = 0,
-) -> list[LabelRow]:
-    """Reads the rows in the order of the file, from its `content` if that is known.
+) -> LabelTable:
+    """Reads a table, from its `content` if that is known.
 
-    Headers of appended tables are skipped. In a table of two columns with unusual names, the first
-    line is a row if it has a number or an image's name, or if `names_file` recognizes its file.
-    Rows before the byte `start`, the beginning of a row, are left out. Raises a UserError if it
-    cannot be read, or has no columns of files and labels.
+    The files of the folder, in `index`, tell which column names them. Headers of appended tables
+    are skipped. Raises a UserError if it cannot be read, its columns are not clear, or a row has
+    several classes.
     """
     content = read_content(path) if content is None else content
-    text, encoding = _decode(path, content)
+    text, _ = _decode(path, content)
     if not text.strip():
-        return []
-    (delimiter, header, places), lines = _parse(
-        path, _take_head(text) if start else text, names_file
-    )
-    if start:
-        lines = _read_csv(path, content[start:].decode(encoding), delimiter)
-    has_decisions = places[2] < len(header)
-    headers = ([header[place] for place in places[:2]], _NEW[1][:2])
+        return LabelTable([])
+    delimiter = _find_delimiter(path, text)
+    lines = _read_csv(path, text, delimiter)
+    if not lines:
+        return LabelTable([])
+    header = list(find_header(lines, index, options))
+    if any(header):
+        lines = lines[1:]
+    width = len(header)
+    first_line = _take_first(text)
+    if set(_NEW.header[:3]) <= set(header) and not any(options[:2]):
+        file, label, decision = map(header.index, _NEW.header[:3])
+        time = header.index("time") if "time" in header else width
+        places = (file, label, decision, time)
+        table_format = TableFormat(delimiter, header, places, first_line=first_line)
+        return _read_rows(path, lines, table_format, index)
+    others = [line for line in lines if not _is_own(line, width) and line[:width] != header]
+    if "decision" in header:  # Otherwise "time" may mean anything.
+        decision = header.index("decision")
+        others = [line for line in others if line[decision:][:1] not in _OWN_CELLS]
+        time = header.index("time") if "time" in header else width
+    else:
+        decision, time = width, width + 1
+    table = Table(path.name, header, others)
+    columns = choose_columns(table, index, options)
+    places = (columns.file, columns.label, decision, time)
+    table_format = TableFormat(delimiter, header, places, columns.parts, first_line)
+    return _read_rows(path, lines, table_format, index, columns)
+
+
+def read_more_rows(
+    path: pathlib.Path, index: FileIndex, table_format: TableFormat, content: bytes, start: int
+) -> LabelTable:
+    """The rows from the byte `start` on, the beginning of a row, of a table with a known format.
+
+    Raises a UserError if they cannot be read.
+    """
+    _, encoding = _decode(path, content)
+    lines = _read_csv(path, content[start:].decode(encoding), table_format.delimiter)
+    return _read_rows(path, lines, table_format, index)
+
+
+def _is_own(line: Sequence[str], width: int) -> bool:
+    """Whether a row has a decision of `cls-jax label` after the last column."""
+    return len(line) > width and line[width] in _DECISIONS
+
+
+def _read_rows(
+    path: pathlib.Path,
+    lines: Iterable[Sequence[str]],
+    table_format: TableFormat,
+    index: FileIndex,
+    columns: Columns | None = None,
+) -> LabelTable:
+    """The rows of the lines below the header, with the files that they name."""
+    places, header = table_format.places, table_format.header
+    headers = ([header[place] for place in places[:2]], _NEW.header[:2])
     rows = []
-    labels = dict[str, str]()  # Each label is stored once.
     for line in lines:
         cells = [line[place] if place < len(line) else "" for place in places]
         if len(line) <= places[0] or cells[:2] in headers:
             continue
         file, label, decision = cells[:3]
         moment = _read_time(cells[3])
-        if decision not in _DECISIONS or not (moment or has_decisions):
+        if decision not in _DECISIONS or not (moment or table_format.has_decisions):
             decision = ""
-            if not has_decisions:
+            if not table_format.has_decisions:
                 moment = ""
-        rows.append(LabelRow(file, labels.setdefault(label, label), decision, moment))
+        marks = [line[place] if place < len(line) else "" for place in table_format.parts]
+        rows.append(LabelRow(file, label, decision, moment, "\0".join(marks)))
+    own = index.match_exactly(row.file for row in rows if row.decision)
+    others = [row for row in rows if not row.decision]
+    classes = read_classes(path.name, dict.fromkeys(row.label for row in others))
+    missing = {
+        word: sum(row.label == word for row in others)
+        for word, name in classes.items()
+        if not name and clean(word)
+    }
+    parts = _read_parts(path.name, table_format, [row.part for row in others])
+    rows = [
+        row._replace(label=clean(row.label), part="")
+        if row.decision
+        else row._replace(label=classes[row.label], part=parts[row.part])
+        for row in rows
+    ]
     if any(len(row.label) > LONGEST_CLASS for row in rows):
         raise _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
-    return rows
+    matches = columns.matches if columns else index.match(row.file for row in others)
+    return LabelTable(rows, table_format, own, matches, missing)
+
+
+def _read_parts(table: str, table_format: TableFormat, marks: Sequence[str]) -> dict[str, str]:
+    """The cells of all columns of parts, joined → the part. Raises a UserError if they differ."""
+    if not table_format.parts:
+        return {"": ""}
+    columns = zip(*(mark.split("\0") for mark in marks), strict=True)
+    read = [
+        read_parts(table, table_format.header[place], cells)
+        for place, cells in zip(table_format.parts, columns, strict=False)
+    ]
+    parts = {}
+    for mark in dict.fromkeys(marks):
+        found = {part[cell] for part, cell in zip(read, mark.split("\0"), strict=True)}
+        found = found - {"train"} or found
+        if len(found) > 1:
+            names = " and ".join(repr(table_format.header[place]) for place in table_format.parts)
+            raise UserError(
+                f"{table} has rows that are {' and '.join(sorted(found))} images at once by the "
+                f"columns {names}: keep one of the columns."
+            )
+        parts[mark] = found.pop()
+    return parts
 
 
 def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
@@ -133,24 +233,36 @@ def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
     return [row for _, row in sorted(keys, key=lambda pair: pair[0])]
 
 
-def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, bytes]:
+def append_rows(
+    path: pathlib.Path,
+    rows: Iterable[LabelRow],
+    table: LabelTable,
+    index: FileIndex,
+    options: FolderOptions = AUTOMATIC,
+) -> tuple[int, bytes]:
     """Appends rows and waits until they are on disk.
 
-    All rows are appended by one write, in the table's columns. Without a column for decisions,
-    decisions other than labels get two cells after the last column. Returns the byte where the rows
-    begin, and the appended bytes. Raises an OSError if the system refuses, and a UserError if the
-    table is a link, or cannot be read as a table.
+    All rows are appended by one write, in the columns of the table, as read before: it is read
+    again only if it begins with another line. Without a column for
+    decisions, decisions other than labels get two cells after the last column. Returns the byte
+    where the rows begin, and the appended bytes. Raises an OSError if the system refuses, and a
+    UserError if the table is a link, or cannot be read as a table.
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link: replace it with the file itself.")
-    text, encoding = _decode(path, read_content(path))
-    delimiter, header, places = _NEW
-    start = to_csv([header])
+    content = read_content(path)
+    text, encoding = _decode(path, content)
+    found = _NEW
+    start = to_csv([found.header])
     before = list[list[str]]()
     lines = []
     if text.strip():
-        (delimiter, header, places), before = _parse(path, _take_head(text), lambda cell: False)
-        start = _find_end(path, text, delimiter)
+        found = table.format
+        if _take_first(text) != found.first_line:
+            found = read_label_table(path, index, options, content).format
+        before = _read_csv(path, _take_head(text), found.delimiter)[any(found.header) :]
+        start = _find_end(path, text, found.delimiter)
+    header, places = found.header, found.places
     for row in rows:
         # The first row shows who started the table.
         is_label = row.decision in ("", LABEL, UNDO)
@@ -159,7 +271,7 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, byte
         for place, value in zip(places[: 2 if is_plain else 4], row, strict=False):
             line[place] = value
         lines.append(line)
-    added = (start + to_csv(lines, delimiter)).encode(encoding)
+    added = (start + to_csv(lines, found.delimiter)).encode(encoding)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o666)
     try:
         num_written = os.write(descriptor, added)
@@ -244,31 +356,23 @@ def _take_head(text: str) -> str:
     return text[: text.find("\n", _HEAD_CHARACTERS) + 1] or text
 
 
-def _parse(
-    path: pathlib.Path, text: str, names_file: Callable[[str], object]
-) -> tuple[_Format, list[list[str]]]:
-    """The format of a table and its lines below the header."""
-    first = text[: text.find("\n") + 1] or text
-    delimiter = max(",;\t", key=first.count)  # Excel writes semicolons or tabs.
-    lines = _read_csv(path, text, delimiter)
-    cells = lines[0] if lines else []
-    try:
-        places = _find_columns(cells)
-    except ValueError as error:
-        raise _explain(path, error) from error
-    if places is None:  # Two columns without a usual name.
-        places = (0, 1)
-        start = cells[0].strip()
-        if start.lower().endswith(SUFFIXES) or start.isdecimal() or names_file(cells[0]):
-            return (delimiter, ["", ""], (0, 1, 2, 3)), lines
-    width = len(cells)
-    decision_places = (width, width + 1)
-    if "decision" in cells:  # Otherwise "time" may mean anything.
-        decision_places = (
-            cells.index("decision"),
-            cells.index("time") if "time" in cells else width,
-        )
-    return (delimiter, cells, (*places, *decision_places)), lines[1:]
+def _take_first(text: str) -> str:
+    return text[: text.find("\n") + 1] or text
+
+
+def _find_delimiter(path: pathlib.Path, text: str) -> str:
+    """The delimiter that divides the first lines most evenly. Excel writes semicolons or tabs."""
+    head = _take_head(text)
+    first = _take_first(text)
+    best, delimiter = (False, 0), ","
+    for candidate in ",;\t|":
+        if candidate not in first:
+            continue
+        widths = {len(line) for line in _read_csv(path, head, candidate)}
+        rank = (min(widths) > 1, first.count(candidate))
+        if rank > best:
+            best, delimiter = rank, candidate
+    return delimiter
 
 
 def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:
@@ -279,18 +383,6 @@ def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:
         return list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
     except csv.Error as error:
         raise _explain(path, error) from error
-
-
-def _find_columns(header: Sequence[str]) -> tuple[int, int] | None:
-    """The columns of files and labels by name, or None for two columns with other names."""
-    columns = ["".join(filter(str.isalnum, fold(cell))) for cell in header]
-    files = [columns.index(name) for name in _FILE_COLUMNS if name in columns]
-    labels = [columns.index(name) for name in _LABEL_COLUMNS if name in columns]
-    if files and labels:
-        return files[0], labels[0]
-    if len(columns) == 2:
-        return None
-    raise ValueError("it has no columns file and label")
 
 
 def _explain(path: pathlib.Path, error: Exception) -> UserError:

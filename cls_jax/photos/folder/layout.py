@@ -8,35 +8,23 @@ matter, regardless of case and composition of accents. No image is opened here.
 import array
 import io
 import json
-import os
 import pathlib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.label_table import (
-    LABELS_CSV,
-    NONE,
-    NOTES,
-    LabelRow,
-    fold,
-    order_rows,
-    read_label_table,
-)
+from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.label_table import LABELS_CSV, LabelTable, read_label_table
+from cls_jax.photos.folder.labels import NO_CLASS_NAME, TableLabels, collect_labels
+from cls_jax.photos.folder.names import PARTS as _SPLITS
+from cls_jax.photos.folder.names import clean, fold, fold_class
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile
 
-NO_CLASS_NAME = ""  # Of unlabeled images.
-# Name of a folder → its contents.
-_SPLITS = {
-    **dict.fromkeys(("labeled", "labelled", "train", "training"), "train"),
-    **dict.fromkeys(("unlabeled", "unlabelled"), "unlabeled"),
-    **dict.fromkeys(("test", "testing"), "test"),
-    **dict.fromkeys(("val", "valid", "validation"), "validation"),
-}
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
     "it, or as one folder for each class (see cls-jax help own_images)"
@@ -45,8 +33,6 @@ _PARTS = ("train", "validation", "test")
 _FOREIGN = -2  # A class without training images.
 Row = tuple[ImageFile, str]  # A file and its class.
 Found = Iterator[tuple[str, int, str]]  # The part, the index among all files, and the class.
-# Row → the name of its file, "" if there is none, None if there could be several.
-Finder = Callable[[LabelRow], str | None]
 
 
 class Rows(Sequence[Row]):
@@ -85,17 +71,27 @@ class Layout(NamedTuple):
     test: Rows  # All labeled.
     skipped: list[SkippedFile]  # All other files, with the reason.
     warnings: list[str]  # One sentence each.
+    table: str = ""  # A sentence about the columns of labels.csv, "" without one.
 
 
-def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
-    """Sorts the files of a folder. Raises a UserError without two classes that all have images."""
+def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC) -> Layout:
+    """Sorts the files of a folder.
+
+    Raises a UserError without two classes that all have images, or if the folder or its table can
+    be read in several ways and the `options` do not say how.
+    """
     files = listing.files
     skipped = list(listing.skipped)
     warnings = list[str]()
-    if table := find_table(listing):
-        skipped[:] = [row for row in skipped if row[0] != table]
-        splits, classes = _read_classes(root / table, listing, skipped, warnings)
-        rows = _sort_by_table(files.names(), splits, classes, skipped)
+    table = find_table(listing)
+    sentence = ""
+    if table is not None:
+        content = read_table(root, listing, options)
+        splits, found = _label_all(root / table, listing, content)
+        skipped = [row for row in skipped if row[0] != table] + found.skipped
+        warnings += found.warnings
+        sentence = found.sentence
+        rows = _sort_by_table(files.names(), splits, found, skipped)
     else:
         splits = _find_splits(listing, has_table=False)
         rows = _sort_by_folder(files.names(), splits, skipped)
@@ -110,8 +106,8 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
     if not table:
         labeled = files.take(places[labels > 0])
         _check_class_folders(root, listing.folders, splits, labeled, skipped)
-    found = list(numbers)
-    names = _name_classes([found[k] for k in np.unique(labels) if k], warnings)
+    classes = list(numbers)
+    names = _name_classes([classes[k] for k in np.unique(labels) if k], warnings)
     if len(names) < 2:
         what = f"only the class {min(names.values())!r}" if names else "no labeled image"
         raise UserError(
@@ -120,7 +116,7 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
         )
     class_names = tuple(sorted(names.values()))
     index = {folded: class_names.index(name) for folded, name in names.items()} | {"": -1}
-    known = np.array([index.get(fold(name), _FOREIGN) for name in found], np.int32)
+    known = np.array([index.get(fold_class(name), _FOREIGN) for name in classes], np.int32)
     columns["train"][1] = known[labels]
     order = np.argsort(columns["train"][1] == -1, kind="stable")
     columns["train"] = [column[order] for column in columns["train"]]
@@ -129,7 +125,7 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
         is_foreign = known[labels] == _FOREIGN
         reason = f"a {part} image of a class without labeled images"
         skipped += [(file.name, reason) for file in files.take(places[is_foreign])]
-        if foreign := sorted(found[k] for k in np.unique(labels[is_foreign])):
+        if foreign := sorted(classes[k] for k in np.unique(labels[is_foreign])):
             warnings.append(
                 f"{part}/ has {len(foreign)} class(es) that no labeled image has, such as "
                 f"{foreign[0]!r}: their images are left out."
@@ -145,6 +141,7 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
         test=test,
         skipped=skipped,
         warnings=warnings,
+        table=sentence,
     )
 
 
@@ -152,7 +149,7 @@ def pack_layout(layout: Layout) -> bytes:
     """A layout as bytes, for other processes: columns, and the rest as JSON."""
     buffer = io.BytesIO()
     files = layout.train.files
-    rest = layout.class_names, layout.skipped, layout.warnings
+    rest = layout.class_names, layout.skipped, layout.warnings, layout.table
     parts = zip(_PARTS, (layout.train, layout.validation, layout.test), strict=True)
     columns: Any = {part: np.stack([rows.places, rows.labels]) for part, rows in parts}
     np.savez(
@@ -168,7 +165,7 @@ def pack_layout(layout: Layout) -> bytes:
 def unpack_layout(content: bytes) -> Layout:
     """Undoes `pack_layout`."""
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        names, skipped, warnings = json.loads(str(stored["rest"]))
+        names, skipped, warnings, table = json.loads(str(stored["rest"]))
         files = ImageFiles((), stored["text"].tobytes(), stored["numbers"].tobytes())
         train, validation, test = (
             Rows(files, stored[part][0], stored[part][1].astype(np.int32), tuple(names))
@@ -182,6 +179,7 @@ def unpack_layout(content: bytes) -> Layout:
         test=test,
         skipped=skipped,
         warnings=warnings,
+        table=table,
     )
 
 
@@ -283,7 +281,7 @@ def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
     """Folded name → name, of all classes of training images."""
     spellings: dict[str, set[str]] = {}
     for name in found:
-        spellings.setdefault(fold(name), set()).add(name)
+        spellings.setdefault(fold_class(name), set()).add(name)
     for names in spellings.values():
         different = {unicodedata.normalize("NFC", name) for name in names}
         if len(different) > 1:
@@ -291,40 +289,47 @@ def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
                 f"{' and '.join(map(repr, sorted(different)))} count as one class: rename one if "
                 "they are different."
             )
-    return {folded: min(names) for folded, names in spellings.items()}
+    return {folded: min(map(clean, names)) for folded, names in spellings.items()}
 
 
 def _sort_by_table(
-    names: Iterable[str],
-    splits: Mapping[str, str],
-    classes: Mapping[str, str | None],
-    skipped: list[SkippedFile],
+    names: Iterable[str], splits: Mapping[str, str], labels: TableLabels, skipped: list[SkippedFile]
 ) -> Found:
-    """Sorts by folder and class. Test and validation images may get their class from the folder."""
+    """Sorts by folder and class. Test and validation images may get their class from the folder.
+
+    What a folder or a row of the table holds out is not trained on.
+    """
     for place, file in enumerate(names):
         top, _, rest = file.partition("/")
         kind = splits.get(top, "train") if rest else "train"
-        name = classes.get(file, NO_CLASS_NAME)
+        name = labels.classes.get(file, NO_CLASS_NAME)
+        is_split = kind in ("validation", "test")
+        if not is_split:
+            kind = labels.parts.get(file, kind)
         if name is None:
             skipped.append((file, f"marked as no class in {LABELS_CSV}"))
-        elif kind not in ("validation", "test"):
+        elif kind == "unlabeled":
+            yield "train", place, name if file not in labels.parts else NO_CLASS_NAME
+        elif kind == "train":
             yield "train", place, name
-        elif name or "/" in rest:
+        elif name or (is_split and "/" in rest):
             yield kind, place, name or rest.split("/")[0]
         else:
-            skipped.append((file, f"a {kind} image outside of a class folder"))
+            where = "outside of a class folder" if is_split else f"without a class in {LABELS_CSV}"
+            skipped.append((file, f"a {kind} image {where}"))
 
 
 def label_by_folder(
-    listing: Listing, rows: Sequence[LabelRow] = ()
+    listing: Listing, table: LabelTable | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The labels by folder, given a table with these rows, in the order of the file.
+    """The labels by folder, given a table.
 
     A table of `cls-jax label`, even an empty one, adds to the labels of all class folders. Any
     other table replaces them, except for labeled/<class>/. Returns folder → its contents, a value
     of `_SPLITS`, and image → class.
     """
     names = listing.files.names
+    rows = table.rows if table else []
     bases = set[str]()
     if not rows or rows[0].decision:
         splits = _find_splits(listing, has_table=False)
@@ -343,31 +348,43 @@ def label_by_folder(
     }
 
 
-def list_labelable(listing: Listing, splits: Mapping[str, str]) -> list[str]:
+def list_labelable(
+    listing: Listing, splits: Mapping[str, str], table: LabelTable | None = None
+) -> list[str]:
     """The images that a person may label, given the contents of folders: no test or validation.
 
-    Names that are not Unicode are left out, since a table cannot contain them.
+    Neither those that a table's rows hold out. Names that are not Unicode are left out, since a
+    table cannot contain them.
     """
     kinds = {name for name, kind in splits.items() if kind in ("test", "validation")}
+    held_out = set[str | None]()
+    if table is not None:
+        rows = (row for row in table.rows if row.part in ("test", "validation"))
+        held_out = {table.find(row) for row in rows}
     return [
         file.name
         for file in listing.files
         if not ("/" in file.name and file.name.split("/")[0] in kinds)
+        if file.name not in held_out
         if not any("\ud800" <= character <= "\udfff" for character in file.name)
     ]
 
 
-def sort_by_label(root: pathlib.Path, listing: Listing) -> tuple[list[str], list[str]]:
+def sort_by_label(
+    root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
+) -> tuple[list[str], list[str]]:
     """The images that a person may label, without and with a class.
 
     Those marked as no class are left out. Raises a UserError if labels.csv cannot be read.
     """
-    if table := find_table(listing):
-        splits, classes = _read_classes(root / table, listing, [], [])
+    table = read_table(root, listing, options)
+    classes: Mapping[str, str | None]
+    if name := find_table(listing):
+        splits, labels = _label_all(root / name, listing, table)
+        classes = labels.classes
     else:
-        splits, by_folder = label_by_folder(listing)
-        classes = dict(by_folder)
-    found = [(name, classes.get(name, "")) for name in list_labelable(listing, splits)]
+        splits, classes = label_by_folder(listing)
+    found = [(name, classes.get(name, "")) for name in list_labelable(listing, splits, table)]
     return [name for name, label in found if label == ""], [name for name, label in found if label]
 
 
@@ -376,110 +393,29 @@ def find_table(listing: Listing) -> str | None:
     return next((name for name, _ in listing.skipped if fold(name) == LABELS_CSV), None)
 
 
-def _read_classes(
-    path: pathlib.Path, listing: Listing, skipped: list[SkippedFile], warnings: list[str]
-) -> tuple[dict[str, str], dict[str, str | None]]:
-    """Reads the table beside the folders. The last row of a file counts.
+def read_table(
+    root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
+) -> LabelTable:
+    """The label table of a folder, empty without one. Raises as `read_label_table` does."""
+    name = find_table(listing)
+    if name is None:
+        return LabelTable([])
+    return read_label_table(root / name, FileIndex(listing.files.names, root), options)
 
-    Rows that name no file, or could name several, are skipped, with a warning. Returns folder → its
-    contents, and file → class, NO_CLASS_NAME, or None for an image of no class. Raises a UserError
-    if it cannot be read or lacks one of the two columns.
+
+def _label_all(
+    path: pathlib.Path, listing: Listing, table: LabelTable
+) -> tuple[dict[str, str], TableLabels]:
+    """The labels by the table beside the folders, and by folder.
+
+    Returns folder → its contents, and the labels.
     """
-
-    def names_file(cell: str) -> bool:
-        row = LabelRow(cell, "")
-        return index_files(listing.files.names, [row])(row) != ""
-
-    rows = read_label_table(path, names_file)
-    find = index_files(listing.files.names, rows)
-    splits, by_folder = label_by_folder(listing, rows)
-    classes: dict[str, str | None] = {}
-    conflicting = set()
-    unmatched = dict[str, list[str]]()
-    for row in order_rows(row for row in rows if row.decision not in NOTES):
-        name = find(row)
-        label = row.label.strip()
-        if not name:
-            reason = "not in the folder" if name == "" else "it could be several images"
-            unmatched.setdefault(reason, []).append(row.file)
-            continue
-        before = classes.get(name)
-        if label and before and fold(before) != fold(label) and not row.time:
-            conflicting.add(name)
-        classes[name] = None if row.decision == NONE else label
-    for reason, cells in unmatched.items():
-        skipped.extend((name, f"in {path.name}, but {reason}") for name in cells)
-        what = "name no image" if reason == "not in the folder" else "could mean several images"
-        warnings.append(
-            f"{len(cells):,} row(s) of {path.name} {what} of the folder, such as "
-            f"{cells[0]!r:.200}, and are left out."
-        )
-    if conflicting:
-        warnings.append(
-            f"{len(conflicting):,} image(s), such as {min(conflicting)!r}, have different labels "
-            f"in {path.name}: the last one counts."
-        )
-    rest = [name for name in by_folder if name not in classes]
+    found = collect_labels(path, table)
+    splits, by_folder = label_by_folder(listing, table)
+    rest = [name for name in by_folder if name not in found.classes]
     if rest and "train" not in splits.values():
-        warnings.append(
+        found.warnings.append(
             f"{len(rest):,} image(s) without a row in {path.name}, such as {rest[0]!r}, are "
             "labeled by their folder: move those without a label to unlabeled/."
         )
-    return splits, by_folder | classes
-
-
-def index_files(
-    names: Callable[[], Iterable[str]], rows: Iterable[LabelRow] | None = None
-) -> Finder:
-    """Returns a function that finds the file of a row.
-
-    A name may be relative to the table's folder or to the one folder of images beside it, with or
-    without extension, in any case. An exact match takes precedence, then one up to the composition
-    of accents, then the others. Rows of `cls-jax label` match by the whole name only: if the file
-    is gone, they match no other.
-
-    `names` yields all names whenever it is called. The index is limited to names that `rows` can
-    match, or has all for None.
-    """
-    rows = None if rows is None else list(rows)
-    if rows is None:
-        exact = set(names())
-        wanted = None
-    else:
-        exact = {spelling for row in rows for spelling in _spell(row)}.intersection(names())
-        rows = [row for row in rows if exact.isdisjoint(_spell(row))]
-        wanted = {key for row in rows for _, key in _list_keys(row)}
-    stages = [dict[str, str | None]() for _ in range(4)]
-    if wanted or rows is None:
-        tops = {name.split("/")[0] for name in names() if "/" in name}
-        tops -= {top for top in tops if _SPLITS.get(fold(top), "train") != "train"}
-        prefix = f"{fold(tops.pop())}/" if len(tops) == 1 else ""
-        for name in names():
-            folded = fold(name)
-            inner = folded.removeprefix(prefix)
-            short = {folded, inner, folded.split("/")[-1]}
-            loose = short | {os.path.splitext(key)[0] for key in short}
-            keys = [unicodedata.normalize("NFC", name)], [folded], [inner], loose
-            for stage, found in zip(stages, keys, strict=True):
-                for key in found if wanted is None else wanted.intersection(found):
-                    stage[key] = name if stage.get(key, name) == name else None
-
-    def find(row: LabelRow) -> str | None:
-        if known := next((name for name in _spell(row) if name in exact), None):
-            return known
-        return next((stages[k][key] for k, key in _list_keys(row) if key in stages[k]), "")
-
-    return find
-
-
-def _spell(row: LabelRow) -> tuple[str, ...]:
-    """The exact names that a row can match, the likeliest first."""
-    cleaned = row.file.strip().replace("\\", "/").removeprefix("./")
-    return (row.file,) if row.decision else (row.file, cleaned)
-
-
-def _list_keys(row: LabelRow) -> list[tuple[int, str]]:
-    """The keys to look up in each stage of `index_files` without an exact match."""
-    keys = [(0, unicodedata.normalize("NFC", name)) for name in _spell(row)]
-    folded = fold(_spell(row)[-1])
-    return keys if row.decision else [*keys, *((stage, folded) for stage in (1, 2, 3))]
+    return splits, found._replace(classes={**by_folder, **found.classes})

@@ -13,8 +13,9 @@ from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.instant_config import is_instant
-from cls_jax.photos.folder.label_table import fold
-from cls_jax.photos.folder.layout import NO_CLASS_NAME
+from cls_jax.photos.folder.labels import NO_CLASS_NAME
+from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.inference.calibration import (
     CALIBRATION,
     MIN_IMAGES,
@@ -168,7 +169,9 @@ def evaluate_run(
     )
 
 
-def evaluate_folder(workdir: pathlib.Path, folder: str) -> Evaluation:
+def evaluate_folder(
+    workdir: pathlib.Path, folder: str, options: FolderOptions = AUTOMATIC
+) -> Evaluation:
     """Evaluates the newest checkpoint of a run on another folder of labeled images.
 
     The folder has a layout of docs/own_images.md. Its test images are used, or all labeled images
@@ -178,11 +181,11 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> Evaluation:
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
         raise UserError(f"{folder} is not a folder. Pass a folder of labeled images.")
-    layout = list_layout(root)
+    layout = list_layout(root, options)
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     classifier = load(workdir)
-    index = {fold(name): k for k, name in enumerate(classifier.class_names)}
-    if foreign := sorted({name for _, name in rows if fold(name) not in index}):
+    index = {fold_class(name): k for k, name in enumerate(classifier.class_names)}
+    if foreign := sorted({name for _, name in rows if fold_class(name) not in index}):
         is_one = len(foreign) == 1
         names = ", ".join(map(repr, foreign[:_MAX_NAMED]))
         raise UserError(
@@ -195,7 +198,7 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> Evaluation:
         parts.append(classifier.networks.predict_probabilities(batch.images))
         is_read += [error is None for error in batch.errors]
     p_NBK = np.concatenate(parts, axis=1)
-    labels = np.array([index[fold(name)] for _, name in rows])[np.array(is_read)]
+    labels = np.array([index[fold_class(name)] for _, name in rows])[np.array(is_read)]
     if not len(labels):
         raise UserError(f"No labeled image in {root} can be read: convert them to JPEG or PNG.")
     wanted = ["test/accuracy", "test/accuracy_network_2", "test/accuracy_ensemble"]

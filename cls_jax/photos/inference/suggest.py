@@ -22,6 +22,7 @@ from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.layout import find_table, sort_by_label
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier, find_predictor, load
 from cls_jax.runs.folder import CONFIG
@@ -34,8 +35,12 @@ _PIXELS = 16  # Of thumbnails, per side.
 _BATCH_SIZE = 256
 
 
-def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[dict[str, Any]]:
+def suggest_files(
+    folder_or_run: str | pathlib.Path, num_images: int, options: FolderOptions = AUTOMATIC
+) -> list[dict[str, Any]]:
     """Suggests images of a folder, or of the folder that a run was trained on.
+
+    A run has its own `options`.
 
     Images are compared by the features of the run's networks. Without a run, photos are
     compared by the features that `cls-jax train` and `label` use, and smaller images by their
@@ -44,7 +49,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
     """
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
-        return suggest_from(list_by_label(path), num_images)
+        return suggest_from(list_by_label(path, options), num_images)
     config = read_instant_config(path)
     if config.data.name != "folder":
         raise UserError(
@@ -54,10 +59,14 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
     # The instant classifier uses these features unchanged, and they are on disk.
     is_frozen = is_instant(find_predictor(path)) and config.model.init == DEFAULT_BACKBONE
     classifier = None if is_frozen else load(path)
-    return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, classifier)
+    options = get_folder_options(config.data)
+    files = list_by_label(pathlib.Path(config.data.data_dir), options)
+    return suggest_from(files, num_images, classifier)
 
 
-def list_by_label(root: pathlib.Path) -> tuple[list[str], list[str]]:
+def list_by_label(
+    root: pathlib.Path, options: FolderOptions = AUTOMATIC
+) -> tuple[list[str], list[str]]:
     """Lists the images that `cls-jax label` would show, sorted, without and with label.
 
     Raises a UserError if it is no folder, has no unlabeled image, or its table cannot be read.
@@ -65,7 +74,7 @@ def list_by_label(root: pathlib.Path) -> tuple[list[str], list[str]]:
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of images.")
     listing = list_images(root)
-    unlabeled, labeled = sort_by_label(root, listing)
+    unlabeled, labeled = sort_by_label(root, listing, options)
     if not unlabeled and not labeled:
         raise UserError(f"There is no image to label in {root}: pass a folder of images.")
     if not unlabeled:

@@ -10,8 +10,19 @@ from typing import NamedTuple
 from cls_jax.errors import UserError
 from cls_jax.io import hold_lock
 from cls_jax.photos.folder import label_table
-from cls_jax.photos.folder.label_table import LABEL, NONE, NOTES, SKIP, UNDO, LabelRow, fold
-from cls_jax.photos.folder.layout import Finder, index_files
+from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.label_table import (
+    LABEL,
+    NONE,
+    NOTES,
+    SKIP,
+    UNDO,
+    LabelRow,
+    LabelTable,
+    order_rows,
+)
+from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 MAX_CLASSES = 1000
 
@@ -65,6 +76,7 @@ class Answers:
         names: Sequence[str],
         folder_labels: Mapping[str, str] | None = None,
         class_names: Sequence[str] = (),
+        options: FolderOptions = AUTOMATIC,
     ):
         """Reads the answers so far. The table need not exist.
 
@@ -73,6 +85,8 @@ class Answers:
         an unusable name or the table cannot be read.
         """
         self.path = path
+        self._options = options
+        self._table = LabelTable([])  # As read last.
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
         self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
@@ -99,7 +113,7 @@ class Answers:
             raise RefusedError("The name of a class cannot contain control characters.")
         names = self.class_names
         count = len(names)
-        name = _find_class({fold(other): other for other in names}, names, name)
+        name = _find_class({fold_class(other): other for other in names}, names, name)
         if len(names) > count and name in self._order:  # Between the classes where it once was.
             later = [k for k in names if self._order.get(k, MAX_CLASSES) > self._order[name]]
             names.insert(names.index(later[0]) if later else count, names.pop())
@@ -113,7 +127,7 @@ class Answers:
 
     def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
         """Replaces the images of the folder, and reads the table again."""
-        self._find: Finder = index_files(names.__iter__)
+        self._files = FileIndex(names.__iter__, self.path.parent)
         self._folder_labels = dict(folder_labels)
         self._content = b""  # The part of the table that has been read.
         self._replay()
@@ -146,14 +160,16 @@ class Answers:
         """
         moment = label_table.find_next_time(self._last_time)
         rows = [_write_row(decision, moment) for decision in decisions]
-        start, added = label_table.append_rows(self.path, rows)
+        start, added = label_table.append_rows(
+            self.path, rows, self._table, self._files, self._options
+        )
         stamp = self._stat()
         # Rows that another program has appended at the same moment must still be read.
         is_alone = stamp and (start, stamp[0]) == (len(self._content), start + len(added))
         self._content = self._content + added if is_alone else b""
         self._stamp = stamp if is_alone else None
         self._last_time = moment
-        known = {fold(name): name for name in self.class_names}
+        known = {fold_class(name): name for name in self.class_names}
         for decision, row in zip(decisions, rows, strict=True):
             _apply(self.states, known, self.class_names, key=decision.key, row=row)
 
@@ -167,24 +183,25 @@ class Answers:
         is_whole = self._content.endswith((b"\n", b"\n\0")) and not self._content.count(b'"') % 2
         if not content.startswith(self._content) or not is_whole:
             start = 0
-        rows = self._read_rows(content, start)
-        if start and any("" < row.time < self._last_time for row in rows):  # They come earlier.
+        table = self._read_table(content, start)
+        # Rows of other programs depend on each other, and earlier times come earlier.
+        if start and any(not row.decision or row.time < self._last_time for row in table.rows):
             start = 0
-            rows = self._read_rows(content, start)
+            table = self._read_table(content, start)
         names = list(self.class_names)
-        known = {fold(name): name for name in names}
+        known = {fold_class(name): name for name in names}
         try:
             if not start:
                 states = {}
                 for name, label in self._folder_labels.items():
                     row = LabelRow(name, label, LABEL)
                     _apply(states, known, names, key=name, row=row)
-            for row in label_table.order_rows(rows):
+            for row in order_rows(table.rows):
                 if row.decision in NOTES:
                     label = row.label.strip()
-                    key: Key | None = Note(row.decision, known.get(fold(label), label))
+                    key: Key | None = Note(row.decision, known.get(fold_class(label), label))
                 else:
-                    key = self._find(row)
+                    key = table.find(row)
                 if key:
                     _apply(states, known, names, key=key, row=row)
         except RefusedError as error:
@@ -198,14 +215,15 @@ class Answers:
         self.states = states
         self._stamp = stamp
         self._content = content
-        times = [row.time for row in rows]
+        self._table = table
+        times = [row.time for row in table.rows]
         self._last_time = max([self._last_time if start else "", *times])
 
-    def _read_rows(self, content: bytes, start: int) -> list[LabelRow]:
-        def names_file(cell: str) -> bool:
-            return self._find(LabelRow(cell, "")) != ""
-
-        return label_table.read_label_table(self.path, names_file, content, start)
+    def _read_table(self, content: bytes, start: int) -> LabelTable:
+        if start:
+            known = self._table.format
+            return label_table.read_more_rows(self.path, self._files, known, content, start)
+        return label_table.read_label_table(self.path, self._files, self._options, content)
 
     def _stat(self) -> tuple[int, ...] | None:
         try:
@@ -217,7 +235,7 @@ class Answers:
 
 def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
     """The class of this name, ignoring case. It is added if there is none."""
-    folded = fold(name)
+    folded = fold_class(name)
     if folded not in known:
         if len(names) >= MAX_CLASSES:
             raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")

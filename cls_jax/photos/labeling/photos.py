@@ -11,20 +11,22 @@ from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_atomically
 from cls_jax.photos.features.extract import Progress, extract_features, open_network
-from cls_jax.photos.folder.label_table import LABELS_CSV, read_label_table
-from cls_jax.photos.folder.layout import find_table, label_by_folder, list_labelable
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.layout import find_table, label_by_folder, list_labelable, read_table
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.answers import Answers, check_writable
 from cls_jax.photos.labeling.session import Features, Session, show_name
 
 
-def _list_folder(root: pathlib.Path) -> tuple[pathlib.Path, list[str], list[str], dict[str, str]]:
+def _list_folder(
+    root: pathlib.Path, options: FolderOptions
+) -> tuple[pathlib.Path, list[str], list[str], dict[str, str]]:
     """The label table, the images that may be labeled, all images, and classes by folder."""
     listing = list_images(root)
-    table = find_table(listing)
-    rows = read_label_table(root / table) if table else []
-    splits, folder_labels = label_by_folder(listing, rows)
+    table = read_table(root, listing, options)
+    splits, folder_labels = label_by_folder(listing, table)
     names = [file.name for file in listing.files]
     # Test and validation images are not shown, but renaming a class renames it there, too.
     for name in names:
@@ -33,32 +35,35 @@ def _list_folder(root: pathlib.Path) -> tuple[pathlib.Path, list[str], list[str]
             folder_labels[name] = rest[0]
     # A table cannot name the others.
     folder_labels = {name: k for name, k in folder_labels.items() if show_name(name) == name}
-    return root / (table or LABELS_CSV), list_labelable(listing, splits), names, folder_labels
+    path = root / (find_table(listing) or LABELS_CSV)
+    return path, list_labelable(listing, splits, table), names, folder_labels
 
 
-def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session:
+def open_session(
+    root: pathlib.Path, class_names: Sequence[str] = (), options: FolderOptions = AUTOMATIC
+) -> Session:
     """A session on a folder, before its features are computed. Prints a hint if folders label all.
 
     Raises a UserError if there is no image, or labels.csv cannot be read or written.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of photos.")
-    table, files, names, folder_labels = _list_folder(root)
+    table, files, names, folder_labels = _list_folder(root, options)
     if not files:
         raise UserError(f"There is no photo in {root}: pass a folder of photos.")
     check_writable(table)
-    answers = Answers(table, names, folder_labels, class_names)
+    answers = Answers(table, names, folder_labels, class_names, options)
     if folder_labels.keys() >= set(files):
         print(
             f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
             f"those without a label to {root / 'unlabeled'}."
         )
-    return Session(root, files, answers)
+    return Session(root, files, answers, options)
 
 
 def find_new(session: Session) -> dict[str, int]:
     """Adds the new photos of a session's folder, see `Session.extend`."""
-    _, files, names, folder_labels = _list_folder(session.root)
+    _, files, names, folder_labels = _list_folder(session.root, session.options)
     return session.extend(files, names, folder_labels, load_all)
 
 

@@ -17,6 +17,7 @@ from cls_jax.photos.features.extract import FrozenFeatures, Progress, concatenat
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
 
 _MAX_UNDO_STEPS = 1000
@@ -110,9 +111,16 @@ class Session:
     labels.csv cannot be written. Nothing has changed then.
     """
 
-    def __init__(self, root: pathlib.Path, files: Sequence[str], answers: Answers):
+    def __init__(
+        self,
+        root: pathlib.Path,
+        files: Sequence[str],
+        answers: Answers,
+        options: FolderOptions = AUTOMATIC,
+    ):
         """`files` may be labeled, by their names in `root`. `load` must follow."""
         self.root = root
+        self.options = options
         self._answers = answers
         self._lock = threading.RLock()
         self._scanning = threading.Lock()

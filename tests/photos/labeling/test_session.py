@@ -470,14 +470,29 @@ def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
     assert views.describe_result(session)["proposed"][0] == 0
 
 
+def test_answers_go_into_the_columns_of_another_table(folder):
+    """Into those that its rows have shown, whatever their headers and the numbers say."""
+    create_photos(folder, 3)
+    (folder / LABELS_CSV).write_text("id,img,kind\n1,IMG_0002.png,cat\n2,IMG_0001.png,dog\n")
+    session = open_ready(folder, [0] * 3)
+    assert read_states(session)["IMG_0002.png"] == ("label", "cat")
+    decide(session, 0, "cat")
+    decide(session, 1, "", decision="none")
+    session.follow_table()
+    last = (folder / LABELS_CSV).read_text().splitlines()[-2:]
+    assert last[0] == ",IMG_0000.png,cat"
+    assert last[1].startswith(",IMG_0001.png,,none,2")
+    assert read_states(open_ready(folder, [0] * 3)) == read_states(session)
+
+
 def test_rows_appended_at_the_same_moment_are_read(session, folder, monkeypatch):
     decide(session, 0, "cat")
     append = label_table.append_rows
 
-    def append_after_another(path, rows):
+    def append_after_another(path, rows, *known):
         with path.open("a") as file:
             file.write(f"IMG_0001.png,dog,label,{label_table.find_next_time('')}\n")
-        return append(path, rows)
+        return append(path, rows, *known)
 
     monkeypatch.setattr(label_table, "append_rows", append_after_another)
     decide(session, 2, "cat")
@@ -491,7 +506,7 @@ TOO_MANY = "\n".join(["file,label", *(f"IMG_{i % 30:04}.png,{i}" for i in range(
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("one,two,three\n1,2,3\n", "cannot be read as a table"),
+        ("one,two,three\n1,2,3\n", "'one', 'two', 'three'\\) names images"),
         (TOO_MANY, "more than 1,000 classes"),
     ],
 )

@@ -1,0 +1,121 @@
+"""What the cells of another program's table mean: its classes, and the parts of the data."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cls_jax.errors import UserError
+from cls_jax.io import parse_json
+from cls_jax.photos.folder.names import clean, find_part, fold_class, is_missing, simplify
+
+# Headers, simplified, of columns that say which part a row belongs to, if their cells do.
+_PART_COLUMNS = ("split", "subset", "partition", "datasplit", "mluse", "traintest", "trainvaltest")
+# Headers of columns that say it for one part, by yes and no.
+_FLAG_COLUMNS = {
+    **dict.fromkeys(("isvalid", "isval", "isvalidation"), "validation"),
+    **dict.fromkeys(("istest", "istesting", "isholdout", "holdout"), "test"),
+    **dict.fromkeys(("istrain", "istraining", "istrainingimage"), "train"),
+}
+_MORE_PARTS = {"dev": "validation", "eval": "test", "evaluation": "test", "holdout": "test"}
+_YES, _NO = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
+_SEPARATORS = ";|"  # Between labels. They hardly occur in the name of a class.
+_RARE_SEPARATORS = ",/"  # They do, so all parts must be classes of their own.
+
+
+def read_classes(table: str, labels: Iterable[str]) -> dict[str, str]:
+    """Cell → class, or "" without a label, of the distinct cells of a table's column.
+
+    Raises a UserError if a cell holds several classes, or something else than a class.
+    """
+    classes = {}
+    for cell in labels:
+        name = _unpack(table, cell) if cell.strip()[:1] in ("{", "[") else cell
+        classes[cell] = "" if is_missing(clean(name)) else clean(name)
+    known = {fold_class(name) for name in classes.values() if name}
+    for cell, name in classes.items():
+        for separator in _SEPARATORS + _RARE_SEPARATORS:
+            parts = list(filter(None, map(clean, name.split(separator))))
+            is_list = separator in _SEPARATORS or all(fold_class(part) in known for part in parts)
+            if len(parts) > 1 and is_list:
+                raise _refuse_several(table, cell, parts)
+    return classes
+
+
+def _unpack(table: str, cell: str) -> str:
+    """The class in a list or in an object as Label Studio writes it, "" without one."""
+    try:
+        value = parse_json(cell)
+    except ValueError:
+        try:
+            value = parse_json(cell.replace("'", '"'))  # A list as Python writes it.
+        except ValueError:
+            return cell
+    value = value.get("choices") if isinstance(value, dict) and len(value) == 1 else value
+    names: list[Any] = value if isinstance(value, list) else [value]
+    if not all(isinstance(name, str | int) for name in names):
+        raise UserError(
+            f"{table} has {cell!r:.100} in place of a class: write one class, such as cat, into "
+            "each row."
+        )
+    if len(names) > 1:
+        raise _refuse_several(table, cell, list(map(str, names)))
+    return str(names[0]) if names else ""
+
+
+def _refuse_several(table: str, cell: str, names: Sequence[str]) -> UserError:
+    listed = ", ".join(map(repr, names))
+    return UserError(
+        f"{table} gives an image several classes, {listed:.200} in {cell!r:.100}, but an image has "
+        "one class here: keep one of them in each row, or rename the class if it is a single one."
+    )
+
+
+def is_part_column(header: str, cells: Iterable[str]) -> bool:
+    """Whether a column's distinct cells, or its header, say which part a row belongs to."""
+    return simplify(header) in (*_PART_COLUMNS, *_FLAG_COLUMNS) or holds_parts(cells)
+
+
+def holds_parts(cells: Iterable[str]) -> bool:
+    """Whether all of a column's distinct cells name parts, more than one in all."""
+    found = set()
+    for cell in filter(str.strip, cells):
+        part = _find_part(cell)
+        if part is None:
+            return False
+        found.add(part)
+    return len(found) > 1 and "train" in found
+
+
+def read_parts(table: str, header: str, cells: Sequence[str]) -> dict[str, str]:
+    """Cell → "train", "unlabeled", "test" or "validation", of such a column's cells, in order.
+
+    Raises a UserError if a cell means none of them, or yes and no seem to mean something else.
+    """
+    flag = _FLAG_COLUMNS.get(simplify(header))
+    parts = {}
+    for cell in dict.fromkeys(cells):
+        word = fold_class(cell)
+        if flag and word in _YES:
+            part: str | None = flag
+        elif flag and word in _NO:  # What is no training image is a test image.
+            part = "test" if flag == "train" else "train"
+        else:
+            part = "train" if is_missing(clean(cell)) else _find_part(cell)
+        if part is None:
+            raise UserError(
+                f"{table} has {cell!r:.100} in the column {header!r:.100}, which is none of train, "
+                "val and test: write one of them in each row, or rename the column."
+            )
+        parts[cell] = part
+    num_held_out = sum(parts[cell] in ("test", "validation") for cell in cells)
+    if flag and 2 * num_held_out > len(cells):
+        raise UserError(
+            f"{num_held_out:,} of {len(cells):,} rows of {table} would be held out by the column "
+            f"{header!r:.100}: write train, val or test into a column called split, or rename the "
+            "column."
+        )
+    return parts
+
+
+def _find_part(cell: str) -> str | None:
+    word = fold_class(cell)
+    return find_part(word) or _MORE_PARTS.get(word)

@@ -1,0 +1,286 @@
+"""Which columns of a table have the files, the classes, and the parts of the data.
+
+The headers of other programs are no evidence: `id`, `name` and `image` mean one thing here and
+another there. The column of files is the one whose cells name files of the folder.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cls_jax.data.sampling import take_evenly
+from cls_jax.errors import UserError
+from cls_jax.photos.folder.cells import holds_parts, is_part_column
+from cls_jax.photos.folder.find_files import FileIndex, Matches
+from cls_jax.photos.folder.names import clean, fold_class, simplify
+from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.images.decode import SUFFIXES
+
+# Headers, simplified, the usual ones first.
+_FILE_HEADERS = (
+    *("file", "filename", "path", "filepath", "image", "imagename", "imagepath", "imagefile"),
+    *("img", "imgname", "imgpath", "imageid", "imgid", "id", "name"),
+)
+_LABEL_HEADERS = (
+    *("label", "labels", "labelname", "class", "classes", "classname", "classlabel"),
+    *("category", "categories", "categoryname", "target", "species", "choice", "choices"),
+    *("groundtruth", "tag", "tags"),
+)
+# Headers of columns that number the rows. pandas leaves the first one out.
+_NUMBER_HEADERS = ("", "unnamed0", "index", "id", "no", "nr", "number", "row", "rowid")
+_MAX_NAMED = 6
+_NUM_TRIED = 1_000  # Cells of a column that are tried first.
+
+
+class Columns(NamedTuple):
+    """The places of a table's columns."""
+
+    file: int
+    label: int
+    parts: tuple[int, ...]  # Those that say which part a row belongs to.
+    matches: Matches  # The files of the column of files.
+
+
+class _Column(NamedTuple):
+    """How far a column names files."""
+
+    place: int
+    kind: int  # 0: with extension, 1: without, 2: bare numbers. Less is better.
+    num_found: int
+    share: float  # Of the distinct cells.
+    matches: Matches
+
+
+class Table:
+    """The header and the rows of a table, by column."""
+
+    def __init__(self, name: str, header: Sequence[str], lines: Sequence[Sequence[str]]):
+        """`header` is all "" without one. Rows may have fewer cells, or more."""
+        self.name = name
+        self.header = header
+        self.simple = [simplify(cell) for cell in header]
+        self._lines = lines
+
+    def get(self, place: int) -> list[str]:
+        """The cells of a column, "" where a row is too short."""
+        return [line[place] if place < len(line) else "" for line in self._lines]
+
+    def get_distinct(self, place: int) -> dict[str, None]:
+        """The distinct cells of a column that are not empty."""
+        return dict.fromkeys(cell for cell in self.get(place) if cell.strip())
+
+    def show(self, place: int) -> str:
+        """A column's name for a sentence."""
+        return self.header[place].strip() or f"column {place + 1}"
+
+    def list_columns(self, places: Sequence[int]) -> str:
+        """Names of columns for a sentence."""
+        listed = ", ".join(repr(self.show(place)) for place in places[:_MAX_NAMED])
+        return listed + (" and others" if len(places) > _MAX_NAMED else "")
+
+    def find(self, wanted: str, option: str) -> int:
+        """The column that a user names, by header or number. Raises a UserError without one."""
+        if wanted in self.header:
+            return list(self.header).index(wanted)
+        simple = simplify(wanted)
+        if simple and self.simple.count(simple) == 1:
+            return self.simple.index(simple)
+        number = int(wanted) if wanted.isdecimal() and len(wanted) < 6 else 0
+        if 1 <= number <= len(self.header):
+            return number - 1
+        raise UserError(
+            f"{self.name} has no column {wanted!r:.100}: choose {option} from "
+            f"{self.list_columns(range(len(self.header)))}."
+        )
+
+
+def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Columns:
+    """Finds the columns of a table by their cells in all rows, and by their headers.
+
+    Raises a UserError if there is no such column, or there could be several.
+    """
+    labels = [table.simple.index(name) for name in _LABEL_HEADERS if name in table.simple]
+    if options.label_column:
+        labels = [table.find(options.label_column, "--label-column")]
+    if options.file_column:
+        file = table.find(options.file_column, "--file-column")
+        matches = index.match(table.get_distinct(file))
+    else:
+        file, matches = _find_file_column(table, index, labels)
+    if options.label_column and labels == [file]:
+        raise UserError(
+            f"{table.show(file)!r} of {table.name} cannot have both the files and the classes: "
+            "pass another --file-column or --label-column."
+        )
+    labels = [place for place in labels if place != file]
+    rest = [place for place in range(len(table.header)) if place not in (file, *labels)]
+    parts = [p for p in rest if is_part_column(table.header[p], table.get_distinct(p))]
+    if not labels:
+        candidates = [place for place in rest if _may_be_label(table, place)]
+        others = [place for place in candidates if place not in parts]
+        if not others and len(candidates) == 1 and holds_parts(table.get_distinct(candidates[0])):
+            parts.remove(candidates[0])  # Classes called train and test.
+            others = candidates
+        labels = [_choose_only(table, others)]
+    label = labels[0] if len(labels) == 1 else _choose_among(table, labels)
+    _check_label_column(table, label)
+    return Columns(file, label, tuple(parts), matches)
+
+
+def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> tuple[int, Matches]:
+    """The column whose cells name files, and these. `labels` cannot have them."""
+    places = [place for place in range(len(table.header)) if place not in labels]
+    usual = [table.simple.index(name) for name in _FILE_HEADERS if name in table.simple]
+    usual = [place for place in usual if place in places]
+    found = []
+    for place in (*usual, *(place for place in places if place not in usual)):
+        cells = list(table.get_distinct(place))
+        # Measurements differ in each row and name no file: a few of them show that.
+        if cells and _match_column(place, take_evenly(cells, _NUM_TRIED), index).num_found:
+            found.append(_match_column(place, cells, index))
+    if not found:
+        if not places or (not usual and len(places) > 1 and len(table.header) > 2):
+            raise UserError(
+                f"No column of {table.name} "
+                f"({table.list_columns(range(len(table.header)))}) names images of the folder: "
+                "write the names of the files into a column called file, or pass --file-column."
+            )
+        place = (usual or places)[0]
+        return place, index.match(table.get_distinct(place))
+    best = [one for one in found if one.kind < 2] or found  # Numbers may name anything.
+    chosen = min(best, key=lambda one: (one.place not in usual, one.kind, -one.num_found))
+    for other in best:
+        chosen = _choose_better(table, chosen, other, usual)
+    return chosen.place, chosen.matches
+
+
+def _match_column(place: int, cells: Sequence[str], index: FileIndex) -> _Column:
+    matches = index.match(cells)
+    found = {cell: match.name for cell, match in matches.files.items() if match.name}
+    kind = 1
+    if all(cell.strip().isdecimal() for cell in cells):
+        kind = 2
+    elif any(_has_extension(cell, name) for cell, name in found.items()):
+        kind = 0
+    return _Column(place, kind, len(found), len(found) / len(cells), matches)
+
+
+def _has_extension(cell: str, name: str) -> bool:
+    extension = os.path.splitext(name)[1].lower()
+    return not extension or extension in cell.lower()
+
+
+def _choose_better(table: Table, one: _Column, other: _Column, usual: Sequence[int]) -> _Column:
+    """Which of two columns has the files. Raises a UserError if they name different ones."""
+    if one.place == other.place:
+        return one
+    cells = zip(table.get(one.place), table.get(other.place), strict=True)
+    pairs = {(a, b) for a, b in cells if a.strip() and b.strip()}
+    files = [(_get_name(one, a), _get_name(other, b)) for a, b in pairs]
+    if all(a == b for a, b in files if a and b):  # They agree: take the one that names more.
+        is_better = (other.num_found, -other.kind) > (one.num_found, -one.kind)
+        return other if is_better else one
+    # A name and a path that ends with it: the path says more.
+    for shorter, longer, sign in ((one, other, 1), (other, one, -1)):
+        ends = (pair[::sign] for pair in pairs)
+        if all(b.strip().replace("\\", "/").endswith("/" + a.strip()) for a, b in ends):
+            return longer if longer.num_found >= shorter.num_found else shorter
+    for better, worse in ((one, other), (other, one)):
+        is_usual = better.place in usual and worse.place not in usual
+        if better.share >= 2 * worse.share or (is_usual and better.kind <= worse.kind):
+            return better
+    raise UserError(
+        f"{table.name} names different images in {table.show(one.place)!r} and "
+        f"{table.show(other.place)!r}: pass --file-column with the one whose images are labeled."
+    )
+
+
+def _get_name(column: _Column, cell: str) -> str:
+    match = column.matches.files.get(cell)
+    return (match.name or "") if match else ""
+
+
+def _may_be_label(table: Table, place: int) -> bool:
+    """Whether a column without a usual header may have classes: no numbering, no names of files."""
+    cells = table.get_distinct(place)
+    if not cells or _are_file_names(cells):
+        return False
+    is_numbering = table.simple[place] in _NUMBER_HEADERS and _count_up(list(cells))
+    return not is_numbering
+
+
+def _count_up(cells: Sequence[str]) -> bool:
+    """Whether cells are consecutive numbers."""
+    if not all(cell.strip().isdecimal() for cell in cells):
+        return False
+    return all(int(b) == int(a) + 1 for a, b in itertools.pairwise(cells))
+
+
+def _are_file_names(cells: dict[str, None]) -> bool:
+    return 2 * sum(cell.strip().lower().endswith(SUFFIXES) for cell in cells) > len(cells)
+
+
+def _choose_only(table: Table, places: Sequence[int]) -> int:
+    if len(places) == 1:
+        return places[0]
+    if not places:
+        raise UserError(
+            f"{table.name} has no column of classes: add one called label, or pass its name as "
+            "--label-column."
+        )
+    raise UserError(
+        f"{table.name} may have the classes in {table.list_columns(places)}: pass --label-column "
+        "with one of them."
+    )
+
+
+def _choose_among(table: Table, labels: Sequence[int]) -> int:
+    """One of several columns with usual headers, if all divide the images in the same way."""
+    first, *others = ([fold_class(cell) for cell in table.get(place)] for place in labels)
+    for other in others:
+        pairs = set(zip(first, other, strict=True))
+        if len(pairs) > min(len(set(first)), len(set(other))):
+            return _choose_only(table, labels)
+    return labels[0]
+
+
+def _check_label_column(table: Table, label: int) -> None:
+    """Raises a UserError if the classes would be names of files."""
+    cells = table.get_distinct(label)
+    if _are_file_names(cells):
+        raise UserError(
+            f"{table.show(label)!r} of {table.name} has names of images, such as "
+            f"{next(iter(cells))!r:.100}, not classes: pass --label-column with the column of the "
+            "classes."
+        )
+
+
+def find_header(
+    lines: Sequence[Sequence[str]], index: FileIndex, options: FolderOptions
+) -> Sequence[str]:
+    """The first line of a table if it is a header, otherwise "" for each of its cells."""
+    first = lines[0]
+    simple = [simplify(cell) for cell in first]
+    usual = [name in (*_FILE_HEADERS, *_LABEL_HEADERS) for name in simple]
+    wanted = [option for option in (options.file_column, options.label_column) if option]
+    if sum(usual) > 1 or any(option in first for option in wanted):
+        return first
+    files = index.match([cell for cell in first if cell.strip()]).files
+    is_file = [cell in files and files[cell].name != "" for cell in first]
+    if any(one and not other for one, other in zip(usual, is_file, strict=True)):
+        return first
+    rest = lines[1:]
+    if list(_list_stripped(first)) == [str(i) for i in range(len(first))]:  # pandas's own names.
+        last = len(first) - 1
+        if all(len(line) <= last or line[last].strip() != str(last) for line in rest):
+            return first
+    if any(cell.lower().endswith(SUFFIXES) for cell in _list_stripped(first)):
+        return [""] * len(first)
+    if len(first) == 2 and clean(first[0]).isdecimal():
+        return [""] * len(first)
+    return [""] * len(first) if any(is_file) else first
+
+
+def _list_stripped(cells: Sequence[str]) -> Iterator[str]:
+    return (cell.strip() for cell in cells)

@@ -1,0 +1,94 @@
+"""Names of classes, columns and folders: which ones are equal, and which ones mean no label."""
+
+import re
+import unicodedata
+
+# Name of a folder, or mark in a table → the part of the data.
+PARTS = {
+    **dict.fromkeys(("labeled", "labelled", "train", "training"), "train"),
+    **dict.fromkeys(("unlabeled", "unlabelled"), "unlabeled"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+}
+# Cells of a table that mean no label: what pandas writes and reads as missing, and "?".
+# https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html, `na_values`.
+_MISSING = {
+    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null", "?"),
+}
+# Names of folders and classes that say so in words, such as FiftyOne's `_unlabeled`.
+_UNLABELED = re.compile(
+    r"(unlabell?ed|notlabell?ed|nolabels?|withoutlabels?)(data|files|images|photos|pictures)?"
+)
+# Names that may say so, or name a class.
+_DOUBTFUL = {
+    *("missing", "na", "nan", "nil", "none", "notsure", "null", "tbd", "todo", "tolabel"),
+    *("unannotated", "unassigned", "uncategorized", "unclassified", "undefined", "unknown"),
+    *("unlabel", "unlabled", "unsorted", "unsure"),
+}
+_INTEGER = re.compile(r"([+-]?\d+)\.0+", re.ASCII)
+
+
+def fold(name: str) -> str:
+    """Normalizes case and the composition of accents."""
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def clean(name: str) -> str:
+    """A name without the spaces and invisible characters around it."""
+    first, last = 0, len(name)
+    while first < last and _is_blank(name[first]):
+        first += 1
+    while first < last and _is_blank(name[last - 1]):
+        last -= 1
+    return name[first:last]
+
+
+def _is_blank(character: str) -> bool:
+    """Whether it is a space or has no width, as U+200B."""
+    return character.isspace() or unicodedata.category(character) == "Cf"
+
+
+def fold_class(name: str) -> str:
+    """What equal names of classes have in common.
+
+    Spaces, invisible characters and case make no difference, and "0.0", as pandas writes an integer
+    in a column with gaps, is "0".
+    """
+    if not name.isascii():
+        name = "".join(c for c in name if unicodedata.category(c) != "Cf")
+    folded = " ".join(fold(name).split())
+    number = _INTEGER.fullmatch(folded)
+    return number[1] if number else folded
+
+
+def simplify(name: str) -> str:
+    """The letters and digits of a name in lower case."""
+    return "".join(filter(str.isalnum, fold(name)))
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell of another program's table means that there is no label."""
+    return not cell or cell in _MISSING or means_unlabeled(cell)
+
+
+def means_unlabeled(name: str) -> bool:
+    """Whether the name of a folder or class says that there is no label."""
+    return _UNLABELED.fullmatch(simplify(name)) is not None
+
+
+def may_mean_unlabeled(name: str) -> bool:
+    """Whether a name resembles those that say so, but may name a class."""
+    simple = simplify(name)
+    return simple in _DOUBTFUL or simple.startswith(("unlabel", "nolabel"))
+
+
+def find_part(name: str) -> str | None:
+    """The part of the data that the name of a folder or a mark stands for. None for another name.
+
+    One of "train", "unlabeled", "test" and "validation".
+    """
+    folded = fold_class(name)
+    return PARTS.get(folded) or ("unlabeled" if means_unlabeled(folded) else None)
