@@ -20,8 +20,14 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV, LabelTable, read_label_table
 from cls_jax.photos.folder.labels import NO_CLASS_NAME, TableLabels, collect_labels
-from cls_jax.photos.folder.names import PARTS as _SPLITS
-from cls_jax.photos.folder.names import clean, fold, fold_class
+from cls_jax.photos.folder.names import (
+    clean,
+    find_part,
+    fold,
+    fold_class,
+    may_mean_unlabeled,
+    means_unlabeled,
+)
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile
 
@@ -115,6 +121,12 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
             f"{describe_skipped(skipped)}: {_REMEDY}."
         )
     class_names = tuple(sorted(names.values()))
+    remedy = f"empty these cells of {table}" if table else "rename its folder to 'unlabeled'"
+    warnings += [
+        f"{name!r} counts as a class: if it means that there is no label, {remedy}."
+        for name in class_names
+        if may_mean_unlabeled(name)
+    ]
     index = {folded: class_names.index(name) for folded, name in names.items()} | {"": -1}
     known = np.array([index.get(fold_class(name), _FOREIGN) for name in classes], np.int32)
     columns["train"][1] = known[labels]
@@ -184,7 +196,7 @@ def unpack_layout(content: bytes) -> Layout:
 
 
 def _find_splits(listing: Listing, has_table: bool) -> dict[str, str]:
-    """Folder → its contents, a value of `_SPLITS`.
+    """Folder → its contents, as `find_part` names them.
 
     Without a table, a folder called train or val that directly contains images is a class, since
     "valid" and "invalid" may be classes. Of `labeled` and `train`, only the first has classes.
@@ -192,12 +204,14 @@ def _find_splits(listing: Listing, has_table: bool) -> dict[str, str]:
     with_folders = {name.split("/")[0] for name in listing.folders if "/" in name}
     splits = {}
     for name in listing.folders:
-        folded = fold(name)
+        part = None if "/" in name else find_part(name)
+        folded = fold_class(name)
         is_reserved = has_table or "label" in folded or folded == "test"
-        if folded in _SPLITS and (is_reserved or name in with_folders):
-            splits[name] = _SPLITS[folded]
-    if any(fold(name).startswith("label") for name in splits):
-        return {name: kind for name, kind in splits.items() if not fold(name).startswith("train")}
+        if part and (is_reserved or name in with_folders):
+            splits[name] = part
+    if any(fold_class(name).startswith("label") for name in splits):
+        kept = splits.items()
+        return {name: kind for name, kind in kept if not fold_class(name).startswith("train")}
     return splits
 
 
@@ -210,6 +224,11 @@ def _sort_by_folder(
         kind = splits.get(top) if rest else None
         if kind == "unlabeled":
             yield "train", place, NO_CLASS_NAME
+        elif kind and len(rest) >= 2 and means_unlabeled(rest[0]):
+            if kind == "train":
+                yield kind, place, NO_CLASS_NAME
+            else:
+                skipped.append((name, f"a {kind} image without a class"))
         elif kind and len(rest) >= 2:
             yield kind, place, rest[0]
         elif kind == "train" or (rest and has_base and not kind):
@@ -250,7 +269,7 @@ def _check_class_folders(
             f"{nested[folder]!r}: move the images up, or pass the folder whose subfolders are the "
             "classes."
         )
-    if with_images and not bases and all(fold(name) in _SPLITS for name in with_images):
+    if with_images and not bases and all(map(find_part, with_images)):
         raise UserError(
             f"{root} has no labeled image, because there is no class folder in "
             f"{' or '.join(map(repr, sorted(with_images)))}: {_REMEDY}."
@@ -258,6 +277,7 @@ def _check_class_folders(
     candidates = {name for name in folders if name.count("/") == depth}
     if bases:
         candidates = {name for name in candidates if name.split("/")[0] in bases}
+    candidates = {name for name in candidates if not means_unlabeled(name.split("/")[-1])}
     empty = sorted(candidates - with_images - splits.keys())
     if empty and with_images:
         raise UserError(
@@ -312,7 +332,7 @@ def _sort_by_table(
             yield "train", place, name if file not in labels.parts else NO_CLASS_NAME
         elif kind == "train":
             yield "train", place, name
-        elif name or (is_split and "/" in rest):
+        elif name or (is_split and "/" in rest and not means_unlabeled(rest.split("/")[0])):
             yield kind, place, name or rest.split("/")[0]
         else:
             where = "outside of a class folder" if is_split else f"without a class in {LABELS_CSV}"
@@ -325,8 +345,8 @@ def label_by_folder(
     """The labels by folder, given a table.
 
     A table of `cls-jax label`, even an empty one, adds to the labels of all class folders. Any
-    other table replaces them, except for labeled/<class>/. Returns folder → its contents, a value
-    of `_SPLITS`, and image → class.
+    other table replaces them, except for labeled/<class>/. Returns folder → its contents, as
+    `find_part` names them, and image → class.
     """
     names = listing.files.names
     rows = table.rows if table else []
@@ -335,16 +355,17 @@ def label_by_folder(
         splits = _find_splits(listing, has_table=False)
         bases = {name for name, kind in splits.items() if kind == "train"}
         tops = {name.split("/")[0] for name in names() if name.count("/") == 1} - splits.keys()
-        folded = set(map(fold, tops))
-        if not bases and len(folded) >= 2 and not folded <= _SPLITS.keys():
+        are_classes = len(set(map(fold_class, tops))) >= 2 and not all(map(find_part, tops))
+        if not bases and are_classes:
             return splits, {name: top for name in names() if (top := name.split("/")[0]) in tops}
     if not bases:
         splits = _find_splits(listing, has_table=True)
-        bases = {name for name in listing.folders if fold(name) in ("labeled", "labelled")}
+        bases = {name for name in listing.folders if fold_class(name) in ("labeled", "labelled")}
     return splits, {
         name: name.split("/")[1]
         for name in (names() if bases else ())
         if name.count("/") >= 2 and name.split("/")[0] in bases
+        if not means_unlabeled(name.split("/")[1])
     }
 
 

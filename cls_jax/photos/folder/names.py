@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 # Name of a folder, or mark in a table → the part of the data.
-PARTS = {
+_PARTS = {
     **dict.fromkeys(("labeled", "labelled", "train", "training"), "train"),
     **dict.fromkeys(("unlabeled", "unlabelled"), "unlabeled"),
     **dict.fromkeys(("test", "testing"), "test"),
@@ -91,4 +91,4 @@ def find_part(name: str) -> str | None:
     One of "train", "unlabeled", "test" and "validation".
     """
     folded = fold_class(name)
-    return PARTS.get(folded) or ("unlabeled" if means_unlabeled(folded) else None)
+    return _PARTS.get(folded) or ("unlabeled" if means_unlabeled(folded) else None)

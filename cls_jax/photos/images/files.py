@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import pathlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -32,8 +33,14 @@ from cls_jax.photos.images.store import Store, hash_content
 from cls_jax.photos.images.tiff import SIGNATURES as TIFF_SIGNATURES
 
 SkippedFile = tuple[str, str]
-# System files in folders of images, in lower case, besides names with a leading dot.
-_NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
+# What systems leave in folders of images, in lower case, besides names with a leading dot. Only a
+# system can move some of these.
+_NEVER_LISTED = {
+    *("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "__pycache__"),
+    *("$recycle.bin", "system volume information", "lost+found", "lost.dir", "found.000"),
+    *("network trash folder", "temporary items", "@eadir", "@tmp", "@recycle", "#recycle"),
+    *("@recently-snapshot", "#snapshot"),
+}
 # A folder with config.json and one of these is a run, and so is one with the lock that a run takes
 # before it writes anything.
 _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
@@ -127,7 +134,7 @@ def list_images(root: str | os.PathLike) -> Listing:
     Links are followed, also out of the folder. No folder is listed twice, so cyclic links are
     harmless. Hidden names and folders of runs are left out.
 
-    Raises a UserError if the folder itself cannot be listed.
+    Raises a UserError if the folder itself cannot be listed, or Python cannot read names.
     """
     if packed := open_packed(root):
         return _list_packed(root, packed)
@@ -193,6 +200,7 @@ def _sort_entries(
     for entry in entries:
         if is_left_by_system(entry.name):
             continue
+        _check_encoding(entry.name)
         name = f"{folder}/{entry.name}" if folder else entry.name
         try:
             if entry.is_dir():
@@ -205,6 +213,17 @@ def _sort_entries(
         except OSError as error:
             listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
     return inner, links
+
+
+def _check_encoding(name: str) -> None:
+    """Raises a UserError if Python cannot read names such as this one in a system's encoding."""
+    encoding = sys.getfilesystemencoding()
+    if not (name.isascii() or encoding.lower() in ("utf-8", "utf8")):
+        shown = os.fsencode(name).decode("utf-8", "replace")
+        raise UserError(
+            f"Names such as {shown!r:.200} cannot be read, because Python expects {encoding} in "
+            "names of files here: set the environment variable PYTHONUTF8=1."
+        )
 
 
 def stat_image(path: str | os.PathLike) -> ImageFile:

@@ -21,7 +21,7 @@ from cls_jax.photos.folder.label_table import (
     LabelTable,
     order_rows,
 )
-from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 MAX_CLASSES = 1000
@@ -104,7 +104,7 @@ class Answers:
 
         Raises a RefusedError if the name is empty, too long or contains control characters.
         """
-        name = unicodedata.normalize("NFC", name).strip()
+        name = clean(unicodedata.normalize("NFC", name))
         if not name or len(name) > label_table.LONGEST_CLASS:
             raise RefusedError(
                 f"The name of a class must have 1 to {label_table.LONGEST_CLASS} characters."

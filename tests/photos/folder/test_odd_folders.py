@@ -116,6 +116,27 @@ CASES |= {
         "train/caf\u00e9/1.png train/bar/2.png test/cafe\u0301/3.png train/cafe\u0301/4.png"
     ),
     "class folders `Cat` and `cat`": add("Cat/1.png cat/2.png dog/3.png"),
+    "class folders `cat`, and `cat` with a space behind it": add(
+        "cat/1.png dog/2.png", also=lambda root: put(root, "cat /3.png")
+    ),
+    "`_unlabeled/`, `no label/` and `Unlabeled images/` beside the classes": add(
+        "cat/1.png dog/2.png _unlabeled/3.png",
+        also=lambda root: put(root, "no label/4.png", "Unlabeled images/5.png", "unlabeled /6.png"),
+    ),
+    "`unlabeled/` among the classes in `train/`, `val/` and `test/`": add(
+        "train/cat/1.png train/dog/2.png train/unlabeled/3.png val/unlabeled/4.png "
+        "test/unlabeled/5.png test/cat/6.png"
+    ),
+    "classes called `unknown` and `none`": add("unknown/1.png none/2.png dog/3.png"),
+    "what Windows, Linux, a NAS and Python leave in folders": add(
+        "cat/1.png dog/2.png cat/#recycle/3.png",
+        {
+            "$RECYCLE.BIN/desktop.ini": "",
+            "System Volume Information/x": "",
+            "lost+found/x": "",
+            "__pycache__/x.pyc": "",
+        },
+    ),
     "`runs/` with a run beside the classes": add(
         "cat/1.png dog/2.png runs/photos/plots/3.png",
         {"runs/photos/config.json": "{}"},
@@ -173,6 +194,9 @@ CASES |= {
     "a table with two columns that may have the classes": table("file,x,y\n1.png,1,2\n"),
     "a table that says `NaN`, `None`, `0` and `0.0`": table(
         "file,label\n1.png,0.0\n2.png,1\n3.png,0\n1.jpg,NaN\n"
+    ),
+    "a table with the classes `unknown` and `none`": table(
+        "file,label\n1.png,unknown\n2.png,none\n3.png,no label\n"
     ),
     "a table with several classes in a row": table("file,label\n1.png,cat;dog\n2.png,dog\n"),
     "a table with a column of splits": table(
