@@ -54,7 +54,8 @@ _CONFIG_FILES = """
 
 The files of [`configs/`](../configs) change these defaults (for CLS; some set hyperparameters of
 other methods too). In `folder.py`, `data.shift`, `data.cutout` and `eval_batch_size` follow
-`data.image_size`.
+`data.image_size`. `npz.py` fits the first two to [your own arrays](own_arrays.md), computes mean
+and deviation, and does not mirror.
 """
 
 # File of configs/ → an argument for it.
@@ -64,6 +65,8 @@ _ARGUMENTS = {
     "digits": "40",
     "folder": "PATH",
     "imagenet": "1%",
+    "stl10": "1000",
+    "svhn": "250",
 }
 
 

@@ -20,7 +20,7 @@ NOT_RUN = {
     r"^source ": "the environments of `make doors` are on the path",
     r"^(tfds|srun) |/shared/|coordinator": "needs ImageNet and a cluster",
     r"^(ssh|docker|export) ": "for another machine",
-    r"cifar10.py:": "needs CIFAR-10",
+    r"(cifar10|stl10|svhn).py:": "needs the dataset",
     r"packed": "in the environment of the extra shards",
     r"^cls-jax label": "answered as a browser does, see `tests/doors.py`",
 }
@@ -32,6 +32,7 @@ SMALLER = {
     r"^cls-jax train": ["--steps", "2", "--size", "64"],
     # Both pages train on the same photos, so one of them would meet the run of the other.
     r"folder.py:~": [*SMALL, "--workdir=runs/other"],
+    r"npz.py:": [option for option in SMALL if "image_size" not in option],
     r"folder.py:photos": [*SMALL, "--config.optimizer.warmup_steps=0"],
     r"^python main.py --config": ["--config.num_steps=2"],
 }  # fmt: skip

@@ -202,7 +202,7 @@ def open_door(extras: str, wheel: pathlib.Path) -> list[tuple[str, list[str], fl
 
 
 def create_photos(home: pathlib.Path) -> None:
-    """Ten photos in `photos/`, and others beside them."""
+    """Ten photos in `photos/`, and others and an `.npz` beside them."""
     rng = np.random.default_rng(0)
     places = [f"photos/{part}/{name}/{i}.jpg" for part, count in (("labeled", 2), ("test", 1))
               for name in ("cat", "dog") for i in range(count)]  # fmt: skip
@@ -214,6 +214,15 @@ def create_photos(home: pathlib.Path) -> None:
         tint = (255, 128, 64) if "cat" in place else (64, 128, 255)
         small = rng.integers(0, 256, (6, 6, 3)) * np.array(tint) // 255
         Image.fromarray(small.astype(np.uint8)).resize((48, 48)).save(path)
+    images = rng.integers(0, 256, (110, 16, 16, 1), dtype=np.uint8)
+    labels = np.arange(110) % 10
+    np.savez(
+        home / "scans.npz",
+        train_images=images[:100],
+        train_labels=labels[:100],
+        test_images=images[100:],
+        test_labels=labels[100:],
+    )
 
 
 def create_environment(place: pathlib.Path) -> dict[str, str]:

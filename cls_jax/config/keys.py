@@ -134,10 +134,11 @@ OPTIONS: dict[str, Option] = {
         "FIRST:LAST, steps to trace with JAX's profiler into the run's folder, for TensorBoard or "
         "Perfetto. Empty: none.", is_runtime=True),
     "data.name": Option("", TEXT,
-        "Dataset: cifar10, cifar100, digits, imagenet2012 or folder. Set by the config file."),
+        "Dataset: cifar10, cifar100, digits, imagenet2012, npz, stl10, svhn or folder. Set by the "
+        "config file."),
     "data.data_dir": Option("", TEXT,
-        "Dataset path: a TFDS folder or an `.npz` for CIFAR (empty: TFDS's own folder), the folder "
-        "of images for `configs/folder.py`.", is_runtime=True),
+        "Dataset path: a TFDS folder (empty: TFDS's own) or an `.npz`, see docs/own_arrays.md, or "
+        "for `configs/folder.py` the folder of images.", is_runtime=True),
     "data.labeled_subset": Option("", TEXT,
         "Images of imagenet2012 that have a label: a TFDS dataset, as imagenet2012_subset/1pct, or "
         "a .txt with their names. Empty: all."),

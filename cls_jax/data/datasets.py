@@ -7,7 +7,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.data.label_split import choose_validation_indices
-from cls_jax.data.sources.benchmarks import load_cifar, load_digits
+from cls_jax.data.sources.benchmarks import NPZ, load_arrays, load_digits
 from cls_jax.data.sources.records import load_records
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
@@ -15,10 +15,13 @@ from cls_jax.errors import UserError
 Loader = Callable[[ConfigDict], Dataset]  # Of `config.data`.
 # By name.
 LOADERS: Mapping[str, Loader] = {
-    "cifar10": load_cifar,
-    "cifar100": load_cifar,
+    "cifar10": load_arrays,
+    "cifar100": load_arrays,
     "digits": load_digits,
     "imagenet2012": load_records,
+    NPZ: load_arrays,
+    "stl10": load_arrays,
+    "svhn": load_arrays,
 }
 
 # Training images from which mean and standard deviation are computed.

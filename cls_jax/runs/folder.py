@@ -54,13 +54,16 @@ _AT_START = (
 
 
 def get_default_workdir(config: ConfigDict, method: str | None = None) -> pathlib.Path:
-    """runs/<dataset, or a folder's name>-<labels>-<method>-seed<seed>.
+    """runs/<dataset, or a folder's or file's name>-<labels>-<method>-seed<seed>.
 
     The method is the configuration's, unless it has none.
     """
     dataset = config.data.name
+    path = pathlib.Path(config.data.data_dir).expanduser().resolve()
     if dataset == "folder":
-        dataset = pathlib.Path(config.data.data_dir).expanduser().resolve().name or dataset
+        dataset = path.name or dataset
+    elif dataset == "npz":
+        dataset = path.stem
     num_labels = config.num_labels or "all"
     dataset = make_printable(dataset)  # Messages quote the folder's name.
     name = f"{dataset}-{num_labels}-{method or config.method.name}-seed{config.seed}"
@@ -239,7 +242,8 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
     Raises a UserError if a folder of images has changed, so that indices mean other images.
     """
     stored = read_fingerprint(workdir)
-    if dataset.fingerprint and stored is not None and stored != dataset.fingerprint:
+    # An older run on arrays has none.
+    if dataset.fingerprint and stored and stored != dataset.fingerprint:
         raise UserError(
             f"The training images of {dataset.name} are not those with which the run in {workdir} "
             "started: choose a new --workdir, or restore the images as they were."

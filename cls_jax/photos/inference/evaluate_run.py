@@ -148,10 +148,10 @@ def evaluate_run(
             f"of the run in {workdir} ({', '.join(class_names)}): restore the original folder."
         )
     if not len(dataset.test.images):
-        raise UserError(
-            f"{dataset.name} has no test images: add them as test/<class>/ beside the "
-            "training images."
-        )
+        remedy = "add them as test/<class>/ beside the training images"
+        if not dataset.train.files:
+            remedy = "add test_images and test_labels to the .npz"
+        raise UserError(f"{dataset.name} has no test images: {remedy}.")
     if classifier.instant is None:
         setup, state, _ = run.end
         accuracies = create_evaluate(setup)(state, dataset.test.images, dataset.test.labels)

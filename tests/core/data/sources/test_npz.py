@@ -7,9 +7,11 @@ import zipfile
 import numpy as np
 import pytest
 
+from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sources import benchmarks
 from cls_jax.errors import UserError
+from cls_jax.runs.folder import check_dataset, create_run_folder, get_default_workdir
 from tests.conftest import create_tiny_config, load_config
 
 RNG = np.random.default_rng(0)
@@ -39,6 +41,45 @@ def test_npz_comes_back_as_it_is(tmp_path):
         split, part = name.split("_")
         np.testing.assert_array_equal(getattr(getattr(dataset, split), part), array)
     assert dataset.num_classes == 10
+
+
+def test_own_arrays_choose_their_settings(tmp_path):
+    """Gray images without an axis of channels, labels as Keras stores them, and no test images."""
+    path = tmp_path / "my,scans.npz"
+    images, labels = RNG.integers(0, 256, (30, 24, 24), dtype=np.uint8), np.arange(30) % 3
+    np.savez(path, train_images=images, train_labels=labels[:, None])
+    for rest, num_labels, method in ((",6,fixmatch", 6, "fixmatch"), (",all", 0, "cls")):
+        config = load_config("npz", f"{path}{rest}")
+        validate_config(config)
+        assert (config.num_labels, config.method.name) == (num_labels, method)
+        assert (config.data.image_size, config.data.shift, config.data.cutout) == (24, 3, 12)
+    assert load_config("npz", f"{path},6,cls,small").num_steps == 8000
+    dataset = load_dataset(config)
+    np.testing.assert_array_equal(dataset.train.images[..., 0], images)
+    np.testing.assert_array_equal(dataset.train.labels, labels)
+    assert dataset.mean == pytest.approx([images.mean() / 255])
+    assert (len(dataset.test), dataset.name) == (0, "my,scans")
+    assert get_default_workdir(config).name == "my,scans-all-cls-seed0"
+    for wrong in ("", str(path), "40", f"{path},x,y", f"{path},40,cls,large"):
+        with pytest.raises(UserError):
+            load_config("npz", wrong)
+    # A run does not go on with other arrays of this name, but with these in another place.
+    (tmp_path / "run").mkdir()
+    create_run_folder(tmp_path / "run", config, np.arange(6), dataset)
+    check_dataset(tmp_path / "run", dataset)
+    images[7, 0, 0] ^= 1
+    np.savez(path, train_images=images, train_labels=labels)
+    with pytest.raises(UserError, match="are not those with which the run"):
+        check_dataset(tmp_path / "run", load_dataset(config))
+
+
+def test_images_that_are_in_training_and_test_set_are_counted(tmp_path):
+    arrays = create_arrays()
+    arrays["test_images"][[2, 5, 6]] = arrays["train_images"][[0, 29, 29]]
+    arrays["train_labels"][29] = -1
+    np.savez(tmp_path / "set.npz", **arrays)
+    (warning,) = load(tmp_path / "set.npz").warnings
+    assert "3 of 10 test images are identical to training images (1 of known class)" in warning
 
 
 def pack(arrays):
@@ -76,6 +117,8 @@ class Payload:
         *(create_arrays(train_labels=np.full(30, label)) for label in (2_000_000_000, -2)),
         create_arrays(test_labels=np.full(10, -1)),
         create_arrays(class_names=np.array(["one"])),
+        create_arrays(test_images=np.zeros((10, 28, 28, 3), np.uint8)),
+        create_arrays(train_images=np.zeros((30, 32, 32, 4), np.uint8)),
         create_arrays(test_images=np.array([Payload()], object)),
         claim_more_than_there_is(),
         b"not an archive at all",
@@ -152,6 +195,20 @@ def test_tfds_dataset_prepared_beforehand_needs_no_download(prepared):
     other.data.image_size = 64
     with pytest.raises(UserError, match=r"set --config\.data\.image_size=32"):
         load_dataset(other)
+
+
+def test_a_split_without_labels_follows_the_training_images(prepared, monkeypatch):
+    config, images = prepared
+    monkeypatch.setitem(benchmarks._TFDS_NAMES, "stl10", "cifar10")
+    monkeypatch.setitem(benchmarks._UNLABELED_SPLITS, "stl10", ("test",))
+    config = load_config("stl10", "10")
+    config.data.data_dir, config.data.image_size = prepared[0].data.data_dir, 32
+    dataset = load_dataset(config)
+    assert (len(dataset.train), len(dataset.test)) == (len(images), 10)
+    np.testing.assert_array_equal(dataset.train.images[30:], dataset.test.images)
+    monkeypatch.setattr(benchmarks, "get_machine_memory", lambda: 2000)
+    with pytest.raises(UserError, match=r"cifar10 has 0\.0 GiB, too much for the memory"):
+        load_dataset(config)
 
 
 def test_dataset_neither_prepared_nor_downloadable_names_the_remedy(tmp_path, monkeypatch):
