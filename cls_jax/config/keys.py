@@ -81,6 +81,7 @@ POOL = Rule(
     lambda value: 0 < len(value) <= len(OPS) and all(name in OPS for name in value),
     f"some of {', '.join(OPS)}",
 )
+LAYOUT = Rule(lambda value: value in ("", "classes", "splits"), "classes, splits or nothing")
 STEP_RANGE = Rule(
     lambda value: not value or parse_step_range(value) is not None,
     "FIRST:LAST, two steps such as 10:12, or nothing",
@@ -148,6 +149,10 @@ OPTIONS: dict[str, Option] = {
     "data.label_column": Option("", TEXT,
         "Column of a folder's labels.csv with the classes, in the same way. Empty: by its header, "
         "or the only other column.", is_runtime=True),
+    "data.layout": Option("", LAYOUT,
+        "What folders called train, val and test are: classes, like the folders beside them, or "
+        "splits, which hold class folders. Empty: asked where they may be either.",
+        is_runtime=True),
     "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
         "Where batches are made: by tf.data on the host, or on the accelerator. Without TensorFlow "
         "the default is device."),

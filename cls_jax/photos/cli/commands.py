@@ -128,12 +128,13 @@ def evaluate(
     data_dir: str | None = None,
     file_column: str = "",
     label_column: str = "",
+    layout: str = "",
 ) -> None:
     """Evaluates the run that is named, or the newest one, as `evaluate_workdir` does."""
     from cls_jax.photos.folder.options import FolderOptions
 
     workdir, folders = _choose_run([run, folder])
-    options = FolderOptions(file_column, label_column)
+    options = FolderOptions(file_column, label_column, layout)
     if any(options) and not folders:
         raise UserError("A run's own images are read as in training: pass another folder, too.")
     evaluate_workdir(workdir, folders[0] if folders else None, data_dir, options=options)
@@ -247,6 +248,7 @@ def suggest(
     output: str | None = None,
     file_column: str = "",
     label_column: str = "",
+    layout: str = "",
 ) -> None:
     """Lists images to label next."""
     from cls_jax.photos.folder.layout import find_table
@@ -261,7 +263,8 @@ def suggest(
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
-    rows = suggest_files(folder, count, FolderOptions(file_column, label_column))
+    options = FolderOptions(file_column, label_column, layout)
+    rows = suggest_files(folder, count, options)
     if path is None:
         print("\n".join(make_printable(row["file"]) for row in rows), flush=True)
     else:
@@ -273,7 +276,8 @@ def suggest(
         way = f"Move each one into {make_printable(places)}"
         if table := find_table(list_images(root)):
             way = f"Add a row for each one to {make_printable(str(root / table))}"
-        way += f", or label them in the browser: {write_command(['label', str(root)])}"
+        command = write_command(["label", str(root), *options.to_arguments()])
+        way += f", or label them in the browser: {command}"
         print(way, file=sys.stderr)
 
 
@@ -284,6 +288,7 @@ def label(
     no_browser: bool,
     file_column: str = "",
     label_column: str = "",
+    layout: str = "",
 ) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
     check_extra("label,pretrained", "Labeling in the browser")
@@ -291,7 +296,7 @@ def label(
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
-    options = FolderOptions(file_column, label_column)
+    options = FolderOptions(file_column, label_column, layout)
     label_folder(folder, names, port, opens_browser=not no_browser, options=options)
 
 

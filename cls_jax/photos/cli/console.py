@@ -37,6 +37,7 @@ _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOL
 
 _FILE_COLUMN = "column of labels.csv with the files, if it is not found"
 _LABEL_COLUMN = "column of labels.csv with the classes"
+_LAYOUT = "whether folders called train, val or test are classes, or splits that hold some"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -109,6 +110,7 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         ("--profile", "FIRST:LAST", "profile", "trace these steps into the run's folder"),
         ("--file-column", "C", "data.file_column", _FILE_COLUMN),
         ("--label-column", "C", "data.label_column", _LABEL_COLUMN),
+        ("--layout", "L", "data.layout", _LAYOUT),
     ]:
         as_written_in_full = f"--config.{key}={{}}".format
         collected = {"dest": "overrides", "action": "append", "default": []}
@@ -194,6 +196,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
 def _add_folder_options(verb: argparse.ArgumentParser) -> None:
     _add(verb, "--file-column", "C", _FILE_COLUMN, default="")
     _add(verb, "--label-column", "C", _LABEL_COLUMN, default="")
+    verb.add_argument("--layout", choices=("classes", "splits"), help=_LAYOUT, default="")
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -27,6 +27,7 @@ _KEYS = (
     "data.labeled_subset",
     "data.file_column",
     "data.label_column",
+    "data.layout",
     "data.image_size",
     "data.channels",
     "data.resize",

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cls_jax.errors import UserError
+from cls_jax.io import make_printable
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV, LabelTable, read_label_table
 from cls_jax.photos.folder.labels import NO_CLASS_NAME, TableLabels, collect_labels
@@ -28,7 +29,7 @@ from cls_jax.photos.folder.names import (
     may_mean_unlabeled,
     means_unlabeled,
 )
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, SPLITS, FolderOptions
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile
 
 _REMEDY = (
@@ -36,6 +37,8 @@ _REMEDY = (
     "it, or as one folder for each class (see cls-jax help own_images)"
 )
 _PARTS = ("train", "validation", "test")
+_MAX_NAMED = 6
+_MAX_FILES_NAMED = 3
 _FOREIGN = -2  # A class without training images.
 Row = tuple[ImageFile, str]  # A file and its class.
 Found = Iterator[tuple[str, int, str]]  # The part, the index among all files, and the class.
@@ -93,13 +96,13 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     sentence = ""
     if table is not None:
         content = read_table(root, listing, options)
-        splits, found = _label_all(root / table, listing, content)
+        splits, found = _label_all(root / table, listing, content, options)
         skipped = [row for row in skipped if row[0] != table] + found.skipped
         warnings += found.warnings
         sentence = found.sentence
         rows = _sort_by_table(files.names(), splits, found, skipped)
     else:
-        splits = _find_splits(listing, has_table=False)
+        splits = _find_splits(listing, has_table=False, options=options)
         rows = _sort_by_folder(files.names(), splits, skipped)
     parts = {name: (array.array("q"), array.array("i")) for name in _PARTS}
     numbers = {NO_CLASS_NAME: 0}  # Class → its number in order of appearance.
@@ -195,24 +198,96 @@ def unpack_layout(content: bytes) -> Layout:
     )
 
 
-def _find_splits(listing: Listing, has_table: bool) -> dict[str, str]:
-    """Folder → its contents, as `find_part` names them.
+class _Top(NamedTuple):
+    """A folder at the top."""
 
-    Without a table, a folder called train or val that directly contains images is a class, since
-    "valid" and "invalid" may be classes. Of `labeled` and `train`, only the first has classes.
+    part: str | None  # What its name stands for.
+    num_direct: int  # Images directly in it.
+    inner: set[str]  # Folders in it that have images, folded, without those of unlabeled images.
+
+    @property
+    def has_images(self) -> bool:
+        return self.num_direct > 0 or len(self.inner) > 0
+
+
+def _list_tops(listing: Listing) -> dict[str, _Top]:
+    """The folders at the top, by name."""
+    counts = Counter[str]()
+    inner: dict[str, set[str]] = {}
+    for name in listing.files.names():
+        top, *rest = name.split("/", 2)
+        if len(rest) == 1:
+            counts[top] += 1
+        elif rest and not means_unlabeled(rest[0]):
+            inner.setdefault(top, set()).add(fold_class(rest[0]))
+    tops = dict.fromkeys(name for name in listing.folders if "/" not in name)
+    return {name: _Top(find_part(name), counts[name], inner.get(name, set())) for name in tops}
+
+
+def _find_splits(listing: Listing, has_table: bool, options: FolderOptions) -> dict[str, str]:
+    """Folder → its contents, as `find_part` names them. Of `labeled` and `train`, the first counts.
+
+    With a table, its rows have the classes. Without one, folders called train, val or test may be
+    classes. Raises a UserError if they may be either, and `options.layout` does not say so.
     """
-    with_folders = {name.split("/")[0] for name in listing.folders if "/" in name}
-    splits = {}
-    for name in listing.folders:
-        part = None if "/" in name else find_part(name)
-        folded = fold_class(name)
-        is_reserved = has_table or "label" in folded or folded == "test"
-        if part and (is_reserved or name in with_folders):
-            splits[name] = part
-    if any(fold_class(name).startswith("label") for name in splits):
-        kept = splits.items()
-        return {name: kind for name, kind in kept if not fold_class(name).startswith("train")}
-    return splits
+    tops = _list_tops(listing)
+    named = {name: top.part for name, top in tops.items() if top.part is not None}
+    sure = {name: part for name, part in named.items() if "label" in fold_class(name)}
+    if "train" in sure.values():
+        with_folders = {name.split("/")[0] for name in listing.folders if "/" in name}
+        return sure | {
+            name: part
+            for name, part in named.items()
+            if part != "train" and (has_table or part == "test" or name in with_folders)
+        }
+    if options.layout or has_table:
+        return sure if options.layout == CLASSES else named
+    if _choose_layout(tops, sure) == CLASSES:
+        return sure
+    return {n: part for n, part in named.items() if part != "train" or n in sure or tops[n].inner}
+
+
+def _choose_layout(tops: Mapping[str, _Top], sure: Mapping[str, str]) -> str:
+    """Whether folders called train, val or test are classes or splits.
+
+    Raises a UserError if they may be either.
+    """
+    found = {name: top for name, top in tops.items() if name not in sure and top.has_images}
+    # A folder called train without class folders is a class, if anything.
+    others = {n: top for n, top in found.items() if not top.part or _is_plain_train(top)}
+    doubtful = {n: top for n, top in found.items() if n not in others}
+    bases = [top for top in doubtful.values() if top.part == "train"]
+    held_out = [top for top in doubtful.values() if top.part != "train"]
+    classes = set(map(fold_class, others))
+    if bases:
+        classes = set().union(*(top.inner for top in bases))
+    # A split has class folders, and a class has images of its own.
+    may_be_splits = len(classes) >= 2
+    may_be_classes = bool(others) and all(top.num_direct for top in doubtful.values())
+    if any(top.inner & classes for top in held_out) and not any(top.num_direct for top in bases):
+        may_be_classes = False
+    if may_be_splits and may_be_classes and doubtful:
+        kinds = {"train": "training", "test": "test", "validation": "validation"}
+        parts = dict.fromkeys(kinds[top.part] for top in doubtful.values() if top.part)
+        raise UserError(
+            f"The folder can be read in two ways: {_list_names(doubtful)} may be "
+            f"{'a class' if len(doubtful) == 1 else 'classes'} beside {_list_names(others)}, or "
+            f"{' and '.join(parts)} images of the classes {_list_names(sorted(classes))}: pass "
+            "--layout classes or --layout splits."
+        )
+    # Photos and test photos, none of them labeled, are no two classes.
+    is_test = any(top.part == "test" for top in held_out)
+    return CLASSES if may_be_classes and not is_test else SPLITS
+
+
+def _is_plain_train(top: _Top) -> bool:
+    return top.part == "train" and not top.inner
+
+
+def _list_names(names: Iterable[str]) -> str:
+    names = list(names)
+    listed = ", ".join(map(repr, names[:_MAX_NAMED]))
+    return listed + (f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else "")
 
 
 def _sort_by_folder(
@@ -297,6 +372,26 @@ def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
     return f" ({count:,} file(s) were skipped, such as {example!r:.100}: {reason})"
 
 
+def describe_left_out(layout: Layout) -> str | None:
+    """A sentence about the files that are left out, the first three by name. None without any."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in layout.skipped:
+        if not fold(reason).startswith(f"in {LABELS_CSV}, but"):  # A row of it, not a file.
+            reasons.setdefault(reason.split(";")[0], []).append(name)
+    if not reasons:
+        return None
+    num_files = sum(map(len, reasons.values()))
+    clauses = []
+    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        listed = ", ".join(
+            f"{make_printable(name)!r:.100}" for name in sorted(names)[:_MAX_FILES_NAMED]
+        )
+        more = ", …" if len(names) > _MAX_FILES_NAMED else ""
+        clauses.append(f"{len(names):,} {reason} ({listed}{more})")
+    are = "1 file is" if num_files == 1 else f"{num_files:,} files are"
+    return f"{are} left out: {'; '.join(clauses)}."
+
+
 def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
     """Folded name → name, of all classes of training images."""
     spellings: dict[str, set[str]] = {}
@@ -340,7 +435,7 @@ def _sort_by_table(
 
 
 def label_by_folder(
-    listing: Listing, table: LabelTable | None = None
+    listing: Listing, table: LabelTable | None = None, options: FolderOptions = AUTOMATIC
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The labels by folder, given a table.
 
@@ -352,14 +447,14 @@ def label_by_folder(
     rows = table.rows if table else []
     bases = set[str]()
     if not rows or rows[0].decision:
-        splits = _find_splits(listing, has_table=False)
+        splits = _find_splits(listing, has_table=False, options=options)
         bases = {name for name, kind in splits.items() if kind == "train"}
         tops = {name.split("/")[0] for name in names() if name.count("/") == 1} - splits.keys()
         are_classes = len(set(map(fold_class, tops))) >= 2 and not all(map(find_part, tops))
         if not bases and are_classes:
             return splits, {name: top for name in names() if (top := name.split("/")[0]) in tops}
     if not bases:
-        splits = _find_splits(listing, has_table=True)
+        splits = _find_splits(listing, has_table=True, options=options)
         bases = {name for name in listing.folders if fold_class(name) in ("labeled", "labelled")}
     return splits, {
         name: name.split("/")[1]
@@ -401,10 +496,10 @@ def sort_by_label(
     table = read_table(root, listing, options)
     classes: Mapping[str, str | None]
     if name := find_table(listing):
-        splits, labels = _label_all(root / name, listing, table)
+        splits, labels = _label_all(root / name, listing, table, options)
         classes = labels.classes
     else:
-        splits, classes = label_by_folder(listing)
+        splits, classes = label_by_folder(listing, options=options)
     found = [(name, classes.get(name, "")) for name in list_labelable(listing, splits, table)]
     return [name for name, label in found if label == ""], [name for name, label in found if label]
 
@@ -425,14 +520,14 @@ def read_table(
 
 
 def _label_all(
-    path: pathlib.Path, listing: Listing, table: LabelTable
+    path: pathlib.Path, listing: Listing, table: LabelTable, options: FolderOptions
 ) -> tuple[dict[str, str], TableLabels]:
     """The labels by the table beside the folders, and by folder.
 
     Returns folder → its contents, and the labels.
     """
     found = collect_labels(path, table)
-    splits, by_folder = label_by_folder(listing, table)
+    splits, by_folder = label_by_folder(listing, table, options)
     rest = [name for name in by_folder if name not in found.classes]
     if rest and "train" not in splits.values():
         found.warnings.append(

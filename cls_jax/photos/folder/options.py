@@ -2,12 +2,22 @@
 
 from typing import Any, NamedTuple
 
+CLASSES, SPLITS = "classes", "splits"
+
 
 class FolderOptions(NamedTuple):
     """How to read a folder. "" where its content decides."""
 
     file_column: str = ""  # Header, or number from 1, of the label table's column of files.
     label_column: str = ""  # The same of the column of classes.
+    # Whether folders called train, val or test are classes ("classes") or hold some ("splits").
+    layout: str = ""
+
+    def to_arguments(self) -> list[str]:
+        """The options of a command, as typed."""
+        names = [f"--{field.replace('_', '-')}" for field in self._fields]
+        pairs = zip(names, self, strict=True)
+        return [word for name, value in pairs if value for word in (name, value)]
 
 
 AUTOMATIC = FolderOptions()
@@ -18,4 +28,5 @@ def get_folder_options(data_config: Any) -> FolderOptions:
     return FolderOptions(
         file_column=data_config.file_column,
         label_column=data_config.label_column,
+        layout=data_config.layout,
     )

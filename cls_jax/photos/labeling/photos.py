@@ -26,7 +26,7 @@ def _list_folder(
     """The label table, the images that may be labeled, all images, and classes by folder."""
     listing = list_images(root)
     table = read_table(root, listing, options)
-    splits, folder_labels = label_by_folder(listing, table)
+    splits, folder_labels = label_by_folder(listing, table, options)
     names = [file.name for file in listing.files]
     # Test and validation images are not shown, but renaming a class renames it there, too.
     for name in names:

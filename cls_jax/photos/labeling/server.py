@@ -95,7 +95,7 @@ def create_app(
     The page is public. Everything else needs the `token` in the header X-Token, and each of `codes`
     can be exchanged for it once. `training` runs what the page trains.
     """
-    service = _Service(session, training or Training(session.root))
+    service = _Service(session, training or Training(session.root, options=session.options))
     app = Starlette(
         routes=[
             Route("/", service.get_asset),

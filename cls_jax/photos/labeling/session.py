@@ -57,6 +57,7 @@ class Reading:
     message: str  # Why it failed.
     progress: tuple[int, int]  # Images read, and images in all.
     root: pathlib.Path
+    options: FolderOptions  # How to read it.
     files: Sequence[str]  # The names of the B photos, by their indices.
     index: Mapping[str, int]  # Their indices, by their names.
     unreadable: Mapping[str, str]  # The name of each other file → why it cannot be read.
@@ -157,6 +158,7 @@ class Session:
             message=self._message,
             progress=self._progress,
             root=self.root,
+            options=self.options,
             files=self._files,
             index=self._index,
             unreadable=self._unreadable,

@@ -43,7 +43,7 @@ def label_folder(
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
     address = f"http://{server.HOST}:{port}/#"  # Browsers do not send what follows the #.
-    training = Training(session.root)
+    training = Training(session.root, options=options)
     running = server.create_server(server.create_app(session, token, [code], training))
     training.is_closing = lambda: running.should_exit
     is_stopping = threading.Event()

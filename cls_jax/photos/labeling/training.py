@@ -17,6 +17,7 @@ from cls_jax.io import make_printable
 from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.folder.label_table import read_content
 from cls_jax.photos.folder.layout import find_table
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
@@ -40,9 +41,15 @@ class Training:
     It continues if the page is closed, and can be stopped and resumed.
     """
 
-    def __init__(self, folder: pathlib.Path, arguments: Sequence[str] = ()):
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        arguments: Sequence[str] = (),
+        options: FolderOptions = AUTOMATIC,
+    ):
         """`arguments` are further ones of `cls-jax train`, for fine-tuning."""
         self._folder = folder.resolve()
+        self._options = options
         self._arguments = list(arguments)
         self._lock = threading.RLock()
         self.is_closing: Callable[[], bool] = lambda: False  # Whether the session ends.
@@ -70,6 +77,7 @@ class Training:
             self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
             how = ["--minutes", f"{minutes:g}", *self._arguments]
             how = ["--instant"] if kind == INSTANT else how
+            how += self._options.to_arguments()
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "curve": []}
             self._data = _look(self._folder)

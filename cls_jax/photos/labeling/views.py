@@ -38,7 +38,9 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
             "message": known.message,
             "progress": known.progress,
             "folder": show_name(known.root.resolve().name),
-            "command": show_name(write_command(["train", str(known.root)])),
+            "command": show_name(
+                write_command(["train", str(known.root), *known.options.to_arguments()])
+            ),
             "classes": [
                 {"name": name, "count": num_labels[name], **_describe_notes(known, name)}
                 for name in known.answers.class_names

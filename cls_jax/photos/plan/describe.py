@@ -6,6 +6,7 @@ from cls_jax.extras import write_install
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
 from cls_jax.photos.folder.dataset import FolderSummary
+from cls_jax.photos.folder.layout import describe_left_out
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan, lacks_pretrained
 from cls_jax.runs.folder import CONFIG
@@ -37,8 +38,9 @@ def list_notices(plan: Plan) -> list[str]:
             f"which is far less accurate on photos: {write_install('pretrained')}."
         )
     summary = plan.summary
-    notices = [summary.layout.table, describe_imbalance(summary), missing, plan.reason]
-    return [text for text in notices if text]
+    layout = summary.layout
+    data = (layout.table, describe_left_out(layout), describe_imbalance(summary))
+    return [text for text in (*data, missing, plan.reason) if text]
 
 
 def describe_dry_run(plan: Plan) -> str:
@@ -71,8 +73,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     if imbalance := describe_imbalance(summary):
         lines.append(imbalance)
-    if summary.layout.table:
-        lines.append(summary.layout.table)
+    lines += filter(None, (summary.layout.table, describe_left_out(summary.layout)))
     lines += [
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",

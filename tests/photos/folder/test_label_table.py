@@ -6,7 +6,7 @@ The files are `photos/1.png` to `photos/4.png`, unless a test says otherwise.
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.folder.layout import describe_left_out, read_layout
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
@@ -228,3 +228,57 @@ def test_corrected_predictions_are_labels(root, monkeypatch):
     # A spreadsheet may write semicolons and a mark of UTF-8.
     text = (root / "labels.csv").read_text().replace("cat:1;dog:0", "").replace(",", ";")
     assert get_labels(read(root, "\ufeff" + text).train) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "splits"),
+    [
+        (
+            "bus/1.png car/2.png train/3.png train/4.png train/old/5.png train/new/6.png",
+            {"bus/1.png": "bus", "car/2.png": "car"}
+            | {f"train/{name}.png": "train" for name in ("3", "4", "old/5", "new/6")},
+            {"train/old/5.png": "old", "train/new/6.png": "new"},
+        ),
+        (
+            "cat/1.png dog/2.png Test/3.png Test/owl/4.png",
+            {
+                "cat/1.png": "cat",
+                "dog/2.png": "dog",
+                "Test/3.png": "Test",
+                "Test/owl/4.png": "Test",
+            },
+            {"cat/1.png": "cat", "dog/2.png": "dog"},
+        ),
+        (
+            "cat/1.png dog/2.png val/3.png val/cat/4.png test/5.png",
+            None,
+            {"cat/1.png": "cat", "dog/2.png": "dog"},
+        ),
+    ],
+)
+def test_two_readings_of_a_folder_are_said_and_asked(root, names, classes, splits):
+    if classes is None:  # `val/` has a class, so these are no classes.
+        assert get_labels(read(root, None, names.split()).train) == splits
+        return
+    with pytest.raises(UserError, match=r"in two ways: .* pass --layout classes or --layout spl"):
+        read(root, None, names.split())
+    assert get_labels(read(root, None, [], layout="classes").train) == classes
+    layout = read(root, None, [], layout="splits")
+    assert get_labels(layout.train) == splits
+    # Whatever is left out is named.
+    sentence = describe_left_out(layout)
+    num_left_out = len(names.split()) - len(splits)
+    assert sentence.startswith(f"{num_left_out} files are left out: ")
+
+
+def test_a_plan_says_how_many_files_are_left_out_and_why(root):
+    names = [f"labeled/{name}/1.png" for name in ("cat", "dog")]
+    assert describe_left_out(read(root, None, names)) is None
+    for i in range(5):
+        place(root, f"{i}.png").touch()
+    place(root, "notes.txt").touch()
+    (root / "labeled/cat/2.png").symlink_to("/nowhere")
+    assert describe_left_out(read(root, None, names)) == (
+        "7 files are left out: 5 outside of a class folder ('0.png', '1.png', '2.png', …); 1 a "
+        "broken link ('labeled/cat/2.png'); 1 not an image extension ('notes.txt')."
+    )

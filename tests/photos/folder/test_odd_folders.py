@@ -112,6 +112,18 @@ CASES |= {
         "train/cat/1.png train/dog/2.png labeled/cat/1.png labeled/dog/2.png"
     ),
     "classes called `valid` and `invalid`": add("valid/1.png invalid/2.png"),
+    "classes bus, car and `train`, which has folders": add(
+        "bus/1.png car/2.png train/3.png train/old/4.png train/new/5.png"
+    ),
+    "classes bus, car and `train`": add("bus/1.png car/2.png train/3.png"),
+    "class folders, and images directly in `test/`": add("cat/1.png dog/2.png test/3.png"),
+    "class folders, and images directly in `val/`": add("cat/1.png dog/2.png val/3.png"),
+    "class folders, and `test/` with some of them": add(
+        "cat/1.png dog/2.png test/3.png test/cat/4.png"
+    ),
+    "`train/` with classes, and a folder beside it": add(
+        "train/cat/1.png train/dog/2.png old/3.png"
+    ),
     "`é` as one character and as two": add(
         "train/caf\u00e9/1.png train/bar/2.png test/cafe\u0301/3.png train/cafe\u0301/4.png"
     ),

@@ -230,7 +230,7 @@ def test_a_refusing_disk_becomes_a_message(client, monkeypatch):
 @pytest.mark.parametrize("folder", [os.fsdecode(b"photos \xff")], indirect=True)
 def test_a_folder_whose_name_is_not_unicode_can_be_labeled(client, folder):
     assert decide(client).json()["folder"] == "photos ?"
-    (folder / LABELS_CSV).write_text("no table")
+    (folder / LABELS_CSV).write_bytes(b"no table \xff")
     assert "cannot be read" in client.get("/api/state").json()["message"]
 
 
