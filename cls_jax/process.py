@@ -5,6 +5,7 @@ import importlib.metadata
 import io
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -118,10 +119,28 @@ def explain_usage_error(error: Exception) -> str:
     if text[:1] in ("'", '"'):  # The repr of a message.
         text = text.strip("'\"")
     line = (text.splitlines() or [type(error).__name__])[-1].strip()[:400].rstrip(".")
+    name = line
     if line.isidentifier():
         line = f"The configuration has no key {line}"
+    elif unknown := re.fullmatch(r"Unknown command line flag '([\w-]+)'", line):
+        name = unknown[1]
+    if key := _find_key(name):
+        line += f": did you mean --config.{key}?"
     end = " See" if line.endswith("?") else ": see"
     return f"{line}{end} --help and cls-jax help configuration."
+
+
+def suggest_option(option: str) -> str:
+    """What an unknown option such as "--lr=0.1" probably means, as a question, or nothing."""
+    name, equals, value = option.removeprefix("--").partition("=")
+    key = _find_key(name) if option.startswith("--") else None
+    return f"did you mean --config.{key}{equals or '='}{value or 'VALUE'}?" if key else ""
+
+
+def _find_key(name: str) -> str | None:
+    from cls_jax.config import find_key  # Imports JAX.
+
+    return find_key(name)
 
 
 def run_to_end(function: Callable[[], None]) -> None:

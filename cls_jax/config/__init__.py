@@ -24,6 +24,7 @@ from cls_jax.config.build import (
     with_values,
 )
 from cls_jax.config.keys import OPTIONS, Option, get_options, parse_step_range
+from cls_jax.config.suggest import find_key
 
 __all__ = [
     "OPTIONS",
@@ -34,6 +35,7 @@ __all__ = [
     "create_defaults",
     "describe_differences",
     "explain_reading",
+    "find_key",
     "flatten",
     "get_options",
     "make_small",

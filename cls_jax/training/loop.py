@@ -179,7 +179,7 @@ def take_steps(
     if stages.measured:
         writer.write(0, stages.measured)
     metrics = MetricsQueue(
-        log_every=config.log_every,
+        config=config,
         num_classes=dataset.num_classes,
         images_per_step=spec.images_per_step,
         writer=writer,

@@ -16,9 +16,11 @@ head has `head_learning_rate` instead of `learning_rate` if it is set.
 import functools
 import re
 from collections.abc import Collection
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from ml_collections import ConfigDict
 
@@ -32,22 +34,45 @@ _BLOCK = re.compile(r"(?:stage(\d+)_)?block(\d+)")
 
 
 def create_learning_rate_schedule(
-    learning_rate: float, num_steps: int, cycles: float, warmup_steps: int = 0, start: int = 0
+    learning_rate: float,
+    num_steps: int,
+    cycles: float,
+    warmup_steps: int = 0,
+    start: int = 0,
+    xp: ModuleType = jnp,
 ) -> optax.Schedule:
     """learning_rate · cos(π · cycles · k / K) at step k of K. FixMatch has 7/16 and no warm-up.
 
     With a warm-up of W steps the cosine begins at step W and spans K - W steps, as in USB, and the
-    rate rises linearly from 0 at step `start` to the cosine's value at step `start` + W.
+    rate rises linearly from 0 at step `start` to the cosine's value at step `start` + W. `xp` is
+    `jax.numpy` or `numpy`.
     """
 
     def schedule(step: jax.Array) -> jax.Array:
         if not warmup_steps:
-            return learning_rate * jnp.cos(jnp.pi * cycles * step / num_steps)
-        progress = jnp.maximum(step - warmup_steps, 0) / (num_steps - warmup_steps)
-        rise = jnp.clip((step - start) / warmup_steps, 0, 1)
-        return rise * learning_rate * jnp.cos(jnp.pi * cycles * progress)
+            falling: jax.Array = learning_rate * xp.cos(xp.pi * cycles * step / num_steps)
+            return falling
+        progress = xp.maximum(step - warmup_steps, 0) / (num_steps - warmup_steps)
+        rise = xp.clip((step - start) / warmup_steps, 0, 1)
+        rate: jax.Array = rise * learning_rate * xp.cos(xp.pi * cycles * progress)
+        return rate
 
     return schedule
+
+
+def get_learning_rate(config: ConfigDict, step: int) -> float:
+    """The rate of a step for all layers but the head, without `layer_decay`."""
+    settings, length = config.optimizer, get_round_length(config)
+    step %= length  # Each round's schedule starts over.
+    schedule = create_learning_rate_schedule(
+        settings.learning_rate,
+        num_steps=length,
+        cycles=settings.cosine_cycles,
+        warmup_steps=settings.warmup_steps,
+        start=settings.head_steps,
+        xp=np,
+    )
+    return float(schedule(step)) if step >= settings.head_steps else 0.0
 
 
 def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientTransformation:

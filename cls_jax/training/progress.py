@@ -32,6 +32,7 @@ from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_newest
 from cls_jax.runs.metrics import MetricsWriter, read_metrics
 from cls_jax.runs.sessions import record_session
+from cls_jax.training.optimizer import get_learning_rate
 from cls_jax.training.prepare import Prepared
 from cls_jax.training.setup import describe_model
 from cls_jax.training.step import to_scalars
@@ -198,14 +199,14 @@ class MetricsQueue:
 
     def __init__(
         self,
-        log_every: int,
+        config: ConfigDict,
         num_classes: int,
         images_per_step: int,
         writer: MetricsWriter,
         timer: PausableTimer,
         bar: "ProgressBar",
     ) -> None:
-        self._log_every = log_every
+        self._config = config
         self._images_per_step = images_per_step
         self._writer = writer
         self._timer = timer
@@ -239,14 +240,15 @@ class MetricsQueue:
 
     def _finish(self, done: _StepInFlight) -> None:
         step, step_input, monitors = done
-        is_written = step % self._log_every == 0
+        is_written = step % self._config.log_every == 0
         wanted = monitors if is_written else {name: monitors[name] for name in _WATCHED}
         values = to_scalars(wanted)
         for name in _WATCHED:
             if not math.isfinite(values[name]):
                 raise NonFiniteError(step, name, step_input, to_scalars(monitors))
         if is_written:
-            self._writer.write(step, values | self._measure_speed(step))
+            rate = {"train/learning_rate": get_learning_rate(self._config, step)}
+            self._writer.write(step, values | rate | self._measure_speed(step))
             self._warn_of_divergence(step, values.get("train/loss_supervised"))
         self._bar.advance(values["train/loss"])
 

@@ -51,6 +51,8 @@ MISTAKES = [
         [*DIGITS, "--config.model.zzzzzz=1"],
         "has no key zzzzzz: see --help and cls-jax help configuration",
     ),
+    ([*DIGITS, "--seed=1"], "flag 'seed': did you mean --config.seed? See --help"),
+    ([*DIGITS, "--config.optimizer.lr=1"], "no key lr: did you mean --config.optimizer.learning"),
     ([*DIGITS, "--config.seed=one"], "flag --config.seed=one"),
     ([*DIGITS, "--config.mu=0"], "choose an integer from 1 to"),
     (

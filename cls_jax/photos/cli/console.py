@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from cls_jax.errors import UserError
-from cls_jax.process import exit_with_error, prepare_process, run_to_end
+from cls_jax.process import exit_with_error, prepare_process, run_to_end, suggest_option
 
 _EPILOG = """\
 From images to predictions:
@@ -207,7 +207,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         rest = _take_late(parsed, names, rest)
     for argument in rest:
         if "overrides" not in parsed or not argument.startswith("--config."):
-            parser.error(f"unexpected argument {argument!r}")
+            meant = suggest_option(argument) if "overrides" in parsed else ""
+            parser.error(f"unexpected argument {argument!r}{meant and f' ({meant})'}")
         if "=" not in argument:
             parser.error(f"{argument} needs a value, as in {argument}=VALUE")
         parsed.overrides.append(argument)

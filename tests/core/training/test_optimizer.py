@@ -137,6 +137,15 @@ def test_defaults_have_the_bits_and_the_state_of_optax_sgd():
     assert jax.tree.structure(state) == jax.tree.structure(reference.init(trained))
 
 
+@pytest.mark.parametrize("fine_tuning", [{}, FINE_TUNING], ids=["plain", "fine-tuning"])
+def test_the_rate_that_is_written_down_is_that_of_the_step(fine_tuning):
+    config = create_config(**fine_tuning)
+    config.optimizer.layer_decay, config.optimizer.frozen_stages = 1.0, 0
+    for step in range(NUM_STEPS):
+        expected = oracle_rate("norm", step, config.optimizer)
+        assert optimizer_lib.get_learning_rate(config, step) == pytest.approx(expected)
+
+
 def find_changed(before, after):
     """Names of the modules with a parameter that differs."""
     differs = jax.tree.map(lambda a, b: np.any(a != b), before, after)

@@ -40,8 +40,8 @@ class Fake:
 
 
 def create_queue(log_every=1):
-    fake = Fake()
-    return progress.MetricsQueue(log_every, 10, 40, fake, fake, fake), fake
+    fake, config = Fake(), create_tiny_config(num_steps=8, log_every=log_every)
+    return progress.MetricsQueue(config, 10, 40, fake, fake, fake), fake
 
 
 def create_monitors(**values):
@@ -66,6 +66,8 @@ def test_rows_are_written_every_log_every_steps_with_the_speed_since_the_row_bef
         "perf/images_per_second": [None, 80.0, 80.0],
     }
     assert {name: [row.get(name) for row in fake.rows] for name in columns} == columns
+    rates = [0.03 * np.cos(np.pi * 7 / 16 * progress) for progress in (0, 0.5, 0)]
+    assert [row["train/learning_rate"] for row in fake.rows] == pytest.approx(rates)
 
 
 def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():

@@ -216,7 +216,8 @@ def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
     [
         ([], "required: VERB: see cls-jax --help"),
         (["train"], "required: FOLDER: see cls-jax train --help"),
-        (["train", "x", "--wrkdir=3"], "Unexpected argument '--wrkdir=3'"),
+        (["train", "x", "--wrkdir=3"], "Unexpected argument '--wrkdir=3': see"),
+        (["train", "x", "--lr=3"], "did you mean --config.optimizer.learning_rate=3?): see"),
         (["train", "nothing"], "nothing is not a folder. Pass a folder"),
         (["train", "IMAGES", "--method", "fixmatsch"], "choose one of"),
         (["train", "IMAGES", "--config.sead=1"], 'Did you mean "seed"'),
