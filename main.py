@@ -1,7 +1,7 @@
 """Train and evaluate semi-supervised image classifiers.
 
 python main.py --config configs/cifar10.py:250 [--workdir DIR] [--config.KEY=VALUE …]
-python main.py --mode eval --workdir DIR [--data_dir PATH] [--eval_batch_size N]
+python main.py --mode eval --workdir DIR [--step N|best] [--data_dir PATH] [--eval_batch_size N]
 
 docs/configuration.md lists every KEY. `cls-jax` (or `python -m cls_jax`) trains on a folder of
 images, and predicts, reports and exports with any run.
@@ -25,6 +25,9 @@ flags.DEFINE_enum("mode", "train", ["train", "eval"], "What to do.")
 flags.DEFINE_string("workdir", None, "Folder of the run; to train, by default one under runs/.")
 flags.DEFINE_string("data_dir", None, "For eval: where the dataset is if it has moved.")
 flags.DEFINE_integer("eval_batch_size", None, "For eval: images at once, if not the training's.")
+flags.DEFINE_string(
+    "step", None, "For eval: the checkpoint's step, or best (on validation images)."
+)
 flags.DEFINE_string("profile", None, "FIRST:LAST: trace these steps into the run's folder.")
 flags.DEFINE_string("coordinator_address", None, "With several processes: host:port of process 0.")
 flags.DEFINE_integer("num_processes", None, "With several processes: their number.")
@@ -41,6 +44,8 @@ def main(_) -> None:
         exit_with_error(
             "--eval_batch_size is for --mode eval: use --config.eval_batch_size to train."
         )
+    if FLAGS.mode == "train" and FLAGS.step is not None:
+        exit_with_error("--step is for --mode eval: use --config.num_steps to train.")
     if FLAGS.mode == "eval" and FLAGS.workdir is None:
         exit_with_error("Evaluation needs the folder of a run: add --workdir DIR.")
     if FLAGS.mode == "eval" and FLAGS.config is not None:
@@ -66,6 +71,7 @@ def run() -> None:
             pathlib.Path(FLAGS.workdir),
             data_dir=FLAGS.data_dir,
             eval_batch_size=FLAGS.eval_batch_size,
+            step=FLAGS.step,
         )
 
 

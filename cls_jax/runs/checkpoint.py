@@ -47,7 +47,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 class Checkpointer:
-    """Keeps the newest few states of a run in its folder `checkpoints/`.
+    """Keeps the newest few states of a run in its folder `checkpoints/`, or another one.
 
     A state is written in the background under a temporary name and renamed once it is complete.
     Only then is an older one removed. A failed save is reported, and training continues.
@@ -56,9 +56,11 @@ class Checkpointer:
     a sentence to the user, on standard error unless it is replaced.
     """
 
-    def __init__(self, workdir: pathlib.Path, keep: int | None = None):
+    def __init__(
+        self, workdir: pathlib.Path, keep: int | None = None, folder: str = CHECKPOINTS
+    ) -> None:
         self._workdir = pathlib.Path(workdir).resolve()
-        self.folder = self._workdir / CHECKPOINTS
+        self.folder = self._workdir / folder
         self._keep = keep
         self.warn: Callable[[str], None] = functools.partial(print, file=sys.stderr, flush=True)
         self._unconfirmed: int | None = None  # The step whose state is being written.
@@ -83,7 +85,7 @@ class Checkpointer:
 
         With several processes all must call this.
         """
-        return max(self._list_steps(), default=None)
+        return max(self.list_steps(), default=None)
 
     def save(self, step: int, state: PyTree, metadata: dict[str, Any]) -> None:
         """Starts writing a state and JSON metadata. Returns when the state may be donated."""
@@ -159,7 +161,7 @@ class Checkpointer:
         UserError if there are checkpoints but none is intact, or one is of another format.
         """
         last_reason = None
-        for step in sorted(self._list_steps(), reverse=True):
+        for step in sorted(self.list_steps(), reverse=True):
             restored, reason = self._try_restore(step, like)
             if restored is not None:
                 return restored
@@ -179,6 +181,21 @@ class Checkpointer:
             f"({last_reason or f'the damaged ones are in {DAMAGED}/'}): restore one from a backup, "
             "or train a new run in another folder."
         )
+
+    def restore(self, step: int, like: PyTree) -> Restored | None:
+        """Restores the checkpoint of a step, or returns None if there is none.
+
+        Otherwise as `restore_newest`. Raises a UserError if it is damaged.
+        """
+        if step not in self.list_steps():
+            return None
+        restored, reason = self._try_restore(step, like)
+        if restored is None:
+            raise UserError(
+                f"The checkpoint of step {step} in {self.folder} is damaged ({reason}): choose "
+                "another."
+            )
+        return restored
 
     def _try_restore(self, step: int, like: PyTree) -> tuple[Restored | None, str | None]:
         """Returns the checkpoint, or why it cannot be used: the same in every process."""
@@ -219,7 +236,7 @@ class Checkpointer:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(like))
         return metadata, self._manager.restore(step, args=args).state
 
-    def _list_steps(self) -> list[int]:
+    def list_steps(self) -> list[int]:
         """Steps of complete checkpoints, as process 0 sees them: all must try the same ones."""
         # Read from the folder, not the manager's memory, since files may have changed.
         try:

@@ -29,6 +29,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import StoppedError
 from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
+from cls_jax.runs.best import BestCheckpoint
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import (
     check_run_folder,
@@ -178,6 +179,7 @@ def take_steps(
     writer = MetricsWriter(workdir, first_row, bar.say, is_silent=not is_main_process())
     if stages.measured:
         writer.write(0, stages.measured)
+    best = BestCheckpoint(workdir, first_row, bar.say)
     metrics = MetricsQueue(
         config=config,
         num_classes=dataset.num_classes,
@@ -202,6 +204,8 @@ def take_steps(
         if accuracies:
             writer.write(step, accuracies)
             bar.show_accuracies(step, accuracies)
+            with timer.paused():
+                best.offer(step, state, accuracies)
 
     def recreate_batch(step: int, step_input: PyTree) -> RawBatch:
         # A batch is a function of seed and step, so the newest state also makes an older one.
@@ -214,6 +218,7 @@ def take_steps(
         stack.enter_context(contextlib.closing(writer))
         stack.enter_context(contextlib.closing(bar))
         stack.enter_context(contextlib.closing(checkpointer))
+        stack.enter_context(contextlib.closing(best))
         stack.enter_context(contextlib.closing(trace))
         stop = stack.enter_context(PreemptionHandler())
         # An implicit transfer would be a hidden synchronization with the device. Explicit ones

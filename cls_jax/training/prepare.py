@@ -27,7 +27,8 @@ from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Normalization, Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, check_init, get_builtin_name, read_init
 from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
-from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
+from cls_jax.runs.best import BEST_CHECKPOINT
+from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer, Restored
 from cls_jax.runs.folder import (
     CONFIG,
     DATASET,
@@ -263,11 +264,12 @@ def use_stored_normalization(
 
 
 def restore_run(
-    workdir: pathlib.Path, eval_batch_size: int | None = None
+    workdir: pathlib.Path, eval_batch_size: int | None = None, step: int | str | None = None
 ) -> tuple[TrainSetup, TrainState, int]:
-    """Setup, newest state and its step, on the devices at hand.
+    """Setup, state and its step, on the devices at hand.
 
-    `eval_batch_size` replaces the run's own. Raises a UserError if there is no checkpoint.
+    `eval_batch_size` replaces the run's own. The state is the newest, or that of `step`, a number
+    or "best", on the validation images. Raises a UserError if there is no such checkpoint.
     """
     config = read_config(workdir / CONFIG)
     # On the devices at hand, not the training's.
@@ -293,8 +295,27 @@ def restore_run(
     # decides which modules its networks share.
     read = functools.partial(read_weights, config.model.init)
     setup = create_train_setup(config, dataset_spec, read_weights=read)
-    restored = restore_newest(checkpointer, setup)
+    restored = _restore(checkpointer, workdir, setup, None if step is None else str(step))
     checkpointer.close()
     assert restored is not None, workdir  # It has a latest step.
-    step, state, _ = restored
-    return setup, state, step
+    number, state, _ = restored
+    return setup, state, number
+
+
+def _restore(
+    checkpointer: Checkpointer, workdir: pathlib.Path, setup: TrainSetup, step: str | None
+) -> Restored | None:
+    """The newest checkpoint, or that of a step. Raises a UserError if there is none of it."""
+    if step is None:
+        return restore_newest(checkpointer, setup)
+    best = Checkpointer(workdir, folder=BEST_CHECKPOINT)
+    chosen = best.latest_step() if step == "best" else int(step) if step.isdecimal() else None
+    for one in (checkpointer, best):
+        if chosen is not None and (restored := one.restore(chosen, setup.state_shapes)):
+            return restored
+    steps = sorted({*checkpointer.list_steps(), *best.list_steps()})
+    known = ", ".join(map(str, steps)) + (" or best" if best.list_steps() else "")
+    why = ""
+    if step == "best":
+        why = " (it is kept where a run has validation images, see data.validation)"
+    raise UserError(f"{workdir} has no checkpoint of step {step!r:.100}{why}: choose {known}.")

@@ -129,6 +129,7 @@ def evaluate(
     file_column: str = "",
     label_column: str = "",
     layout: str = "",
+    step: str | None = None,
 ) -> None:
     """Evaluates the run that is named, or the newest one, as `evaluate_workdir` does."""
     from cls_jax.photos.folder.options import FolderOptions
@@ -137,7 +138,7 @@ def evaluate(
     options = FolderOptions(file_column, label_column, layout)
     if any(options) and not folders:
         raise UserError("A run's own images are read as in training: pass another folder, too.")
-    evaluate_workdir(workdir, folders[0] if folders else None, data_dir, options=options)
+    evaluate_workdir(workdir, folders[0] if folders else None, data_dir, options=options, step=step)
 
 
 def evaluate_workdir(
@@ -146,15 +147,19 @@ def evaluate_workdir(
     data_dir: str | None = None,
     eval_batch_size: int | None = None,
     options: "FolderOptions | None" = None,
+    step: str | None = None,
 ) -> None:
-    """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences."""
+    """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences.
+
+    With a `step`, those of another checkpoint, see `load`, and it only prints.
+    """
     from cls_jax.photos.folder.compare import count_training_images
     from cls_jax.photos.folder.options import AUTOMATIC
     from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
 
     if folder is None:
-        found = evaluate_run(workdir, data_dir, eval_batch_size)
+        found = evaluate_run(workdir, data_dir, eval_batch_size, step)
         title = f"Test accuracy after {found.step:,} steps:"
         if found.is_instant:
             title = "Test accuracy of the instant classifier:"
@@ -162,7 +167,7 @@ def evaluate_workdir(
         if jax.process_count() > 1:
             raise UserError("evaluate FOLDER runs in a single process. Start only one.")
         options = options or AUTOMATIC
-        found = evaluate_folder(workdir, folder, options)
+        found = evaluate_folder(workdir, folder, options, step)
         if num_known := count_training_images(workdir, folder, options):
             known = f"{num_known:,} of these images are identical to training images"
             print(f"{known}, so the accuracy is too high.", file=sys.stderr)
@@ -194,6 +199,7 @@ def predict(
     sort_into: str | None = None,
     link: bool = False,
     shard: str | None = None,
+    step: str | None = None,
 ) -> None:
     """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
     from cls_jax.photos.folder.sort import check_sorting, sort_files
@@ -222,7 +228,7 @@ def predict(
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     if shard is not None:
         files, _ = lib.take_shard(files, path, shard)
-    classifier = load(workdir)
+    classifier = load(workdir, step=step)
     if prints:
         labels = []
         for row in lib.predict_rows(classifier, files):
@@ -353,7 +359,7 @@ def pack(folder: str, output: str) -> None:
         print(f"{len(failures):,} of them cannot be read, such as {names[i]!r}: {error}.")
 
 
-def export(run: str | None, output: str | None) -> None:
+def export(run: str | None, output: str | None, step: str | None = None) -> None:
     """Exports a run as files that work without this package."""
     from cls_jax.photos.inference.export import EXAMPLE, export_run
     from cls_jax.photos.inference.list_runs import is_run
@@ -363,7 +369,7 @@ def export(run: str | None, output: str | None) -> None:
         raise UserError("Pass the folder to write, too: cls-jax export RUN DIR.")
     workdir, _ = _choose_run(words[:-1])
     folder = pathlib.Path(words[-1]).expanduser()
-    missing = export_run(workdir, folder)
+    missing = export_run(workdir, folder, step)
     print(f"Exported, and checked against this run: {folder}")
     for sentence in missing:
         print(sentence)

@@ -166,6 +166,8 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         "export", parents=[on_run], help="write a model that runs without cls_jax"
     )
     _add(export, "output", "DIR", "folder to write", nargs="?")
+    for verb in (predict, evaluate, export):
+        _add(verb, "--step", "N|best", "checkpoint to use: its step, or best on validation images")
 
 
 def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:

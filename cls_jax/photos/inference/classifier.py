@@ -142,20 +142,28 @@ def find_predictor(workdir: pathlib.Path) -> pathlib.Path:
     return instant
 
 
-def load(run: str | os.PathLike, trained: bool = False, end: RunEnd | None = None) -> Classifier:
+def load(
+    run: str | os.PathLike,
+    trained: bool = False,
+    end: RunEnd | None = None,
+    step: int | str | None = None,
+) -> Classifier:
     """Opens a run's classifier: its newest checkpoint, or its instant classifier.
 
     `run` is its folder, or what `cls_jax.train` returned. If `trained`, the checkpoint is opened
     even where the run chose its instant classifier. `end` are setup, state and step of the
-    checkpoint, if this process has just written it. Raises a UserError if there is no run, no
-    checkpoint yet, or a damaged file.
+    checkpoint, if this process has just written it. `step` is that of another checkpoint, or
+    "best", on the validation images. Raises a UserError if there is no run, no such checkpoint,
+    or a damaged file.
     """
     workdir = pathlib.Path(run).expanduser()
-    workdir = workdir if trained else find_predictor(workdir)
+    workdir = workdir if trained or step is not None else find_predictor(workdir)
+    if step is not None and is_instant(workdir):
+        raise UserError(f"{workdir} has an instant classifier, which has no steps: leave out step.")
     instant: InstantClassifier | None = None
     if is_instant(workdir):
         instant = read_instant(workdir / INSTANT_FILE)
-        step = 0
+        number = 0
         networks = open_instant_networks(instant)
         class_names, _ = read_dataset_description(workdir)
         if networks.num_classes != len(class_names):
@@ -163,15 +171,15 @@ def load(run: str | os.PathLike, trained: bool = False, end: RunEnd | None = Non
                 f"The instant classifier in {workdir} was fitted to other classes. Train it again."
             )
     else:
-        end = end or restore_run(workdir)
-        _, _, step = end
+        end = end or restore_run(workdir, step=step)
+        _, _, number = end
         networks = open_trained_networks(workdir, end)
         class_names, _ = read_dataset_description(workdir)
     return Classifier(
         networks,
         class_names,
-        step,
+        number,
         instant,
-        calibration=read_calibration(workdir, step),
-        unknown=read_unknown(workdir, step, networks.num_features),
+        calibration=read_calibration(workdir, number),
+        unknown=read_unknown(workdir, number, networks.num_features),
     )

@@ -37,14 +37,14 @@ _MAX_NAMED = 10  # Classes in a message.
 _MAX_LABELED = 500
 
 
-def assess_run(run: Run) -> Figures | None:
+def assess_run(run: Run, writes: bool = True) -> Figures | None:
     """Computes the `ASSESSMENTS` of a run's classifier, and writes them unless it is read-only.
 
     All processes must call this: they predict together, and process 0 writes. Returns the figures
     of network 1, or None without test images. Raises a UserError if the result is damaged.
     """
     found = [(assess(run), write) for assess, write in ASSESSMENTS]
-    if is_main_process():
+    if writes and is_main_process():
         with contextlib.suppress(OSError):
             for value, write in found:
                 if value is not None:
@@ -122,23 +122,27 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_run(
-    workdir: pathlib.Path, data_dir: str | None = None, eval_batch_size: int | None = None
+    workdir: pathlib.Path,
+    data_dir: str | None = None,
+    eval_batch_size: int | None = None,
+    step: str | None = None,
 ) -> Evaluation:
     """Restores the newest checkpoint of a run, evaluates it as training does, and assesses it.
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`, and
-    `eval_batch_size` replaces the training's for networks.
+    `eval_batch_size` replaces the training's for networks. With a `step` it is that checkpoint, see
+    `load`, and nothing is written.
     Accuracies have the names of `create_evaluate`. Raises a UserError if `workdir` is not a run's
     folder or has no checkpoint yet, or the dataset has no test images or other classes.
     """
-    workdir = find_predictor(workdir)
+    workdir = find_predictor(workdir) if step is None else workdir
     config = read_run_config(workdir)
     if data_dir is not None:
         config = with_values(config, {"data.data_dir": data_dir})
     if eval_batch_size is not None and not is_instant(workdir):
         config = with_values(config, {"eval_batch_size": eval_batch_size})
         validate_config(config)
-    run = Run(config, workdir)
+    run = Run(config, workdir, step=step)
     classifier = run.classifier
     dataset = run.dataset
     class_names = run.classifier.class_names
@@ -158,7 +162,7 @@ def evaluate_run(
     else:
         p_NBK, labels = run.held_out["test"]
         accuracies = compute_accuracies(p_NBK, labels)
-    figures = assess_run(run)
+    figures = assess_run(run, writes=step is None)
     return Evaluation(
         accuracies,
         figures,
@@ -170,9 +174,12 @@ def evaluate_run(
 
 
 def evaluate_folder(
-    workdir: pathlib.Path, folder: str, options: FolderOptions = AUTOMATIC
+    workdir: pathlib.Path,
+    folder: str,
+    options: FolderOptions = AUTOMATIC,
+    step: str | None = None,
 ) -> Evaluation:
-    """Evaluates the newest checkpoint of a run on another folder of labeled images.
+    """Evaluates a run, or its checkpoint of a `step`, on another folder of labeled images.
 
     The folder has a layout of docs/own_images.md. Its test images are used, or all labeled images
     if it has no test images. Nothing is written. Raises a UserError if the folder has another class
@@ -183,7 +190,7 @@ def evaluate_folder(
         raise UserError(f"{folder} is not a folder. Pass a folder of labeled images.")
     layout = list_layout(root, options)
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
-    classifier = load(workdir)
+    classifier = load(workdir, step=step)
     index = {fold_class(name): k for k, name in enumerate(classifier.class_names)}
     if foreign := sorted({name for _, name in rows if fold_class(name) not in index}):
         is_one = len(foreign) == 1

@@ -61,15 +61,17 @@ _NUM_CHECKED = 64
 Function = Callable[[Any], Any]
 
 
-def export_run(workdir: pathlib.Path, output: pathlib.Path) -> list[str]:
+def export_run(workdir: pathlib.Path, output: pathlib.Path, step: str | None = None) -> list[str]:
     """Exports the classifier that predicts for a run, after comparing the exported model with it.
+
+    Or, with a `step`, the networks of this checkpoint, see `load`.
 
     The output folder is new, empty or an earlier export. Returns a sentence for each file that is
     missing, and why. Raises a UserError if there is no run, the output folder holds something else
     or cannot be written, or the exported model disagrees with the run.
     """
     check_output(output)
-    classifier = load(workdir)
+    classifier = load(workdir, step=step)
     function = create_function(classifier)
     images = create_images(classifier.image_shape)
     model = serialize(function, classifier.image_shape)

@@ -44,11 +44,18 @@ class Run:
         workdir: The run's folder, see docs/run_folder.md. It need not exist before training.
     """
 
-    def __init__(self, config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None):
-        """Reads nothing yet. `layout` is for `open_dataset`."""
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: pathlib.Path,
+        layout: Layout | None = None,
+        step: str | None = None,
+    ):
+        """Reads nothing yet. `layout` is for `open_dataset`, `step` for `load`."""
         self.config = config
         self.workdir = workdir
         self.layout = layout
+        self._step = step
         self._seen: dict[str, _Seen] = {}  # By split.
 
     def __fspath__(self) -> str:
@@ -74,8 +81,8 @@ class Run:
 
     @functools.cached_property
     def end(self) -> RunEnd:
-        """The setup, the state and the step of the newest checkpoint."""
-        return restore_run(self.workdir, self.config.eval_batch_size)
+        """The setup, the state and the step of the newest checkpoint, or the chosen one."""
+        return restore_run(self.workdir, self.config.eval_batch_size, self._step)
 
     @functools.cached_property
     def classifier(self) -> Classifier:
@@ -84,7 +91,7 @@ class Run:
         Not the one in `instant/`, which is a run by itself.
         """
         end = None if is_instant(self.workdir) else self.end
-        return load(self.workdir, trained=True, end=end)
+        return load(self.workdir, trained=True, end=end, step=self._step)
 
     @functools.cached_property
     def _frozen(self) -> FrozenNetwork | None:

@@ -163,3 +163,39 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
     assert "was finished at step 6 and continues to step 8" in capsys.readouterr().out
     assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
     assert read_config(run / "config.json").num_steps == 8
+
+
+def test_the_state_that_was_best_on_validation_images_is_kept(tmp_path, monkeypatch):
+    """Also where the run dies after a better step, before the next checkpoint, and resumes."""
+    accuracies = {1: 30.0, 2: 50.0, 3: 60.0, 4: 50.0, 5: 60.0, 6: 40.0}
+    evaluations = iter([1, 2, 3, 2, 3, 4, 5, 6])
+
+    def create(*_):
+        def evaluate(state, images, labels, should_stop, split):
+            accuracy = accuracies[next(evaluations)] if split == "validation" else 0.0
+            return {f"{split}/accuracy": accuracy, f"{split}/accuracy_ensemble": accuracy}
+
+        return evaluate
+
+    monkeypatch.setattr(loop, "create_evaluate", create)
+    config = create_tiny_config(data__validation=0.1, eval_every=1, keep_checkpoints=1)
+    workdir = tmp_path / "run"
+    with use_tiny_model():
+        train_interrupted(config, workdir, num_batches=3)  # Step 3 is evaluated, but not saved.
+        assert [path.name for path in (workdir / "best_checkpoint").iterdir()] == ["3"]
+        result = run_training(config, workdir)
+        assert [path.name for path in (workdir / "best_checkpoint").iterdir()] == ["3"]
+        assert (result["validation_best_step"], restore_run(workdir)[2]) == (3, 6)
+        _, state, step = restore_run(workdir, step="best")
+        assert (step, int(state.step)) == (3, 3)
+        assert restore_run(workdir, step=6)[2] == 6
+        for wrong in ("5", "newest", "-1"):
+            with pytest.raises(UserError, match=rf"no checkpoint of step '{wrong}': choose 3, 6 o"):
+                restore_run(workdir, step=wrong)
+    monkeypatch.undo()
+
+
+def test_a_run_without_validation_images_says_why_it_has_no_best_step(finished):
+    with pytest.raises(UserError, match=r"where a run has validation images.*: choose 2, 4, 6"):
+        restore_run(finished[0], step="best")
+    assert restore_run(finished[0], step=4)[2] == 4
