@@ -30,7 +30,7 @@ from cls_jax.data.resize import (
 )
 from cls_jax.extras import is_installed, write_install
 from cls_jax.io import describe_error, open_regular
-from cls_jax.photos.images import tiff
+from cls_jax.photos.images import repair, tiff
 from cls_jax.photos.images.packed import find_packed
 from cls_jax.photos.images.tiff import PlainTiff
 
@@ -207,9 +207,13 @@ def _open(file: Any, bit_depth: int) -> Image.Image:
     if file.read(4) in tiff.SIGNATURES:
         image = tiff.open_tiff(file, bit_depth)
     else:
-        image = Image.open(file, formats=_get_formats())
+        readable = repair.BoundedFile(repair.strip_png(file))
+        image = Image.open(readable, formats=_get_formats())  # type: ignore[arg-type]
+        readable.release()
         _scale_transparency(image)
     _check_size(image, file)
+    if is_jpeg(image) and (completed := repair.complete_jpeg(image, file)) is not None:
+        return Image.open(completed, formats=("JPEG",))
     return image
 
 

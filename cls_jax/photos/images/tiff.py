@@ -15,6 +15,7 @@ from PIL import Image, ImageFile, TiffImagePlugin
 
 from cls_jax.data.resize import TRANSPOSITIONS, ImageError, scale_levels
 from cls_jax.extras import is_installed, write_install
+from cls_jax.photos.images.repair import BoundedFile
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # First bytes of a file.
 _BIG = 43  # The version of BigTIFF.
@@ -103,14 +104,15 @@ def open_tiff(file: BinaryIO, bit_depth: int) -> Image.Image:
 def read_layout(file: BinaryIO) -> Layout:
     """Reads the tags of the first image. Raises an ImageError for values that nothing reads."""
     file.seek(0)
-    header = file.read(8)
+    bounded: Any = BoundedFile(file)
+    header = bounded.read(8)
     if header[2] == _BIG:
-        header += file.read(8)
+        header += bounded.read(8)
     elif header[3] == _BIG:  # Pillow cannot read its tags.
         raise ImageError("a BigTIFF in big-endian order: save it as PNG")
     tags = TiffImagePlugin.ImageFileDirectory_v2(header)
-    file.seek(tags.next)
-    tags.load(file)
+    bounded.seek(tags.next)
+    tags.load(bounded)
     return create_layout(tags)
 
 
