@@ -15,7 +15,11 @@ from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.plan import open_run, plan_run
 from cls_jax.photos.plan.rules import apply_settings
 from cls_jax.photos.report.after_training import draw_report
-from cls_jax.process import enable_compilation_cache, use_all_cores_for_convolutions
+from cls_jax.process import (
+    enable_compilation_cache,
+    refuse_forked_child,
+    use_all_cores_for_convolutions,
+)
 
 
 def train(
@@ -49,9 +53,11 @@ def train(
         **settings: Keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
 
     Raises:
-        UserError: If the folder, the settings or the devices do not fit, or a loss is not finite.
+        UserError: If the folder, the settings or the devices do not fit, a loss is not finite, or
+            the process was forked from one that had used JAX.
         StoppedError: If the user or the system stops the run. The same call resumes it.
     """
+    refuse_forked_child()
     use_all_cores_for_convolutions()
     enable_compilation_cache()
     workdir = pathlib.Path(workdir).expanduser() if workdir is not None else None

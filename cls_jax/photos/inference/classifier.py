@@ -34,6 +34,7 @@ from cls_jax.photos.inference.networks import (
 from cls_jax.photos.inference.prediction import Prediction, create_prediction
 from cls_jax.photos.inference.unknown import UnknownScore, read_unknown
 from cls_jax.photos.start.fit_instant import INSTANT
+from cls_jax.process import refuse_forked_child
 from cls_jax.runs.folder import read_dataset_description, read_result
 from cls_jax.training.prepare import restore_run
 
@@ -41,7 +42,11 @@ from cls_jax.training.prepare import restore_run
 class Classifier:
     """The EMA networks of a run, or the frozen network of an instant classifier.
 
+    Several threads may use it at a time. Pickling keeps the folder and the fingerprint: a process
+    that unpickles it reads the networks from the folder.
+
     Attributes:
+        workdir: The folder that it was read from, an absolute path.
         networks: The networks as a function of images.
         instant: The frozen network and its head, if this is an instant classifier. Otherwise None.
         class_names: The names of the K classes.
@@ -54,6 +59,7 @@ class Classifier:
 
     def __init__(
         self,
+        workdir: pathlib.Path,
         networks: Networks,
         class_names: tuple[str, ...],
         step: int,
@@ -62,6 +68,7 @@ class Classifier:
         unknown: UnknownScore | None = None,
     ):
         """Wraps what `load` has read."""
+        self.workdir = workdir.absolute()
         self.networks = networks
         self.instant = instant
         self.class_names = class_names
@@ -71,6 +78,9 @@ class Classifier:
         self.image_shape = networks.format.shape
         self.num_networks = networks.num_networks
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (os.fspath(self.workdir), self.step, self.compute_fingerprint())
+
     def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Prediction:
         """Predicts the classes of images with confidences.
 
@@ -78,8 +88,9 @@ class Classifier:
         size. An image is a path, the `bytes` of an image file (never a path), a file opened for
         reading bytes, a PIL image, or an array uint8 [h, w] or [h, w, 1, 3 or 4]. Raises an
         ImageError, a kind of ValueError, that names what was given if it cannot be read as an
-        image.
+        image, and a UserError in a process forked from one that had used JAX.
         """
+        refuse_forked_child()
         if is_source(images):
             check_source(images, self.image_shape)
             sources: Iterable[Any] = [images]
@@ -154,8 +165,9 @@ def load(
     even where the run chose its instant classifier. `end` are setup, state and step of the
     checkpoint, if this process has just written it. `step` is that of another checkpoint, or
     "best", on the validation images. Raises a UserError if there is no run, no such checkpoint,
-    or a damaged file.
+    or a damaged file, or the process was forked from one that had used JAX.
     """
+    refuse_forked_child()
     workdir = pathlib.Path(run).expanduser()
     workdir = workdir if trained or step is not None else find_predictor(workdir)
     if step is not None and is_instant(workdir):
@@ -176,6 +188,7 @@ def load(
         networks = open_trained_networks(workdir, end)
         class_names, _ = read_dataset_description(workdir)
     return Classifier(
+        workdir,
         networks,
         class_names,
         number,
@@ -183,3 +196,15 @@ def load(
         calibration=read_calibration(workdir, number),
         unknown=read_unknown(workdir, number, networks.num_features),
     )
+
+
+def _reopen(workdir: str, step: int, fingerprint: str) -> Classifier:
+    """The pickled classifier of a folder. Raises a UserError if the folder has another one now."""
+    # The folder is that of the classifier itself, and an instant one has no step.
+    classifier = load(workdir, trained=True, step=step or None)
+    if classifier.compute_fingerprint() != fingerprint:
+        raise UserError(
+            f"The classifier in {workdir} has changed since it was pickled: open it with "
+            "cls_jax.load and pickle it again."
+        )
+    return classifier

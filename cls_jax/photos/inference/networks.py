@@ -5,6 +5,7 @@ Shape suffixes: N networks, B images, C features, K classes.
 
 import functools
 import pathlib
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -51,6 +52,8 @@ class ImageFormat(NamedTuple):
 class Networks:
     """Trained networks, or a frozen one with its linear classifier, on the devices at hand.
 
+    Threads that compute at the same time take turns.
+
     Attributes:
         name: The architecture, one of `MODELS`.
         ensemble: The architecture's forward pass.
@@ -83,6 +86,8 @@ class Networks:
         self.batch_size = batch_size * mesh.shape[DATA_AXIS]
         self._mesh = mesh
         self._compiled_size = 0
+        # Programs that exchange data must start in the same order on all devices.
+        self._lock = threading.Lock()
 
     def predict_probabilities(self, images: ImageSource) -> np.ndarray:
         """Probabilities of all classes by every network, float32 [N, B, K].
@@ -120,9 +125,10 @@ class Networks:
                 )
             missing = local.stop - local.start - len(part)
             padded = np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)])
-            on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS), (size, *image_shape))
-            outputs = self._forward(self.variables, on_mesh)
-            arrays = jax.device_get([outputs[i] for i in wanted])
+            with self._lock:
+                on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS), (size, *image_shape))
+                outputs = self._forward(self.variables, on_mesh)
+                arrays = jax.device_get([outputs[i] for i in wanted])
             parts.append([array[:, : len(images) - start] for array in arrays])
         return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
 
