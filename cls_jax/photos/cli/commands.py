@@ -306,6 +306,40 @@ def label(
     label_folder(folder, names, port, opens_browser=not no_browser, options=options)
 
 
+def labels(
+    folder: str,
+    source: Sequence[str] | None,
+    target: Sequence[str] | None,
+    file_column: str = "",
+    label_column: str = "",
+    layout: str = "",
+) -> None:
+    """Reads labels of another program into a folder's table, or writes them for one."""
+    from cls_jax.photos.folder import exchange
+    from cls_jax.photos.folder.options import FolderOptions
+
+    root = pathlib.Path(folder).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{folder} is not a folder. Pass a folder of images.")
+    *formats, file = source or target or []
+    option = "--from" if source else "--to"
+    if formats and (len(formats) > 1 or formats[0] not in exchange.FORMATS):
+        raise UserError(
+            f"{option} takes a file, and before it one of {', '.join(exchange.FORMATS)}."
+        )
+    name = formats[0] if formats else ""
+    options = FolderOptions(file_column, label_column, layout)
+    if target:
+        count = exchange.export_labels(root, pathlib.Path(file), name, options)
+        print(f"{count:,} labels: {file}")
+        return
+    found = exchange.import_labels(root, pathlib.Path(file), name, options)
+    for sentence in (found.sentence, *found.warnings):
+        print(make_printable(sentence))
+    known = f" ({found.num_known:,} were there already)" if found.num_known else ""
+    print(f"{found.num_added:,} labels added to {make_printable(str(found.table))}{known}.")
+
+
 def cache(clear: bool = False) -> None:
     """Shows the size of cached images, features and compiled programs, or deletes them.
 

@@ -84,6 +84,7 @@ def create_parser() -> argparse.ArgumentParser:
     _add_train(verbs, common)
     _add_verbs_on_runs(verbs, on_run)
     _add_verbs_on_images(verbs, common)
+    _add_labels(verbs, common)
     _add_lists(verbs, common)
     return parser
 
@@ -193,6 +194,32 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add(label, "--port", "P", "port of the page (default: a free one)", type=int, default=0)
     _add_switch(label, "--no-browser", "only print the address")
     _add_folder_options(label)
+
+
+def _add_labels(verbs: Any, common: argparse.ArgumentParser) -> None:
+    labels = verbs.add_parser(
+        "labels",
+        parents=[common],
+        help="read or write labels of other programs",
+        usage="%(prog)s FOLDER (--from [FORMAT] FILE | --to [FORMAT] FILE)",
+        epilog="FORMAT is label-studio, cvat, fiftyone or csv. It may be left out where the "
+        "content or the name of FILE tells it.",
+    )
+    _add(labels, "folder", "FOLDER", "images, labeled or not")
+    way = labels.add_mutually_exclusive_group(required=True)
+    for option, target, meaning in [
+        ("--from", "source", "add the labels of FILE to labels.csv"),
+        ("--to", "target", "write the labels of the folder to a new FILE"),
+    ]:
+        way.add_argument(
+            option,
+            dest=target,
+            nargs="+",
+            type=os.path.expanduser,
+            metavar=("[FORMAT]", "FILE"),
+            help=meaning,
+        )
+    _add_folder_options(labels)
 
 
 def _add_folder_options(verb: argparse.ArgumentParser) -> None:

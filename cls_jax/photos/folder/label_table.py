@@ -136,6 +136,24 @@ def read_label_table(
     return _read_rows(path, lines, table_format, index, columns)
 
 
+def read_cells(
+    path: pathlib.Path,
+    header: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    index: FileIndex,
+    options: FolderOptions = AUTOMATIC,
+) -> LabelTable:
+    """What the cells of a table mean that comes from a file of another format.
+
+    Raises a UserError as `read_label_table` does.
+    """
+    columns = choose_columns(Table(path.name, header, lines), index, options)
+    width = len(header)
+    places = (columns.file, columns.label, width, width + 1)
+    table_format = TableFormat(",", list(header), places, columns.parts)
+    return _read_rows(path, lines, table_format, index, columns)
+
+
 def read_more_rows(
     path: pathlib.Path, index: FileIndex, table_format: TableFormat, content: bytes, start: int
 ) -> LabelTable:

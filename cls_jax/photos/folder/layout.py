@@ -493,14 +493,7 @@ def sort_by_label(
 
     Those marked as no class are left out. Raises a UserError if labels.csv cannot be read.
     """
-    table = read_table(root, listing, options)
-    classes: Mapping[str, str | None]
-    if name := find_table(listing):
-        splits, labels = _label_all(root / name, listing, table, options)
-        classes = labels.classes
-    else:
-        splits, classes = label_by_folder(listing, options=options)
-    found = [(name, classes.get(name, "")) for name in list_labelable(listing, splits, table)]
+    found = label_labelable(root, listing, options).items()
     return [name for name, label in found if label == ""], [name for name, label in found if label]
 
 
@@ -517,6 +510,23 @@ def read_table(
     if name is None:
         return LabelTable([])
     return read_label_table(root / name, FileIndex(listing.files.names, root), options)
+
+
+def label_labelable(
+    root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
+) -> dict[str, str | None]:
+    """File → class, "" without a label, None for no class, of the images that a person may label.
+
+    Raises a UserError if labels.csv cannot be read.
+    """
+    table = read_table(root, listing, options)
+    classes: Mapping[str, str | None]
+    if name := find_table(listing):
+        splits, labels = _label_all(root / name, listing, table, options)
+        classes = labels.classes
+    else:
+        splits, classes = label_by_folder(listing, options=options)
+    return {name: classes.get(name, "") for name in list_labelable(listing, splits, table)}
 
 
 def _label_all(
