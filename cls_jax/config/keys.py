@@ -205,8 +205,8 @@ OPTIONS: dict[str, Option] = {
         "Architecture. `model.init=builtin:NAME` implies it."),
     "model.init": Option("", TEXT,
         "Pretrained weights that the networks start from, except for their last layer: "
-        "`builtin:efficientnet_lite0`, a `.safetensors` file, the folder of a run or an export, or "
-        "`hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights."),
+        "`builtin:efficientnet_lite0` (or 1, 2), a `.safetensors` file, the folder of a run or an "
+        "export, or `hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights."),
     "model.init_head": Option("random", one_of("random", "probe", "inferred"),
         "Last layer of pretrained networks: random weights, or logistic regression on features of "
         "the labeled images (probe), or of all images with labels inferred from frozen features by "

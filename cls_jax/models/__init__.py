@@ -4,11 +4,20 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cls_jax.models.efficientnet import EfficientNetLite0
+from cls_jax.models.efficientnet import LITE1, LITE2, EfficientNetLite
 from cls_jax.models.layers import FEATURES, STEMS, Architecture, count_parameters, resolve_stem
 from cls_jax.models.resnet import ResNet18, ResNet50
 from cls_jax.models.vit import VisionTransformer
-from cls_jax.models.weights.layout import DINOV2, EFFICIENTNET, OWN, RESNET, VIT, WeightsLayout
+from cls_jax.models.weights.layout import (
+    DINOV2,
+    EFFICIENTNET_LITE0,
+    EFFICIENTNET_LITE1,
+    EFFICIENTNET_LITE2,
+    OWN,
+    RESNET,
+    VIT,
+    WeightsLayout,
+)
 from cls_jax.models.wide_resnet import WideResNet
 
 __all__ = [
@@ -33,6 +42,8 @@ class ModelSpec(NamedTuple):
     image_size: int = 224  # Height and width of the images that its pretrained weights expect.
 
 
+_lite1 = functools.partial(EfficientNetLite, table=LITE1)
+_lite2 = functools.partial(EfficientNetLite, table=LITE2)
 _tiny = functools.partial(VisionTransformer, width=192, num_heads=3)
 _small = functools.partial(VisionTransformer, width=384, num_heads=6)
 _base = functools.partial(VisionTransformer, width=768, num_heads=12)
@@ -45,7 +56,13 @@ MODELS = {
     ),
     "resnet18": ModelSpec(ResNet18, "ResNet-18", RESNET, ("stem",)),
     "resnet50": ModelSpec(ResNet50, "ResNet-50", RESNET, ("stem",)),
-    "efficientnet_lite0": ModelSpec(EfficientNetLite0, "EfficientNet-Lite0", EFFICIENTNET),
+    "efficientnet_lite0": ModelSpec(EfficientNetLite, "EfficientNet-Lite0", EFFICIENTNET_LITE0),
+    "efficientnet_lite1": ModelSpec(
+        _lite1, "EfficientNet-Lite1", EFFICIENTNET_LITE1, image_size=240
+    ),
+    "efficientnet_lite2": ModelSpec(
+        _lite2, "EfficientNet-Lite2", EFFICIENTNET_LITE2, image_size=260
+    ),
     "vit_tiny": ModelSpec(_tiny, "ViT-Ti/16", VIT, patch=16),
     "vit_small": ModelSpec(_small, "ViT-S/16", VIT, patch=16),
     "vit_base": ModelSpec(_base, "ViT-B/16", VIT, patch=16),

