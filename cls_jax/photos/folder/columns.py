@@ -12,16 +12,17 @@ from typing import NamedTuple
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.cells import holds_parts, is_part_column
-from cls_jax.photos.folder.find_files import FileIndex, Matches
-from cls_jax.photos.folder.names import clean, fold_class, simplify
+from cls_jax.photos.folder.find_files import NO_MATCH, FileIndex, Matches
+from cls_jax.photos.folder.names import clean, fold, fold_class, simplify
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.images.decode import SUFFIXES
 
 # Headers, simplified, the usual ones first.
-_FILE_HEADERS = (
+_CLEAR_FILE_HEADERS = (
     *("file", "filename", "path", "filepath", "image", "imagename", "imagepath", "imagefile"),
-    *("img", "imgname", "imgpath", "imageid", "imgid", "id", "name"),
+    *("img", "imgname", "imgpath", "imgfile", "fname", "photo", "picture", "url", "imageurl"),
 )
+_FILE_HEADERS = (*_CLEAR_FILE_HEADERS, "imageid", "imgid", "id", "name")
 _LABEL_HEADERS = (
     *("label", "labels", "labelname", "class", "classes", "classname", "classlabel"),
     *("category", "categories", "categoryname", "target", "species", "choice", "choices"),
@@ -47,8 +48,9 @@ class _Column(NamedTuple):
 
     place: int
     kind: int  # 0: with extension, 1: without, 2: bare numbers. Less is better.
-    num_found: int
-    share: float  # Of the distinct cells.
+    num_fits: int  # Distinct cells that name a file, or could name several.
+    num_found: int  # Those that name one.
+    share: float  # Of the cells that name a file, or could name several.
     matches: Matches
 
 
@@ -137,7 +139,7 @@ def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> 
     for place in (*usual, *(place for place in places if place not in usual)):
         cells = list(table.get_distinct(place))
         # Measurements differ in each row and name no file: a few of them show that.
-        if cells and _match_column(place, take_evenly(cells, _NUM_TRIED), index).num_found:
+        if cells and _match_column(place, take_evenly(cells, _NUM_TRIED), index).num_fits:
             found.append(_match_column(place, cells, index))
     if not found:
         if not places or (not usual and len(places) > 1 and len(table.header) > 2):
@@ -148,22 +150,32 @@ def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> 
             )
         place = (usual or places)[0]
         return place, index.match(table.get_distinct(place))
-    best = [one for one in found if one.kind < 2] or found  # Numbers may name anything.
-    chosen = min(best, key=lambda one: (one.place not in usual, one.kind, -one.num_found))
+    # A column that names the same file in each row says nothing about the rows.
+    found = [one for one in found if len(one.matches.files) > 1 or not one.num_found] or found
+    # Numbers may name anything, unless their header says that these are files.
+    clear = [place for place in usual if table.simple[place] in _CLEAR_FILE_HEADERS]
+    named = [one for one in found if one.kind < 2]
+    if any(one.place in clear for one in named):
+        clear = [place for place in clear if place in [one.place for one in named]]
+    best = [one for one in found if one.kind < 2 or one.place in clear] if named else found
+    chosen = min(best, key=lambda one: (one.place not in usual, one.kind, -one.num_fits))
     for other in best:
-        chosen = _choose_better(table, chosen, other, usual)
+        chosen = _choose_better(table, chosen, other, clear)
     return chosen.place, chosen.matches
 
 
 def _match_column(place: int, cells: Sequence[str], index: FileIndex) -> _Column:
     matches = index.match(cells)
-    found = {cell: match.name for cell, match in matches.files.items() if match.name}
+    fits = {cell: match.name for cell, match in matches.files.items() if match.name != ""}
+    found = {cell: name for cell, name in fits.items() if name}
     kind = 1
     if all(cell.strip().isdecimal() for cell in cells):
         kind = 2
-    elif any(_has_extension(cell, name) for cell, name in found.items()):
+    elif any(cell.strip().lower().endswith(SUFFIXES) for cell in fits) or any(
+        _has_extension(cell, name) for cell, name in found.items()
+    ):
         kind = 0
-    return _Column(place, kind, len(found), len(found) / len(cells), matches)
+    return _Column(place, kind, len(fits), len(found), len(fits) / len(cells), matches)
 
 
 def _has_extension(cell: str, name: str) -> bool:
@@ -171,14 +183,16 @@ def _has_extension(cell: str, name: str) -> bool:
     return not extension or extension in cell.lower()
 
 
-def _choose_better(table: Table, one: _Column, other: _Column, usual: Sequence[int]) -> _Column:
-    """Which of two columns has the files. Raises a UserError if they name different ones."""
+def _choose_better(table: Table, one: _Column, other: _Column, clear: Sequence[int]) -> _Column:
+    """Which of two columns has the files. Raises a UserError if they name different ones.
+
+    `clear` are the columns whose headers say that they have files.
+    """
     if one.place == other.place:
         return one
     cells = zip(table.get(one.place), table.get(other.place), strict=True)
     pairs = {(a, b) for a, b in cells if a.strip() and b.strip()}
-    files = [(_get_name(one, a), _get_name(other, b)) for a, b in pairs]
-    if all(a == b for a, b in files if a and b):  # They agree: take the one that names more.
+    if all(_agree(one, a, other, b) for a, b in pairs):  # Take the one that names more.
         is_better = (other.num_found, -other.kind) > (one.num_found, -one.kind)
         return other if is_better else one
     # A name and a path that ends with it: the path says more.
@@ -187,8 +201,8 @@ def _choose_better(table: Table, one: _Column, other: _Column, usual: Sequence[i
         if all(b.strip().replace("\\", "/").endswith("/" + a.strip()) for a, b in ends):
             return longer if longer.num_found >= shorter.num_found else shorter
     for better, worse in ((one, other), (other, one)):
-        is_usual = better.place in usual and worse.place not in usual
-        if better.share >= 2 * worse.share or (is_usual and better.kind <= worse.kind):
+        is_clear = better.place in clear and worse.place not in clear
+        if better.share >= 2 * worse.share or (is_clear and better.kind <= worse.kind):
             return better
     raise UserError(
         f"{table.name} names different images in {table.show(one.place)!r} and "
@@ -196,9 +210,18 @@ def _choose_better(table: Table, one: _Column, other: _Column, usual: Sequence[i
     )
 
 
-def _get_name(column: _Column, cell: str) -> str:
-    match = column.matches.files.get(cell)
-    return (match.name or "") if match else ""
+def _agree(one: _Column, a: str, other: _Column, b: str) -> bool:
+    """Whether two cells of a row do not name different files."""
+    first, second = (
+        column.matches.files.get(cell, NO_MATCH).name for column, cell in ((one, a), (other, b))
+    )
+    if first is None or second is None:  # Several files have this name, so the others' must be it.
+        stems = [
+            os.path.splitext(os.path.basename(name or cell))[0]
+            for name, cell in ((first, a), (second, b))
+        ]
+        return first == "" or second == "" or fold(stems[0]) == fold(stems[1])
+    return first == second or first == "" or second == ""
 
 
 def _may_be_label(table: Table, place: int) -> bool:
@@ -206,13 +229,13 @@ def _may_be_label(table: Table, place: int) -> bool:
     cells = table.get_distinct(place)
     if not cells or _are_file_names(cells):
         return False
-    is_numbering = table.simple[place] in _NUMBER_HEADERS and _count_up(list(cells))
-    return not is_numbering
+    may_number = any(table.header) and table.simple[place] in _NUMBER_HEADERS
+    return not (may_number and _count_up([cell for cell in table.get(place) if cell.strip()]))
 
 
 def _count_up(cells: Sequence[str]) -> bool:
-    """Whether cells are consecutive numbers."""
-    if not all(cell.strip().isdecimal() for cell in cells):
+    """Whether cells are consecutive numbers, at least two."""
+    if len(cells) < 2 or not all(cell.strip().isdecimal() for cell in cells):
         return False
     return all(int(b) == int(a) + 1 for a, b in itertools.pairwise(cells))
 

@@ -32,6 +32,7 @@ LABEL, NONE, SKIP, UNDO = "label", "none", "skip", "undo"
 NOTES = EXAMPLE, DESCRIBE = "example", "describe"  # About a class: they label nothing.
 LONGEST_CLASS = 255  # Characters, as in the name of a folder.
 _HEAD_CHARACTERS = 10_000  # At least the header and a row.
+_HEAD_LINES = 100
 _MAX_BYTES = 2**28  # Some five million rows.
 # Windows has no O_NOFOLLOW, but needs O_BINARY to keep line ends.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -107,7 +108,7 @@ def read_label_table(
     text, _ = _decode(path, content)
     if not text.strip():
         return LabelTable([])
-    delimiter = _find_delimiter(path, text)
+    delimiter = _find_delimiter(path, text, index)
     lines = _read_csv(path, text, delimiter)
     if not lines:
         return LabelTable([])
@@ -378,19 +379,30 @@ def _take_first(text: str) -> str:
     return text[: text.find("\n") + 1] or text
 
 
-def _find_delimiter(path: pathlib.Path, text: str) -> str:
-    """The delimiter that divides the first lines most evenly. Excel writes semicolons or tabs."""
+def _find_delimiter(path: pathlib.Path, text: str, index: FileIndex) -> str:
+    """The delimiter that divides the first lines into cells. Excel writes semicolons or tabs.
+
+    If several do, the one whose cells name most files, and then the most frequent one.
+    """
     head = _take_head(text)
     first = _take_first(text)
-    best, delimiter = (False, 0), ","
-    for candidate in ",;\t|":
-        if candidate not in first:
-            continue
-        widths = {len(line) for line in _read_csv(path, head, candidate)}
-        rank = (min(widths) > 1, first.count(candidate))
-        if rank > best:
-            best, delimiter = rank, candidate
-    return delimiter
+    found = {}
+    for delimiter in ",;\t|":
+        if delimiter in first:
+            lines = _read_csv(path, head, delimiter)[:_HEAD_LINES]
+            if min(map(len, lines)) > 1:
+                found[delimiter] = lines
+    if len(found) < 2:
+        return next(iter(found), max(",;\t", key=first.count))
+
+    def rank(delimiter: str) -> tuple[int, int, int]:
+        cells = [cell for line in found[delimiter] for cell in line if cell.strip()]
+        files = index.match(cells).files
+        named = [cell for cell, match in files.items() if match.name != ""]
+        # A cell with the next one in it, as after the "?" of an address, is longer.
+        return len(named), -sum(map(len, named)), first.count(delimiter)
+
+    return max(found, key=rank)
 
 
 def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:

@@ -1,0 +1,119 @@
+"""Tables of all forms: no label ever gets to another file than the one whose row has it.
+
+A table is a column of files and one of classes among others, in any order, under any headers,
+quoted and encoded in any way. It is read rightly, or a sentence asks. FUZZ_EXAMPLES=5000 reads that
+many.
+"""
+
+import csv
+import io
+import os
+import pathlib
+import urllib.parse
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cls_jax.errors import UserError
+from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.label_table import read_label_table
+from cls_jax.photos.folder.labels import collect_labels
+
+ROOT = pathlib.Path("/home/ben/album")
+FILES = {
+    "numbers in a folder": [f"images/{i}.png" for i in range(1, 7)],
+    "numbers at the top": [f"{i}.jpg" for i in range(6)],
+    "names that two folders have": [f"{top}/{i}.png" for top in "ab" for i in range(1, 4)],
+    "names with spaces": [f"my photos/Bild {name}.JPG" for name in ("ä", "b;c", "d,e", "f", "1")],
+}
+# How a program writes the name of a file.
+SPELLINGS = {
+    "whole": str,
+    "last part": os.path.basename,
+    "without extension": lambda name: os.path.splitext(name)[0],
+    "last part without extension": lambda name: os.path.splitext(os.path.basename(name))[0],
+    "absolute": lambda name: f"/home/ben/album/{name}",
+    "on another machine": lambda name: f"D:\\data\\{name}".replace("/", "\\"),
+    "from the folder around": lambda name: f"./album//{name}",
+    "address": lambda name: f"https://example.org/album/{urllib.parse.quote(name)}?v=1",
+    "uploaded": lambda name: f"/data/upload/3/0123abcd-{os.path.basename(name)}",
+}
+FILE_HEADERS = ["file", "filename", "img_path", "Image", "url", "name", "id", "photo", "x", "key"]
+LABEL_HEADERS = ["label", "Class", "category", "choice", "kind", "what", "y"]
+OTHER_HEADERS = ["id", "", "index", "name", "thumbnail", "note", "width", "x", "score", "title"]
+CLASSES = {"words": ["cat", "dog"], "numbers": ["0", "1"], "names": ["Bär, braun", 'the "cat"']}
+
+
+@st.composite
+def create_tables(draw):
+    """The names of the files, the content of a table, and the class of each file in it."""
+    names = FILES[draw(st.sampled_from(sorted(FILES)))]
+    rows = draw(st.lists(st.sampled_from(names), min_size=2, max_size=len(names), unique=True))
+    classes = CLASSES[draw(st.sampled_from(sorted(CLASSES)))]
+    labels = draw(st.lists(st.sampled_from(classes), min_size=len(rows), max_size=len(rows)))
+    spell = SPELLINGS[draw(st.sampled_from(sorted(SPELLINGS)))]
+    others = {
+        "numbers": [str(i) for i in range(len(rows))],
+        "numbers from 1": [str(i) for i in range(1, len(rows) + 1)],
+        "numbers downward": [str(len(rows) - i) for i in range(len(rows))],
+        "measurements": [f"{i / 7:.6f}" for i in range(len(rows))],
+        "the same name": [os.path.basename(name) for name in rows],
+        "other files": [names[(names.index(name) + 1) % len(names)] for name in rows],
+        "one file": [names[0]] * len(rows),
+        "notes": ['a "b", c;d\te|f', *["g\nh"] * (len(rows) - 1)],
+        "nothing": [""] * len(rows),
+    }
+    if all(spell(name).isdecimal() for name in rows):
+        # Bare numbers name files only where no other column does, by definition.
+        others = {kind: cells for kind, cells in others.items() if "file" not in kind}
+    kinds = draw(st.lists(st.sampled_from(sorted(others)), max_size=3, unique=True))
+    columns = [
+        (draw(st.sampled_from(FILE_HEADERS)), [spell(name) for name in rows]),
+        (draw(st.sampled_from(LABEL_HEADERS)), labels),
+        *((draw(st.sampled_from(OTHER_HEADERS)), others[kind]) for kind in kinds),
+    ]
+    columns = draw(st.permutations(columns))
+    lines = list(zip(*(cells for _, cells in columns), strict=True))
+    if draw(st.integers(0, 4)):  # Most tables have a header.
+        lines.insert(0, tuple(header for header, _ in columns))
+    text = io.StringIO(newline="")
+    csv.writer(
+        text,
+        delimiter=draw(st.sampled_from(",;\t|")),
+        quoting=draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])),
+        lineterminator=draw(st.sampled_from(["\n", "\r\n"])),
+    ).writerows(lines)
+    encoding = draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252"]))
+    return names, text.getvalue().encode(encoding), dict(zip(rows, labels, strict=True))
+
+
+def read(names, content):
+    """File → class, None if the table is refused in a sentence."""
+    path = ROOT / "labels.csv"
+    try:
+        table = read_label_table(path, FileIndex(names.__iter__, ROOT), content=content)
+        found = collect_labels(path, table)
+    except UserError:
+        return None
+    return {name: label for name, label in found.classes.items() if label}
+
+
+def test_no_label_gets_to_another_file():
+    outcomes = []
+
+    @settings(
+        max_examples=int(os.environ.get("FUZZ_EXAMPLES", 300)),
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(create_tables())
+    def check(case):
+        names, content, truth = case
+        labels = read(names, content)
+        assert labels is None or labels.items() <= truth.items()
+        outcomes.append(labels == truth)
+
+    check()
+    assert sum(outcomes) > len(outcomes) / 2  # Most tables are read, and not only refused.
