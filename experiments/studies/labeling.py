@@ -22,6 +22,7 @@ from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
 from cls_jax.photos.features.heads import INSTANT_C, fit_head
 from cls_jax.photos.features.labels import label_images
+from cls_jax.photos.features.near_copies import find_firsts, find_judged
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import LABELS_CSV
@@ -110,7 +111,8 @@ def estimate(propagation: Propagation) -> float:
     """The page's estimate in percent: each label predicted from the others."""
     labeled, probabilities = propagation.leave_one_out()
     own = propagation.labels[labeled]
-    is_tried = np.bincount(own)[own] > 1
+    groups = propagation.groups[labeled]
+    is_tried = find_judged(own, groups) & find_firsts(groups)
     return 100 * float((probabilities.argmax(axis=1) == own)[is_tried].mean())
 
 

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from cls_jax.parallel.machine import available_cpus
 from cls_jax.photos.features.deflation import prepare_solver
-from cls_jax.photos.features.neighbors import find_neighbors
+from cls_jax.photos.features.neighbors import Neighbors, find_neighbors
 from cls_jax.photos.features.sharded import has_many_devices, spread_on_devices
 
 # Accuracy on 2,768 photos in ten unequal classes with 1, 5 and 10 labels per class (means of
@@ -54,10 +54,15 @@ def build_graph(features_BC: np.ndarray, num_neighbors: int = NUM_NEIGHBORS) -> 
     normalized, and rows of zeros have no neighbors. Raises a ValueError if one is not finite.
     """
     num_images = len(features_BC)
-    neighbors, similarities = find_neighbors(features_BC, min(num_neighbors, num_images - 1))
-    weights = np.maximum(similarities, 0).astype(np.float64) ** _EXPONENT
-    row_starts = np.arange(num_images + 1) * neighbors.shape[1]
-    edges = (weights.ravel(), neighbors.ravel(), row_starts)
+    return connect_neighbors(find_neighbors(features_BC, min(num_neighbors, num_images - 1)))
+
+
+def connect_neighbors(neighbors: Neighbors) -> sparse.csr_matrix:
+    """The graph that `build_graph` builds of B images, given their nearest neighbors."""
+    num_images, num_neighbors = neighbors.indices.shape
+    weights = np.maximum(neighbors.cosines, 0).astype(np.float64) ** _EXPONENT
+    row_starts = np.arange(num_images + 1) * num_neighbors
+    edges = (weights.ravel(), neighbors.indices.ravel(), row_starts)
     directed = sparse.csr_matrix(edges, shape=(num_images, num_images))
     graph = (directed + directed.T).tocsr() / 2
     graph.eliminate_zeros()

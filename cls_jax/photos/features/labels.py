@@ -1,7 +1,8 @@
 """Labels of all images, inferred from frozen features and a few given labels.
 
 `label_images` is the only place that derives them, from several labelers. Each labeler, a graph or
-a linear probe, predicts the labels held out from it. Its weight, an exponent in a product of
+a linear probe, predicts the labels held out from it, each together with those of its near-copies
+(`near_copies`), which would give it away. Its weight, an exponent in a product of
 probabilities (a logarithmic opinion pool: Heskes, "Selecting Weighting Factors in Logarithmic
 Opinion Pools", NIPS 1997), maximizes the likelihood of these labels. This is stacking
 (Wolpert, 1992) with a prior, because a few labels carry little information: the accuracy on 20
@@ -19,8 +20,16 @@ from scipy import sparse
 
 from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.extract import FrozenFeatures
-from cls_jax.photos.features.graph import build_graph, compute_weight, propagate_labels
-from cls_jax.photos.features.heads import PROBE_C, Head, fit_head, standardize
+from cls_jax.photos.features.graph import (
+    NUM_NEIGHBORS,
+    build_graph,
+    compute_weight,
+    connect_neighbors,
+    propagate_labels,
+)
+from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
+from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
+from cls_jax.photos.features.neighbors import find_neighbors, whiten
 from cls_jax.photos.features.propagation import Propagation
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of
@@ -49,14 +58,12 @@ _MAX_NUMBERS = 2**25
 # The share of the columns of all stages that belongs to early ones: four of the seven stages of
 # EfficientNet-Lite0 (but for seven deviations), two of the four of a ResNet.
 _EARLY_SHARE = 0.2
-# Principal components kept by `whiten`, and the variance that it adds to each, in mean variances.
-# From 3 to 30 times the mean, labels of photos are equally accurate.
-_NUM_COMPONENTS = 256
-_SHRINKAGE = 10
 
 
-# All graphs [B, B], and the inputs, floating [B, C], and the inverse penalty of all probes.
-_Labelers = tuple[list[sparse.csr_matrix], list[tuple[np.ndarray, float]]]
+class _Labelers(NamedTuple):
+    graphs: list[sparse.csr_matrix]  # [B, B].
+    probes: list[tuple[np.ndarray, float]]  # Inputs, floating [B, C], and inverse penalties.
+    groups: np.ndarray  # The near-copies, int [B], as far as they are labeled.
 
 
 class InferredLabels(NamedTuple):
@@ -69,11 +76,15 @@ class InferredLabels(NamedTuple):
     probe: Head  # On the last layer.
     # In percent: the share of the weights for the graphs and for the stages before the last layer
     # ("weight_graph", "weight_stages"), and held-out accuracies of the last layer's graph and probe
-    # and of all combined ("accuracy_graph", "accuracy_probe", "accuracy_instant").
+    # and of all combined ("accuracy_graph", "accuracy_probe", "accuracy_instant"). Numbers: labeled
+    # images beyond the first of each group of near-copies ("near_copies"), and such groups
+    # ("near_copy_groups").
     figures: dict[str, float]
     # The weights of the graphs of the last layer and of all stages, relative to those of the
     # probes, float [2].
     graph_ratios: np.ndarray
+    num_judged: int  # Labels from which the accuracies are, near-copies counted once.
+    groups: np.ndarray  # The near-copies, int [B], as far as they are labeled.
 
 
 def label_images(
@@ -91,13 +102,14 @@ def label_images(
         num_classes: K.
     """
     labeled = np.flatnonzero(labels_B >= 0)
-    labelers = _list_labelers(features, num_classes)
-    firsts = np.unique(_find_first_copies(features, labeled))
-    given = labels_B[firsts]
-    hidden = _list_folds(given)[0]
-    held_out = _hold_out(labelers, firsts, given, num_classes, hidden=hidden)
-    weights_M = _weigh(held_out, given, hidden)
-    graphs, probes = labelers
+    labelers = _list_labelers(features, labeled, num_classes)
+    graphs, probes, groups_B = labelers
+    given, groups = labels_B[labeled], groups_B[labeled]
+    hidden = _list_folds(given, groups)[0]
+    held_out = _hold_out(labelers, labeled, given, num_classes, hidden=hidden)
+    judged = (find_judged(given, groups) & find_firsts(groups))[hidden]
+    held_out, truth = held_out[:, judged], given[hidden[judged]]
+    weights_M = _weigh(held_out, truth)
     heads = [fit_head(x_BC[labeled], labels_B[labeled], num_classes, c) for x_BC, c in probes]
     log_p_MBK = [take_log(propagate_labels(graph, labels_B, num_classes)) for graph in graphs]
     for head, (inputs_BC, _) in zip(heads, probes, strict=True):
@@ -113,11 +125,14 @@ def label_images(
         "weight_graph": 100 * float(of_graphs.sum() / total),
         "weight_stages": 100 * float((of_graphs[1:].sum() + of_probes[1:].sum()) / total),
     }
-    if np.bincount(given, minlength=num_classes).min() > 1:
+    if _has_pairs(given, groups, num_classes):
         together = np.tensordot(weights_M, held_out, 1)
         guesses = {"graph": held_out[0], "probe": held_out[len(graphs)], "instant": together}
         for name, guess in guesses.items():
-            figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == given[hidden]))
+            figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == truth))
+    sizes = np.unique(groups, return_counts=True)[1]
+    figures["near_copies"] = float((sizes - 1).sum())
+    figures["near_copy_groups"] = float((sizes > 1).sum())
     weights = compute_weight(probabilities)
     labels = probabilities.argmax(axis=1)
     sample_weights = np.where(labels_B >= 0, np.float32(_LABELED_WEIGHT), weights)
@@ -129,51 +144,65 @@ def label_images(
         probe=heads[0],
         figures=figures,
         graph_ratios=ratios,
+        num_judged=len(truth),
+        groups=groups_B,
     )
 
 
-def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
-    """Predicts each labeled image without its own label and its copies, as `label_images` does.
+class HeldOutLabels(NamedTuple):
+    """What is known of each labeled image without its own label and those of its near-copies."""
+
+    probabilities: np.ndarray  # float32 [B, K], uniform for images without a label.
+    is_judged: np.ndarray  # bool [B], whether any of these labels are of the image's class.
+
+
+def hold_out_labels(
+    features: FrozenFeatures, labels_B: np.ndarray, num_classes: int
+) -> HeldOutLabels:
+    """Predicts each labeled image from the labels of others, as `label_images` does.
 
     Of over 1,000 labels, fifths are held out in turn, and probes are fitted to 3,000 of the others.
-    The arguments are those of `label_images`. Returns probabilities, float32 [B, K], which are
-    uniform for images without a label.
+    The arguments are those of `label_images`.
     """
     labeled = np.flatnonzero(labels_B >= 0)
-    labelers = _list_labelers(features, num_classes)
-    first_copies = _find_first_copies(features, labeled)
-    firsts = np.unique(first_copies)
-    folds = _list_folds(labels_B[firsts])
-    given = labels_B[firsts]
+    labelers = _list_labelers(features, labeled, num_classes)
+    given, groups = labels_B[labeled], labelers.groups[labeled]
+    folds = _list_folds(given, groups)
     parts = [
-        _hold_out(labelers, firsts, given, num_classes, hidden=hidden, most=_MAX_PROBED)
+        _hold_out(labelers, labeled, given, num_classes, hidden=hidden, most=_MAX_PROBED)
         for hidden in folds
     ]
     held_out = np.concatenate(parts, axis=1)
     hidden = np.concatenate(folds)
-    logits = np.tensordot(_weigh(held_out, given, hidden), held_out, 1)
+    can_judge = find_judged(given, groups)
+    judged = (can_judge & find_firsts(groups))[hidden]
+    weights_M = _weigh(held_out[:, judged], given[hidden[judged]])
+    logits = np.tensordot(weights_M, held_out, 1)
     q_BK = np.full((len(labels_B), num_classes), 1 / num_classes, np.float32)
-    q_BK[firsts[hidden]] = scipy.special.softmax(logits, axis=1)
-    q_BK[labeled] = q_BK[first_copies]
-    return q_BK
+    q_BK[labeled[hidden]] = scipy.special.softmax(logits, axis=1)
+    is_judged = np.zeros(len(labels_B), bool)
+    is_judged[labeled] = can_judge
+    return HeldOutLabels(q_BK, is_judged)
 
 
-def _find_first_copies(features: FrozenFeatures, labeled: np.ndarray) -> np.ndarray:
-    """For each labeled image the first one with the same content, int [L].
-
-    When an image is held out, so are its copies, because they would give its label away.
-    """
-    contents = [features.descriptors[i].tobytes() for i in labeled]
-    firsts = dict(zip(reversed(contents), reversed(labeled.tolist()), strict=True))
-    return np.array([firsts[content] for content in contents], int)
+def _has_pairs(labels_L: np.ndarray, groups_L: np.ndarray, num_classes: int) -> bool:
+    """Whether every class has two labels that are no near-copies of each other."""
+    judged = labels_L[find_judged(labels_L, groups_L)]
+    return bool(np.bincount(judged, minlength=num_classes).min() > 0)
 
 
-def _list_folds(labels_L: np.ndarray) -> list[np.ndarray]:
+def _list_folds(labels_L: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:
     """Positions of the labels to hold out together, int: all of up to 1,000 labels, or fifths."""
     order = np.argsort(labels_L, kind="stable")  # By class, so that every fold has labels of each.
-    if len(order) <= _MAX_HELD_OUT:
-        return [order]
-    return [order[fold::_NUM_FOLDS] for fold in range(_NUM_FOLDS)]
+    return [order] if len(order) <= _MAX_HELD_OUT else _deal(order, groups_L)
+
+
+def _deal(positions: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:
+    """Divides positions into fifths, int, with near-copies in the same one."""
+    groups = groups_L[positions]
+    firsts = groups[np.sort(np.unique(groups, return_index=True)[1])]
+    parts = (np.isin(groups, firsts[fold::_NUM_FOLDS]) for fold in range(_NUM_FOLDS))
+    return [positions[part] for part in parts]
 
 
 def _hold_out(
@@ -188,72 +217,63 @@ def _hold_out(
 
     A probe is fitted to at most `most` other labels.
     """
-    graphs, probes = labelers
+    graphs, probes, groups_B = labelers
     labels_B = np.full(graphs[0].shape[0], -1)
     labels_B[labeled] = labels_L
-    p_MLK = [_hold_out_of_graph(graph, labels_B, num_classes, hidden) for graph in graphs]
+    p_MLK = [_hold_out_of_graph(graph, groups_B, labels_B, num_classes, hidden) for graph in graphs]
     for inputs_BC, inverse_penalty in probes:
         p_LK = _hold_out_of_probe(
             inputs_BC[labeled],
             labels_L,
             num_classes,
             inverse_penalty=inverse_penalty,
-            hidden=hidden,
+            folds=[hidden] if len(hidden) < len(labels_L) else _deal(hidden, groups_B[labeled]),
             most=most or len(labels_L),
         )
-        p_MLK.append(p_LK)
+        p_MLK.append(p_LK[hidden])
     return take_log(np.stack(p_MLK))
 
 
-def _weigh(held_out_MLK: np.ndarray, labels: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-    """The weights of the labelers, float [M], from what `_hold_out` returned."""
-    has_pairs = len(labels) > len(np.unique(labels))
+def _weigh(held_out_MLK: np.ndarray, labels_L: np.ndarray) -> np.ndarray:
+    """The weights of the labelers, float [M], from judged labels as `_hold_out` returned them."""
     each = None if len(held_out_MLK) > 2 else 1  # Graphs and probes: all, or the last layer's.
-    prior = [part[:each] for part in (_PRIOR if has_pairs else _PRIOR_WITHOUT_PAIRS)]
-    # Of all labels: a class with only one label in a fold is known from the others.
-    is_judged = np.bincount(labels)[labels] > 1 if len(labels) else np.zeros(0, bool)
-    return weigh_labelers(held_out_MLK, labels[hidden], np.concatenate(prior), is_judged[hidden])
+    prior = [part[:each] for part in (_PRIOR if len(labels_L) else _PRIOR_WITHOUT_PAIRS)]
+    return weigh_labelers(held_out_MLK, labels_L, np.concatenate(prior))
 
 
-def _list_labelers(features: FrozenFeatures, num_classes: int) -> _Labelers:
+def _list_labelers(features: FrozenFeatures, labeled: np.ndarray, num_classes: int) -> _Labelers:
     """Graphs and probes in the order of `_PRIOR`. Only the last layer's if there are no stages."""
     graphs = [build_graph(features.descriptors)]
     probes = [(features.pooled, PROBE_C)]
+    groups = np.arange(len(features.stages))
     if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
         stages = features.stages.astype(np.float32)
         inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
         early = stages[:, : max(round(_EARLY_SHARE * stages.shape[1]), 1)]
-        graphs += [build_graph(whiten(part)) for part in (stages, early)]
+        similar = find_neighbors(whiten(stages), min(NUM_NEIGHBORS, len(stages) - 1))
+        graphs += [connect_neighbors(similar), build_graph(whiten(early))]
         probes.append((inputs, _DEPTH_PROBE_C))
-    return graphs, probes
-
-
-def whiten(features_BC: np.ndarray) -> np.ndarray:
-    """The 256 largest principal components at nearly equal variance, float32 [B, ≤ 256].
-
-    Statistics of stages are strongly correlated, so a few components decide which images are
-    similar. Divided by their deviations, all take part (Jégou and Chum, "Negative Evidences and
-    Co-occurrences in Image Retrieval", ECCV 2012). Ten times the mean variance is added to all
-    variances first, since small ones are mostly noise.
-    """
-    scaled = standardize(features_BC)[0]
-    covariance = scaled.T @ scaled / len(scaled)
-    variances, axes = np.linalg.eigh(covariance)
-    variances, axes = variances[-_NUM_COMPONENTS:], axes[:, -_NUM_COMPONENTS:]
-    added = max(_SHRINKAGE * np.trace(covariance) / len(covariance), 1e-12)
-    return scaled @ (axes / np.sqrt(np.maximum(variances, 0) + added))
+        groups = group_near_copies(features, similar)
+    else:  # Only labeled images are compared.
+        found = group_near_copies(features.convert(lambda rows: rows[labeled]))
+        groups[labeled] = labeled[np.unique(found, return_index=True)[1]][found]
+    return _Labelers(graphs, probes, groups)
 
 
 def _hold_out_of_graph(
-    graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int, hidden: np.ndarray
+    graph: sparse.csr_matrix,
+    groups_B: np.ndarray,
+    labels_B: np.ndarray,
+    num_classes: int,
+    hidden: np.ndarray,
 ) -> np.ndarray:
-    """Probabilities [L, K] of the `hidden` labeled images, each without its own label."""
+    """Probabilities [L, K] of the `hidden` labeled images, each without those of its group."""
     labeled = np.flatnonzero(labels_B >= 0)
     if len(hidden) < len(labeled):
         others = labels_B.copy()
         others[labeled[hidden]] = -1
         return propagate_labels(graph, others, num_classes)[labeled[hidden]]
-    propagation = Propagation(graph)
+    propagation = Propagation(graph, groups_B)
     propagation.add_classes(num_classes)
     propagation.update(dict(zip(labeled.tolist(), labels_B[labeled].tolist(), strict=True)))
     return propagation.leave_one_out()[1][hidden]
@@ -264,20 +284,21 @@ def _hold_out_of_probe(
     labels_L: np.ndarray,
     num_classes: int,
     inverse_penalty: float,
-    hidden: np.ndarray,
+    folds: list[np.ndarray],
     most: int,
 ) -> np.ndarray:
-    """Probabilities [L, K] of the `hidden` labeled images by probes fitted without them."""
-    num_folds = _NUM_FOLDS if len(hidden) == len(labels_L) else 1
-    p_LK = np.full((len(hidden), num_classes), 1 / num_classes, np.float32)
-    for fold in range(num_folds):
-        part = hidden[fold::num_folds]
+    """Probabilities [L, K] by probes, each fitted without the labels, at L positions, of a fold.
+
+    Positions that are in no fold have uniform probabilities.
+    """
+    p_LK = np.full((len(labels_L), num_classes), 1 / num_classes, np.float32)
+    for part in folds:
         rest = np.setdiff1d(np.arange(len(labels_L)), part)
         if len(rest) > most:  # Evenly from all classes.
             rest = take_rows(rest[np.argsort(labels_L[rest], kind="stable")], most)
         if len(rest):
             head = fit_head(features_LC[rest], labels_L[rest], num_classes, inverse_penalty)
-            p_LK[fold::num_folds] = head.compute_probabilities(features_LC[part])
+            p_LK[part] = head.compute_probabilities(features_LC[part])
     return p_LK
 
 
@@ -287,7 +308,7 @@ def take_log(probabilities: np.ndarray) -> np.ndarray:
 
 
 def weigh_labelers(
-    held_out_MLK: np.ndarray, labels_L: np.ndarray, prior_M: np.ndarray, is_judged_L: np.ndarray
+    held_out_MLK: np.ndarray, labels_L: np.ndarray, prior_M: np.ndarray
 ) -> np.ndarray:
     """The weights that maximize the likelihood of held-out labels and a Gaussian prior.
 
@@ -297,19 +318,17 @@ def weigh_labelers(
     Args:
         held_out_MLK: Logarithms of the probabilities that each labeler gives to each labeled image
             without its label, floating [M, L, K], see `take_log`.
-        labels_L: The labels, int [L].
+        labels_L: The labels, int [L], without the only ones of their classes, because without them
+            a labeler does not know the class.
         prior_M: Weights without labels, float [M].
-        is_judged_L: bool [L], False for labels to leave out. Those are the only ones of their
-            classes, because without them a labeler does not know the class.
 
     Returns:
-        float64 [M], not negative. The prior itself where no row is left.
+        float64 [M], not negative. The prior itself without labels.
     """
-    rows = np.flatnonzero(is_judged_L)
-    if not len(rows):
+    if not len(labels_L):
         return np.asarray(prior_M, float)
-    log_p_MLK = held_out_MLK[:, rows].astype(float)
-    truth = (np.arange(len(rows)), labels_L[rows])
+    log_p_MLK = held_out_MLK.astype(float)
+    truth = (np.arange(len(labels_L)), labels_L)
 
     def compute_loss(weights_M: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its gradient."""

@@ -64,11 +64,12 @@ def find_suspects(
     predicted = [predict_with_features(part, rows)[0] for part, rows in parts.items()]
     p_BK = np.concatenate(predicted, axis=1).mean(axis=0)[known]
     labels_known = labels[known]
-    q_BK = hold_out_labels(features, labels, dataset.num_classes)[known]
+    held_out = hold_out_labels(features, labels, dataset.num_classes)
+    q_BK, is_judged = held_out.probabilities[known], held_out.is_judged[known]
     # Networks that agree with a label that they were trained on may have memorized it.
     is_learned = (known < len(train)) & (p_BK.argmax(axis=1) == labels_known)
     evidence_BK = np.where(is_learned[:, None], q_BK, (p_BK + q_BK) / 2)
-    quality, suggested = rate_labels(evidence_BK, labels_known)
+    quality, suggested = rate_labels(evidence_BK, labels_known, is_judged)
     indices = np.concatenate([labeled, test])
     order = np.argsort(quality, kind="stable")
     return [
@@ -86,18 +87,19 @@ def find_suspects(
     ]
 
 
-def rate_labels(p_BK: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rate_labels(
+    p_BK: np.ndarray, labels: np.ndarray, is_judged: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Rates labels, int [B], by probabilities [B, K] that did not learn them.
 
     The quality of a label is its probability, the "self-confidence" of confident learning
-    (Northcutt et al., "Confident Learning", JAIR 2021). The only label of a class cannot be judged
-    and gets the quality 1.
+    (Northcutt et al., "Confident Learning", JAIR 2021). Where no other label is of the class,
+    `is_judged`, bool [B], is False, and the quality is 1.
 
     Returns the qualities, float64 [B] from 0 to 1, and the most probable classes, int64 [B].
     """
     quality = p_BK[np.arange(len(labels)), labels].astype(np.float64)
-    is_alone = np.bincount(labels, minlength=p_BK.shape[1])[labels] < 2
-    return np.where(is_alone, 1.0, quality), np.where(is_alone, labels, p_BK.argmax(axis=1))
+    return np.where(is_judged, quality, 1.0), np.where(is_judged, p_BK.argmax(axis=1), labels)
 
 
 def write_suspects(

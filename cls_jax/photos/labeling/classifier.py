@@ -74,8 +74,9 @@ class SessionClassifier:
             num_labels = int((self._fitted.labels >= 0).sum())
             accuracy = self._fitted.inferred.figures.get("accuracy_instant")
             interval = None
-            if accuracy is not None:
-                interval = wilson_interval(round(accuracy * num_labels / 100), num_labels)
+            if accuracy is not None:  # Of the labels that were judged, not of all.
+                num_judged = self._fitted.inferred.num_judged
+                interval = wilson_interval(round(accuracy * num_judged / 100), num_judged)
             described |= {"labels": num_labels, "classes": len(self._fitted.class_names)}
             return described | {"accuracy": accuracy, "interval": interval}
 

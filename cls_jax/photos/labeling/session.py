@@ -15,6 +15,7 @@ from cls_jax.io import describe_error
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import FrozenFeatures, Progress, concatenate_features
 from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -192,7 +193,7 @@ class Session:
         if self._frozen is not None:
             frozen = concatenate_features([self._frozen, frozen])
         graph = build_graph(frozen.descriptors)
-        propagation = Propagation(graph)
+        propagation = Propagation(graph, group_near_copies(frozen))
         coverage = Coverage(graph)
         with self._lock:
             self._set_files([*before, *(files[i] for i in found.readable)])
@@ -427,7 +428,7 @@ class Session:
             if state.label:
                 labels[image] = index[state.label]
         if self._probabilities.shape[1] > len(index):  # Classes were removed.
-            self._propagation = Propagation(self._propagation.graph)
+            self._propagation = Propagation(self._propagation.graph, self._propagation.groups)
         self._propagation.add_classes(len(index))
         changed = np.flatnonzero(labels != self._propagation.labels)
         self.labels_version += len(changed) > 0

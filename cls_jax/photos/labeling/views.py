@@ -10,6 +10,7 @@ import numpy as np
 
 from cls_jax.io import make_printable
 from cls_jax.photos.features.graph import compute_weight
+from cls_jax.photos.features.near_copies import find_firsts, find_judged
 from cls_jax.photos.features.propagation import find_confident, find_suspect_labels
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.labeling.answers import Note
@@ -83,7 +84,8 @@ def describe_suspects(session: Session) -> dict[str, Any]:
         if known.propagation is not None:
             labeled, probabilities = known.propagation.leave_one_out()
             labels = known.propagation.labels[labeled]
-            is_open = np.array([not known.get_state(i).is_confirmed for i in labeled], bool)
+            is_open = find_judged(labels, known.propagation.groups[labeled])
+            is_open &= [not known.get_state(i).is_confirmed for i in labeled]
             for row in find_suspect_labels(probabilities, labels, is_open, _NUM_SUSPECTS):
                 proposals = _describe_proposals(known, probabilities, row)
                 images.append(_describe_image(known, int(labeled[row])) | {"proposals": proposals})
@@ -104,8 +106,10 @@ def describe_result(session: Session) -> dict[str, Any]:
                 num_confident = int((compute_weight(p_open) >= _CONFIDENT).sum())
             labeled, p_others = propagation.leave_one_out()
             labels = propagation.labels[labeled]
-            # The only photo of a class cannot be recognized without its label.
-            is_tried = np.bincount(labels)[labels] > 1
+            # The only photo of a class cannot be recognized without its label. Near-copies are
+            # recognized together, so they count once.
+            groups = propagation.groups[labeled]
+            is_tried = find_judged(labels, groups) & find_firsts(groups)
             num_tried = int(is_tried.sum())
             num_right = int((p_others.argmax(axis=1) == labels)[is_tried].sum())
         return {

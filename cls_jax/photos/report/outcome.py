@@ -54,7 +54,18 @@ def describe_labelers(result: dict[str, Any]) -> str | None:
     return (
         f"Weights chosen by held-out labels{some}: graphs of similar images {weights[0]:.0f}%, "
         f"linear probes {100 - weights[0]:.0f}%. Earlier layers get {weights[1]:.0f}% of the "
-        f"weight. Accuracy on held-out labels: {accuracy}."
+        f"weight. Accuracy on held-out labels: {accuracy}.{_describe_near_copies(result)}"
+    )
+
+
+def _describe_near_copies(result: dict[str, Any]) -> str:
+    """A sentence about labeled images that are near-copies of each other, or "" without any."""
+    copies, groups = (result.get(f"labels_{name}") for name in ("near_copies", "near_copy_groups"))
+    if not copies or not groups:
+        return ""
+    return (
+        f" {copies + groups:,.0f} of the labeled images are near-copies, in {groups:,.0f} groups. "
+        "Each group was held out as a whole."
     )
 
 

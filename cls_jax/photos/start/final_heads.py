@@ -25,7 +25,8 @@ from cls_jax.photos.features.graph import (
     propagate_labels,
 )
 from cls_jax.photos.features.heads import INSTANT_C, Head, fit_head
-from cls_jax.photos.features.labels import take_log, whiten
+from cls_jax.photos.features.labels import take_log
+from cls_jax.photos.features.neighbors import whiten
 from cls_jax.photos.start.fit_labels import FittedLabels
 from cls_jax.training.evaluate import compute_trained_features
 from cls_jax.training.rounds import RecordLabels

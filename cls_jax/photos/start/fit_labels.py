@@ -26,6 +26,8 @@ BASELINES = (
     "labels/accuracy_instant",
     "labels/weight_graph",
     "labels/weight_stages",
+    "labels/near_copies",
+    "labels/near_copy_groups",
 )
 
 

@@ -19,8 +19,8 @@ from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.instant import read_instant
-from cls_jax.photos.features.labels import hold_out_labels, label_images, whiten
-from cls_jax.photos.features.neighbors import find_neighbors
+from cls_jax.photos.features.labels import hold_out_labels, label_images
+from cls_jax.photos.features.neighbors import find_neighbors, whiten
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run
@@ -77,7 +77,7 @@ def test_held_out_labels_are_predicted_without_them():
     assert max(figures[f"accuracy_{name}"] for name in names) < 85
     few = np.where(np.arange(300) < K, truth, -1)
     names = label_images(_freeze(features), few, K).figures.keys()
-    assert names == {"weight_graph", "weight_stages"}
+    assert names == {"weight_graph", "weight_stages", "near_copies", "near_copy_groups"}
     # Copies of the labeled images say nothing more.
     copied, doubled = np.vstack([features, features[:K]]), np.append(few, truth[:K])
     assert label_images(_freeze(copied), doubled, K).figures.keys() == names
@@ -138,7 +138,7 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
     for most in (1_000, 3):
         for name in ("_MAX_HELD_OUT", "_MAX_PROBED"):
             monkeypatch.setattr(f"cls_jax.photos.features.labels.{name}", most)
-        q_BK = hold_out_labels(_freeze(features, features[:, :5]), labels_B, K)
+        q_BK = hold_out_labels(_freeze(features, features[:, :5]), labels_B, K).probabilities
         np.testing.assert_allclose(q_BK.sum(axis=1), 1, rtol=1e-5)
         inferred = label_images(_freeze(features, features[:, :5]), labels_B, K)
         np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)

@@ -314,8 +314,11 @@ def test_flipped_labels_come_first(digits, num_labels):
     labels = np.full(len(truth), -1)
     labels[labeled] = truth[labeled]
     labels[flipped] = (truth[flipped] + rng.integers(1, 10, len(flipped))) % 10
-    q_BK = hold_out_labels(FrozenFeatures(features, features, features[:, :0]), labels, 10)
-    quality, suggested = suspects_lib.rate_labels(q_BK[labeled], labels[labeled])
+    held_out = hold_out_labels(FrozenFeatures(features, features, features[:, :0]), labels, 10)
+    q_BK, is_judged = held_out.probabilities, held_out.is_judged
+    quality, suggested = suspects_lib.rate_labels(
+        q_BK[labeled], labels[labeled], is_judged[labeled]
+    )
     first = labeled[np.argsort(quality)[: num_labels // 10]]
     assert np.isin(flipped, first).mean() >= 0.8
     found = np.isin(labeled, flipped)
@@ -325,7 +328,7 @@ def test_flipped_labels_come_first(digits, num_labels):
 def test_quality_is_the_probability_of_a_label_that_is_not_the_only_one_of_its_class(tmp_path):
     p_BK = np.array([[0.9, 0.1, 0], [0.6, 0.4, 0], [0.2, 0.7, 0.1]])
     quality, suggested = suspects_lib.rate_labels(
-        np.repeat(p_BK, 2, axis=0), np.array([0, 1, 0, 1, 0, 2])
+        np.repeat(p_BK, 2, axis=0), np.array([0, 1, 0, 1, 0, 2]), np.arange(6) < 5
     )
     np.testing.assert_allclose(quality, [0.9, 0.1, 0.6, 0.4, 0.2, 1])
     assert suggested.tolist() == [0, 0, 0, 0, 1, 2]

@@ -24,9 +24,16 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, ConflictError
+from cls_jax.runs.result import wilson_interval
 from tests.outcomes import read_table
 from tests.photos.labeling import sessions, writers
-from tests.photos.labeling.sessions import create_photos, decide, open_ready
+from tests.photos.labeling.sessions import (
+    create_features,
+    create_photos,
+    decide,
+    describe_some,
+    open_ready,
+)
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -309,6 +316,21 @@ def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_sh
     state = views.describe(session)
     assert (state["phase"], state["message"]) == ("failed", "The weights are missing.")
     assert views.describe_check(session)["rows"] == views.describe_suspects(session)["images"] == []
+
+
+def test_accuracies_count_copies_once(folder, kinds):
+    session, features = open_session(folder), create_features(kinds)
+    features[[9, 12]] = features[0]
+    session.load(lambda report: describe_some(range(len(kinds)), features))
+    for image in (*range(9), 9, 12):
+        decide(session, image, "abc"[kinds[image]])
+    result = views.describe_result(session)
+    assert (result["right"], result["tried"]) == (9, 9)
+    classifier = SessionClassifier(session)
+    classifier._wait()
+    described = classifier.describe()
+    assert described["labels"] == 11
+    assert described["interval"] == wilson_interval(round(described["accuracy"] * 9 / 100), 9)
 
 
 def test_views_follow_the_labels(folder, kinds):

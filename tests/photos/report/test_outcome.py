@@ -33,6 +33,14 @@ def test_only_validation_images_decide_what_predicts(trained, instant, predictor
         assert outcome.describe_predictor(chosen).startswith(sentence)
 
 
+def test_near_copies_among_the_labels_are_told():
+    result = {"labels_weight_graph": 50.0, "labels_weight_stages": 30.0, "labels_near_copies": 0.0}
+    assert "near-copies" not in outcome.describe_labelers(result)
+    result |= {"labels_near_copies": 5.0, "labels_near_copy_groups": 2.0}
+    said = outcome.describe_labelers(result)
+    assert "7 of the labeled images are near-copies, in 2 groups. Each group was held" in said
+
+
 def test_gain_over_a_probe_is_that_of_what_predicts():
     result = {"test_accuracy": 75.0, "test_accuracy_probe": 56.0, "test_accuracy_instant": 75.0}
     assert "19.0 points above a linear probe on frozen features" in outcome.describe_gain(result)

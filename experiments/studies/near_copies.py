@@ -1,0 +1,147 @@
+"""How many simulated near-copies are found, and how many different photos are taken for some.
+
+    python -m experiments.studies.near_copies FOLDER
+
+For 100 photos of a folder of class folders, it makes variants: compressed, resized, cropped,
+noisy, brighter, as the next photo of a burst ("burst"), and as one of a moving camera ("harsh").
+For the whole folder with one variant of each, and for few photos with all variants but the harsh
+ones, it prints the share of pairs of one photo that are in one group, the share of images in a
+group with another photo, and the size of the largest group.
+"""
+
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image, ImageEnhance
+
+from cls_jax.photos.features.extract import (
+    FrozenFeatures,
+    concatenate_features,
+    extract_features,
+    open_network,
+)
+from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.process import prepare_process
+
+_NUM_PHOTOS = 100
+_FEW = (5, 20, 40, 100)
+_SEED = 0
+_JPEG_QUALITY = 85
+
+Change = Callable[[Image.Image, np.random.Generator], Image.Image]
+
+
+def crop(share: float) -> Change:
+    """Cuts out a part with this share of the height and width, anywhere."""
+
+    def change(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+        width, height = int(image.width * share), int(image.height * share)
+        left = int((image.width - width) * rng.random())
+        top = int((image.height - height) * rng.random())
+        return image.crop((left, top, left + width, top + height))
+
+    return change
+
+
+def add_noise(deviation: float) -> Change:
+    """Adds normal noise, in gray levels."""
+
+    def change(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+        pixels = np.asarray(image) + rng.normal(0, deviation, (*image.size[::-1], 3))
+        return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+    return change
+
+
+def brighten(most: float) -> Change:
+    """Makes it brighter or darker by at most this share."""
+    return lambda image, rng: ImageEnhance.Brightness(image).enhance(1 + rng.uniform(-most, most))
+
+
+def rotate(most: float) -> Change:
+    """Rotates by at most so many degrees, without the empty corners."""
+
+    def change(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+        turned = image.rotate(rng.uniform(-most, most), Image.Resampling.BICUBIC)
+        border = int(0.035 * image.width), int(0.035 * image.height)
+        return turned.crop((*border, image.width - border[0], image.height - border[1]))
+
+    return change
+
+
+def resize(share: float) -> Change:
+    """Scales height and width."""
+    return lambda image, _: image.resize((int(image.width * share), int(image.height * share)))
+
+
+VARIANTS: dict[str, list[Change]] = {
+    "resized": [resize(2 / 3)],
+    "cropped": [crop(0.9)],
+    "noisy": [add_noise(10)],
+    "brighter": [brighten(0.1)],
+    "mild": [crop(0.96), add_noise(3), brighten(0.07)],
+    "burst": [crop(0.95), rotate(2), add_noise(4), brighten(0.1)],
+    "harsh": [crop(0.85), rotate(5), add_noise(8), brighten(0.25)],
+}
+
+
+def rate(tag: str, features: FrozenFeatures, photos: np.ndarray) -> None:
+    """Prints how well the groups are those of `photos`, int [B]."""
+    groups = group_near_copies(features)
+    pairs = {(photo, group) for photo, group in zip(photos, groups, strict=True)}
+    together = sum(_count_pairs(groups[photos == photo]) for photo in np.unique(photos))
+    all_pairs = _count_pairs(photos)
+    is_mixed = np.bincount([group for _, group in pairs], minlength=groups.max() + 1) > 1
+    found = f"{together / all_pairs:6.1%}" if all_pairs else "     –"
+    print(
+        f"{tag:32} {found} {is_mixed[groups].mean():6.1%} {np.bincount(groups).max():4}", flush=True
+    )
+
+
+def _count_pairs(names: np.ndarray) -> int:
+    sizes = np.unique(names, return_counts=True)[1]
+    return int((sizes * (sizes - 1)).sum())
+
+
+def main() -> None:
+    """Makes the variants, and rates the groups."""
+    prepare_process()
+    files = sorted(path for path in pathlib.Path(sys.argv[1]).rglob("*") if path.is_file())
+    rng, network = np.random.default_rng(_SEED), open_network()
+    chosen = np.sort(rng.choice(len(files), _NUM_PHOTOS, replace=False))
+    originals = extract_features(files, network)
+    variants = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, changes in VARIANTS.items():
+            paths = [pathlib.Path(folder, f"{name}{i}.jpg") for i in chosen]
+            for i, path in zip(chosen, paths, strict=True):
+                image = Image.open(files[i]).convert("RGB")
+                for change in changes:
+                    image = change(image, rng)
+                image.save(path, quality=_JPEG_QUALITY)
+            variants[name] = extract_features(paths, network)
+    everything = np.arange(len(files))
+    rate("folder", originals, everything)
+    for name, features in variants.items():
+        both = concatenate_features([originals, features])
+        rate(f"folder and {name}", both, np.append(everything, chosen))
+    for number in _FEW:
+        rows = slice(number)
+        parts = [originals.convert(lambda table, rows=rows: table[chosen[rows]])]
+        parts += [
+            features.convert(lambda table, rows=rows: table[rows])
+            for name, features in variants.items()
+            if name != "harsh"
+        ]
+        rate(
+            f"{number} photos, all variants",
+            concatenate_features(parts),
+            np.tile(chosen[rows], len(parts)),
+        )
+
+
+if __name__ == "__main__":
+    main()

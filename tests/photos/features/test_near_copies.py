@@ -1,0 +1,69 @@
+"""Photos of one burst are found, and held out together."""
+
+import numpy as np
+import pytest
+
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.labels import hold_out_labels, label_images
+from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
+
+K = 4
+
+
+def _create(num_photos, num_copies, num_features=200, seed=0):
+    """Features of photos and their near-copies, the photos of each, and their classes."""
+    rng = np.random.default_rng(seed)
+    photos = np.repeat(np.arange(num_photos), num_copies)
+    centers = 0.15 * np.random.default_rng(9).standard_normal((K, num_features))
+    features = centers[np.arange(num_photos) % K] + rng.standard_normal((num_photos, num_features))
+    features = features[photos] + 0.1 * rng.standard_normal((len(photos), num_features))
+    return FrozenFeatures(features, features, features), photos, photos % K
+
+
+@pytest.mark.parametrize(("num_photos", "num_copies"), [(600, 1), (300, 2), (100, 6), (8, 30)])
+def test_groups_are_those_of_the_photos(num_photos, num_copies):
+    features, photos, _ = _create(num_photos, num_copies)
+    groups = group_near_copies(features)
+    np.testing.assert_array_equal(groups, photos)
+    shuffled = np.random.default_rng(0).permutation(len(photos))
+    again = group_near_copies(features.convert(lambda rows: rows[shuffled]))
+    same = photos[shuffled][:, None] == photos[shuffled]
+    np.testing.assert_array_equal(again[:, None] == again, same)
+
+
+def test_without_features_of_stages_only_exact_copies_are_grouped():
+    features, _, _ = _create(5, 4)
+    pixels = features._replace(stages=features.stages[:, :0])
+    assert len(set(group_near_copies(pixels))) == 20
+    copied = pixels.convert(lambda rows: rows[[0, 1, 0, 2, 1]])
+    np.testing.assert_array_equal(group_near_copies(copied), [0, 1, 0, 2, 1])
+    assert not len(group_near_copies(pixels.convert(lambda rows: rows[:0])))
+
+
+def test_a_label_is_judged_by_labels_of_other_groups_and_each_group_once():
+    labels, groups = np.array([0, 0, 1, 1, 2, 0]), np.array([3, 3, 1, 2, 4, 1])
+    assert find_judged(labels, groups).tolist() == [True, True, True, True, False, True]
+    assert find_judged(labels[:2], groups[:2]).tolist() == [False, False]
+    assert find_firsts(groups).tolist() == [True, False, True, True, True, False]
+
+
+@pytest.mark.parametrize("most", [1_000, 100])
+def test_near_copies_do_not_raise_the_accuracy_on_held_out_labels(most, monkeypatch):
+    monkeypatch.setattr("cls_jax.photos.features.labels._MAX_HELD_OUT", most)
+    features, photos, truth = _create(200, 3)
+    labels = np.where(photos < 80, truth, -1)  # All three photos of a burst.
+    inferred = label_images(features, labels, K)
+    accuracy = 100 * np.mean((inferred.labels == truth)[labels < 0])
+    assert abs(inferred.figures["accuracy_instant"] - accuracy) < 20
+    num_groups = inferred.figures["near_copies"], inferred.figures["near_copy_groups"]
+    assert num_groups == (160, 80)
+    assert inferred.num_judged == (80 if most > 240 else 16)
+    held_out = hold_out_labels(features, labels, K)
+    p_BK = held_out.probabilities
+    right = 100 * np.mean((p_BK.argmax(axis=1) == truth)[labels >= 0])
+    assert abs(right - accuracy) < 20
+    np.testing.assert_array_equal(held_out.is_judged, labels >= 0)
+    # A class with one burst cannot be judged.
+    alone = np.where((truth > 0) | (photos == 0), labels, -1)
+    assert "accuracy_instant" not in label_images(features, alone, K).figures
+    np.testing.assert_array_equal(hold_out_labels(features, alone, K).is_judged, alone > 0)
