@@ -8,11 +8,9 @@ import jax
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
-from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.train_run import train_and_assess
-from cls_jax.photos.plan.describe import list_notices
-from cls_jax.photos.plan.plan import open_run, plan_run
+from cls_jax.photos.plan.plan import open_run, plan_run, start_run
 from cls_jax.photos.plan.rules import apply_settings
 from cls_jax.photos.report.after_training import draw_report
 from cls_jax.process import (
@@ -80,10 +78,7 @@ def train(
             minutes=minutes,
             again=again,
         )
-        if is_main_process():
-            for notice in list_notices(plan):
-                print(notice, flush=True)
-        run = Run(plan.config, plan.workdir, plan.summary.layout)
+        run = start_run(plan)
     train_and_assess(run)
     if jax.process_count() == 1:
         _, reason = draw_report(run)

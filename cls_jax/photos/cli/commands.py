@@ -44,9 +44,8 @@ def train(
     minutes: float | None,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
-    from cls_jax.photos.inference.run import Run
-    from cls_jax.photos.plan.describe import describe_dry_run, list_notices
-    from cls_jax.photos.plan.plan import parse_overrides, plan_run
+    from cls_jax.photos.plan.describe import describe_dry_run
+    from cls_jax.photos.plan.plan import parse_overrides, plan_run, start_run
 
     plan = plan_run(
         folder,
@@ -61,10 +60,7 @@ def train(
     if dry_run:
         print(describe_dry_run(plan))
         return
-    if is_main_process():
-        for notice in list_notices(plan):
-            print(notice, flush=True)
-    _train_and_report(Run(plan.config, plan.workdir, plan.summary.layout))
+    _train_and_report(start_run(plan))
 
 
 def train_config(config: ConfigDict, workdir: str | None) -> None:

@@ -54,6 +54,7 @@ def describe_dry_run(plan: Plan) -> str:
             f"Steps alone: about {_describe_duration(seconds)}: "
             f"{measured.step_seconds:.3f} s per step, the median of a few, and "
             f"{measured.compile_seconds:.0f} s to compile",
+            *filter(None, [measured.describe_slowdown()]),
         ]
     return "\n".join([*lines, "Dry run; nothing written."])
 

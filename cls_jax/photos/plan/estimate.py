@@ -19,6 +19,7 @@ _FEATURE_SHARE, _EVAL_SHARE = 0.25, 0.05
 # Seconds per image in the graph: label propagation, probes and heads. And fixed seconds: imports,
 # compiling evaluation and features, the report (measured on two cores).
 _FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
+_BUSY = 1.5  # A slowdown that people are told.
 _NUM_EVALUATIONS = 3  # Of pretrained networks, unless they take too long.
 
 
@@ -34,11 +35,22 @@ class Measurement:
     decode_seconds: float = 0.0  # For an image.
     # For an image, of the frozen network at its native resolution. 0 for runs without a graph.
     feature_seconds: float = 0.0
+    # How much longer the steps took because other programs computed, too. 1: alone.
+    slowdown: float = 1.0
 
     @property
     def cost(self) -> float:
         """Seconds of a step per pixel of an image's area and per labeled image."""
         return self.step_seconds / (self.image_size**2 * self.batch_size)
+
+    def describe_slowdown(self) -> str | None:
+        """A sentence about other programs if they cost much time, or None."""
+        if self.slowdown < _BUSY:
+            return None
+        return (
+            f"The machine is busy: steps take about {self.slowdown:.2g} times as long as they "
+            "would alone."
+        )
 
     def estimate_step(self, image_size: int, batch_size: int) -> float:
         """Seconds of a step."""
@@ -50,11 +62,14 @@ class Budget:
     """The time that a run may take, and what its steps take."""
 
     seconds: float  # Of the whole training.
-    spent: float  # Of these, on measuring.
+    spent: float  # Of these, so far.
     max_steps: int
     measured: Measurement
     summary: FolderSummary
     config: ConfigDict  # What was measured. Only what does not depend on the time is read.
+    began: float = 0.0  # By `time.monotonic` of this process.
+    # Whether images are decoded and their features are in the store, which `spent` then includes.
+    is_started: bool = False
 
     @functools.cached_property
     def max_inferred(self) -> int | None:
@@ -98,11 +113,13 @@ class Budget:
         num_labeled, num_others = self._count_training()
         num_linked = min(num_others, config.model.inferred_images or num_others)
         seconds = _FIXED_SECONDS + measured.compile_seconds
-        seconds += (num_labeled + num_others + num_held_out) * measured.decode_seconds
+        if not self.is_started:
+            seconds += (num_labeled + num_others + num_held_out) * measured.decode_seconds
         if measured.feature_seconds:
-            per_image = measured.feature_seconds + measured.decode_seconds
-            seconds += (num_labeled + num_linked) * (per_image + _FIT_SECONDS)
-            seconds += num_held_out * per_image
+            seconds += (num_labeled + num_linked) * _FIT_SECONDS
+            if not self.is_started:
+                per_image = measured.feature_seconds + measured.decode_seconds
+                seconds += (num_labeled + num_linked + num_held_out) * per_image
         # What the trained networks see after the last step: for the report, and for their last
         # layers.
         num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)

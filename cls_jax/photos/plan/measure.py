@@ -15,10 +15,13 @@ from cls_jax.config import validate_config
 from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.resize import get_decode_options, get_image_shape
+from cls_jax.data.types import Dataset
 from cls_jax.models.weights.sources import BUILTIN
+from cls_jax.parallel.contention import ContentionMeter
 from cls_jax.parallel.distributed import from_main_process
+from cls_jax.parallel.preemption import leave_when_asked
 from cls_jax.photos.features.extract import extract_from_arrays
-from cls_jax.photos.folder.dataset import FolderSummary, load_sample
+from cls_jax.photos.folder.dataset import FolderSummary, load_sample, open_dataset
 from cls_jax.photos.plan.estimate import Budget, Measurement
 from cls_jax.photos.plan.rules import (
     ENOUGH_STEPS,
@@ -30,8 +33,12 @@ from cls_jax.photos.plan.rules import (
     list_sizes,
 )
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
-from cls_jax.photos.start.frozen import find_native_size, open_frozen_network
+from cls_jax.photos.start.fit_labels import choose_rows
+from cls_jax.photos.start.frozen import compute_frozen, find_native_size, open_frozen_network
+from cls_jax.photos.start.stages import needs_labels
+from cls_jax.runs.folder import use_mean_and_std
 from cls_jax.training.prepare import (
+    choose_images,
     create_setup,
     read_weights,
     resolve_model,
@@ -43,7 +50,7 @@ from cls_jax.training.step import compile_step, create_train_step
 _ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
 _MAX_STEPS = 20_000
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
-_ENOUGH_SECONDS = 10.0  # After this, three steps suffice.
+_ENOUGH_SECONDS = 10.0  # After this, three steps suffice, and a slowdown is not left to chance.
 
 
 def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
@@ -84,9 +91,67 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
         measured=Measurement(**values),
         summary=plan.summary,
         config=likely.config,
+        began=started,
     )
     fitted = fit(dataclasses.replace(plan, budget=budget))
     return dataclasses.replace(fitted, reason=_explain(fitted, list_sizes(plan)))
+
+
+def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
+    """Decodes the images of a plan whose time is given, computes their features, and plans anew.
+
+    How long this takes is hard to foresee. Once it is over, the number of steps follows from the
+    time that is left, and the speed of steps from how busy the machine was meanwhile, which may be
+    minutes. Resolution and images stay as they are. The run finds all of it in the store. Returns
+    the plan with its new sentence, and the images, or the same plan and None if no time is given.
+    Raises the same as the run would.
+    """
+    if plan.budget is None:
+        return plan, None
+    began = time.monotonic()
+    with leave_when_asked(), ContentionMeter() as contention:
+        dataset = _decode_and_extract(plan)
+    took, slowdown = time.monotonic() - began, contention.slowdown
+    spent = time.monotonic() - plan.budget.began
+    took, slowdown, spent = from_main_process([took, slowdown, spent])
+    measured = plan.budget.measured
+    if jax.default_backend() == "cpu" and took >= _ENOUGH_SECONDS:
+        alone = measured.step_seconds / measured.slowdown
+        measured = dataclasses.replace(measured, step_seconds=alone * slowdown, slowdown=slowdown)
+    fixed = {"model.inferred_images", "data.image_size"}
+    budget = dataclasses.replace(plan.budget, spent=spent, measured=measured, is_started=True)
+    fitted = dataclasses.replace(plan, budget=budget, set_by_user=plan.set_by_user | fixed)
+    fitted = dataclasses.replace(fit(fitted), set_by_user=plan.set_by_user)
+    config = fitted.config
+    step = measured.estimate_step(config.data.image_size, config.batch_size)
+    busy = measured.describe_slowdown()
+    reason = (
+        f"Decoding and features took {took:.0f} s: {config.num_steps:,} steps of about "
+        f"{step:.2f} s fit the rest of the time.{f' {busy}' if busy else ''}"
+    )
+    is_same = config.num_steps == plan.config.num_steps
+    return dataclasses.replace(fitted, reason=None if is_same else reason), dataset
+
+
+def _decode_and_extract(plan: Plan) -> Dataset:
+    """What a run does with its images before it fits heads, so that the store has the results."""
+    config = resolve_model(plan.config)
+    whole = open_dataset(config, plan.summary.layout)
+    dataset, labeled, unlabeled = choose_images(config, plan.workdir, lambda _: whole)
+    if needs_labels(config) and config.model.init:
+        read = functools.partial(read_weights, config.model.init, PHOTO_WEIGHT_READERS)
+        dataset = use_stored_normalization(config, dataset, read)
+        network = open_frozen_network(
+            use_mean_and_std(config, dataset.mean, dataset.std),
+            read(),
+            find_native_size(config),
+            channels=dataset.image_shape[-1],
+        )
+        rows = choose_rows(labeled, unlabeled, config.model.inferred_images)
+        for split in (dataset.train.take(rows), *dataset.held_out.values()):
+            if len(split):
+                compute_frozen(dataset, split, config.data.data_dir, network)
+    return whole
 
 
 def _explain(plan: Plan, sizes: list[int]) -> str:
@@ -113,11 +178,12 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
             if is_short
             else ", more than requested"
         )
+    busy = measured.describe_slowdown()
     return (
         f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
         f"with {config.batch_size} labeled images each, and {budget.seconds - left:.0f} s for "
         f"everything else (measured: {measured.step_seconds:.2f} s at {measured.image_size} "
-        f"pixels{reason})."
+        f"pixels{reason}).{f' {busy}' if busy else ''}"
     )
 
 
@@ -145,15 +211,16 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
         device = jax.local_devices()[0]
         compiled, compile_seconds, memory = compile_step(step, state, step_input, device)
         seconds = []
-        for i in range(_NUM_STEPS):
-            started = time.perf_counter()
-            if i:
-                step_input = next(inputs)
-            state, metrics = compiled(state, step_input)
-            jax.block_until_ready((state, metrics))
-            seconds.append(time.perf_counter() - started)
-            if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
-                break
+        with ContentionMeter() as contention:
+            for i in range(_NUM_STEPS):
+                started = time.perf_counter()
+                if i:
+                    step_input = next(inputs)
+                state, metrics = compiled(state, step_input)
+                jax.block_until_ready((state, metrics))
+                seconds.append(time.perf_counter() - started)
+                if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
+                    break
     feature_seconds = 0.0
     if config.model.init and config.method.get("inferred"):
         network = open_frozen_network(
@@ -172,4 +239,5 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
         batch_size=config.batch_size,
         decode_seconds=decode_seconds,
         feature_seconds=feature_seconds,
+        slowdown=1.0 if jax.default_backend() != "cpu" else contention.slowdown,
     )

@@ -37,7 +37,8 @@ from cls_jax.photos.folder.instant_config import (
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.folder.options import FolderOptions, get_folder_options
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.plan.measure import fit_to_time
+from cls_jax.photos.plan.describe import list_notices
+from cls_jax.photos.plan.measure import fit_to_time, start_in_time
 from cls_jax.photos.plan.rules import (
     RULES,
     Plan,
@@ -214,6 +215,23 @@ def choose_run(
             "weights."
         )
     return path
+
+
+def start_run(plan: Plan) -> Run:
+    """The run of a plan. Prints what people should read, and spends its time, if it is given.
+
+    See `start_in_time`.
+    """
+    if is_main_process():
+        for notice in list_notices(plan):
+            print(notice, flush=True)
+    started, dataset = start_in_time(plan)
+    if started.reason and dataset is not None and is_main_process():
+        print(started.reason, flush=True)
+    run = Run(started.config, plan.workdir, plan.summary.layout)
+    if dataset is not None:
+        run.dataset = dataset
+    return run
 
 
 def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:

@@ -53,6 +53,16 @@ class FittedLabels(NamedTuple):
         return known
 
 
+def choose_rows(labeled: np.ndarray, unlabeled: np.ndarray, max_unlabeled: int) -> np.ndarray:
+    """The training images whose features are used, int [B], sorted. Arguments: see `fit_labels`.
+
+    All, unless `data.imbalance` or `model.inferred_images` leaves some out.
+    """
+    others = np.setdiff1d(unlabeled, labeled)
+    others = take_rows(others, max_unlabeled or len(others))
+    return np.union1d(labeled, others)
+
+
 def fit_labels(
     dataset: Dataset,
     labeled: np.ndarray,
@@ -74,10 +84,7 @@ def fit_labels(
     Raises:
         UserError: If the weights do not fit the network.
     """
-    # All, unless `data.imbalance` or `model.inferred_images` leaves some out.
-    others = np.setdiff1d(unlabeled, labeled)
-    others = take_rows(others, max_unlabeled or len(others))
-    rows = np.union1d(labeled, others)
+    rows = choose_rows(labeled, unlabeled, max_unlabeled)
     train = compute_frozen(dataset, dataset.train.take(rows), data_dir, network)
     is_labeled = np.isin(rows, labeled)
     labels = np.where(is_labeled, dataset.train.labels[rows], -1)

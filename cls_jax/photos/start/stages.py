@@ -47,7 +47,7 @@ class FeatureStages(Stages):
     ) -> TrainState:
         """See `init_state_with_heads`."""
         config = setup.config
-        fitted = self._get_fitted(setup, dataset, spec) if _needs_labels(config) else None
+        fitted = self._get_fitted(setup, dataset, spec) if needs_labels(config) else None
         if fitted is not None and round_index == 0:
             self.measured = fitted.figures
             is_new = ~fitted.is_labeled
@@ -131,7 +131,8 @@ def train_with_stages(
     )
 
 
-def _needs_labels(config: ConfigDict) -> bool:
+def needs_labels(config: ConfigDict) -> bool:
+    """Whether a run infers labels from frozen features."""
     heads = config.model.init_head, config.model.final_head
     return "inferred" in heads or bool(config.method.get("inferred"))
 

@@ -1,7 +1,9 @@
 """`--minutes`: what is chosen from the time of a step."""
 
+import contextlib
 import math
 import re
+import types
 
 import pytest
 
@@ -14,11 +16,19 @@ from tests.photos.plan.test_rules import CPU, PRETRAINED, create_plan, create_su
 
 
 def choose(
-    patch, seconds, minutes=None, resources=PRETRAINED, side=500, per_image=0, folder=(), **settings
+    patch,
+    seconds,
+    minutes=None,
+    resources=PRETRAINED,
+    side=500,
+    per_image=0,
+    folder=(),
+    changes=None,
+    **settings,
 ):
     """What is chosen and said where a step at 128 pixels takes these seconds.
 
-    Decoding and features take `per_image` seconds each.
+    Decoding and features take `per_image` seconds each. `changes` is applied to the plan.
     """
 
     def measure_run(config, summary):
@@ -38,7 +48,7 @@ def choose(
     plan = fit(create_plan(summary, resources, settings.pop("method", "cls"), **settings))
     plan = measure.fit_to_time(plan, minutes)
     validate_config(plan.config)
-    return plan.config, plan.reason
+    return plan.config, plan.reason if changes is None else changes(plan)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +73,40 @@ def test_time_buys_resolution_then_steps(monkeypatch, seconds, minutes, image_si
     assert total - 20 * step - 5 <= num_steps * step + rest <= total + 5
     # What depends on the number of steps follows.
     assert config.eval_every == min(math.ceil(num_steps / 3), 500)
+
+
+@pytest.mark.parametrize(
+    ("took", "slowdown", "is_more"), [(20, 1.0, True), (300, 1.0, False), (91, 3.0, False)]
+)
+def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdown, is_more):
+    """They take longer or shorter than expected, and meanwhile the machine may be busy."""
+    clock, busy = [1000.0], types.SimpleNamespace(slowdown=slowdown)
+
+    def decode_and_extract(plan):
+        clock[0] += took
+        return "images"
+
+    monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(measure, "_decode_and_extract", decode_and_extract)
+    monkeypatch.setattr(measure, "ContentionMeter", lambda: contextlib.nullcontext(busy))
+    before, (plan, images) = choose(
+        monkeypatch, 1.0, 10.0, per_image=0.01, changes=measure.start_in_time
+    )
+    config = plan.config
+    validate_config(config)
+    assert images == "images"
+    assert config.data.image_size == before.data.image_size
+    assert (config.num_steps > before.num_steps) == is_more
+    step = 1.0 * (config.data.image_size / 128) ** 2 * slowdown
+    assert 600 - 150 - 20 * step < took + config.num_steps * step < 600
+    assert f"Decoding and features took {took} s: {config.num_steps:,} steps of" in plan.reason
+    assert ("steps take about 3 times as long" in plan.reason) == (slowdown > 1)
+    assert config.eval_every == min(math.ceil(config.num_steps / 3), 500)
+
+
+def test_a_plan_without_a_time_is_not_changed(monkeypatch):
+    _, (plan, images) = choose(monkeypatch, 1.0, 10.0, num_steps=17, changes=measure.start_in_time)
+    assert (plan.config.num_steps, images) == (17, None)
 
 
 def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatch):
