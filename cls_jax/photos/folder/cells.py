@@ -10,6 +10,7 @@ from cls_jax.photos.folder.names import clean, find_part, fold_class, is_missing
 # Headers, simplified, of columns that say which part a row belongs to, if their cells do.
 _PART_COLUMNS = ("split", "subset", "partition", "datasplit", "mluse", "traintest", "trainvaltest")
 # Headers of columns that say it for one part, by yes and no.
+_PLAIN_FLAGS = ("train", "training", "test", "testing", "val", "valid", "validation")
 _FLAG_COLUMNS = {
     **dict.fromkeys(("isvalid", "isval", "isvalidation"), "validation"),
     **dict.fromkeys(("istest", "istesting", "isholdout", "holdout"), "test"),
@@ -18,7 +19,7 @@ _FLAG_COLUMNS = {
 _MORE_PARTS = {"dev": "validation", "eval": "test", "evaluation": "test", "holdout": "test"}
 _YES, _NO = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
 _SEPARATORS = ";|"  # Between labels. They hardly occur in the name of a class.
-_RARE_SEPARATORS = ",/"  # They do, so all parts must be classes of their own.
+_RARE_SEPARATORS = ",/+&"  # They do, so the parts must be classes of their own.
 
 
 def read_classes(table: str, labels: Iterable[str]) -> dict[str, str]:
@@ -34,7 +35,10 @@ def read_classes(table: str, labels: Iterable[str]) -> dict[str, str]:
     for cell, name in classes.items():
         for separator in _SEPARATORS + _RARE_SEPARATORS:
             parts = list(filter(None, map(clean, name.split(separator))))
-            is_list = separator in _SEPARATORS or all(fold_class(part) in known for part in parts)
+            are_known = [fold_class(part) in known for part in parts]
+            # With a comma, one of them is enough.
+            is_list = all(are_known) or (separator == "," and any(are_known))
+            is_list |= separator in _SEPARATORS
             if len(parts) > 1 and is_list:
                 raise _refuse_several(table, cell, parts)
     return classes
@@ -71,7 +75,11 @@ def _refuse_several(table: str, cell: str, names: Sequence[str]) -> UserError:
 
 def is_part_column(header: str, cells: Iterable[str]) -> bool:
     """Whether a column's distinct cells, or its header, say which part a row belongs to."""
-    return simplify(header) in (*_PART_COLUMNS, *_FLAG_COLUMNS) or holds_parts(cells)
+    cells = list(cells)
+    simple = simplify(header)
+    if simple in _PLAIN_FLAGS and all(fold_class(cell) in (*_YES, *_NO) for cell in cells):
+        return True
+    return simple in (*_PART_COLUMNS, *_FLAG_COLUMNS) or holds_parts(cells)
 
 
 def holds_parts(cells: Iterable[str]) -> bool:
@@ -90,7 +98,8 @@ def read_parts(table: str, header: str, cells: Sequence[str]) -> dict[str, str]:
 
     Raises a UserError if a cell means none of them, or yes and no seem to mean something else.
     """
-    flag = _FLAG_COLUMNS.get(simplify(header))
+    simple = simplify(header)
+    flag = _FLAG_COLUMNS.get(simple) or (find_part(simple) if simple in _PLAIN_FLAGS else None)
     parts = {}
     for cell in dict.fromkeys(cells):
         word = fold_class(cell)

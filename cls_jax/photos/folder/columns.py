@@ -81,6 +81,10 @@ class Table:
         listed = ", ".join(repr(self.show(place)) for place in places[:_MAX_NAMED])
         return listed + (" and others" if len(places) > _MAX_NAMED else "")
 
+    def find_all(self, names: Sequence[str]) -> list[int]:
+        """The columns with these simplified headers, in the order of `names`."""
+        return [place for name in names for place, n in enumerate(self.simple) if n == name]
+
     def find(self, wanted: str, option: str) -> int:
         """The column that a user names, by header or number. Raises a UserError without one."""
         if wanted in self.header:
@@ -102,7 +106,7 @@ def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Co
 
     Raises a UserError if there is no such column, or there could be several.
     """
-    labels = [table.simple.index(name) for name in _LABEL_HEADERS if name in table.simple]
+    labels = table.find_all(_LABEL_HEADERS)
     if options.label_column:
         labels = [table.find(options.label_column, "--label-column")]
     if options.file_column:
@@ -133,8 +137,7 @@ def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Co
 def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> tuple[int, Matches]:
     """The column whose cells name files, and these. `labels` cannot have them."""
     places = [place for place in range(len(table.header)) if place not in labels]
-    usual = [table.simple.index(name) for name in _FILE_HEADERS if name in table.simple]
-    usual = [place for place in usual if place in places]
+    usual = [place for place in table.find_all(_FILE_HEADERS) if place in places]
     found = []
     for place in (*usual, *(place for place in places if place not in usual)):
         cells = list(table.get_distinct(place))
@@ -251,6 +254,11 @@ def _choose_only(table: Table, places: Sequence[int]) -> int:
         raise UserError(
             f"{table.name} has no column of classes: add one called label, or pass its name as "
             "--label-column."
+        )
+    if all(set(map(fold_class, table.get_distinct(place))) <= {"0", "1"} for place in places):
+        raise UserError(
+            f"{table.name} has a column of 0 and 1 for each of {table.list_columns(places)}: write "
+            "the class of each image into one column called label."
         )
     raise UserError(
         f"{table.name} may have the classes in {table.list_columns(places)}: pass --label-column "

@@ -187,6 +187,7 @@ def _read_rows(
         cells = [line[place] if place < len(line) else "" for place in places]
         if len(line) <= places[0] or cells[:2] in headers:
             continue
+        _check_width(path, line, table_format)
         file, label, decision = cells[:3]
         moment = _read_time(cells[3])
         if decision not in _DECISIONS or not (moment or table_format.has_decisions):
@@ -214,6 +215,21 @@ def _read_rows(
         raise _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
     matches = columns.matches if columns else index.match(row.file for row in others)
     return LabelTable(rows, table_format, own, matches, missing)
+
+
+def _check_width(path: pathlib.Path, line: Sequence[str], table_format: TableFormat) -> None:
+    """Raises a UserError if a row of another program has cells without a column."""
+    width = len(table_format.header)
+    if table_format.has_decisions or not any(line[width:]) or _is_own(line, width):
+        return
+    # A crash may have cut a decision.
+    is_cut = len(line) == width + 1 and any(word.startswith(line[width]) for word in _DECISIONS)
+    if not is_cut:
+        raise UserError(
+            f"{path.name} has a row of {len(line):,} cells, {', '.join(map(repr, line)):.200}, but "
+            f"{width:,} columns: an image has one class here, and a cell with a "
+            f"{table_format.delimiter!r} in it needs quotes."
+        )
 
 
 def _read_parts(table: str, table_format: TableFormat, marks: Sequence[str]) -> dict[str, str]:

@@ -37,7 +37,14 @@ SkippedFile = tuple[str, str]
 # system can move some of these.
 _NEVER_LISTED = {
     *("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "__pycache__"),
-    *("$recycle.bin", "system volume information", "lost+found", "lost.dir", "found.000"),
+    *(
+        "$recycle.bin",
+        "recycler",
+        "system volume information",
+        "lost+found",
+        "lost.dir",
+        "found.000",
+    ),
     *("network trash folder", "temporary items", "@eadir", "@tmp", "@recycle", "#recycle"),
     *("@recently-snapshot", "#snapshot"),
 }

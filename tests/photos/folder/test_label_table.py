@@ -47,6 +47,7 @@ def root(tmp_path):
         "id,name\n1,cat\n2,dog\n3,cat\n": (0, 1),
         "image,thumbnail,label\n1.png,4.png,cat\n2.png,4.png,dog\n3.png,4.png,cat\n": (0, 2),
         "filename,picture,class\nA.jpg,1.png,cat\nB.jpg,2.png,dog\nC.jpg,3.png,cat\n": (1, 2),
+        "file,label,\n1.png,cat,\n2.png,dog,\n3.png,cat,,\n": (0, 1),
         # Classes by their header, or in the only other column.
         "file,label,class_name\n1.png,cat,a\n2.png,dog,b\n3.png,cat,a\n": (0, 1),
         "file,what\n1.png,cat\n2.png,dog\n3.png,cat\n": (0, 1),
@@ -106,6 +107,12 @@ def test_files_and_classes_are_found_in_columns(root, content, columns):
         ('file,label\n1.png,"cat, dog"\n2.png,dog\n3.png,cat\n', {}, "several classes"),
         ("file;label\n1.png;['cat', 'dog']\n2.png;dog\n", {}, "several classes"),
         ('file,label\n1.png,"[{""x"": 1}]"\n2.png,dog\n', {}, r"in place of a class"),
+        ('file,label\n1.png,"cat, big"\n2.png,cat\n', {}, "several classes, 'cat', 'big'"),
+        ("file,label\n1.png,cat+dog\n2.png,dog\n3.png,cat\n", {}, "several classes"),
+        ("file,label\n1.png,cat,dog\n2.png,dog\n", {}, r"row of 3 cells, '1.png', 'cat', 'dog'"),
+        ("1.png,cat\n2.png,dog,cat\n", {}, r"but 2 columns: an image has one class here"),
+        ("file,cat,dog\n1.png,0,1\n2.png,1,0\n", {}, r"column of 0 and 1 for each of 'cat', 'dog'"),
+        ("file,label,label\n1.png,a,a\n2.png,b,a\n", {}, r"classes in 'label', 'label': pass"),
         # Parts of the data.
         ("file,label,split\n1.png,cat,A\n2.png,dog,train\n", {}, "'A' in the column 'split'"),
         (
@@ -125,6 +132,13 @@ def test_what_is_not_clear_is_asked(root, content, options, sentence):
         read(root, content, **options)
 
 
+def test_an_answer_that_a_crash_has_cut_does_not_spoil_the_table(root):
+    assert get_labels(read(root, "file,label\n1.png,cat\n2.png,dog\n3.png,,ski").train) == {
+        "photos/1.png": "cat",
+        "photos/2.png": "dog",
+    }
+
+
 def test_columns_that_the_user_names_count(root):
     content = "a,b,label,kind\n1.png,2.png,x,cat\n2.png,1.png,x,dog\n3.png,3.png,y,cat\n"
     layout = read(root, content, file_column="a", label_column="kind")
@@ -139,6 +153,7 @@ def test_columns_that_the_user_names_count(root):
         ("split,train,train,test,val", "test and validation"),
         ("Subset,TRAIN,TRAIN,VALIDATION,dev", "validation"),
         ("is_test,False,False,True,True", "test"),
+        ("test,0,0,1,1", "test"),
         ("is_valid,0.0,0,1.0,1", "validation"),
         ("division,training,,test,test", "test"),
     ],
