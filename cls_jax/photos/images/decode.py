@@ -68,6 +68,8 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 # Larger images are decoded one at a time, to bound memory. Baseline JPEGs do not count: they are
 # decoded at a fraction of their size, a few rows at a time.
 _LARGE_IMAGES = threading.Lock()
+# An image in memory may be a file that is not loaded yet, and may be given more than once.
+_IMAGE_LOCKS = [threading.Lock() for _ in range(64)]
 
 # A path, the content of an image file, or an image in memory. Bytes are never a path.
 ImageLike = str | os.PathLike | bytes | Image.Image | np.ndarray
@@ -198,11 +200,8 @@ def _open(file: Any, bit_depth: int) -> Image.Image:
             raise ImageError("an image without pixels")
         if math.prod(file.size) > MAX_PIXELS:
             raise ImageError(f"more than {MAX_PIXELS:,} pixels")
-        if isinstance(file, TiffImagePlugin.TiffImageFile):
-            layout = tiff.create_layout(file.tag_v2)
-            if tiff.choose_reader(layout, bit_depth) != "pillow":
-                raise ImageError("a TIFF that Pillow does not read rightly: pass its path")
-        return file.copy()
+        with _IMAGE_LOCKS[id(file) % len(_IMAGE_LOCKS)]:
+            return _copy(file, bit_depth)
     file.seek(0)
     if file.read(4) in tiff.SIGNATURES:
         image = tiff.open_tiff(file, bit_depth)
@@ -212,9 +211,28 @@ def _open(file: Any, bit_depth: int) -> Image.Image:
         readable.release()
         _scale_transparency(image)
     _check_size(image, file)
-    if is_jpeg(image) and (completed := repair.complete_jpeg(image, file)) is not None:
-        return Image.open(completed, formats=("JPEG",))
+    if is_jpeg(image) and (repaired := repair.repair_jpeg(image, file)) is not file:
+        return Image.open(repaired, formats=("JPEG",))
     return image
+
+
+def _copy(image: Image.Image, bit_depth: int) -> Image.Image:
+    """A loaded copy of an image in memory, with all bits if it is a file that is not loaded yet."""
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        layout = tiff.create_layout(image.tag_v2)
+        if tiff.choose_reader(layout, bit_depth) != "pillow":
+            raise ImageError("a TIFF that Pillow does not read rightly: pass its path")
+    file: Any = getattr(image, "fp", None)
+    is_pending = file is not None and bool(getattr(image, "tile", None))
+    if not is_pending or image.format not in ("PNG", "TIFF") or image.tell() > 0:
+        return image.copy()
+    position = file.tell()
+    copy = Image.open(file, formats=(image.format,))
+    _scale_transparency(copy)
+    scale_deep_colors(copy, bit_depth)
+    copy.load()
+    file.seek(position)
+    return copy
 
 
 def _scale_transparency(image: Image.Image) -> None:

@@ -35,6 +35,10 @@ _RESTART_INTERVAL = b"\xff\xdd"
 # Within a scan, 00 follows an ff of the data, and d0 to d7 are places to start again.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _MAX_MARKERS = 10_000
+_BLOCK = 2**20
+_RUN = b"\xff" * 1024
+_MAX_RUNS = 1024
+_LONG_RUN = re.compile(rb"\xff{65536,}")  # No part of a JPEG with a length is as long.
 # Two ways in which the data of a scan could go on.
 _PATTERNS = (b"\x5a\xb6\x93\x2d" * 16, b"\x93\x5b\x4d\xb2" * 16)
 _RESTARTS = tuple(b"\xff" + bytes([0xD0 + i]) for i in range(8))
@@ -140,28 +144,31 @@ def _measure_oriented(kind: bytes, file: BinaryIO, length: int) -> int:
     return max(len(text), 1) if len(text) < _MAX_METADATA else 0
 
 
-def complete_jpeg(image: Any, file: BinaryIO) -> BinaryIO | None:
-    """A JPEG with the end marker that it lacks, or None if it has one.
+def repair_jpeg(image: Any, file: BinaryIO) -> BinaryIO:
+    """A JPEG with the end marker that it lacks and without long runs of ff, or the file itself.
 
     `image` is the opened and unloaded file. Raises an ImageError if pixels are missing, too.
     """
+    file = _shorten(file)
     size = file.seek(0, io.SEEK_END)
     file.seek(max(size - len(_END), 0))
     if file.read() == _END:
-        return None
+        return file
     file.seek(0)
     content = file.read()
-    has_end, scans = _find_scans(content)
-    if has_end:
-        return None
+    found = _find_scans(content)
+    if found is None:
+        return file
+    scans, end = found
     is_small = math.prod(image.size) <= LARGE_PIXELS
     is_progressive = bool(image.info.get("progressive"))
     # The later scans of a progressive image only show at full size, which takes long.
     if not _are_complete(scans, image.layers) or (is_progressive and not is_small):
         raise ImageError("damaged: truncated")
-    # Zeros behind the data are no data, unless one belongs to an ff.
-    content = content.rstrip(b"\0")
-    content += b"\0" * content.endswith(b"\xff")
+    # What follows the data is no data, unless it is an ff that 00 marks as such.
+    data = content[:end].rstrip(b"\0\xff")
+    filler = content[len(data) : end]
+    content = data + b"\xff\0" * (filler[:1] == b"\xff" and filler.lstrip(b"\xff")[:1] == b"\0")
     shown = _decode_whole(content + _END, is_small)
     for pattern in _PATTERNS:
         # If a pixel were missing, it would depend on what follows.
@@ -171,22 +178,43 @@ def complete_jpeg(image: Any, file: BinaryIO) -> BinaryIO | None:
     return io.BytesIO(content + _END)
 
 
-def _find_scans(content: bytes) -> tuple[bool, list[bytes]]:
-    """Whether a JPEG has an end marker or too many others to tell, and the headers of its scans."""
+def _shorten(file: BinaryIO) -> BinaryIO:
+    """A JPEG without runs of ff that take long to skip, or the file itself.
+
+    Any number of ff may precede a marker. Pillow begins anew for every part of a run that it reads.
+    """
+    file.seek(0)
+    num_runs = 0
+    while block := file.read(_BLOCK):
+        num_runs += block.count(_RUN)
+    if num_runs < _MAX_RUNS:
+        return file
+    file.seek(0)
+    return io.BytesIO(_LONG_RUN.sub(b"\xff", file.read()))
+
+
+def _find_scans(content: bytes) -> tuple[list[bytes], int] | None:
+    """The headers of a JPEG's scans, and where the last one ends, or None if it has an end marker.
+
+    Looks at a bounded number of markers. No photo has as many.
+    """
     position = len(_START)
     scans: list[bytes] = []
+    end = len(content)
     for _ in range(_MAX_MARKERS):
         found = _MARKER.search(content, position)
         if found is None:
-            return False, scans
+            break
         if found[0] == _END:
-            return True, scans
+            return None
+        end = min(end, found.start())
         # A part of the file, which may hold a thumbnail with an end of its own.
         begin = found.end()
         position = begin + int.from_bytes(content[begin : begin + 2], "big")
         if found[0] == _SCAN:
             scans.append(content[begin + 2 : position])
-    return True, scans
+            end = len(content)
+    return scans, end
 
 
 def _are_complete(scans: list[bytes], num_components: int) -> bool:

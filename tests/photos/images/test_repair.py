@@ -108,10 +108,12 @@ def test_a_jpeg_without_its_end_is_read_if_it_has_all_pixels(name, mode):
     image = Image.fromarray(PHOTO).convert(mode)
     whole = encode(image, "JPEG", **JPEGS[name]).getvalue()
     expected = decode_image(io.BytesIO(whole), SHAPE)
+    comment = b"\xff\xfe\0\4ab"
     cuts = [1, 2, *range(3, len(whole) - whole.index(b"\xff\xda") - 20, 5)]
-    contents = [whole[:-cut] + bytes(zeros) for cut in cuts for zeros in (0, 10_000)]
+    fillers = [b"", bytes(10_000), 3 * comment]
+    contents = [whole[:-cut] + filler for cut in cuts for filler in fillers]
     (batch,) = read_ahead(contents, SHAPE, len(contents))
-    assert batch.errors[:4] == [None] * 4
+    assert batch.errors[:6] == [None] * 6
     for found in batch.images:
         np.testing.assert_array_equal(found, expected)
     errors = [error for error in batch.errors if error]
@@ -139,6 +141,23 @@ def test_what_follows_the_end_of_a_jpeg_does_not_matter():
     for more in (b"\0", b"video" * 1000, whole[:300]):
         found = decode_image(io.BytesIO(whole + more), SHAPE)
         np.testing.assert_array_equal(found, expected)
+
+
+def test_runs_of_ff_are_skipped_at_once(monkeypatch):
+    whole = encode(Image.fromarray(PHOTO), "JPEG").getvalue()
+    expected = decode_image(io.BytesIO(whole), SHAPE)
+    run = b"\xff" * 2**22
+    opened = []
+    open_image = Image.open
+
+    def count(file, **options):
+        opened.append(len(file.getvalue()) if isinstance(file, io.BytesIO) else 0)
+        return open_image(file, **options)
+
+    monkeypatch.setattr(Image, "open", count)
+    for content in (whole[:-2] + run, whole[:-2] + run + whole[-2:], whole + run):
+        np.testing.assert_array_equal(decode_image(io.BytesIO(content), SHAPE), expected)
+    assert max(opened) < 2 * len(whole)
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,21 @@
 import array
 import io
 import pathlib
+import struct
 import tempfile
+import zlib
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.data.resize import ImageError
+from cls_jax.data.resize import DecodeOptions, ImageError
+from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.images.files import read_ahead
 from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.inputs import check_source, is_source, iterate_inputs
+from tests.photos.images.test_decode import pack_png
 
 SHAPE = (8, 8, 3)
 PIXELS = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
@@ -72,6 +76,23 @@ def test_an_image_is_the_same_in_every_form(tmp_path):
     assert is_source(PIXELS[None])
     check_source(PIXELS[None], SHAPE)
     check_source(PIXELS[None][:0], SHAPE)
+
+
+def test_a_file_that_pillow_has_not_loaded_yet():
+    """Threads must not load it at the same time, and it has all bits of its file."""
+    noise = np.random.default_rng(0).integers(0, 256, (800, 800, 3), np.uint8)
+    with Image.open(io.BytesIO(encode(noise))) as image:
+        found = decode([image] * 16)
+    assert (found == decode(encode(noise))).all()
+    levels = np.full((8, 8, 3), 3000, np.uint16)
+    levels[:4] = 30000
+    data = zlib.compress(b"".join(b"\0" + row.astype(">u2").tobytes() for row in levels))
+    transparent = (b"tRNS", struct.pack(">HHH", 30000, 30000, 30000))
+    with Image.open(io.BytesIO(pack_png((8, 8), 16, 2, data, transparent))) as image:
+        found = decode_image(image, SHAPE, DecodeOptions(bit_depth=12))
+        assert (found[0, 0, 0], found[-1, -1, 0]) == (255, round(255 * 3000 / 4095))
+        image.load()  # It is as before.
+        assert image.getpixel((0, 0)) == (117, 117, 117)
 
 
 class Upload:
