@@ -71,8 +71,9 @@ def check_packages(config: ConfigDict) -> None:
     so it comes before everything else.
     """
     check_pipeline(config.data.get("pipeline", ""))  # An instant classifier has none.
-    if config.model.init:
-        check_init(config.model.init)
+    for init in (config.model.init, *config.model.inferred_by.split(",")):
+        if init:
+            check_init(init)
 
 
 def prepare_run(

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.photos.features.extract import extract_from_arrays, open_network
+from cls_jax.photos.features.extract import extract_from_arrays, open_backbone
 from cls_jax.photos.features.graph import NUM_NEIGHBORS
 from cls_jax.photos.features.neighbors import find_neighbors
 from experiments.paper import grid
@@ -24,7 +24,7 @@ LENGTH = 1_280  # The features of EfficientNet-Lite0.
 def measure_features(num_images: int) -> str:
     """Features per second and their relative difference from full precision, or why not."""
     try:
-        network = open_network()
+        network = open_backbone()
     except UserError as error:
         return str(error)
     images = np.random.default_rng(0).integers(0, 256, (num_images, 224, 224, 3), dtype=np.uint8)

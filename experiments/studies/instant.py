@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cls_jax.data.datasets import load_dataset
-from cls_jax.photos.features.extract import FrozenFeatures, extract_features, open_network
+from cls_jax.photos.features.extract import FrozenFeatures, extract_features, open_backbone
 from cls_jax.photos.features.instant import fit_classifier
 from cls_jax.photos.features.labels import label_images
 from cls_jax.process import prepare_process
@@ -49,7 +49,7 @@ def open_photos(folder: str) -> Photos:
     root = pathlib.Path(folder)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
-    features = extract_features(files, open_network())
+    features = extract_features(files, open_backbone())
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
     return Photos(features, truth, np.setdiff1d(np.arange(len(files)), test), test)
 
@@ -96,7 +96,8 @@ def run_study(
 def _measure(photos: Photos, number: int, seed: int) -> dict[str, float | None]:
     frozen, truth, train, test = photos
     labels = draw_labels(np.random.default_rng(seed), truth[train], number)
-    known, other = (FrozenFeatures(*(part[rows] for part in frozen)) for rows in (train, test))
+    known = frozen.convert(lambda rows: rows[train])
+    other = frozen.convert(lambda rows: rows[test])
     inferred = label_images(known, labels, truth.max() + 1)
     last_only = known._replace(stages=known.stages[:, :0])
     classifiers = (fit_classifier(None, features, inferred) for features in (known, last_only))

@@ -76,7 +76,7 @@ def draw_pool(photos: Photos, seed: int) -> Pool:
     frozen, labels = photos.frozen, photos.truth
     order = np.random.default_rng(seed).permutation(len(labels))
     test, rest = order[:_NUM_TEST], np.sort(order[_NUM_TEST:])
-    kept = FrozenFeatures(*(part[rest] for part in frozen))
+    kept = frozen.convert(lambda rows: rows[rest])
     features = normalize_rows(kept.descriptors)
     return Pool(features, labels[rest], kept, frozen.pooled[test], labels[test], seed)
 

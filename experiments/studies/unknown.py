@@ -16,7 +16,6 @@ import numpy as np
 import scipy.special
 from sklearn.metrics import roc_auc_score
 
-from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.heads import INSTANT_C, PROBE_C, Head, fit_head
 from cls_jax.photos.features.labels import label_images
@@ -33,7 +32,7 @@ def _measure(photos: Photos, number: int, seed: int) -> dict[str, float | None]:
     classes = np.full(photos.truth.max() + 1, -1)
     classes[rng.choice(len(classes), _NUM_KNOWN, replace=False)] = np.arange(_NUM_KNOWN)
     frozen, test = photos.frozen, normalize_rows(photos.frozen.pooled[photos.test])
-    train = FrozenFeatures(*(part[photos.train] for part in frozen))
+    train = frozen.convert(lambda rows: rows[photos.train])
     train, x = train._replace(pooled=normalize_rows(train.pooled)), normalize_rows(train.pooled)
     truth = classes[photos.truth[photos.train]]
     test_truth = classes[photos.truth[photos.test]]
@@ -49,7 +48,7 @@ def _measure(photos: Photos, number: int, seed: int) -> dict[str, float | None]:
     inferred = label_images(train, labels, _NUM_KNOWN)
     taught = inferred.labels, _NUM_KNOWN, INSTANT_C, inferred.sample_weights
     instant = fit_head(x, *taught)
-    known = FrozenFeatures(*(part[is_known] for part in train))
+    known = train.convert(lambda rows: rows[is_known])
     alone = label_images(known, labels[is_known], _NUM_KNOWN)
     without = fit_head(x[is_known], alone.labels, _NUM_KNOWN, INSTANT_C, alone.sample_weights)
     halves = np.array_split(rng.permutation(x.shape[1]), 2)

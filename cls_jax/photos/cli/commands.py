@@ -42,16 +42,23 @@ def train(
     again: bool,
     dry_run: bool,
     minutes: float | None,
+    backbone: str | None = None,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
+    from cls_jax.photos.features.backbones import read_names
     from cls_jax.photos.plan.describe import describe_dry_run
     from cls_jax.photos.plan.plan import parse_overrides, plan_run, start_run
 
+    settings = parse_overrides(overrides, method)
+    if backbone is not None:
+        if start_from:
+            raise UserError("--from and --backbone both choose the weights: remove one of them.")
+        settings["model.init"], settings["model.inferred_by"] = read_names(backbone)
     plan = plan_run(
         folder,
         method=method,
         workdir=workdir,
-        settings=parse_overrides(overrides, method),
+        settings=settings,
         start_from=start_from,
         instant=instant,
         minutes=minutes,
@@ -413,6 +420,13 @@ def runs(folder: str) -> None:
     root = pathlib.Path(folder).expanduser()
     found = list_runs(root)
     print(format_runs(found) if found else f"There is no run in {root.resolve()}.")
+
+
+def backbones() -> None:
+    """Lists the pretrained networks for photos."""
+    from cls_jax.photos.features.backbones import format_backbones
+
+    print(format_backbones())
 
 
 def help(page: str | None) -> None:

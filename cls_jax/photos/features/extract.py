@@ -29,9 +29,9 @@ from cls_jax.io import make_printable
 from cls_jax.models import MODELS
 from cls_jax.models.layers import ALL_FEATURES, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
-from cls_jax.models.weights.sources import BUILTIN, read_init
+from cls_jax.models.weights.sources import read_init
 from cls_jax.parallel.distributed import gather_rows, take_local
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, get_backbone
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.images.files import ImageBatch, find_digests, find_settled, read_ahead
 from cls_jax.photos.images.store import Store, get_cache_folder
@@ -54,6 +54,13 @@ class FrozenFeatures(NamedTuple):
     # Mean and deviation over positions of each stage's output, float16 [B, S]. S is 0 if the
     # features are pixels.
     stages: np.ndarray
+    # Features of the same images from more networks, which take part in inferring labels.
+    others: tuple["FrozenFeatures", ...] = ()
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Those of this network."""
+        return self.pooled, self.descriptors, self.stages
 
     def convert(self, convert_rows: Callable[[np.ndarray], np.ndarray]) -> "FrozenFeatures":
         """The same features after a function of each array."""
@@ -61,6 +68,7 @@ class FrozenFeatures(NamedTuple):
             pooled=convert_rows(self.pooled),
             descriptors=convert_rows(self.descriptors),
             stages=convert_rows(self.stages),
+            others=tuple(each.convert(convert_rows) for each in self.others),
         )
 
 
@@ -80,18 +88,21 @@ class FrozenNetwork(NamedTuple):
         return self.image_size, self.image_size, self.channels
 
 
-def open_network() -> FrozenNetwork:
-    """`DEFAULT_BACKBONE` at its own resolution, or a UserError if it cannot be read."""
-    name = DEFAULT_BACKBONE.removeprefix(BUILTIN)
-    weights = read_init(DEFAULT_BACKBONE)
+def open_backbone(init: str = DEFAULT_BACKBONE) -> FrozenNetwork:
+    """Weights of the table of backbones, at the network's own resolution.
+
+    Raises a UserError if there are none of this name, or they cannot be read.
+    """
+    name = get_backbone(init).name
+    weights = read_init(init)
     spec = MODELS[name]
     weights = weights._replace(normalization=weights.normalization or spec.layout.normalization)
     return FrozenNetwork(name, weights, spec.image_size)
 
 
 def load_features(files: Sequence[str | os.PathLike]) -> np.ndarray:
-    """Descriptors by `open_network`, float32 [B, C] of norm 1. Zeros where one cannot be read."""
-    return normalize_rows(extract_features(files, open_network()).descriptors)
+    """Descriptors by `open_backbone`, float32 [B, C] of norm 1. Zeros where one cannot be read."""
+    return normalize_rows(extract_features(files, open_backbone()).descriptors)
 
 
 def extract_features(
@@ -120,7 +131,7 @@ def extract_features(
 def _check_finite(features: FrozenFeatures, names: Sequence[str]) -> None:
     """Raises a UserError that names an image whose features are NaN. Infinite ones are clipped."""
     is_finite = np.ones(len(names), bool)
-    for rows in features:
+    for rows in features.arrays:
         is_finite &= np.isfinite(rows).all(axis=1)
     damaged = [names[i] for i in np.flatnonzero(~is_finite).tolist()]
     if not damaged:
@@ -143,6 +154,10 @@ def concatenate_features(parts: Sequence[FrozenFeatures]) -> FrozenFeatures:
         pooled=np.concatenate([part.pooled for part in parts]),
         descriptors=np.concatenate([part.descriptors for part in parts]),
         stages=np.concatenate([part.stages for part in parts]),
+        others=tuple(
+            concatenate_features(each)
+            for each in zip(*(part.others for part in parts), strict=True)
+        ),
     )
 
 

@@ -38,7 +38,8 @@ from cls_jax.photos.features.propagation import Propagation
 _LABELED_WEIGHT = 20
 # Prior weights of the graphs of the last layer, all stages and early stages, then of the probes of
 # the last layer and all stages. Chosen on clothing, trash, scans, textures, and CIFAR-10, where
-# half and twice these are within 0.3 points on average (experiments/results/any_folder.md).
+# half and twice these are within 0.3 points on average (experiments/results/any_folder.md). Several
+# networks share them.
 _PRIOR = (0.5, 0.2, 0.1), (0.7, 0.3)
 # Without a class with two labels, nothing can be held out.
 _PRIOR_WITHOUT_PAIRS = (1.0, 0.2, 0.0), (1.0, 0.0)
@@ -61,9 +62,12 @@ _EARLY_SHARE = 0.2
 
 
 class _Labelers(NamedTuple):
+    """Those of one or several networks, one network after the other."""
+
     graphs: list[sparse.csr_matrix]  # [B, B].
     probes: list[tuple[np.ndarray, float]]  # Inputs, floating [B, C], and inverse penalties.
     groups: np.ndarray  # The near-copies, int [B], as far as they are labeled.
+    num_networks: int
 
 
 class InferredLabels(NamedTuple):
@@ -74,9 +78,10 @@ class InferredLabels(NamedTuple):
     weights: np.ndarray  # float32 [B] in [0, 1], w = 1 - H(p) / log K, and 1 for labeled images.
     sample_weights: np.ndarray  # float32 [B], for a head: the same, but larger for labeled images.
     probe: Head  # On the last layer.
-    # In percent: the share of the weights for the graphs and for the stages before the last layer
-    # ("weight_graph", "weight_stages"), and held-out accuracies of the last layer's graph and probe
-    # and of all combined ("accuracy_graph", "accuracy_probe", "accuracy_instant"). Numbers: labeled
+    # In percent: the share of the weights for the graphs, for the stages before the last layer, and
+    # for further networks ("weight_graph", "weight_stages", "weight_others"), and held-out
+    # accuracies of the first network's last layer's graph and probe and of all combined
+    # ("accuracy_graph", "accuracy_probe", "accuracy_instant"). Numbers: labeled
     # images beyond the first of each group of near-copies ("near_copies"), and such groups
     # ("near_copy_groups").
     figures: dict[str, float]
@@ -103,13 +108,13 @@ def label_images(
     """
     labeled = np.flatnonzero(labels_B >= 0)
     labelers = _list_labelers(features, labeled, num_classes)
-    graphs, probes, groups_B = labelers
+    graphs, probes, groups_B, num_networks = labelers
     given, groups = labels_B[labeled], groups_B[labeled]
     hidden = _list_folds(given, groups)[0]
     held_out = _hold_out(labelers, labeled, given, num_classes, hidden=hidden)
     judged = (find_judged(given, groups) & find_firsts(groups))[hidden]
     held_out, truth = held_out[:, judged], given[hidden[judged]]
-    weights_M = _weigh(held_out, truth)
+    weights_M = _weigh(held_out, truth, num_networks)
     heads = [fit_head(x_BC[labeled], labels_B[labeled], num_classes, c) for x_BC, c in probes]
     log_p_MBK = [take_log(propagate_labels(graph, labels_B, num_classes)) for graph in graphs]
     for head, (inputs_BC, _) in zip(heads, probes, strict=True):
@@ -117,14 +122,20 @@ def label_images(
     logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
     probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
-    of_graphs, of_probes = np.split(weights_M, [len(graphs)])
+    # By network.
+    of_graphs, of_probes = (
+        part.reshape(num_networks, -1) for part in np.split(weights_M, [len(graphs)])
+    )
     # 0 for the graph of all stages if there is none.
-    ratios = np.append(of_graphs, 0)[:2] / max(of_probes.sum(), 1e-12)
+    ratios = np.append(of_graphs.sum(axis=0), 0)[:2] / max(of_probes.sum(), 1e-12)
     total = max(weights_M.sum(), 1e-12)
     figures = {
         "weight_graph": 100 * float(of_graphs.sum() / total),
-        "weight_stages": 100 * float((of_graphs[1:].sum() + of_probes[1:].sum()) / total),
+        "weight_stages": 100 * float((of_graphs[:, 1:].sum() + of_probes[:, 1:].sum()) / total),
     }
+    if num_networks > 1:
+        of_others = of_graphs[1:].sum() + of_probes[1:].sum()
+        figures["weight_others"] = 100 * float(of_others / total)
     if _has_pairs(given, groups, num_classes):
         together = np.tensordot(weights_M, held_out, 1)
         guesses = {"graph": held_out[0], "probe": held_out[len(graphs)], "instant": together}
@@ -176,7 +187,7 @@ def hold_out_labels(
     hidden = np.concatenate(folds)
     can_judge = find_judged(given, groups)
     judged = (can_judge & find_firsts(groups))[hidden]
-    weights_M = _weigh(held_out[:, judged], given[hidden[judged]])
+    weights_M = _weigh(held_out[:, judged], given[hidden[judged]], labelers.num_networks)
     logits = np.tensordot(weights_M, held_out, 1)
     q_BK = np.full((len(labels_B), num_classes), 1 / num_classes, np.float32)
     q_BK[labeled[hidden]] = scipy.special.softmax(logits, axis=1)
@@ -217,7 +228,7 @@ def _hold_out(
 
     A probe is fitted to at most `most` other labels.
     """
-    graphs, probes, groups_B = labelers
+    graphs, probes, groups_B, _ = labelers
     labels_B = np.full(graphs[0].shape[0], -1)
     labels_B[labeled] = labels_L
     p_MLK = [_hold_out_of_graph(graph, groups_B, labels_B, num_classes, hidden) for graph in graphs]
@@ -234,30 +245,43 @@ def _hold_out(
     return take_log(np.stack(p_MLK))
 
 
-def _weigh(held_out_MLK: np.ndarray, labels_L: np.ndarray) -> np.ndarray:
+def _weigh(held_out_MLK: np.ndarray, labels_L: np.ndarray, num_networks: int) -> np.ndarray:
     """The weights of the labelers, float [M], from judged labels as `_hold_out` returned them."""
-    each = None if len(held_out_MLK) > 2 else 1  # Graphs and probes: all, or the last layer's.
-    prior = [part[:each] for part in (_PRIOR if len(labels_L) else _PRIOR_WITHOUT_PAIRS)]
-    return weigh_labelers(held_out_MLK, labels_L, np.concatenate(prior))
+    # Graphs and probes of a network: all, or the last layer's.
+    each = None if len(held_out_MLK) > 2 * num_networks else 1
+    prior = _PRIOR if len(labels_L) else _PRIOR_WITHOUT_PAIRS
+    parts = [np.tile(part[:each], num_networks) / num_networks for part in prior]
+    return weigh_labelers(held_out_MLK, labels_L, np.concatenate(parts))
 
 
 def _list_labelers(features: FrozenFeatures, labeled: np.ndarray, num_classes: int) -> _Labelers:
-    """Graphs and probes in the order of `_PRIOR`. Only the last layer's if there are no stages."""
-    graphs = [build_graph(features.descriptors)]
-    probes = [(features.pooled, PROBE_C)]
-    groups = np.arange(len(features.stages))
-    if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
-        stages = features.stages.astype(np.float32)
-        inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
+    """Graphs and probes of each network in the order of `_PRIOR`.
+
+    Only those of the last layer if a network has no stages, or images and classes are many. The
+    first network finds the near-copies.
+    """
+    networks = features, *features.others
+    is_deep = all(each.stages.shape[1] for each in networks)
+    is_deep &= len(features.stages) * num_classes <= _MAX_NUMBERS
+    graphs, probes, groups = [], [], None
+    for each in networks:
+        graphs.append(build_graph(each.descriptors))
+        probes.append((each.pooled, PROBE_C))
+        if not is_deep:
+            continue
+        stages = each.stages.astype(np.float32)
+        inputs = np.concatenate([each.pooled.astype(np.float32), stages], axis=1)
         early = stages[:, : max(round(_EARLY_SHARE * stages.shape[1]), 1)]
         similar = find_neighbors(whiten(stages), min(NUM_NEIGHBORS, len(stages) - 1))
         graphs += [connect_neighbors(similar), build_graph(whiten(early))]
         probes.append((inputs, _DEPTH_PROBE_C))
-        groups = group_near_copies(features, similar)
-    else:  # Only labeled images are compared.
+        if groups is None:
+            groups = group_near_copies(each, similar)
+    if groups is None:  # Only labeled images are compared.
+        groups = np.arange(len(features.pooled))
         found = group_near_copies(features.convert(lambda rows: rows[labeled]))
         groups[labeled] = labeled[np.unique(found, return_index=True)[1]][found]
-    return _Labelers(graphs, probes, groups)
+    return _Labelers(graphs, probes, groups, len(networks))
 
 
 def _hold_out_of_graph(

@@ -43,6 +43,7 @@ _KEYS = (
     "model.init",
     "model.init_head",
     "model.inferred_images",
+    "model.inferred_by",
     "model.stem",
     "model.depth",
     "model.width",

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from cls_jax.io import describe_error, make_printable, to_csv
-from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays, open_network
+from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays, open_backbone
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
@@ -34,7 +34,7 @@ _NUM_NEAREST = 3
 # the folder's own.
 _FAR = 0.05
 _ROWS_AT_ONCE = 100
-_get_network = functools.cache(open_network)
+_get_network = functools.cache(open_backbone)
 
 
 class Fitted(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_atomically
-from cls_jax.photos.features.extract import Progress, extract_features, open_network
+from cls_jax.photos.features.extract import Progress, extract_features, open_backbone
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import find_table, label_by_folder, list_labelable, read_table
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -69,7 +69,7 @@ def find_new(session: Session) -> dict[str, int]:
 
 def load_all(paths: Sequence[pathlib.Path], on_progress: Progress = lambda *_: None) -> Features:
     """The features of photos, and why others cannot be read."""
-    found = extract_features(paths, open_network(), on_progress)
+    found = extract_features(paths, open_backbone(), on_progress)
     is_read = found.descriptors.any(axis=1)
     reasons = {}
     for i in np.flatnonzero(~is_read).tolist():

@@ -35,6 +35,7 @@ class Measurement:
     decode_seconds: float = 0.0  # For an image.
     # For an image, of the frozen network at its native resolution. 0 for runs without a graph.
     feature_seconds: float = 0.0
+    other_seconds: float = 0.0  # The same by the networks of `model.inferred_by`.
     # How much longer the steps took because other programs computed, too. 1: alone.
     slowdown: float = 1.0
 
@@ -77,7 +78,8 @@ class Budget:
         if not self.measured.feature_seconds:
             return None
         measured = self.measured
-        per_image = measured.feature_seconds + measured.decode_seconds + _FIT_SECONDS
+        per_image = measured.feature_seconds + measured.other_seconds
+        per_image += measured.decode_seconds + _FIT_SECONDS
         affordable = int(_FEATURE_SHARE * self.seconds / per_image)
         return max(affordable, 1) if affordable < self._count_training()[1] else None
 
@@ -120,6 +122,7 @@ class Budget:
             if not self.is_started:
                 per_image = measured.feature_seconds + measured.decode_seconds
                 seconds += (num_labeled + num_linked + num_held_out) * per_image
+                seconds += (num_labeled + num_linked) * measured.other_seconds
         # What the trained networks see after the last step: for the report, and for their last
         # layers.
         num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)

@@ -54,8 +54,15 @@ def describe_labelers(result: dict[str, Any]) -> str | None:
     return (
         f"Weights chosen by held-out labels{some}: graphs of similar images {weights[0]:.0f}%, "
         f"linear probes {100 - weights[0]:.0f}%. Earlier layers get {weights[1]:.0f}% of the "
-        f"weight. Accuracy on held-out labels: {accuracy}.{_describe_near_copies(result)}"
+        f"weight{_describe_others(result)}. Accuracy on held-out labels: "
+        f"{accuracy}.{_describe_near_copies(result)}"
     )
+
+
+def _describe_others(result: dict[str, Any]) -> str:
+    """The weight of further networks, or "" without any."""
+    weight = result.get("labels_weight_others")
+    return "" if weight is None else f", further networks {weight:.0f}%"
 
 
 def _describe_near_copies(result: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from cls_jax.photos.folder.instant_config import (
     read_instant_config,
 )
 from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
-from cls_jax.photos.start.frozen import open_frozen_network
+from cls_jax.photos.start.frozen import open_frozen_network, open_other_networks
 from cls_jax.runs.folder import (
     CONFIG,
     check_unused,
@@ -89,6 +89,7 @@ def fit_instant(
             config.data.image_size,
             channels=dataset.image_shape[-1],
         )
+        others = open_other_networks(config, network.image_size, network.channels)
         with hold_folder(
             workdir,
             check=lambda: check_instant_folder(workdir, config),
@@ -105,6 +106,7 @@ def fit_instant(
                 network,
                 config.data.data_dir,
                 config.model.inferred_images,
+                others,
             )
             if is_main_process():
                 write_instant_folder(workdir, config, dataset, labeled, fitted)

@@ -3,6 +3,7 @@
 Shape suffixes: B images.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ BASELINES = (
     "labels/accuracy_instant",
     "labels/weight_graph",
     "labels/weight_stages",
+    "labels/weight_others",
     "labels/near_copies",
     "labels/near_copy_groups",
 )
@@ -70,6 +72,7 @@ def fit_labels(
     network: FrozenNetwork | None,
     data_dir: str,
     max_unlabeled: int = 0,
+    other_networks: Sequence[FrozenNetwork] = (),
 ) -> FittedLabels:
     """Infers the labels of a run's images, and fits the instant classifier to them.
 
@@ -80,12 +83,13 @@ def fit_labels(
         network: Whose features are used, or None for pixels.
         data_dir: The folder of the images' files.
         max_unlabeled: Use at most so many of the unlabeled images, evenly spaced. 0 for all.
+        other_networks: Whose features take part in inferring labels.
 
     Raises:
         UserError: If the weights do not fit the network.
     """
     rows = choose_rows(labeled, unlabeled, max_unlabeled)
-    train = compute_frozen(dataset, dataset.train.take(rows), data_dir, network)
+    train = compute_frozen(dataset, dataset.train.take(rows), data_dir, network, other_networks)
     is_labeled = np.isin(rows, labeled)
     labels = np.where(is_labeled, dataset.train.labels[rows], -1)
     inferred = label_images(train, labels, dataset.num_classes)

@@ -1,6 +1,7 @@
 """The frozen network that a run begins with, and features of the run's images."""
 
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -16,6 +17,7 @@ from cls_jax.photos.features.extract import (
     FrozenNetwork,
     extract_features,
     extract_from_arrays,
+    open_backbone,
 )
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.runs.folder import CONFIG
@@ -67,13 +69,36 @@ def open_frozen_network(
     )
 
 
+def open_other_networks(
+    config: ConfigDict, image_size: int, channels: int
+) -> tuple[FrozenNetwork, ...]:
+    """The networks of `model.inferred_by`. Raises a UserError if their weights cannot be read.
+
+    All see images of the same resolution, so that these are decoded once.
+    """
+    decoding = get_decode_options(config.data)
+    found = []
+    for init in filter(None, config.model.inferred_by.split(",")):
+        network = open_backbone(init.strip())
+        found.append(network._replace(image_size=image_size, decoding=decoding, channels=channels))
+    return tuple(found)
+
+
 def compute_frozen(
-    dataset: Dataset, split: Split, data_dir: str, network: FrozenNetwork | None
+    dataset: Dataset,
+    split: Split,
+    data_dir: str,
+    network: FrozenNetwork | None,
+    others: Sequence[FrozenNetwork] = (),
 ) -> FrozenFeatures:
     """Features of the images of a part of a dataset, or their pixels without a network.
 
-    Files are read in the folder `data_dir`, unless their features are in the store.
+    Those of `others` are the features' `others`. Files are read in the folder `data_dir`, unless
+    their features are in the store.
     """
+    if others:
+        parts = [compute_frozen(dataset, split, data_dir, each) for each in (network, *others)]
+        return parts[0]._replace(others=tuple(parts[1:]))
     if network is None:
         pixels = np.asarray(split.images[:], np.float32)
         pixels = pixels.reshape(len(pixels), -1) / np.float32(255)

@@ -17,7 +17,7 @@ from cls_jax.photos.start.final_heads import fit_final_heads
 from cls_jax.photos.start.first_heads import init_state_with_heads
 from cls_jax.photos.start.fit_instant import INSTANT, PHOTO_WEIGHT_READERS, write_instant_folder
 from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
-from cls_jax.photos.start.frozen import find_native_size, open_frozen_network
+from cls_jax.photos.start.frozen import find_native_size, open_frozen_network, open_other_networks
 from cls_jax.runs.folder import write_pseudo_labels
 from cls_jax.runs.result import get_accuracy
 from cls_jax.training.loop import run_training
@@ -103,6 +103,9 @@ class FeatureStages(Stages):
                     find_native_size(config),
                     channels=setup.dataset_spec.image_shape[-1],
                 )
+            others: tuple[FrozenNetwork, ...] = ()
+            if network is not None:
+                others = open_other_networks(config, network.image_size, network.channels)
             self._fitted = fit_labels(
                 dataset,
                 spec.labeled_indices,
@@ -110,6 +113,7 @@ class FeatureStages(Stages):
                 network,
                 config.data.data_dir,
                 config.model.inferred_images,
+                others,
             )
         return self._fitted
 

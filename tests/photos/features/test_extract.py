@@ -73,7 +73,7 @@ def _count(network, files):
     _NUM_COMPUTED.clear()
     features = extract_features(files, network, lambda done, total: counts.append((done, total)))
     assert all(total == counts[-1][0] for _, total in counts[1:])
-    return sum(_NUM_COMPUTED), np.hstack(features)
+    return sum(_NUM_COMPUTED), np.hstack(features.arrays)
 
 
 def test_features_are_those_of_the_network(network, files, variables):
@@ -93,7 +93,7 @@ def test_features_are_those_of_the_network(network, files, variables):
     num_computed, features = _count(network, files)
     assert num_computed == 9  # Copies are computed once.
     np.testing.assert_allclose(features, np.hstack([last, *moments]), rtol=2e-3, atol=2e-3)
-    in_memory = np.hstack(extract.extract_from_arrays(images, network))
+    in_memory = np.hstack(extract.extract_from_arrays(images, network).arrays)
     np.testing.assert_allclose(in_memory, features, atol=2e-3)
 
 
@@ -133,7 +133,7 @@ def test_processes_get_the_same_features_whatever_their_shares_are(
         patch.setattr(extract, "gather_rows", lambda rows, num_rows: np.concatenate(local))
         found = extract_features(some, network)
     expected = _count(network, some)[1]
-    np.testing.assert_array_equal(np.hstack(found), expected)
+    np.testing.assert_array_equal(np.hstack(found.arrays), expected)
     assert [rows.shape for rows in found] == [(5, 64), (5, 64), (5, 128)]
     assert not expected[list(unreadable)].any()
 

@@ -1,0 +1,91 @@
+"""The table of pretrained networks, and labels inferred by several of them."""
+
+import numpy as np
+import pytest
+
+from cls_jax.errors import UserError
+from cls_jax.models import MODELS
+from cls_jax.models.weights.sources import BUILTIN, PACKAGES
+from cls_jax.photos.cli import commands
+from cls_jax.photos.features.backbones import BACKBONES, format_backbones, read_names
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.labels import hold_out_labels, label_images
+
+LITE0, LITE2 = (f"{BUILTIN}efficientnet_lite{i}" for i in (0, 2))
+NUM_CLASSES = 4
+
+
+def create_features(rng, labels_B, noise):
+    """Clusters around the centers of classes."""
+    centers_KC = rng.normal(size=(NUM_CLASSES, 16))
+    rows = (centers_KC[labels_B] + noise * rng.normal(size=(len(labels_B), 16))).astype(np.float32)
+    return FrozenFeatures(rows, rows / np.linalg.norm(rows, axis=1, keepdims=True), rows[:, :8])
+
+
+@pytest.fixture
+def images():
+    """True classes, those that are known, and features of a good and of a useless network."""
+    rng = np.random.default_rng(0)
+    truth = np.tile(np.arange(NUM_CLASSES), 60)
+    known = np.where(np.arange(len(truth)) < 8 * NUM_CLASSES, truth, -1)
+    return truth, known, create_features(rng, truth, 0.7), create_features(rng, truth * 0, 1.0)
+
+
+def test_every_row_is_an_architecture_and_a_package():
+    for init, row in BACKBONES.items():
+        assert init.removeprefix(BUILTIN) == row.name
+        assert row.name in MODELS
+        assert row.name in PACKAGES
+    table = format_backbones().splitlines()
+    assert len(table) == 1 + len(BACKBONES)
+    assert "Apache-2.0" in table[1]
+
+
+def test_names_become_the_trained_network_and_the_others():
+    assert read_names("efficientnet_lite0") == (LITE0, "")
+    assert read_names(f"{LITE2}, efficientnet_lite0") == (LITE2, LITE0)
+    with pytest.raises(UserError, match=r"no backbone 'resnet18': choose from efficientnet_lite0"):
+        read_names("efficientnet_lite0,resnet18")
+    with pytest.raises(UserError, match="--from and --backbone both choose the weights"):
+        commands.train(
+            "x", None, None, "runs/a", [], False, False, False, None, "efficientnet_lite0"
+        )
+
+
+def test_a_network_beside_itself_changes_nothing_without_held_out_labels(images):
+    truth, _, good, _ = images
+    labels = np.where(np.arange(len(truth)) < NUM_CLASSES, truth, -1)  # One per class.
+    alone = label_images(good, labels, NUM_CLASSES)
+    doubled = label_images(good._replace(others=(good,)), labels, NUM_CLASSES)
+    np.testing.assert_allclose(doubled.probabilities, alone.probabilities, atol=1e-5)
+    assert doubled.figures["weight_others"] == pytest.approx(50)
+    assert "weight_others" not in alone.figures
+
+
+def test_held_out_labels_weigh_networks(images):
+    truth, known, good, useless = images
+    accuracies, weights = {}, {}
+    for name, features in {
+        "good": good,
+        "useless": useless,
+        "good first": good._replace(others=(useless,)),
+        "useless first": useless._replace(others=(good,)),
+    }.items():
+        inferred = label_images(features, known, NUM_CLASSES)
+        accuracies[name] = np.mean(inferred.labels[known < 0] == truth[known < 0])
+        weights[name] = inferred.figures.get("weight_others")
+    assert weights["useless first"] > 50 > weights["good first"]
+    assert accuracies["useless"] < 0.5
+    for both in ("good first", "useless first"):
+        assert accuracies[both] > accuracies["good"] - 0.03
+    held_out = hold_out_labels(useless._replace(others=(good,)), known, NUM_CLASSES)
+    right = held_out.probabilities.argmax(axis=1)[known >= 0] == truth[known >= 0]
+    assert right.mean() > 0.8
+
+
+def test_rows_are_chosen_and_joined_for_all_networks(images):
+    *_, good, useless = images
+    both = good._replace(others=(useless,))
+    some = both.convert(lambda rows: rows[3:5])
+    np.testing.assert_array_equal(some.others[0].pooled, useless.pooled[3:5])
+    np.testing.assert_array_equal(some.pooled, good.pooled[3:5])
