@@ -1,6 +1,7 @@
 """The registry of datasets."""
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -13,6 +14,8 @@ from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
 
 Loader = Callable[[ConfigDict], Dataset]  # Of `config.data`.
+# Moves validation images out of the training images, as `hold_out_validation` does.
+HoldOut = Callable[[ConfigDict, Dataset], Dataset]
 # By name.
 LOADERS: Mapping[str, Loader] = {
     "cifar10": load_arrays,
@@ -28,17 +31,60 @@ LOADERS: Mapping[str, Loader] = {
 _NUM_SAMPLED = 5000
 
 
-def load_dataset(config: ConfigDict, loaders: Mapping[str, Loader] = LOADERS) -> Dataset:
+def group_copies(images: ImageSource) -> np.ndarray:
+    """The first image with the same content as each, int [n].
+
+    Only arrays, and files whose digests are known, are compared. Others take too long to read.
+    """
+    contents: list[bytes] | None = getattr(images, "digests", None)
+    if isinstance(images, np.ndarray):
+        contents = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images]
+    if contents is None:
+        return np.arange(len(images))
+    firsts: dict[bytes, int] = {}
+    return np.array([firsts.setdefault(content, i) for i, content in enumerate(contents)], int)
+
+
+def hold_out_validation(
+    config: ConfigDict, dataset: Dataset, groups: np.ndarray | None = None
+) -> Dataset:
+    """Moves a share of the training images with a known class to the validation images.
+
+    The share is `data.validation`. Images of a group, int [n], are moved together. By default,
+    groups are copies. Raises a UserError if there are validation images already, or too few images
+    to hold any out.
+    """
+    share = config.data.validation
+    if len(dataset.validation):
+        raise UserError(
+            f"{dataset.name} has {len(dataset.validation):,} validation images already: "
+            "remove --config.data.validation, or their folder."
+        )
+    labels, num_classes = dataset.train.labels, dataset.num_classes
+    if groups is None:
+        groups = group_copies(dataset.train.images)
+    return dataset.hold_out(
+        choose_validation_indices(labels, num_classes, share, config.seed, groups)
+    )
+
+
+def load_dataset(
+    config: ConfigDict,
+    loaders: Mapping[str, Loader] = LOADERS,
+    hold_out: HoldOut = hold_out_validation,
+) -> Dataset:
     """Loads the dataset that `config.data` names, by one of the loaders.
 
-    Raises a UserError if it is unknown or cannot be loaded, or too few images are left to hold out.
+    `hold_out` moves the share `data.validation` of the training images to the validation images.
+    Raises a UserError if the dataset is unknown or cannot be loaded, or too few images are left to
+    hold out.
     """
     name = config.data.name
     if name not in loaders:
         raise UserError(f"Unknown dataset {name!r:.100}: choose one of {', '.join(loaders)}.")
     dataset = loaders[name](config.data)
     if config.data.validation:
-        dataset = hold_out_validation(dataset, config.data.validation, config.seed)
+        dataset = hold_out(config, dataset)
     return add_mean_and_std(config, dataset)
 
 
@@ -48,20 +94,6 @@ def add_mean_and_std(config: ConfigDict, dataset: Dataset) -> Dataset:
     if not mean and not config.model.init:  # Pretrained weights have their own.
         mean, std = compute_mean_and_std(dataset.train.images)
     return dataclasses.replace(dataset, mean=mean, std=std)
-
-
-def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
-    """Moves a share of the training images with a known class to the validation images.
-
-    Raises a UserError if there are validation images already, or too few images to hold any out.
-    """
-    if len(dataset.validation):
-        raise UserError(
-            f"{dataset.name} has {len(dataset.validation):,} validation images already: "
-            "remove --config.data.validation, or their folder."
-        )
-    held = choose_validation_indices(dataset.train.labels, dataset.num_classes, share, seed)
-    return dataset.hold_out(held)
 
 
 def compute_mean_and_std(

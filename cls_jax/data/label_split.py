@@ -116,12 +116,29 @@ def _distribute(
 
 
 def choose_validation_indices(
-    labels: np.ndarray, num_classes: int, share: float, seed: int
+    labels: np.ndarray,
+    num_classes: int,
+    share: float,
+    seed: int,
+    groups: np.ndarray | None = None,
 ) -> np.ndarray:
     """Draws a share of the images of known class for validation, in the classes' proportions.
 
-    Every class keeps at least one image for training. Labels are int [n], -1 where unknown. Returns
-    sorted training images, int64. Raises a UserError if the share is less than one image.
+    Every class keeps at least one image for training. Images of a group are drawn together. Groups
+    of several classes stay in training.
+
+    Args:
+        labels: int [n], -1 where unknown.
+        num_classes: K.
+        share: Of the images of known class.
+        seed: Decides the draw.
+        groups: The group of each image, such as copies of each other, int [n]. None for none.
+
+    Returns:
+        Sorted training images, int64.
+
+    Raises:
+        UserError: If the share is less than one image, or no group is small enough.
     """
     sizes = np.bincount(labels[labels >= 0], minlength=num_classes)
     available = np.maximum(sizes - 1, 0)
@@ -133,7 +150,41 @@ def choose_validation_indices(
         )
     counts = _distribute(total, share * sizes, available, np.zeros(num_classes, int))
     # A different stream than those of the labels and the long tail.
-    return np.sort(np.concatenate(_draw(np.arange(len(labels)), labels, counts, [seed, 2])))
+    stream = [seed, 2]
+    known = np.flatnonzero(labels >= 0)
+    if groups is None or len(np.unique(groups[known])) == len(known):
+        return np.sort(np.concatenate(_draw(np.arange(len(labels)), labels, counts, stream)))
+    drawn = _draw_groups(known, labels, groups, counts, stream)
+    if not len(drawn):
+        raise UserError(
+            f"data.validation={share:g} holds out none of {sizes.sum():,} labeled images, since "
+            "near-copies are held out together: choose a larger share, add labels, or put "
+            "validation images into val/."
+        )
+    return drawn
+
+
+def _draw_groups(
+    known: np.ndarray, labels: np.ndarray, groups: np.ndarray, counts: np.ndarray, seed: list[int]
+) -> np.ndarray:
+    """Draws groups of the `known` images until there are counts, int [K], of each class, sorted.
+
+    A group that would be too many is passed over.
+    """
+    rng = np.random.default_rng(seed)
+    _, places, sizes = np.unique(groups[known], return_inverse=True, return_counts=True)
+    lowest = np.full(len(sizes), len(counts))
+    highest = np.full(len(sizes), -1)
+    np.minimum.at(lowest, places, labels[known])
+    np.maximum.at(highest, places, labels[known])
+    is_drawn = np.zeros(len(sizes), bool)
+    for k, count in enumerate(counts):
+        left = count
+        for group in rng.permutation(np.flatnonzero((lowest == k) & (highest == k))):
+            if sizes[group] <= left:
+                is_drawn[group] = True
+                left -= sizes[group]
+    return known[is_drawn[places]]
 
 
 def choose_unlabeled_indices(

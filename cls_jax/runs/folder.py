@@ -40,7 +40,9 @@ RESULT = "result.json"
 LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
-_NUM_HELD_OUT = "num_held_out"  # In the description of the dataset.
+# In the description of the dataset: `Dataset.moved`, and its length.
+_HELD_OUT = "held_out"
+_NUM_HELD_OUT = "num_held_out"
 # Prefixes of the names of numbers.
 _FIGURES = ("test_", "validation_", "labels_", "predictor_gain")
 # Files that a folder may contain before it becomes a run's: a label budget, and leftovers of a
@@ -200,13 +202,14 @@ def create_run_folder(
     with explain_writing(workdir, remedy):
         write_atomically(workdir / CONFIG, to_json(config))
         write_labeled_indices(workdir, labeled_indices, dataset)
-        num_held_out = {} if _lists_remaining(workdir) else {_NUM_HELD_OUT: len(dataset.moved)}
+        moved = {_NUM_HELD_OUT: len(dataset.moved), _HELD_OUT: dataset.moved.tolist()}
+        held_out = {} if _lists_remaining(workdir) else moved
         description = {
             "class_names": list(dataset.class_names),
             "image_shape": dataset.image_shape,
             "num_classes": dataset.num_classes,
             "num_images": len(dataset.train.images),
-            **num_held_out,
+            **held_out,
             "mean": dataset.mean,
             "std": dataset.std,
             "fingerprint": dataset.fingerprint,
@@ -220,6 +223,22 @@ def create_run_folder(
             labels = dataset.train.labels
             rows = [(files[i], names[labels[i]]) for i in np.sort(labeled_indices)]
             write_atomically(workdir / LABELED_FILES, to_csv([("file", "label"), *rows]))
+
+
+def read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray | None:
+    """The training images that a run has moved to the validation images, int64 [m], sorted.
+
+    None if the run does not say so, as older ones did not. `num_images` are the training images and
+    these together. Raises a UserError without a sound dataset.json.
+    """
+    with _open_description(workdir) as stored:
+        if (rows := stored.get(_HELD_OUT)) is None:
+            return None
+        if not isinstance(rows, list) or not all(type(row) is int for row in rows):
+            raise ValueError(f"{_HELD_OUT} is not a list of integers")
+        if rows != sorted(set(rows)) or (rows and not 0 <= rows[0] <= rows[-1] < num_images):
+            raise ValueError(f"{_HELD_OUT} does not number the training images")
+        return np.array(rows, np.int64)
 
 
 def write_pseudo_labels(workdir: pathlib.Path, dataset: Dataset, *columns: np.ndarray) -> None:

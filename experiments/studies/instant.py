@@ -2,11 +2,11 @@
 
     python -m experiments.studies.instant FOLDER 1 5 10
 
-FOLDER/test/<class>/ is for testing. Without it, each seed draws 300 photos for testing. For
-each number of labels per class it prints, over the seeds 400 to 411, mean and standard error in
-percent: the accuracies of the probe, of the inferred labels on the unlabeled images, of the
-instant classifier, and of one whose head sees only the last layer, and the weights of graph and
-earlier layers.
+FOLDER/test/<class>/ is for testing. Without it, each seed draws 300 photos for testing, with all
+of their near-copies. For each number of labels per class it prints, over the seeds 400 to 411, mean
+and standard error in percent: the accuracies of the probe, of the inferred labels on the unlabeled
+images, of the instant classifier, and of one whose head sees only the last layer, and the weights
+of graph and earlier layers.
 """
 
 import pathlib
@@ -20,6 +20,7 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.photos.features.extract import FrozenFeatures, extract_features, open_backbone
 from cls_jax.photos.features.instant import fit_classifier
 from cls_jax.photos.features.labels import label_images
+from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.process import prepare_process
 from experiments.paper import grid
 
@@ -35,6 +36,7 @@ class Photos(NamedTuple):
     truth: np.ndarray  # int [B]
     train: np.ndarray  # Rows of the training images.
     test: np.ndarray  # May be empty, see `split`.
+    groups: np.ndarray  # The near-copies, int [B].
 
 
 def open_photos(folder: str) -> Photos:
@@ -45,21 +47,24 @@ def open_photos(folder: str) -> Photos:
         truth = np.concatenate([digits.train.labels, digits.test.labels])
         rows = np.split(np.arange(len(truth)), [len(digits.train.labels)])
         pixels = images.reshape(len(images), -1).astype(np.float16)
-        return Photos(FrozenFeatures(pixels, pixels, pixels[:, :0]), truth, *rows)
+        frozen = FrozenFeatures(pixels, pixels, pixels[:, :0])
+        return Photos(frozen, truth, *rows, group_near_copies(frozen))
     root = pathlib.Path(folder)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
     features = extract_features(files, open_backbone())
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
-    return Photos(features, truth, np.setdiff1d(np.arange(len(files)), test), test)
+    train = np.setdiff1d(np.arange(len(files)), test)
+    return Photos(features, truth, train, test, group_near_copies(features))
 
 
 def split(photos: Photos, seed: int) -> Photos:
-    """Moves 300 training images to testing, unless there are test images."""
+    """Moves 300 training images to testing, unless there are test images, in whole groups."""
     if len(photos.test):
         return photos
     order = np.random.default_rng((seed, 1)).permutation(photos.train)
-    return photos._replace(test=order[:_NUM_TEST], train=np.sort(order[_NUM_TEST:]))
+    is_test = np.isin(photos.groups[order], photos.groups[order[:_NUM_TEST]])
+    return photos._replace(test=order[is_test], train=np.sort(order[~is_test]))
 
 
 def draw_labels(rng: np.random.Generator, truth: np.ndarray, number: int) -> np.ndarray:
@@ -94,7 +99,7 @@ def run_study(
 
 
 def _measure(photos: Photos, number: int, seed: int) -> dict[str, float | None]:
-    frozen, truth, train, test = photos
+    frozen, truth, train, test, _ = photos
     labels = draw_labels(np.random.default_rng(seed), truth[train], number)
     known = frozen.convert(lambda rows: rows[train])
     other = frozen.convert(lambda rows: rows[test])

@@ -2,9 +2,9 @@
 
 python -m experiments.studies.labeling --data FOLDER
 
-FOLDER has one folder per class. For each start, 300 photos are kept for testing and all others
-have no label. The person answers with the true class of each suggested photo. Three orders of
-photos with the same number of answers are compared.
+FOLDER has one folder per class. For each start, 300 photos (with all of their near-copies) are kept
+for testing and all others have no label. The person answers with the true class of each suggested
+photo. Three orders of photos with the same number of answers are compared.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
 from cls_jax.photos.features.heads import INSTANT_C, fit_head
 from cls_jax.photos.features.labels import label_images
-from cls_jax.photos.features.near_copies import find_firsts, find_judged
+from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import LABELS_CSV
@@ -75,7 +75,8 @@ def draw_pool(photos: Photos, seed: int) -> Pool:
     """Draws the test photos of a start."""
     frozen, labels = photos.frozen, photos.truth
     order = np.random.default_rng(seed).permutation(len(labels))
-    test, rest = order[:_NUM_TEST], np.sort(order[_NUM_TEST:])
+    is_test = np.isin(photos.groups[order], photos.groups[order[:_NUM_TEST]])
+    test, rest = order[is_test], np.sort(order[~is_test])
     kept = frozen.convert(lambda rows: rows[rest])
     features = normalize_rows(kept.descriptors)
     return Pool(features, labels[rest], kept, frozen.pooled[test], labels[test], seed)
@@ -88,7 +89,7 @@ def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple
     outcomes = []
     for budget in _BUDGETS:
         chosen = choose(pool, budget)
-        propagation = Propagation(graph)
+        propagation = Propagation(graph, group_near_copies(pool.frozen))
         propagation.add_classes(num_classes)
         propagation.update({int(i): int(pool.labels[i]) for i in chosen})
         probabilities = propagation.compute_probabilities()

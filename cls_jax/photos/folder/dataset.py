@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.datasets import LOADERS, Loader, load_dataset
+from cls_jax.data.datasets import LOADERS, HoldOut, Loader, hold_out_validation, load_dataset
 from cls_jax.data.resize import (
     CENTER_CROP,
     DecodeOptions,
@@ -49,13 +49,15 @@ _ROWS_AT_ONCE = 1000  # Rows hashed at once.
 _NUM_SAMPLED = 200  # Files sampled for their headers and bit depth.
 
 
-def open_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
+def open_dataset(
+    config: ConfigDict, layout: Layout | None = None, hold_out: HoldOut = hold_out_validation
+) -> Dataset:
     """The dataset of a configuration, which may be a folder, by its `layout` if that is known.
 
-    Raises the same as `load_dataset` and `load_folder`.
+    `hold_out` is that of `load_dataset`. Raises the same as `load_dataset` and `load_folder`.
     """
     of_folder: Loader = functools.partial(load_folder, layout=layout)
-    return load_dataset(config, {**LOADERS, "folder": of_folder})
+    return load_dataset(config, {**LOADERS, "folder": of_folder}, hold_out)
 
 
 def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Dataset:

@@ -13,7 +13,6 @@ from cls_jax.config import read_config
 from cls_jax.data.types import Dataset, ImageSource, Split
 from cls_jax.photos.features.extract import FrozenFeatures, FrozenNetwork
 from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
-from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.inference.classifier import Classifier, load
@@ -22,6 +21,7 @@ from cls_jax.photos.inference.networks import RunEnd
 from cls_jax.photos.inference.prediction import Prediction
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.photos.start.frozen import compute_frozen
+from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.training.prepare import restore_run
 
@@ -51,7 +51,7 @@ class Run:
         layout: Layout | None = None,
         step: str | None = None,
     ):
-        """Reads nothing yet. `layout` is for `open_dataset`, `step` for `load`."""
+        """Reads nothing yet. `layout` is for `open_run_dataset`, `step` for `load`."""
         self.config = config
         self.workdir = workdir
         self.layout = layout
@@ -77,7 +77,7 @@ class Run:
     @functools.cached_property
     def dataset(self) -> Dataset:
         """The images and labels."""
-        return open_dataset(self.config, self.layout)
+        return open_run_dataset(self.config, self.workdir, self.layout)
 
     @functools.cached_property
     def end(self) -> RunEnd:

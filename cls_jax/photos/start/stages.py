@@ -12,12 +12,12 @@ from cls_jax.data.types import Dataset
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.features.extract import FrozenNetwork
 from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
-from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.start.final_heads import fit_final_heads
 from cls_jax.photos.start.first_heads import init_state_with_heads
 from cls_jax.photos.start.fit_instant import INSTANT, PHOTO_WEIGHT_READERS, write_instant_folder
 from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
 from cls_jax.photos.start.frozen import find_native_size, open_frozen_network, open_other_networks
+from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.runs.folder import write_pseudo_labels
 from cls_jax.runs.result import get_accuracy
 from cls_jax.training.loop import run_training
@@ -121,14 +121,17 @@ class FeatureStages(Stages):
 def train_with_stages(
     config: ConfigDict,
     workdir: pathlib.Path,
-    load: Callable[[ConfigDict], Dataset] = open_dataset,
+    load: Callable[[ConfigDict], Dataset] | None = None,
     keep: Callable[[TrainSetup, TrainState, int], Any] = lambda *end: None,
 ) -> dict[str, Any]:
-    """`run_training` with everything that the product adds: folders, stages and weights."""
+    """`run_training` with everything that the product adds: folders, stages and weights.
+
+    `load` loads the dataset. None for `open_run_dataset`.
+    """
     return run_training(
         config,
         workdir,
-        load=load,
+        load=load or functools.partial(open_run_dataset, workdir=workdir),
         stages=FeatureStages(workdir),
         weight_readers=PHOTO_WEIGHT_READERS,
         keep=keep,

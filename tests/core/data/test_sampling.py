@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cls_jax.config import with_values
 from cls_jax.data import label_split, sampling
-from cls_jax.data.datasets import load_dataset
+from cls_jax.data.datasets import hold_out_validation, load_dataset
 from cls_jax.data.pipelines import tfdata
-from cls_jax.data.types import Split
+from cls_jax.data.types import NO_IMAGES, Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.parallel.mesh import BatchShard
@@ -253,3 +254,32 @@ def test_validation_images_are_a_share_of_every_class_and_leave_one():
     assert np.bincount(labels[most]).tolist() == [59, 29]
     with pytest.raises(UserError, match="choose a larger share"):
         label_split.choose_validation_indices(labels, 3, 0.001, seed=0)
+
+
+def test_validation_images_are_whole_groups():
+    labels = np.repeat([0, 1, 2, -1], [60, 30, 5, 25])
+    single = label_split.choose_validation_indices(labels, 3, 0.2, seed=0, groups=np.arange(120))
+    without = label_split.choose_validation_indices(labels, 3, 0.2, seed=0)
+    np.testing.assert_array_equal(single, without)
+    groups = np.arange(120) // 5
+    groups[labels == 2] = groups[0]  # Of two classes.
+    for seed in range(5):
+        held = label_split.choose_validation_indices(labels, 3, 0.2, seed, groups)
+        assert np.bincount(labels[held]).tolist() == [10, 5]
+        assert not np.isin(np.delete(groups, held), groups[held]).any()
+        assert groups[0] not in groups[held]
+    bursts = np.repeat([0, 1], 20)
+    with pytest.raises(UserError, match=r"holds out none of 40 .* near-copies are held out toge"):
+        label_split.choose_validation_indices(bursts, 2, 0.2, seed=0, groups=bursts)
+
+
+def test_copies_of_an_image_are_held_out_together():
+    images = np.random.default_rng(0).integers(0, 256, (30, 2, 2, 1), dtype=np.uint8)[
+        np.arange(90) % 30
+    ]
+    dataset = Dataset("d", ("a", "b"), Split(images, np.arange(90) % 2), NO_IMAGES, (2, 2, 1))
+    config = with_values(create_tiny_config(), {"data.validation": 0.3})
+    held = hold_out_validation(config, dataset)
+    assert len(held.validation) > 18
+    kept = {image.tobytes() for image in held.train.images[:]}
+    assert not kept & {image.tobytes() for image in held.validation.images[:]}

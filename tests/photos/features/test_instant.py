@@ -28,6 +28,7 @@ from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.report.outcome import describe_labelers
 from cls_jax.photos.report.page import write_report
+from cls_jax.photos.start import hold_out
 from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
@@ -300,6 +301,34 @@ def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, *(restore_run(run.workdir)[1] for run in runs))
     heads = (read_instant(run.workdir / "instant/instant.npz").head for run in runs)
     jax.tree.map(np.testing.assert_array_equal, *heads)
+
+
+def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(train, monkeypatch):
+    sizes = []
+
+    def group(groups):
+        def group_near_copies(features):
+            sizes.append(len(features.pooled))
+            return np.array(groups)
+
+        monkeypatch.setattr(hold_out, "group_near_copies", group_near_copies)
+
+    group([0, 0, 1, 2, 3, 3])  # Two images each of blue, green and red.
+    run = train("validated", instant=True, data__validation=0.5)
+    held = run.dataset.validation.files
+    assert len(held) == 1
+    assert "green" in held[0]
+    assert sizes == [6]  # The labeled ones.
+    group([0, 1, 2, 2, 3, 4])  # On another machine, features differ.
+    for workdir in (run.workdir, run.workdir / "new"):
+        dataset = Run(run.config, workdir).dataset
+        assert (dataset.validation.files == held) == (workdir == run.workdir)
+    description = run.workdir / "dataset.json"
+    stored = json.loads(description.read_text())
+    for damaged in ([-1], [1, 0], ["a"], [10**6]):
+        description.write_text(json.dumps(stored | {"held_out": damaged}))
+        with pytest.raises(UserError, match="does not describe the run's dataset"):
+            _ = Run(run.config, run.workdir).dataset
 
 
 def test_instant_run_starts_from_the_networks_of_another_run(train, run):

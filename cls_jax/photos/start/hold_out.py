@@ -1,0 +1,64 @@
+"""The validation images that a run holds out (`data.validation`), near-copies together.
+
+Features differ slightly between machines, and so might the groups of near-copies. A run keeps its
+validation images in its folder, so that no image it was trained on ever validates it.
+"""
+
+import functools
+import pathlib
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from cls_jax.data.datasets import hold_out_validation
+from cls_jax.data.types import Dataset
+from cls_jax.parallel.distributed import arrays_from_main_process
+from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.photos.folder.dataset import open_dataset
+from cls_jax.photos.folder.layout import Layout
+from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
+from cls_jax.photos.start.frozen import compute_frozen, find_native_size, open_frozen_network
+from cls_jax.runs.folder import read_fingerprint, read_held_out
+from cls_jax.training.prepare import read_weights, resolve_model
+
+
+def open_run_dataset(
+    config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None
+) -> Dataset:
+    """The dataset of a run, with the validation images in its folder, which need not exist.
+
+    All processes must call this. Raises the same as `open_dataset`, or a UserError if the weights
+    of `model.init` cannot be read or do not fit.
+    """
+    return open_dataset(config, layout, functools.partial(_hold_out, workdir))
+
+
+def _hold_out(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset) -> Dataset:
+    """A `HoldOut`: what the run holds out already, or else whole groups of near-copies."""
+    num_images = len(dataset.train)
+    stored = read_fingerprint(workdir)
+    if stored in ("", dataset.fingerprint):  # Older runs on arrays have no fingerprint.
+        rows = read_held_out(workdir, num_images)
+        if rows is None:  # It was drawn image by image.
+            return hold_out_validation(config, dataset, np.arange(num_images))
+        return dataset.hold_out(rows)
+    if not config.model.init or not dataset.train.files:
+        return hold_out_validation(config, dataset)
+    return hold_out_validation(config, dataset, _group_labeled(config, dataset))
+
+
+def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:
+    """Groups of near-copies among the training images of known class, int [n]."""
+    config = resolve_model(config)
+    network = open_frozen_network(
+        config,
+        read_weights(config.model.init, PHOTO_WEIGHT_READERS),
+        find_native_size(config),
+        channels=dataset.image_shape[-1],
+    )
+    known = np.flatnonzero(dataset.train.labels >= 0)
+    features = compute_frozen(dataset, dataset.train.take(known), config.data.data_dir, network)
+    found = arrays_from_main_process(group_near_copies(features))
+    groups = np.arange(len(dataset.train))
+    groups[known] = known[np.unique(found, return_index=True)[1]][found]
+    return groups
