@@ -18,12 +18,13 @@ _FLAG_COLUMNS = {
 }
 _MORE_PARTS = {"dev": "validation", "eval": "test", "evaluation": "test", "holdout": "test"}
 _YES, _NO = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
+_PLURALS = ("labels", "classes", "categories", "choices", "tags")
 _SEPARATORS = ";|"  # Between labels. They hardly occur in the name of a class.
 _RARE_SEPARATORS = ",/+&"  # They do, so the parts must be classes of their own.
 
 
-def read_classes(table: str, labels: Iterable[str]) -> dict[str, str]:
-    """Cell → class, or "" without a label, of the distinct cells of a table's column.
+def read_classes(table: str, header: str, labels: Iterable[str]) -> dict[str, str]:
+    """Cell → class, or "" without a label, of the distinct cells of a column with this header.
 
     Raises a UserError if a cell holds several classes, or something else than a class.
     """
@@ -33,11 +34,12 @@ def read_classes(table: str, labels: Iterable[str]) -> dict[str, str]:
         classes[cell] = "" if is_missing(clean(name)) else clean(name)
     known = {fold_class(name) for name in classes.values() if name}
     for cell, name in classes.items():
-        for separator in _SEPARATORS + _RARE_SEPARATORS:
+        spaces = " " if simplify(header) in _PLURALS else ""
+        for separator in _SEPARATORS + _RARE_SEPARATORS + spaces:
             parts = list(filter(None, map(clean, name.split(separator))))
             are_known = [fold_class(part) in known for part in parts]
-            # With a comma, one of them is enough.
-            is_list = all(are_known) or (separator == "," and any(are_known))
+            # With a comma, or a space below a header in the plural, one of them is enough.
+            is_list = all(are_known) or (separator in ", " and any(are_known))
             is_list |= separator in _SEPARATORS
             if len(parts) > 1 and is_list:
                 raise _refuse_several(table, cell, parts)

@@ -198,7 +198,7 @@ def _read_rows(
         rows.append(LabelRow(file, label, decision, moment, "\0".join(marks)))
     own = index.match_exactly(row.file for row in rows if row.decision)
     others = [row for row in rows if not row.decision]
-    classes = read_classes(path.name, dict.fromkeys(row.label for row in others))
+    classes = read_classes(path.name, header[places[1]], dict.fromkeys(row.label for row in others))
     missing = {
         word: sum(row.label == word for row in others)
         for word, name in classes.items()

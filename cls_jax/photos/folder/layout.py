@@ -114,11 +114,24 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     places, labels = columns["train"]
     if not table:
         labeled = files.take(places[labels > 0])
-        _check_class_folders(root, listing.folders, splits, labeled, skipped)
+        _check_class_folders(
+            root,
+            listing.folders,
+            splits,
+            labeled,
+            skipped,
+            allows_nested=options.layout == CLASSES,
+        )
     classes = list(numbers)
     names = _name_classes([classes[k] for k in np.unique(labels) if k], warnings)
     if len(names) < 2:
         what = f"only the class {min(names.values())!r}" if names else "no labeled image"
+        tables = [name for name, _ in skipped if name.lower().endswith(".csv") and "/" not in name]
+        if not table and tables:
+            raise UserError(
+                f"{root} has {what}, but at least two classes are needed: if {tables[0]!r} has the "
+                f"labels, rename it to {LABELS_CSV}."
+            )
         raise UserError(
             f"{root} has {what}, but at least two classes are needed"
             f"{describe_skipped(skipped)}: {_REMEDY}."
@@ -263,7 +276,10 @@ def _choose_layout(tops: Mapping[str, _Top], sure: Mapping[str, str]) -> str:
         classes = set().union(*(top.inner for top in bases))
     # A split has class folders, and a class has images of its own.
     may_be_splits = len(classes) >= 2
-    may_be_classes = bool(others) and all(top.num_direct for top in doubtful.values())
+    # Beside two classes, it may be one whose images are all in folders.
+    num_clear = sum(top.num_direct > 0 for top in others.values())
+    have_images = all(top.num_direct for top in doubtful.values())
+    may_be_classes = bool(others) and (have_images or num_clear >= 2)
     if any(top.inner & classes for top in held_out) and not any(top.num_direct for top in bases):
         may_be_classes = False
     if may_be_splits and may_be_classes and doubtful:
@@ -324,8 +340,12 @@ def _check_class_folders(
     splits: Mapping[str, str],
     labeled: Iterable[ImageFile],
     skipped: Sequence[SkippedFile],
+    allows_nested: bool,
 ) -> None:
-    """Raises a UserError if a class folder has no image, or only images in subfolders."""
+    """Raises a UserError if a class folder has no image, or only images in subfolders.
+
+    The latter are allowed if the user has said that these folders are classes.
+    """
     bases = [name for name, kind in splits.items() if kind == "train"]
     depth = 1 if bases else 0
     with_images: set[str] = set()
@@ -333,7 +353,7 @@ def _check_class_folders(
     for file in labeled:
         parts = file.name.split("/")
         folder = "/".join(parts[: depth + 1])
-        if len(parts) == depth + 2:
+        if len(parts) == depth + 2 or allows_nested:
             with_images.add(folder)
         else:
             nested.setdefault(folder, "/".join(parts[: depth + 2]))
@@ -498,8 +518,14 @@ def sort_by_label(
 
 
 def find_table(listing: Listing) -> str | None:
-    """The name of the label table, ignoring case. None if there is none."""
-    return next((name for name, _ in listing.skipped if fold(name) == LABELS_CSV), None)
+    """The name of the label table, ignoring case. None if there is none.
+
+    Raises a UserError if there are several.
+    """
+    names = [name for name, _ in listing.skipped if fold(name) == LABELS_CSV]
+    if len(names) > 1:
+        raise UserError(f"The folder has {' and '.join(map(repr, names))}: remove one of them.")
+    return names[0] if names else None
 
 
 def read_table(

@@ -113,6 +113,7 @@ def test_files_and_classes_are_found_in_columns(root, content, columns):
         ("1.png,cat\n2.png,dog,cat\n", {}, r"but 2 columns: an image has one class here"),
         ("file,cat,dog\n1.png,0,1\n2.png,1,0\n", {}, r"column of 0 and 1 for each of 'cat', 'dog'"),
         ("file,label,label\n1.png,a,a\n2.png,b,a\n", {}, r"classes in 'label', 'label': pass"),
+        ("file,labels\n1.png,cat big\n2.png,cat\n", {}, "several classes, 'cat', 'big'"),
         # Parts of the data.
         ("file,label,split\n1.png,cat,A\n2.png,dog,train\n", {}, "'A' in the column 'split'"),
         (
@@ -265,6 +266,12 @@ def test_corrected_predictions_are_labels(root, monkeypatch):
             {"cat/1.png": "cat", "dog/2.png": "dog"},
         ),
         (
+            "bus/1.png car/2.png train/old/3.png train/new/4.png",
+            {"bus/1.png": "bus", "car/2.png": "car"}
+            | dict.fromkeys(["train/old/3.png", "train/new/4.png"], "train"),
+            {"train/old/3.png": "old", "train/new/4.png": "new"},
+        ),
+        (
             "cat/1.png dog/2.png val/3.png val/cat/4.png test/5.png",
             None,
             {"cat/1.png": "cat", "dog/2.png": "dog"},
@@ -284,6 +291,15 @@ def test_two_readings_of_a_folder_are_said_and_asked(root, names, classes, split
     sentence = describe_left_out(layout)
     num_left_out = len(names.split()) - len(splits)
     assert sentence.startswith(f"{num_left_out} files are left out: ")
+
+
+def test_a_table_is_named_and_there_is_one(root):
+    (root / "train.csv").write_text("file,label\n1.png,cat\n2.png,dog\n")
+    with pytest.raises(UserError, match=r"if 'train.csv' has the labels, rename it to labels.csv"):
+        read(root, None)
+    (root / "Labels.csv").touch()
+    with pytest.raises(UserError, match=r"has 'Labels.csv' and 'labels.csv': remove one"):
+        read(root, "file,label\n1.png,cat\n2.png,dog\n")
 
 
 def test_a_plan_says_how_many_files_are_left_out_and_why(root):
