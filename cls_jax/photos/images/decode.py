@@ -224,14 +224,16 @@ def _copy(image: Image.Image, bit_depth: int) -> Image.Image:
             raise ImageError("a TIFF that Pillow does not read rightly: pass its path")
     file: Any = getattr(image, "fp", None)
     is_pending = file is not None and bool(getattr(image, "tile", None))
-    if not is_pending or image.format not in ("PNG", "TIFF") or image.tell() > 0:
+    is_lossy = has_deep_colors(image) or (image.mode == "L" and "transparency" in image.info)
+    if not is_pending or not is_lossy or image.tell() > 0:
         return image.copy()
     position = file.tell()
-    copy = Image.open(file, formats=(image.format,))
+    copy = Image.open(file, formats=(str(image.format),))
     _scale_transparency(copy)
     scale_deep_colors(copy, bit_depth)
     copy.load()
     file.seek(position)
+    image.load()  # As `copy` does, which closes its file.
     return copy
 
 
