@@ -141,7 +141,11 @@ PROMISES: dict[str, list[Command]] = {
             [*DIGITS, "--config.data.pipeline=tfdata"], shows="tensorboard --logdir", leaves="runs"
         )
     ],
-    "tiff": [Command(["python", "-c", CREATE_TIFF]), TRAIN, *PREDICT],
+    "tiff": [
+        Command(["python", "-c", CREATE_TIFF]),
+        TRAIN,
+        Command(["cls-jax", "predict", "more/b.tif", "--json"], shows='"error": null'),
+    ],
     "heif": [Command(["python", "-c", CREATE_HEIC]), TRAIN, *PREDICT],
     "onnx": [
         TRAIN,
