@@ -21,15 +21,14 @@ class Backbone(NamedTuple):
     top_1: float  # ImageNet accuracy in percent, as its authors publish it.
     bytes_per_pixel: float  # That a step keeps for each pixel of an image.
     frozen_stages: int = 2  # That fine-tuning leaves as they are.
-    # The share of the statistics of all stages that belongs to early ones.
-    early_share: float = 0.2
+    # The network that by default infers labels together with this one, as a `model.init`.
+    partner: str = ""
 
 
 def _lite(number: int, megabytes: int, top_1: float, million_outputs: float) -> Backbone:
     """EfficientNet-Lite, with the number of outputs of its convolutions at 224 pixels.
 
-    A step keeps them twice. Without four of the seven stages, half of the work is left, and these
-    have a fifth of the statistics, but for seven deviations.
+    A step keeps them twice. Without four of the seven stages, half of the work is left.
     """
     name = f"efficientnet_lite{number}"
     bytes_per_pixel = million_outputs * 1e6 * 4 * 2 / 224**2
@@ -38,7 +37,9 @@ def _lite(number: int, megabytes: int, top_1: float, million_outputs: float) -> 
 
 # By `model.init`. The first one is the default.
 BACKBONES = {
-    f"{BUILTIN}efficientnet_lite0": _lite(0, 17, 74.9, 6.7),
+    f"{BUILTIN}efficientnet_lite0": _lite(0, 17, 74.9, 6.7)._replace(
+        partner=f"{BUILTIN}efficientnet_lite2"
+    ),
     f"{BUILTIN}efficientnet_lite1": _lite(1, 20, 76.7, 8.7),
     f"{BUILTIN}efficientnet_lite2": _lite(2, 23, 77.5, 9.2),
 }

@@ -4,7 +4,6 @@ Cost is assumed to grow in proportion to pixels and to images per batch.
 """
 
 import dataclasses
-import functools
 
 from ml_collections import ConfigDict
 
@@ -72,13 +71,15 @@ class Budget:
     # Whether images are decoded and their features are in the store, which `spent` then includes.
     is_started: bool = False
 
-    @functools.cached_property
-    def max_inferred(self) -> int | None:
-        """Unlabeled images whose labels can be inferred in this time. None for all."""
+    def limit_inferred(self, inferred_by: str) -> int | None:
+        """Unlabeled images whose labels can be inferred in this time. None for all.
+
+        By the run's network, and by those of `inferred_by`, which were measured.
+        """
         if not self.measured.feature_seconds:
             return None
         measured = self.measured
-        per_image = measured.feature_seconds + measured.other_seconds
+        per_image = measured.feature_seconds + (measured.other_seconds if inferred_by else 0)
         per_image += measured.decode_seconds + _FIT_SECONDS
         affordable = int(_FEATURE_SHARE * self.seconds / per_image)
         return max(affordable, 1) if affordable < self._count_training()[1] else None
@@ -122,7 +123,8 @@ class Budget:
             if not self.is_started:
                 per_image = measured.feature_seconds + measured.decode_seconds
                 seconds += (num_labeled + num_linked + num_held_out) * per_image
-                seconds += (num_labeled + num_linked) * measured.other_seconds
+                if config.model.inferred_by:
+                    seconds += (num_labeled + num_linked) * measured.other_seconds
         # What the trained networks see after the last step: for the report, and for their last
         # layers.
         num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)

@@ -168,10 +168,25 @@ def _choose_final_head(plan: Plan) -> str:
     return "inferred" if is_fitting else model.final_head
 
 
+def _choose_inferred_by(plan: Plan) -> str:
+    """The partner of the default network, where labels are inferred and the time is enough.
+
+    Together they were 1 point better than the default network alone on average
+    (experiments/results/any_folder.md).
+    """
+    model = plan.config.model
+    backbone = BACKBONES.get(model.init)
+    if model.init_head != "inferred" or backbone is None or not plan.resources.has_pretrained:
+        return ""
+    is_too_slow = plan.budget and plan.budget.limit_inferred(backbone.partner) is not None
+    return "" if is_too_slow else backbone.partner
+
+
 def _choose_inferred_images(plan: Plan) -> int:
     """All, unless their features would take too much of the time."""
-    limit = plan.budget.max_inferred if plan.budget else None
-    return limit or plan.config.model.inferred_images
+    model = plan.config.model
+    limit = plan.budget.limit_inferred(model.inferred_by) if plan.budget else None
+    return limit or model.inferred_images
 
 
 def _choose_image_size(plan: Plan) -> int:
@@ -374,6 +389,7 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     ),
     "data.bit_depth": lambda plan: plan.summary.bit_depth,
     "model.final_head": _choose_final_head,
+    "model.inferred_by": _choose_inferred_by,
     "model.inferred_images": _choose_inferred_images,
     "data.image_size": _choose_image_size,
     # Pretrained networks expect colors.
