@@ -35,20 +35,26 @@ def group_near_copies(features: FrozenFeatures, similar: Neighbors | None = None
     """The group of each image, int [B] from 0. Most images are alone in theirs.
 
     Without at least 100 features of stages, only images with the same features are grouped.
-    `similar` are the nearest neighbors by whitened stages, if known.
+    An image that could not be read, with features of 0, is alone. `similar` are the nearest
+    neighbors by whitened stages, if known.
     """
     num_images = len(features.stages)
     if not num_images:
         return np.zeros(0, int)
     first: dict[bytes, int] = {}
-    pairs = [(first.setdefault(_hash(row), i), i) for i, row in enumerate(features.descriptors)]
+    pairs = [
+        (first.setdefault(_hash(row), i) if row.any() else i, i)
+        for i, row in enumerate(features.descriptors)
+    ]
     rows, others = np.array(pairs, int).reshape(-1, 2).T
     if features.stages.shape[1] >= _MIN_FEATURES and num_images > 1:
         stages = features.stages.astype(np.float32)
         if similar is None:
             similar = find_neighbors(whiten(stages), min(_NUM_NEIGHBORS, num_images - 1))
         near = _compare(normalize_rows(standardize(stages)[0]), similar.indices)
+        is_read = np.asarray(features.descriptors.any(axis=1))
         is_copy = (near >= _STANDARDIZED_COSINE) | (similar.cosines >= _WHITENED_COSINE)
+        is_copy &= is_read[:, None] & is_read[similar.indices]
         found, places = np.nonzero(is_copy)
         rows, others = np.append(rows, found), np.append(others, similar.indices[found, places])
     shape = num_images, num_images

@@ -9,11 +9,13 @@ from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.layout import describe_left_out
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan, lacks_pretrained
+from cls_jax.photos.start.hold_out import count_near_copies
 from cls_jax.runs.folder import CONFIG
 from cls_jax.training.prepare import resolve_model
 from cls_jax.training.setup import describe_model
 
 _NUM_SHOWN_CLASSES = 20
+_MAX_COMPARED = 1_000  # Labeled images that a dry run compares. More take minutes on a CPU.
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
@@ -45,7 +47,11 @@ def list_notices(plan: Plan) -> list[str]:
 
 def describe_dry_run(plan: Plan) -> str:
     """Summarizes a plan and times a few steps. Writes no file of the run."""
-    lines = [*describe_folder(plan.summary), *_describe_training(plan)]
+    lines = [
+        *describe_folder(plan.summary),
+        *_describe_near_copies(plan),
+        *_describe_training(plan),
+    ]
     if not plan.is_instant:
         measured = measure_run(resolve_model(plan.config), plan.summary)
         seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
@@ -83,6 +89,24 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         largest = 2**summary.bit_depth - 1
         lines.append(f"Pixels:      16-bit images use values from 0 to {largest:,}")
     return lines
+
+
+def _describe_near_copies(plan: Plan) -> list[str]:
+    """A line about near-copies among the labels, if there are pretrained weights to find them.
+
+    Of at most 1,000 labels, whose features the run needs anyway.
+    """
+    train, root = plan.summary.layout.train, plan.summary.root
+    files = [root / train[i][0].name for i in np.flatnonzero(train.labels >= 0).tolist()]
+    if not plan.config.model.init or len(files) > _MAX_COMPARED:
+        return []
+    num_copies, num_groups = count_near_copies(plan.config, files)
+    if not num_groups:
+        return ["Near-copies: none among the labels"]
+    return [
+        f"Near-copies: {num_copies:,} of the labeled images, in {num_groups:,} groups that are "
+        "held out together"
+    ]
 
 
 def _describe_training(plan: Plan) -> list[str]:

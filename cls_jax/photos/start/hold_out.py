@@ -5,7 +5,9 @@ validation images in its folder, so that no image it was trained on ever validat
 """
 
 import functools
+import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -13,6 +15,7 @@ from ml_collections import ConfigDict
 from cls_jax.data.datasets import hold_out_validation
 from cls_jax.data.types import Dataset
 from cls_jax.parallel.distributed import arrays_from_main_process
+from cls_jax.photos.features.extract import FrozenNetwork, extract_features
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.layout import Layout
@@ -49,16 +52,27 @@ def _hold_out(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset) -> Da
 
 def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:
     """Groups of near-copies among the training images of known class, int [n]."""
-    config = resolve_model(config)
-    network = open_frozen_network(
-        config,
-        read_weights(config.model.init, PHOTO_WEIGHT_READERS),
-        find_native_size(config),
-        channels=dataset.image_shape[-1],
-    )
+    network = _open_network(config, dataset.image_shape[-1])
     known = np.flatnonzero(dataset.train.labels >= 0)
     features = compute_frozen(dataset, dataset.train.take(known), config.data.data_dir, network)
     found = arrays_from_main_process(group_near_copies(features))
     groups = np.arange(len(dataset.train))
     groups[known] = known[np.unique(found, return_index=True)[1]][found]
     return groups
+
+
+def count_near_copies(config: ConfigDict, files: Sequence[str | os.PathLike]) -> tuple[int, int]:
+    """How many image files are near-copies of others of them, and in how many groups they are.
+
+    By features of the network that `model.init` names. Raises a UserError if it cannot be read.
+    """
+    network = _open_network(config, config.data.channels)
+    sizes = np.bincount(group_near_copies(extract_features(files, network)))
+    return int(sizes[sizes > 1].sum()), int((sizes > 1).sum())
+
+
+def _open_network(config: ConfigDict, channels: int) -> FrozenNetwork:
+    """The frozen network that a run begins with."""
+    config = resolve_model(config)
+    weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
+    return open_frozen_network(config, weights, find_native_size(config), channels=channels)

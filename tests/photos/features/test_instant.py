@@ -16,6 +16,7 @@ from cls_jax.models import MODELS
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
+from cls_jax.photos.cli import console
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.instant import read_instant
@@ -329,6 +330,20 @@ def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(tra
         description.write_text(json.dumps(stored | {"held_out": damaged}))
         with pytest.raises(UserError, match="does not describe the run's dataset"):
             _ = Run(run.config, run.workdir).dataset
+
+
+def test_the_plan_says_how_many_labels_are_near_copies(train, run, capsys, monkeypatch):
+    command = ["train", run.workdir.parent / "images", "--instant", "--dry-run"]
+    command += [f"--config.model.init={run.config.model.init}", f"--config.data.image_size={SIZE}"]
+    command += ["--config.model.depth=10", "--config.model.width=2"]
+    for groups, line in (
+        ([0, 0, 1, 2, 3, 3], "Near-copies: 4 of the labeled images, in 2 groups that are held out"),
+        ([0, 1, 2, 3, 4, 5], "Near-copies: none among the labels"),
+    ):
+        found = np.array(groups)
+        monkeypatch.setattr(hold_out, "group_near_copies", lambda features, found=found: found)
+        console.run(console.parse_arguments([str(part) for part in command]))
+        assert line in capsys.readouterr().out
 
 
 def test_instant_run_starts_from_the_networks_of_another_run(train, run):

@@ -38,6 +38,8 @@ def test_without_features_of_stages_only_exact_copies_are_grouped():
     copied = pixels.convert(lambda rows: rows[[0, 1, 0, 2, 1]])
     np.testing.assert_array_equal(group_near_copies(copied), [0, 1, 0, 2, 1])
     assert not len(group_near_copies(pixels.convert(lambda rows: rows[:0])))
+    unread = np.arange(20)[:, None] < 3
+    assert len(set(group_near_copies(features.convert(lambda rows: rows * ~unread))[:3])) == 3
 
 
 def test_a_label_is_judged_by_labels_of_other_groups_and_each_group_once():
