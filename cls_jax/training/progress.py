@@ -69,7 +69,9 @@ def announce(prepared: Prepared, first_step: int) -> None:
     num_labeled = len(spec.labeled_indices)
     misfits = describe_misfits(spec.config, dataset)
     slow = describe_slow_means(config, bool(shapes.batch_stats))
-    for warning in (*list_warnings(dataset, num_labeled), *misfits, *slow):
+    uses_unlabeled = bool(setup.method.unlabeled_views)
+    of_images = list_warnings(dataset, num_labeled, uses_unlabeled)
+    for warning in (*of_images, *misfits, *slow):
         print(f"Warning: {warning}")
     num_networks = setup.method.num_networks
     parameters = count_parameters(shapes.params) // num_networks
@@ -84,10 +86,13 @@ def announce(prepared: Prepared, first_step: int) -> None:
     )
 
 
-def list_warnings(dataset: Dataset, num_labeled: int) -> list[str]:
-    """Sentences about a dataset with so many labeled images, for the user."""
+def list_warnings(dataset: Dataset, num_labeled: int, uses_unlabeled: bool = True) -> list[str]:
+    """Sentences about a dataset with so many labeled images, for the user.
+
+    Whether the run also learns from images without labels decides if it misses them.
+    """
     warnings = list(dataset.warnings)
-    if num_labeled == len(dataset.train):
+    if uses_unlabeled and num_labeled == len(dataset.train):
         warnings.append(
             "Every training image is labeled: add unlabeled images, or set "
             "--config.num_labels=N to use only N of the labels."

@@ -106,6 +106,10 @@ def test_settings_for_other_images_are_named():
     other, mirrored = describe(**cifar, data__cutout=7)
     assert re.search(r"are not those of the training images, 0\.3\d\d and 0\.3\d\d: ", other)
     assert "set --config.data.flip=False where" in mirrored
+    # That every image is labeled is worth a word where unlabeled ones would be used.
+    for uses_unlabeled in (True, False):
+        warnings = progress.list_warnings(dataset, len(dataset.train), uses_unlabeled)
+        assert len(warnings) == uses_unlabeled
     (cutout,) = describe(data__cutout=8)
     assert "whole image of 8 pixels: set --config.data.cutout=4" in cutout
 
