@@ -115,6 +115,9 @@ CASES |= {
     "classes bus, car and `train`, which has folders": add(
         "bus/1.png car/2.png train/3.png train/old/4.png train/new/5.png"
     ),
+    "classes bus, car and `train`, which has only folders": add(
+        "bus/1.png car/2.png train/old/3.png train/new/4.png"
+    ),
     "classes bus, car and `train`": add("bus/1.png car/2.png train/3.png"),
     "class folders, and images directly in `test/`": add("cat/1.png dog/2.png test/3.png"),
     "class folders, and images directly in `val/`": add("cat/1.png dog/2.png val/3.png"),
@@ -211,6 +214,18 @@ CASES |= {
         "file,label\n1.png,unknown\n2.png,none\n3.png,no label\n"
     ),
     "a table with several classes in a row": table("file,label\n1.png,cat;dog\n2.png,dog\n"),
+    "a table with a column of 0 and 1 for each class": table(
+        "file,cat,dog\n1.png,1,0\n2.png,0,1\n"
+    ),
+    "a table with more cells than columns": table("file,label\n1.png,cat,dog\n2.png,dog\n"),
+    "`labels.csv` and `Labels.csv`": add(
+        files={"labels.csv": "file,label\n", "Labels.csv": "file,label\n"}
+    ),
+    "a table of another name": table("file,label\n1.png,cat\n2.png,dog\n", "train.csv"),
+    "a table as Label Studio exports it": table(
+        "annotation_id,annotator,choice,id,image\n1,1,cat,2,/data/upload/1/0123abcd-1.png\n"
+        "2,1,dog,1,/data/upload/1/0123abce-2.png\n"
+    ),
     "a table with a column of splits": table(
         "file,label,split\n1.png,cat,train\n2.png,dog,train\n3.png,dog,test\n"
     ),
