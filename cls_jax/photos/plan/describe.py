@@ -60,8 +60,9 @@ def describe_dry_run(plan: Plan) -> str:
             f"Steps alone: about {_describe_duration(seconds)}: "
             f"{measured.step_seconds:.3f} s per step, the median of a few, and "
             f"{measured.compile_seconds:.0f} s to compile",
-            *filter(None, [measured.describe_slowdown()]),
         ]
+        busy = measured.describe_slowdown()
+        lines += [busy] if busy and plan.reason is None else []  # Otherwise the reason says it.
     return "\n".join([*lines, "Dry run; nothing written."])
 
 
