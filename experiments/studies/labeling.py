@@ -73,7 +73,7 @@ def main() -> None:
 
 def draw_pool(photos: Photos, seed: int) -> Pool:
     """Draws the test photos of a start."""
-    frozen, labels = photos.frozen, photos.truth
+    frozen, labels = photos.frozen._replace(others=()), photos.truth  # As the page has them.
     order = np.random.default_rng(seed).permutation(len(labels))
     is_test = np.isin(photos.groups[order], photos.groups[order[:_NUM_TEST]])
     test, rest = order[is_test], np.sort(order[~is_test])
