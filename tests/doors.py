@@ -96,9 +96,10 @@ PREDICT = [
     Command(["cls-jax", "predict", "more", "--output", "p.csv"], leaves="p.csv"),
     Command(["cls-jax", "predict", "more/a.jpg", "--json"], shows='"label"'),
 ]
-# What pages suppose to be there: a run of the reader's own, and that of `make demo`.
+# What pages suppose to be there: runs of the reader's own, and that of `make demo`.
 PREPARED = [
     Command(["cls-jax", "train", "photos", "--instant", "--workdir", "runs/mine"]),
+    Command(["cls-jax", "train", "photos", *STEPS, "--workdir", "runs/trained"]),
     Command(DIGITS),
     Command(["python", "-c", COPY_WEIGHTS]),
 ]
