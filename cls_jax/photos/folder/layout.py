@@ -100,6 +100,12 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         skipped = [row for row in skipped if row[0] != table] + found.skipped
         warnings += found.warnings
         sentence = found.sentence
+        if found.skipped and not found.classes and len(files):
+            raise UserError(
+                f"No row of {table} names an image of {root}: it has names such as "
+                f"{found.skipped[0][0]!r:.200}, and the folder has {next(files.names())!r:.200}. "
+                "Write names relative to the folder."
+            )
         rows = _sort_by_table(files.names(), splits, found, skipped)
     else:
         splits = _find_splits(listing, has_table=False, options=options)
