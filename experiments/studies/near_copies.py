@@ -21,7 +21,7 @@ from cls_jax.photos.features.extract import (
     FrozenFeatures,
     concatenate_features,
     extract_features,
-    open_network,
+    open_backbone,
 )
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.process import prepare_process
@@ -110,7 +110,7 @@ def main() -> None:
     """Makes the variants, and rates the groups."""
     prepare_process()
     files = sorted(path for path in pathlib.Path(sys.argv[1]).rglob("*") if path.is_file())
-    rng, network = np.random.default_rng(_SEED), open_network()
+    rng, network = np.random.default_rng(_SEED), open_backbone()
     chosen = np.sort(rng.choice(len(files), _NUM_PHOTOS, replace=False))
     originals = extract_features(files, network)
     variants = {}
