@@ -42,8 +42,16 @@ def test_a_run_that_stops_at_once_has_nothing_to_save(tmp_path, monkeypatch):
     assert read_metrics(tmp_path / "run") == []
 
 
+@pytest.fixture
+def heard():
+    """SIGHUP ends this process, as usual, even if it was started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("sent", SIGNALS)
-def test_the_second_signal_leaves_at_once_unless_it_may_come_by_itself(sent):
+def test_the_second_signal_leaves_at_once_unless_it_may_come_by_itself(sent, heard):
     before = {number: signal.getsignal(number) for number in SIGNALS}
     with PreemptionHandler() as stop:
         assert not stop.should_stop(0)
@@ -68,7 +76,7 @@ def test_what_nohup_ignores_stays_ignored():
 
 
 TRAINING = """
-import fcntl, sys, termios, time
+import fcntl, signal, sys, termios, time
 from cls_jax.errors import StoppedError
 from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.process import run_to_end
@@ -83,6 +91,7 @@ def train():
         open(sys.argv[1], "w").close()
         raise StoppedError("Stopped.", stop.signal)
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # The tests may run under nohup.
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # As the process that a terminal starts.
 run_to_end(train)
 """
@@ -103,10 +112,14 @@ def test_a_terminal_that_closes_does_not_keep_the_run_from_saving(tmp_path, is_p
     )
     os.close(side)
     os.close(writer)
-    assert os.read(reader if is_piped else terminal, 5) == b"begun"
-    os.close(reader)
-    os.close(terminal)  # The kernel sends SIGHUP.
-    assert run.wait(60) == 128 + signal.SIGHUP
+    try:
+        assert os.read(reader if is_piped else terminal, 5) == b"begun"
+        os.close(reader)
+        os.close(terminal)  # The kernel sends SIGHUP.
+        assert run.wait(60) == 128 + signal.SIGHUP
+    finally:
+        run.kill()
+        run.wait()
     assert saved.exists()
 
 

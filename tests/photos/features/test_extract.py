@@ -134,7 +134,7 @@ def test_processes_get_the_same_features_whatever_their_shares_are(
         found = extract_features(some, network)
     expected = _count(network, some)[1]
     np.testing.assert_array_equal(np.hstack(found.arrays), expected)
-    assert [rows.shape for rows in found] == [(5, 64), (5, 64), (5, 128)]
+    assert [rows.shape for rows in found.arrays] == [(5, 64), (5, 64), (5, 128)]
     assert not expected[list(unreadable)].any()
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import cls_jax
 from cls_jax.photos.features import extract
+from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV, read_label_table
 from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.training import Training
@@ -109,7 +110,9 @@ def show(page, view):
 
 
 def read_decisions(folder):
-    return [(row.file, row.label, row.decision) for row in read_label_table(folder / LABELS_CSV)]
+    index = FileIndex(lambda: (path.relative_to(folder).as_posix() for path in folder.rglob("*")))
+    table = read_label_table(folder / LABELS_CSV, index)
+    return [(row.file, row.label, row.decision) for row in table.rows]
 
 
 def open_labeled(folder, num_images):
