@@ -124,7 +124,7 @@ class SessionClassifier:
         """All photos: file, label, source (a decision or "proposal") and probability."""
         fitted = self._wait()
         rows = []
-        for i, (name, state) in enumerate(self._session.list_states()):
+        for i, name, state in self._session.list_states():
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
             if fitted and not state.decision and i < len(fitted.labels):
                 p_K = fitted.inferred.probabilities[i]
@@ -152,6 +152,7 @@ class SessionClassifier:
         The folder is a new one beside the session's. Returns the number of "copies" and the path of
         the "folder". Raises a UserError if it cannot be written.
         """
+        self._session.leave_out_missing()
         root = self._session.root.resolve()
         rows = [(str(root / row["file"]), row["label"]) for row in self.list_rows() if row["label"]]
         target = find_free(root.with_name(f"{root.name}-classes"))

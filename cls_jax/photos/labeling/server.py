@@ -157,11 +157,17 @@ class _Service:
         size = request.path_params["size"]
         if size not in _SIDES:
             return PlainTextResponse("There is no such size.\n", 404)
+        image = request.path_params["image"]
         try:
-            path = self._session.get_path(request.path_params["image"])
-            return Response(encode_photo(path, size), media_type="image/jpeg")
-        except (RefusedError, ImageError) as error:
+            path = self._session.get_path(image)
+        except RefusedError as error:
             return PlainTextResponse(f"{error}\n", 404)
+        try:
+            content = encode_photo(path, size, path.stat().st_mtime_ns)
+        except (OSError, ImageError) as error:
+            self._session.leave_out_missing([image])
+            return PlainTextResponse(f"This photo cannot be read: {describe_error(error)}.\n", 404)
+        return Response(content, media_type="image/jpeg")
 
     def get_view(self, request: Request) -> Response:
         """The session's state, or the data of a single view."""
@@ -296,8 +302,10 @@ class _Service:
 
 
 @functools.lru_cache(maxsize=128)
-def encode_photo(path: pathlib.Path, size: str) -> bytes:
+def encode_photo(path: pathlib.Path, size: str, time: int) -> bytes:
     """A photo as JPEG, "small" or "large", decoded within limits and encoded again.
+
+    `time` is when the file was changed, for the cache.
 
     The browser never gets a byte of the original file. Malformed images and metadata, such as the
     location of a photo, stay in this process. Raises an ImageError if it cannot be

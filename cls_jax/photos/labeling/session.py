@@ -5,7 +5,8 @@ import dataclasses
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ class Change(NamedTuple):
 
 
 class ConflictError(RefusedError):
-    """Another window decided about the same photo first."""
+    """The page is out of date: another window decided first, or the photo is gone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Reading:
     files: Sequence[str]  # The names of the B photos, by their indices.
     index: Mapping[str, int]  # Their indices, by their names.
     unreadable: Mapping[str, str]  # The name of each other file → why it cannot be read.
+    gone: AbstractSet[int]  # The photos whose files are no longer in the folder.
     answers: Answers
     propagation: Propagation | None  # None before the features are known.
     probabilities: np.ndarray  # The proposals, float32 [B, K].
@@ -71,14 +73,16 @@ class Reading:
         return self.answers.get(self.files[image])
 
     def list_answered(self) -> Iterator[tuple[int, State]]:
-        """The photos with a decision, the last decision first."""
+        """The photos in the folder with a decision, the last decision first."""
         for key, state in reversed(self.answers.states.items()):
-            if state.decision and isinstance(key, str) and key in self.index:
-                yield self.index[key], state
+            image = self.index.get(key) if isinstance(key, str) else None
+            if state.decision and image is not None and image not in self.gone:
+                yield image, state
 
     def find_open(self) -> np.ndarray:
-        """Which photos have no answer, bool [B]."""
+        """Which photos are in the folder and have no answer, bool [B]."""
         is_open = np.ones(len(self.files), bool)
+        is_open[list(self.gone)] = False
         is_open[[image for image, _ in self.list_answered()]] = False
         return is_open
 
@@ -109,8 +113,8 @@ class Session:
     """The state behind the page. All methods may be called from any thread.
 
     Those that change an answer raise a ConflictError if another window has decided about the same
-    photo, a RefusedError if what they get does not exist or makes no sense, and an OSError if
-    labels.csv cannot be written. Nothing has changed then.
+    photo or its file is gone, a RefusedError if what they get does not exist or makes no sense, and
+    an OSError if labels.csv cannot be written. Nothing has changed then.
     """
 
     def __init__(
@@ -137,6 +141,7 @@ class Session:
         self._frozen: FrozenFeatures | None = None
         self._propagation: Propagation | None = None
         self._unreadable: dict[str, str] = {}  # File → reason.
+        self._gone: set[int] = set()
         self.labels_version = 0  # Increases with each change of labels.
         self._coverage: Coverage | None = None
         self._probabilities = np.zeros((0, 0), np.float32)
@@ -163,6 +168,7 @@ class Session:
             files=self._files,
             index=self._index,
             unreadable=self._unreadable,
+            gone=self._gone,
             answers=self._answers,
             propagation=self._propagation,
             probabilities=self._probabilities,
@@ -213,8 +219,9 @@ class Session:
         """Adds the new ones of all `files` that may be labeled.
 
         `names` and `folder_labels` are those of `Answers`. Files that could not be read are tried
-        again. Returns how many are new, and how many of the new ones cannot be read. If
-        `load_features` raises an error, the session is unchanged.
+        again, and photos whose files are gone or are back are left out or asked again. Returns how
+        many are new, how many of the new ones cannot be read, and how many are gone since. If
+        `load_features` raises an error, no file is added.
         """
         with self._scanning:
             with self._lock:
@@ -222,9 +229,17 @@ class Session:
                 before = list(self._files)
                 unreadable = self._unreadable
                 new = [name for name in files if name not in self._index]
+                num_gone = len(self._gone)
+                present = set(files)
+                gone = {i for i, name in enumerate(before) if name not in present}
+                if gone != self._gone:
+                    self._gone = gone
+                    self._answers.index(names, folder_labels)
+                    self._refresh()
+            counts = {"new": 0, "unreadable": 0, "gone": max(0, len(gone) - num_gone)}
             if not new:
                 self._unreadable = {}
-                return {"new": 0, "unreadable": 0}
+                return counts
             found = load_features([self.root / name for name in new])
             with self._lock:
                 self._answers.index(names, folder_labels)
@@ -233,7 +248,7 @@ class Session:
             if len(found.readable):
                 self._take_over(new, found, before)
             num_broken = len(self._unreadable.keys() - unreadable.keys())
-            return {"new": len(found.readable), "unreadable": num_broken}
+            return counts | {"new": len(found.readable), "unreadable": num_broken}
 
     def take_labels(self) -> tuple[int, FrozenFeatures | None, np.ndarray, list[str]]:
         """The version of the labels, the features, labels int [B] and the names of all classes."""
@@ -252,6 +267,15 @@ class Session:
             if self._phase != "ready" or not 0 <= image < len(self._files):
                 raise RefusedError("There is no such photo.")
             return self.root / self._files[image]
+
+    def leave_out_missing(self, images: Iterable[int] | None = None) -> None:
+        """Leaves out those of some photos, by default of all, whose files are gone."""
+        with self._lock:
+            chosen = range(len(self._files)) if images is None else images
+            gone = {i for i in chosen if not (self.root / self._files[i]).is_file()}
+            if not gone <= self._gone:
+                self._gone |= gone
+                self._refresh()
 
     def list_paths(self) -> list[pathlib.Path]:
         """The files of all photos."""
@@ -369,7 +393,8 @@ class Session:
             ):
                 raise RefusedError("There is no such class.")
             if not path.is_file():
-                raise RefusedError(f"{self._files[image]} is no longer in the folder.")
+                self.leave_out_missing([image])
+                raise ConflictError(f"{self._files[image]} is no longer in the folder: left out.")
             if self._read().get_state(image).revision != revision:
                 raise ConflictError(f"{self._files[image]} was just labeled in another window.")
 
@@ -456,10 +481,14 @@ class Session:
                 self._claims[window] = _Claim(order[0], now)
             return order
 
-    def list_states(self) -> list[tuple[str, State]]:
-        """All photos with their states."""
+    def list_states(self) -> list[tuple[int, str, State]]:
+        """All photos in the folder: index, name and state."""
         with self._lock:
-            return [(name, self._answers.get(name)) for name in self._files]
+            return [
+                (image, name, self._answers.get(name))
+                for image, name in enumerate(self._files)
+                if image not in self._gone
+            ]
 
 
 def show_name(name: str) -> str:

@@ -47,7 +47,7 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
                 for name in known.answers.class_names
             ],
             "counts": {
-                "images": len(known.files),
+                "images": len(known.files) - len(known.gone),
                 "labeled": counts[LABEL],
                 "none": counts[NONE],
                 "skipped": counts[SKIP],

@@ -14,11 +14,11 @@ import pytest
 
 import cls_jax
 from cls_jax.photos.features import extract
-from cls_jax.photos.folder.find_files import FileIndex
-from cls_jax.photos.folder.label_table import LABELS_CSV, read_label_table
+from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.training import Training
 from tests.conftest import BROWSER, ROOT
+from tests.outcomes import read_table
 from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
 from tests.processes import PATIENCE_S
 
@@ -70,14 +70,15 @@ def open_page(browser):
         page = context.new_page()
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text))
+        page.on("console", lambda one: problems.append(f"{one.text} {one.location['url']}"))
         page.goto(f"http://127.0.0.1:{port}/#{secret}")
         return page
 
     yield open_address
     for context in contexts:
         context.close()
-    expected = "status of 4(0[39]|22)|net::ERR_"
+    # A photo that is gone is none of the page's own files.
+    expected = "status of 4(0[39]|22)|status of 404 .*/photos/|net::ERR_"
     assert [problem for problem in problems if not re.search(expected, problem)] == []
 
 
@@ -110,9 +111,8 @@ def show(page, view):
 
 
 def read_decisions(folder):
-    index = FileIndex(lambda: (path.relative_to(folder).as_posix() for path in folder.rglob("*")))
-    table = read_label_table(folder / LABELS_CSV, index)
-    return [(row.file, row.label, row.decision) for row in table.rows]
+    rows = read_table(folder / LABELS_CSV)
+    return [(row["file"], row["label"], row["decision"]) for row in rows]
 
 
 def open_labeled(folder, num_images):
@@ -241,6 +241,23 @@ def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
             assert page.evaluate(NUM_BROKEN) == 0
             assert page.title() == "photos: label photos"
         assert HOSTILE in page.locator("table.result").inner_text()
+
+
+def test_photos_that_are_deleted_meanwhile_are_left_out_and_labeling_goes_on(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 12), CLASSES)
+    with serve(session) as port:
+        page = open_page(port)
+        gone = read_name(page)
+        (folder / gone).unlink()
+        page.keyboard.press("1")
+        page.wait_for_selector(f".toast:has-text('{gone} is no longer in the folder')")
+        page.wait_for_selector("#count:has-text('of 11')")
+        names = [press(page, "1"), press(page, "2")]
+        for path in folder.glob("*.png"):
+            path.unlink()
+        page.reload()  # The photos that it asks for are gone.
+        page.wait_for_selector(".empty:visible")
+    assert read_decisions(folder) == [(names[0], "cat", "label"), (names[1], "dog", "label")]
 
 
 def test_two_windows_at_once(open_page, folder):

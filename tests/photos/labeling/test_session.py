@@ -272,6 +272,36 @@ def test_a_file_that_is_gone_takes_no_answer_and_gives_none_away(session, folder
         read_training(folder)
 
 
+def test_a_photo_that_is_gone_is_shown_nowhere_until_it_is_back(session, folder):
+    for image in range(4):
+        decide(session, image, ["cat", "dog"][image % 3 == 0])
+    gone, answered = views.describe(session)["next"][0]["image"], 3
+    for image in (gone, answered):
+        path = folder / f"IMG_{image:04}.png"
+        path.rename(folder.parent / path.name)
+    with pytest.raises(ConflictError, match="no longer in the folder"):
+        decide(session, gone, "", decision="skip")
+
+    def list_shown():
+        state = views.describe(session)
+        rows = views.describe_check(session)["rows"]
+        images = [*state["next"], *state["recent"], *(i for row in rows for i in row["images"])]
+        table = SessionClassifier(session).list_rows()
+        return {one["name"] for one in images} | {row["file"] for row in table}
+
+    assert f"IMG_{gone:04}.png" not in list_shown()
+    assert photos.find_new(session) == {"new": 0, "unreadable": 0, "gone": 1}
+    assert not {f"IMG_{image:04}.png" for image in (gone, answered)} & list_shown()
+    counts = views.describe(session)["counts"]
+    assert (counts["images"], counts["labeled"]) == (28, 3)
+    for image in (gone, answered):
+        path = folder / f"IMG_{image:04}.png"
+        (folder.parent / path.name).rename(path)
+    assert photos.find_new(session) == {"new": 0, "unreadable": 0, "gone": 0}
+    assert read_states(session)[f"IMG_{answered:04}.png"] == ("label", "dog")
+    assert len(list_shown()) == 30
+
+
 def test_labels_of_unreadable_photos_are_no_others(folder):
     create_photos(folder, 3, ["1.png", "camera/1.png", "camera/2.png"])
     (folder / LABELS_CSV).write_text("file,label\n1.png,cat\n2.png,dog\n")
@@ -456,12 +486,12 @@ def test_photos_that_come_later_are_offered_and_broken_ones_are_tried_again(fold
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(photos, "load_all", load)
-        assert photos.find_new(session) == {"new": 2, "unreadable": 1}
+        assert photos.find_new(session) == {"new": 2, "unreadable": 1, "gone": 0}
         result = views.describe_result(session)
         assert result["unreadable"] == [{"name": "c.png", "reason": "damaged"}]
         shutil.copy(folder / "IMG_0000.png", folder / "c.png")
-        assert photos.find_new(session) == {"new": 1, "unreadable": 0}
-        assert photos.find_new(session) == {"new": 0, "unreadable": 0}
+        assert photos.find_new(session) == {"new": 1, "unreadable": 0, "gone": 0}
+        assert photos.find_new(session) == {"new": 0, "unreadable": 0, "gone": 0}
     assert views.describe_result(session)["num_unreadable"] == 0
     assert views.describe(session)["counts"]["images"] == 33
     assert read_states(session)["IMG_0003.png"] == ("label", "cat")

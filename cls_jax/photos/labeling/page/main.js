@@ -62,14 +62,20 @@ const app = {
     if (app.state?.phase !== "ready" || (!isAsked && Date.now() - scanned < SCAN_MS)) return;
     scanned = Date.now();
     try {
-      const { new: added, unreadable } = await api.post("scan");
-      const broken = unreadable ? `, and ${formatCount(unreadable, "file")} that cannot be read` : "";
-      if (added || unreadable || isAsked) app.announce(`${formatCount(added, "new photo")}${broken}.`, true);
+      const { new: added, unreadable, gone } = await api.post("scan");
+      const counts = [
+        ...(unreadable ? [`${formatCount(unreadable, "file")} that cannot be read`] : []),
+        ...(gone ? [`${formatCount(gone, "photo")} no longer in the folder`] : []),
+      ];
+      if (added || !counts.length) counts.unshift(formatCount(added, "new photo"));
+      if (added || unreadable || gone || isAsked) app.announce(`${counts.join(", ")}.`, true);
+      await refresh();
     } catch (error) {
       if (isAsked) report(error);
     }
   },
   report,
+  refresh,
   /** Shows a photo in the view "next". */
   open(item) {
     app.pinned = item;
@@ -168,17 +174,21 @@ function renderFailure(message) {
   root.replaceChildren(create("div", { class: "wait", role: "alert" }, create("h2", {}, message)));
 }
 
+/** Gets the state and renders it if it has changed. */
+async function refresh() {
+  const state = await api.get("state");
+  // A decision posted meanwhile has returned a newer state.
+  const { version, is_training: wasTraining } = app.state ?? { version: -1 };
+  const isNew = state.version > version || state.is_training !== wasTraining;
+  if (!isNew || busy) return;
+  app.state = state;
+  await render();
+}
+
 async function poll() {
   if (!busy && document.visibilityState === "visible") {
     try {
-      const state = await api.get("state");
-      // A decision posted meanwhile has returned a newer state.
-      const { version, is_training: wasTraining } = app.state ?? { version: -1 };
-      const isNew = state.version > version || state.is_training !== wasTraining;
-      if (isNew && !busy) {
-        app.state = state;
-        await render();
-      }
+      await refresh();
     } catch (error) {
       if (error.status === 403) return renderFailure(error.message); // Retrying cannot help.
       report(error);

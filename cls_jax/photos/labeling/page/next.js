@@ -86,6 +86,7 @@ export function mount(root, app) {
     isShown = false;
     photo.setAttribute("aria-busy", "true");
     isBroken = !(await picture.shown);
+    if (isBroken) await app.refresh().catch(app.report); // Its file may be gone.
     await new Promise(requestAnimationFrame); // Before it is painted,
     await new Promise(requestAnimationFrame); // and after.
     if (frame.firstChild !== picture) return;
