@@ -165,7 +165,7 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
     is_labeled = labels >= 0
     present, positions = np.unique(labels[is_labeled], return_inverse=True)
     if frozen is None or len(present) < 2:
-        raise RefusedError("A classifier needs two classes with labels.")
+        raise RefusedError("Label photos of two classes first: then there is a classifier to save.")
     labels = np.full(len(labels), -1)
     labels[is_labeled] = positions
     inferred = label_images(frozen, labels, len(present))

@@ -269,7 +269,9 @@ class _Service:
             "try": lambda: self._classifier.classify(content),
             "add": lambda: {"name": add_photo(session.root, content)},
             "copies": self._classifier.copy_by_class,
-            "train": lambda: self._training.start(content.kind, content.minutes),
+            "train": lambda: self._training.start(
+                content.kind, content.minutes, session.count_labeled_classes()
+            ),
             "stop": self._training.stop,
             "resume": self._training.resume,
             "report": self._open_report,

@@ -256,6 +256,11 @@ class Session:
             labels = self._propagation.labels.copy() if self._propagation else np.zeros(0, int)
             return self.labels_version, self._frozen, labels, list(self._answers.class_names)
 
+    def count_labeled_classes(self) -> int:
+        """How many classes have a label."""
+        _, _, labels, _ = self.take_labels()
+        return len(np.unique(labels[labels >= 0]))
+
     def _report_progress(self, done: int, total: int) -> None:
         with self._lock:
             self._progress = (done, total)

@@ -63,13 +63,16 @@ class Training:
         self._data: tuple[list[str], list[str], bytes] = ([], [], b"")
         self._state: dict[str, Any] = {"phase": "none"}
 
-    def start(self, kind: str, minutes: float = 0) -> None:
+    def start(self, kind: str, minutes: float = 0, num_classes: int = 2) -> None:
         """Begins a run: `INSTANT` saves the classifier, `FINE_TUNE` trains for some minutes.
 
-        Raises a RefusedError if one is in progress, or an argument is invalid.
+        `num_classes` have a label. Raises a RefusedError if there are not two of them, a training
+        is in progress, or an argument is invalid.
         """
         with self._lock:
             self._check_idle()
+            if num_classes < 2:
+                raise RefusedError("Label photos of two classes first.")
             if kind not in (INSTANT, FINE_TUNE):
                 raise RefusedError("Unknown kind of training.")
             if kind == FINE_TUNE and not 0 < minutes <= _MAX_MINUTES:
@@ -90,13 +93,18 @@ class Training:
         """
         with self._lock:
             self._check_idle()
-            if self._state["phase"] not in ("stopped", "failed"):
+            if not self._can_resume():
                 raise RefusedError("There is no stopped training.")
             if _look(self._folder) != self._data:
                 raise RefusedError(
                     "The photos or labels have changed since then: start a new training."
                 )
             self._launch()
+
+    def _can_resume(self) -> bool:
+        """Whether it was stopped, or failed after it had begun. Otherwise, a new start is due."""
+        phase = self._state["phase"]
+        return phase == "stopped" or (phase == "failed" and self._state["step"] > 0)
 
     def _check_idle(self) -> None:
         if self.is_running():
@@ -156,7 +164,9 @@ class Training:
                 self._state |= {"phase": phase, "message": reason if phase == "failed" else ""}
             command = make_printable(write_command(self._command))
             described = {"run": make_printable(str(self._run)), "command": command}
-            return self._state | described | {"has_report": self.find_report() is not None}
+            has_report = self.find_report() is not None
+            can_resume = self._can_resume()
+            return self._state | described | {"has_report": has_report, "can_resume": can_resume}
 
     def _read_metrics(self) -> None:
         """Reads the step and the losses so far from the run, if it has trained since."""

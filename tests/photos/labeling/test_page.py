@@ -247,12 +247,17 @@ def test_photos_that_are_deleted_meanwhile_are_left_out_and_labeling_goes_on(ope
     session = open_ready(folder, create_photos(folder, 12), CLASSES)
     with serve(session) as port:
         page = open_page(port)
+        show(page, "result")
+        page.wait_for_selector("#save:disabled")  # Two classes must have labels.
+        show(page, "next")
         gone = read_name(page)
         (folder / gone).unlink()
         page.keyboard.press("1")
         page.wait_for_selector(f".toast:has-text('{gone} is no longer in the folder')")
         page.wait_for_selector("#count:has-text('of 11')")
         names = [press(page, "1"), press(page, "2")]
+        show(page, "result")
+        page.wait_for_selector("#save:enabled")
         for path in folder.glob("*.png"):
             path.unlink()
         page.reload()  # The photos that it asks for are gone.

@@ -399,16 +399,20 @@ def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
 
 def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert client.post("/api/train", json={"kind": "instant", "minutes": 1}).status_code == 200
-    assert client.post("/api/train", json={"kind": "instant", "minutes": 1}).status_code == 422
+    request = {"kind": "instant", "minutes": 1}
+    for label in ("cat", "dog"):  # Before two classes have a label, nothing starts.
+        refused = client.post("/api/train", json=request)
+        assert (refused.status_code, "two classes first" in refused.json()["message"]) == (422, 1)
+        decide(client, image=["cat", "dog"].index(label), label=label)
+    assert '"phase": "none"' in client.get("/api/events").text
+    (folder / "IMG_0000.png").rename(tmp_path / "IMG_0000.png")  # One class is left.
+    assert client.post("/api/train", json=request).status_code == 200
+    assert client.post("/api/train", json=request).status_code == 422
     lines = [line for line in client.get("/api/events").text.split("\n\n") if line]
     states = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert (states[0]["phase"], states[-1]["phase"]) == ("running", "failed")
-    assert "no labeled image" in states[-1]["message"]
+    assert "only the class 'dog'" in states[-1]["message"]
     assert client.get("/api/state").json()["is_training"] is False
-    assert client.post("/api/resume", json={}).status_code == 200
-    assert json.loads(client.get("/api/events").text.split("data: ")[-1])["phase"] == "failed"
-    decide(client)
-    refused = client.post("/api/resume", json={})
-    assert (refused.status_code, "changed since" in refused.json()["message"]) == (422, True)
+    assert not states[-1]["can_resume"]  # It never began, so Save and Train start anew.
+    assert client.post("/api/resume", json={}).status_code == 422
     assert client.get("/report/x").status_code == 404

@@ -12,6 +12,7 @@ export function createTraining(app) {
   let timer = 0;
   let phase = null;
   let isFollowing = false;
+  let isRunning = false;
 
   const about = create("p", { class: "hint about" }, "Fitting a classifier to the labels…");
   const minutes = create("input", {
@@ -94,9 +95,9 @@ export function createTraining(app) {
   }
 
   function show(state) {
-    const isRunning = ["running", "stopping"].includes(state.phase);
+    isRunning = ["running", "stopping"].includes(state.phase);
     progress.hidden = state.phase === "none";
-    save.disabled = train.disabled = minutes.disabled = isRunning;
+    enable();
     if (progress.hidden) return;
     const verb = state.kind === "instant" ? "Saving" : "Training";
     title.textContent = `${ENDS[state.phase] ?? verb}: ${state.run}`;
@@ -110,17 +111,26 @@ export function createTraining(app) {
     else detail.textContent = state.phase === "done" ? `To use it: cls-jax predict ${state.run} IMAGES` : "";
     command.textContent = state.command;
     stop.hidden = state.phase !== "running";
-    resume.hidden = !["stopped", "failed"].includes(state.phase);
+    resume.hidden = !state.can_resume;
     report.hidden = !(state.has_report && state.phase === "done");
     if (phase && phase !== state.phase) app.announce(`${title.textContent}. ${state.message}`);
     phase = state.phase;
+  }
+
+  /** A training needs two classes with labels, and only one runs at a time. */
+  function enable() {
+    const hasClasses = app.state.classes.filter(({ count }) => count).length > 1;
+    save.disabled = train.disabled = minutes.disabled = isRunning || !hasClasses;
   }
 
   watch(); // Shows how the last training ended.
   return {
     element,
     fit,
-    update: (state) => state.is_training && watch(),
+    update(state) {
+      enable();
+      if (state.is_training) watch();
+    },
     close() {
       clearTimeout(timer);
       closing.abort();
