@@ -127,6 +127,7 @@ class Answers:
 
     def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
         """Replaces the images of the folder, and reads the table again."""
+        self._names = names
         self._files = FileIndex(names.__iter__, self.path.parent)
         self._folder_labels = dict(folder_labels)
         self._content = b""  # The part of the table that has been read.
@@ -139,15 +140,31 @@ class Answers:
     def hold(self) -> contextlib.AbstractContextManager[None]:
         """Keeps other sessions from appending. Call `follow` next.
 
-        Raises an OSError if another one holds the lock for seconds.
+        Raises an OSError if another one holds the lock for seconds, and a UserError if the folder
+        is gone: a lock must not create it.
         """
+        self.check_folder()
         return hold_lock(self.path.with_name(f".{self.path.name}.lock"))
+
+    def check_folder(self) -> None:
+        """Raises a UserError if the folder is gone, or empty as a drive's is that was unplugged.
+
+        Otherwise, its answers would seem to be lost, and new ones would go to another place.
+        """
+        folder = self.path.parent
+        if self.path.exists() or any((folder / name).exists() for name in self._names):
+            return
+        raise UserError(
+            f"{folder.resolve()} is no longer there: move it back, or connect its drive again. "
+            "Your answers are saved in it, and labeling then goes on."
+        )
 
     def follow(self) -> bool:
         """Reads the table again if another program has changed it. Returns whether it has.
 
-        Raises a UserError if it cannot be read. Nothing changes then.
+        Raises a UserError if it cannot be read or the folder is gone. Nothing changes then.
         """
+        self.check_folder()
         has_changed = self._stamp != self._stat()
         if has_changed:
             self._replay()

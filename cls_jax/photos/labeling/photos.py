@@ -62,7 +62,11 @@ def open_session(
 
 
 def find_new(session: Session) -> dict[str, int]:
-    """Adds the new photos of a session's folder, see `Session.extend`."""
+    """Adds the new photos of a session's folder, see `Session.extend`.
+
+    Raises a UserError if the folder cannot be read.
+    """
+    session.follow_table()  # A folder that is gone has not lost all its photos.
     _, files, names, folder_labels = _list_folder(session.root, session.options)
     return session.extend(files, names, folder_labels, load_all)
 

@@ -7,6 +7,7 @@ at all other ports of this machine. docs/labeling.md lists the rules.
 """
 
 import asyncio
+import contextlib
 import functools
 import hmac
 import importlib.resources
@@ -18,7 +19,7 @@ import secrets
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import uvicorn
 from PIL import Image
@@ -165,7 +166,8 @@ class _Service:
         try:
             content = encode_photo(path, size, path.stat().st_mtime_ns)
         except (OSError, ImageError) as error:
-            self._session.leave_out_missing([image])
+            with contextlib.suppress(UserError):  # The folder is gone.
+                self._session.leave_out_missing([image])
             return PlainTextResponse(f"This photo cannot be read: {describe_error(error)}.\n", 404)
         return Response(content, media_type="image/jpeg")
 
@@ -267,7 +269,7 @@ class _Service:
             "mark": lambda: session.mark(content),
             "scan": lambda: find_new(session),
             "try": lambda: self._classifier.classify(content),
-            "add": lambda: {"name": add_photo(session.root, content)},
+            "add": lambda: {"name": self._add(content)},
             "copies": self._classifier.copy_by_class,
             "train": lambda: self._training.start(
                 content.kind, content.minutes, session.count_labeled_classes()
@@ -296,6 +298,11 @@ class _Service:
         """Undoes a step. Returns its first photos."""
         images = self._session.undo(window)
         return [views.describe_image(self._session, image) for image in images]
+
+    def _add(self, file: BinaryIO) -> str:
+        """Saves a photo in the folder, which must still be there. Returns its name."""
+        self._session.follow_table()
+        return add_photo(self._session.root, file)
 
     def _open_report(self) -> dict[str, str]:
         code = secrets.token_urlsafe(24)

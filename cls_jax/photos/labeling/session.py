@@ -142,6 +142,7 @@ class Session:
         self._propagation: Propagation | None = None
         self._unreadable: dict[str, str] = {}  # File → reason.
         self._gone: set[int] = set()
+        self._is_cut_off = False  # Whether labels.csv could not be followed.
         self.labels_version = 0  # Increases with each change of labels.
         self._coverage: Coverage | None = None
         self._probabilities = np.zeros((0, 0), np.float32)
@@ -274,8 +275,12 @@ class Session:
             return self.root / self._files[image]
 
     def leave_out_missing(self, images: Iterable[int] | None = None) -> None:
-        """Leaves out those of some photos, by default of all, whose files are gone."""
+        """Leaves out those of some photos, by default of all, whose files are gone.
+
+        Raises a UserError if the folder itself is gone.
+        """
         with self._lock:
+            self._answers.check_folder()
             chosen = range(len(self._files)) if images is None else images
             gone = {i for i in chosen if not (self.root / self._files[i]).is_file()}
             if not gone <= self._gone:
@@ -441,9 +446,15 @@ class Session:
             self._refresh()
 
     def follow_table(self) -> None:
-        """Reads labels.csv again if another program has changed it."""
+        """Reads labels.csv again if another program has changed it.
+
+        Raises a UserError if it cannot be read or the folder is gone.
+        """
         with self._lock:
-            if self._answers.follow():
+            was_cut_off, self._is_cut_off = self._is_cut_off, True
+            has_changed = self._answers.follow()
+            self._is_cut_off = False
+            if has_changed or was_cut_off:  # The page then loads its photos again.
                 self._refresh()
 
     def _refresh(self) -> None:

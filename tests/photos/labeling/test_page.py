@@ -265,6 +265,22 @@ def test_photos_that_are_deleted_meanwhile_are_left_out_and_labeling_goes_on(ope
     assert read_decisions(folder) == [(names[0], "cat", "label"), (names[1], "dog", "label")]
 
 
+def test_a_folder_that_is_unplugged_is_named_until_it_is_back(open_page, folder):
+    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
+        page = open_page(port)
+        names = [press(page, "1")]
+        away = folder.rename(folder.with_name("away"))
+        page.keyboard.press("2")
+        page.wait_for_selector(".toast:has-text('photos is no longer there')")
+        assert page.locator("#count").inner_text() == "1 of 12 labeled"
+        page.reload()
+        page.wait_for_selector(".wait:has-text('photos is no longer there')")
+        away.rename(folder)
+        names.append(press(page, "2"))
+    answers = [(name, label, "label") for name, label in zip(names, CLASSES, strict=False)]
+    assert read_decisions(folder) == answers
+
+
 def test_two_windows_at_once(open_page, folder):
     with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
         first, second = open_page(port), open_page(port)

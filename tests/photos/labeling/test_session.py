@@ -302,6 +302,40 @@ def test_a_photo_that_is_gone_is_shown_nowhere_until_it_is_back(session, folder)
     assert len(list_shown()) == 30
 
 
+@pytest.mark.parametrize("remains", [False, True])  # As the place where a drive is connected.
+def test_a_folder_that_is_unplugged_loses_nothing_and_labeling_goes_on(session, folder, remains):
+    decide(session, 0, "cat")
+    before, content = views.describe(session), (folder / LABELS_CSV).read_bytes()
+    away = folder.rename(folder.with_name("away"))
+    if remains:
+        folder.mkdir()
+    decision = [Change(1, "label", "dog", 0)]
+    for change in (
+        session.follow_table,
+        lambda: session.decide(decision, "w"),
+        lambda: session.undo("w"),
+        lambda: session.rename_class("w", "cat", "owl"),
+        lambda: session.describe_class("w", "cat", "has whiskers"),
+        lambda: photos.find_new(session),
+        SessionClassifier(session).copy_by_class,
+    ):
+        with pytest.raises(UserError, match="is no longer there: move it back"):
+            change()
+    assert views.describe(session) == before
+    assert sorted(folder.parent.iterdir()) == sorted([away, *([folder] if remains else [])])
+    if remains:
+        folder.rmdir()  # It is still empty.
+    away.rename(folder)
+    session.follow_table()
+    assert views.describe(session)["version"] > before["version"]  # The page loads photos again.
+    session.decide(decision, "w")
+    assert (folder / LABELS_CSV).read_bytes().startswith(content)
+    assert read_states(session) == {
+        "IMG_0000.png": ("label", "cat"),
+        "IMG_0001.png": ("label", "dog"),
+    }
+
+
 def test_labels_of_unreadable_photos_are_no_others(folder):
     create_photos(folder, 3, ["1.png", "camera/1.png", "camera/2.png"])
     (folder / LABELS_CSV).write_text("file,label\n1.png,cat\n2.png,dog\n")

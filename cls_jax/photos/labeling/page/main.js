@@ -191,7 +191,8 @@ async function poll() {
       await refresh();
     } catch (error) {
       if (error.status === 403) return renderFailure(error.message); // Retrying cannot help.
-      report(error);
+      if (app.state) report(error);
+      else renderFailure(error.message);
     }
   }
   setTimeout(poll, POLL_MS[app.state?.phase ?? "reading"]);

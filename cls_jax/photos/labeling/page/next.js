@@ -67,7 +67,11 @@ export function mount(root, app) {
 
   function show(state) {
     for (const item of [current, ...state.next]) {
-      if (!preloaded.has(item.image)) preloaded.set(item.image, createPhoto(item, "large"));
+      if (preloaded.has(item.image)) continue;
+      const picture = createPhoto(item, "large");
+      preloaded.set(item.image, picture);
+      // The next update tries again: its folder may have been unplugged.
+      picture.shown.then((isShown) => isShown || preloaded.delete(item.image));
     }
     const picture = preloaded.get(current.image);
     if (frame.firstChild !== picture) {
