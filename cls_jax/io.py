@@ -155,13 +155,13 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def hold_lock(path: pathlib.Path) -> Iterator[None]:
-    """Holds a lock file, where there are locks. Raises an OSError if it is held for 10 seconds."""
+def hold_lock(path: pathlib.Path, seconds: float = 10.0) -> Iterator[None]:
+    """Holds a lock file, where there are locks. Raises an OSError if it is held for `seconds`."""
     import filelock  # Not at the top, since `cls-jax --help` needs no lock.
 
     with contextlib.ExitStack() as stack:
         try:
-            lock = filelock.FileLock(path, timeout=10)
+            lock = filelock.FileLock(path, timeout=seconds)
             stack.enter_context(lock.acquire(poll_interval=0.01))
         except filelock.Timeout as error:
             reason = "another program holds its lock"

@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
@@ -25,6 +25,7 @@ from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 MAX_CLASSES = 1000
+_LOCK_SECONDS = 3.0  # Others append within milliseconds.
 
 
 class RefusedError(Exception):
@@ -137,14 +138,24 @@ class Answers:
         """The state of a file or note."""
         return self.states.get(key, State())
 
-    def hold(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
         """Keeps other sessions from appending. Call `follow` next.
 
-        Raises an OSError if another one holds the lock for seconds, and a UserError if the folder
-        is gone: a lock must not create it.
+        Raises a UserError if another one holds the lock for seconds, or the folder is gone: a lock
+        must not create it.
         """
         self.check_folder()
-        return hold_lock(self.path.with_name(f".{self.path.name}.lock"))
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(hold_lock(lock, _LOCK_SECONDS))
+            except OSError as error:
+                raise UserError(
+                    f"Nothing was saved, because another program is writing to {self.path.name}: "
+                    "try again, or end the other program."
+                ) from error
+            yield
 
     def check_folder(self) -> None:
         """Raises a UserError if the folder is gone, or empty as a drive's is that was unplugged.

@@ -114,7 +114,8 @@ class Session:
 
     Those that change an answer raise a ConflictError if another window has decided about the same
     photo or its file is gone, a RefusedError if what they get does not exist or makes no sense, and
-    an OSError if labels.csv cannot be written. Nothing has changed then.
+    an OSError if labels.csv cannot be written. Nothing has changed then. They wait for other
+    programs that write to it before they lock this session, which can be shown meanwhile.
     """
 
     def __init__(
@@ -304,7 +305,7 @@ class Session:
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
         """Records decisions about photos on the disk and here, as one step to undo."""
-        with self._lock, self._answers.hold():
+        with self._answers.hold(), self._lock:
             self.follow_table()
             self._check(changes)
             decisions = [Decision(self._files[c.image], c.decision, c.label) for c in changes]
@@ -335,7 +336,7 @@ class Session:
         Its photos get the other class, or none. Its description and its example stay if the
         other class has none. Returns the number of photos.
         """
-        with self._lock, self._answers.hold():
+        with self._answers.hold(), self._lock:
             self._check_ready()
             self.follow_table()
             answers = self._answers
@@ -371,7 +372,7 @@ class Session:
             raise RefusedError(
                 f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
             )
-        with self._lock, self._answers.hold():
+        with self._answers.hold(), self._lock:
             self.follow_table()
             if name not in self._answers.class_names:
                 raise RefusedError("There is no such class.")
@@ -379,7 +380,7 @@ class Session:
 
     def set_example(self, window: str, image: int) -> None:
         """Makes a labeled photo the example of its class."""
-        with self._lock, self._answers.hold():
+        with self._answers.hold(), self._lock:
             self.follow_table()
             self.get_path(image)
             if not (label := self._read().get_state(image).label):
@@ -410,7 +411,7 @@ class Session:
 
     def undo(self, window: str) -> list[int]:
         """Undoes the last step of a window and returns its first photos."""
-        with self._lock, self._answers.hold():
+        with self._answers.hold(), self._lock:
             self.follow_table()
             if not self._undo.get(window):
                 raise RefusedError("There is nothing to undo.")

@@ -1,6 +1,7 @@
 """Decisions reach the disk before anything else, and come back as they were, also in training."""
 
 import collections
+import concurrent.futures
 import csv
 import importlib.util
 import os
@@ -14,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cls_jax.errors import UserError
+from cls_jax.io import hold_lock
 from cls_jax.photos.cli import commands
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.images.files import list_images
-from cls_jax.photos.labeling import photos, views
+from cls_jax.photos.labeling import answers, photos, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
@@ -334,6 +336,22 @@ def test_a_folder_that_is_unplugged_loses_nothing_and_labeling_goes_on(session, 
         "IMG_0000.png": ("label", "cat"),
         "IMG_0001.png": ("label", "dog"),
     }
+
+
+def test_a_lock_of_another_program_delays_an_answer_and_nothing_else(session, folder, monkeypatch):
+    monkeypatch.setattr(answers, "_LOCK_SECONDS", 1.0)
+    change = [Change(0, "label", "cat", 0)]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with hold_lock(folder / ".labels.csv.lock"):
+            decision = pool.submit(session.decide, change, "w")
+            concurrent.futures.wait([decision], timeout=0.2)
+            views.describe(session)
+            session.follow_table()
+            assert not decision.done()
+            with pytest.raises(UserError, match=r"another program is writing to labels\.csv"):
+                decision.result()
+        pool.submit(session.decide, change, "w").result()
+    assert read_states(session) == {"IMG_0000.png": ("label", "cat")}
 
 
 def test_labels_of_unreadable_photos_are_no_others(folder):

@@ -12,6 +12,7 @@ import { create, createButton, createPhoto, formatCount } from "./dom.js";
 const VIEWS = { next, check, suspects, classes, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
+const SLOW_MS = 1000; // After which an action says that it is still busy.
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
 const byId = (id) => document.getElementById(id);
@@ -40,11 +41,13 @@ const app = {
   async run(action) {
     if (busy) return;
     busy = true;
+    const waiting = setTimeout(() => app.announce("Saving…", true), SLOW_MS);
     try {
       await action();
     } catch (error) {
       report(error);
     } finally {
+      clearTimeout(waiting);
       busy = false;
     }
     await render();
