@@ -17,6 +17,7 @@ from cls_jax.photos.features import extract
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.training import Training
+from cls_jax.process import write_command
 from tests.conftest import BROWSER, ROOT
 from tests.outcomes import read_table
 from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
@@ -204,7 +205,8 @@ def test_a_session_by_mouse(open_page, folder):
         assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[0], "label")
 
         show(page, "result")
-        page.wait_for_selector(f".command code:text-is('cls-jax train {folder}')")
+        command = write_command(["train", str(folder)])
+        page.wait_for_selector(f".command code:text-is('{command}')")
         assert page.locator("table.result tbody tr").count() == 3
         with page.expect_download() as download:
             page.click(".download")
