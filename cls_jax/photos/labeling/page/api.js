@@ -1,7 +1,11 @@
 // Requests to the server. Every response is JSON, except for photos.
 
-// Identifies this window, which undoes only its own steps.
-const WINDOW = crypto.randomUUID();
+// Identifies this window, which undoes only its own steps, also after a reload. A duplicated tab gets
+// a copy of the storage, so the ID is only there while no page uses it.
+const windowId = sessionStorage.getItem("window") ?? crypto.randomUUID();
+sessionStorage.removeItem("window");
+addEventListener("pagehide", () => sessionStorage.setItem("window", windowId));
+addEventListener("pageshow", () => sessionStorage.removeItem("window"));
 const MAX_CACHED = 200; // Photos.
 const cached = new Map();
 // Session storage belongs to this tab and port only, and survives a reload.
@@ -79,7 +83,7 @@ async function send(path, options) {
 }
 
 async function request(path, options) {
-  const headers = { ...options.headers, "X-Token": token, "X-Window": WINDOW };
+  const headers = { ...options.headers, "X-Token": token, "X-Window": windowId };
   const response = await reach(fetch(path, { ...options, headers }));
   if (response.ok) return response;
   const isJson = response.headers.get("Content-Type") === "application/json";

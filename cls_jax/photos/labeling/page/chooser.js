@@ -7,8 +7,9 @@ const NUM_KEYS = 9;
 /**
  * Creates the list of classes.
  * `onChoose` gets the name of a class, which may be new, and returns whether it was accepted.
+ * `onSkip` is called for Space in the field for the first class, which has the focus unasked.
  */
-export function createChooser(onChoose) {
+export function createChooser(onChoose, onSkip) {
   let classes = [];
   let proposals = [];
   let shown = [];
@@ -36,6 +37,7 @@ export function createChooser(onChoose) {
 
   function onSearchKey(event) {
     if (event.key === "Enter" && shown.length) choose(shown[0].name);
+    else if (event.key === " " && !search.value && !classes.length) onSkip();
     else if (event.key === "Escape") {
       search.value = "";
       search.blur();

@@ -11,7 +11,10 @@ export function mount(root, app) {
 
   const frame = create("div", { class: "frame" });
   const caption = create("figcaption");
-  const chooser = createChooser((label) => decide("label", label));
+  const chooser = createChooser(
+    (label) => decide("label", label),
+    () => decide("skip"),
+  );
   const none = createButton({ click: () => decide("none") }, create("kbd", {}, "0"), "None of these");
   const example = createButton({
     click: () =>
