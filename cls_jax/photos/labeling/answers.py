@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 
 class Note(NamedTuple):
-    """Something that is noted about a class."""
+    """Something that is noted about a class, however its name is spelled."""
 
     kind: str  # One of `NOTES`.
     class_name: str
@@ -59,6 +59,7 @@ class State(NamedTuple):
     revision: int = 0  # The number of decisions so far. A page with an older one is out of date.
     is_confirmed: bool = False  # Whether the last two decisions gave the same label.
     text: str = ""  # The description of a class, or the file of its example.
+    spelling: str = ""  # The class as the last row spells it.
 
 
 class Answers:
@@ -136,7 +137,7 @@ class Answers:
 
     def get(self, key: Key) -> State:
         """The state of a file or note."""
-        return self.states.get(key, State())
+        return self.states.get(_fold(key), State())
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -200,6 +201,7 @@ class Answers:
         known = {fold_class(name): name for name in self.class_names}
         for decision, row in zip(decisions, rows, strict=True):
             _apply(self.states, known, self.class_names, key=decision.key, row=row)
+        self.class_names[:] = _respell(self.states, self.class_names)
 
     def _replay(self) -> None:
         """Reads the table, or only its end if it has grown."""
@@ -225,17 +227,15 @@ class Answers:
                     row = LabelRow(name, label, LABEL)
                     _apply(states, known, names, key=name, row=row)
             for row in order_rows(table.rows):
-                if row.decision in NOTES:
-                    label = row.label.strip()
-                    key: Key | None = Note(row.decision, known.get(fold_class(label), label))
-                else:
-                    key = table.find(row)
+                is_note = row.decision in NOTES
+                key = Note(row.decision, row.label.strip()) if is_note else table.find(row)
                 if key:
                     _apply(states, known, names, key=key, row=row)
         except RefusedError as error:
             raise UserError(
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
             ) from error
+        names = _respell(states, names)
         labels = {state.label for state in states.values()}
         for name in names:
             self._order.setdefault(name, len(self._order))
@@ -283,11 +283,13 @@ def _apply(
     states: dict[Key, State], known: dict[str, str], class_names: list[str], key: Key, row: LabelRow
 ) -> None:
     """Applies a row to the state of a file or note."""
+    key = _fold(key)
     before = states.pop(key, State())
     label = row.label.strip()
     if isinstance(key, Note):
         states[key] = State(row.decision, "", before.revision + 1, text=row.file)
         return
+    spelling = label
     label = _find_class(known, class_names, label) if label else ""
     decision = row.decision if row.decision in (NONE, SKIP) else LABEL if label else ""
     is_label = decision == LABEL
@@ -296,7 +298,27 @@ def _apply(
         label if is_label else "",
         before.revision + 1,
         is_confirmed=is_label and label == before.label and row.decision != UNDO,
+        spelling=spelling,
     )
+
+
+def _fold(key: Key) -> Key:
+    """A key of which there is one for all spellings of a class."""
+    return key._replace(class_name=fold_class(key.class_name)) if isinstance(key, Note) else key
+
+
+def _respell(states: dict[Key, State], class_names: Sequence[str]) -> list[str]:
+    """Spells classes as all of their files do now, as training does. Returns their names."""
+    found: dict[str, set[str]] = {}
+    for state in states.values():
+        if state.label:
+            found.setdefault(state.label, set()).add(state.spelling)
+    new = {name: min(spellings) for name, spellings in found.items() if name not in spellings}
+    if new:
+        for key, state in states.items():
+            if state.label in new:
+                states[key] = state._replace(label=new[state.label])
+    return [new.get(name, name) for name in class_names]
 
 
 def check_writable(path: pathlib.Path) -> None:

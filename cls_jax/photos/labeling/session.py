@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
+from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
 
@@ -331,7 +333,7 @@ class Session:
         self._refresh()
 
     def rename_class(self, window: str, name: str, new: str) -> int:
-        """Renames a class, merges it into another one, or deletes it if the new name is "".
+        """Renames or respells a class, merges it into another one, or deletes it if `new` is "".
 
         Its photos get the other class, or none. Its description and its example stay if the
         other class has none. Returns the number of photos.
@@ -343,9 +345,11 @@ class Session:
             before = list(answers.class_names)
             if name not in before:
                 raise RefusedError("There is no such class.")
-            new = answers.add_class(new) if new else ""
+            found = answers.add_class(new) if new else ""
+            # Another spelling of the same class is its new name.
+            new = clean(unicodedata.normalize("NFC", new)) if found == name else found
             if new == name:
-                raise RefusedError("These are two spellings of the same class.")
+                raise RefusedError(f"The name of this class is {name} already.")
             decisions = [
                 Decision(key, LABEL if new else UNDO, new)
                 for key, state in answers.states.items()

@@ -446,6 +446,7 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
         for typed, toast, names in (
             ("kitten", "cat is now kitten (2 photos)", ["kitten", "dog", "owl"]),
             ("dog", "cat is now dog (2 photos)", ["dog", "owl"]),
+            ("Cat", "cat is now Cat (2 photos)", ["Cat", "dog", "owl"]),
         ):
             page.get_by_label("Name of cat").fill(typed)
             page.keyboard.press("Enter")
@@ -453,6 +454,11 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
             assert [row["name"] for row in views.describe(session)["classes"]] == names
             page.keyboard.press("Control+z")
             page.wait_for_selector("input[aria-label='Name of cat']")
+        for typed, toast in (("fox", "fox added"), ("Dog", "There is a class dog already")):
+            page.get_by_label("Name of a new class").fill(typed)
+            page.keyboard.press("Enter")
+            page.wait_for_selector(f".toast:has-text('{toast}')")
+        assert views.describe(session)["classes"][-1]["name"] == "fox"
         page.get_by_label("Delete cat").press("Enter")
         page.wait_for_selector(".toast:has-text('cat deleted. Now unlabeled: 2 photos')")
         page.keyboard.press("Control+z")

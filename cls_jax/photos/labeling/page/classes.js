@@ -5,8 +5,29 @@ import { create, createButton, createPhoto, formatCount } from "./dom.js";
 export function mount(root, app) {
   const rows = create("div", { class: "rows", focusout: () => setTimeout(() => update(app.state)) });
   const hint = create("p", { class: "hint" });
-  root.append(create("div", { class: "page" }, create("h2", {}, "Classes"), hint, rows));
+  const name = create("input", {
+    class: "search",
+    id: "new-class",
+    "aria-label": "Name of a new class",
+    placeholder: "New class",
+    maxlength: "255",
+    autocomplete: "off",
+    keydown: ({ key }) => key === "Enter" && add(),
+  });
+  const adding = create("div", { class: "actions add" }, name, createButton({ click: add }, "Add"));
+  root.append(create("div", { class: "page" }, create("h2", {}, "Classes"), hint, rows, adding));
   let version = -1;
+
+  function add() {
+    const text = name.value.trim();
+    if (!text) return name.focus();
+    app.run(async () => {
+      const count = app.state.classes.length;
+      const { label, classes } = await app.post("classes", { name: text });
+      name.value = "";
+      app.announce(classes.length > count ? `${label} added.` : `There is a class ${label} already.`, true);
+    });
+  }
 
   function update(state) {
     const isTyping = rows.contains(document.activeElement) && document.activeElement.matches("input");
@@ -14,7 +35,7 @@ export function mount(root, app) {
     version = state.version;
     hint.textContent = state.classes.length
       ? "Give a class another one's name to merge them. To choose an example, open a labeled photo from the strip."
-      : "No classes yet.";
+      : "No classes yet. Add one here, or type its name beside a photo.";
     rows.replaceChildren(...state.classes.map(createRow));
   }
 
