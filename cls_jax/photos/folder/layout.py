@@ -395,7 +395,8 @@ def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
         return ""
     reason, count = Counter(reason for _, reason in rows).most_common(1)[0]
     example = min(name for name, why in rows if why == reason)
-    return f" ({count:,} file(s) were skipped, such as {example!r:.100}: {reason})"
+    were = "1 file was" if count == 1 else f"{count:,} files were"
+    return f" ({were} skipped, such as {example!r:.100}: {reason})"
 
 
 def describe_left_out(layout: Layout) -> str | None:

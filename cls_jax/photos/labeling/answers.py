@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
-from cls_jax.io import hold_lock
+from cls_jax.io import hold_lock, make_printable
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import (
@@ -104,14 +104,15 @@ class Answers:
     def add_class(self, name: str) -> str:
         """Adds a class without labels and returns its name, as spelled first.
 
-        Raises a RefusedError if the name is empty, too long or contains control characters.
+        Raises a RefusedError if the name is empty, too long or contains characters that control a
+        terminal or the direction of writing.
         """
         name = clean(unicodedata.normalize("NFC", name))
         if not name or len(name) > label_table.LONGEST_CLASS:
             raise RefusedError(
                 f"The name of a class must have 1 to {label_table.LONGEST_CLASS} characters."
             )
-        if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        if make_printable(name) != name:
             raise RefusedError("The name of a class cannot contain control characters.")
         names = self.class_names
         count = len(names)

@@ -34,6 +34,7 @@ _NUM_NEAREST = 3
 # the folder's own.
 _FAR = 0.05
 _ROWS_AT_ONCE = 100
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _get_network = functools.cache(open_backbone)
 
 
@@ -140,10 +141,10 @@ class SessionClassifier:
         return {"total": len(rows), "rows": part}
 
     def write_table(self) -> Iterator[str]:
-        """The table of all photos as CSV, in parts."""
+        """The table of all photos as CSV, in parts, for spreadsheets: without formulas."""
         yield "file,label,source,probability\n"
         for row in self.list_rows():
-            cells = [row["file"], row["label"], row["source"]]
+            cells = [_to_text(row["file"], "./"), _to_text(row["label"], "'"), row["source"]]
             yield to_csv([[*cells, f"{row['probability']:.4f}" if "probability" in row else ""]])
 
     def copy_by_class(self) -> dict[str, Any]:
@@ -186,6 +187,11 @@ def read_photo(file: BinaryIO) -> FrozenFeatures:
     network = _get_network()
     image = decode_image(file, network.image_shape, network.decoding)
     return extract_from_arrays(image[None], network, lambda *_: None)
+
+
+def _to_text(cell: str, prefix: str) -> str:
+    """A cell that no spreadsheet takes for a formula. See OWASP's CSV injection."""
+    return f"{prefix}{cell}" if cell.startswith(_FORMULA_STARTS) else cell
 
 
 def find_free(path: pathlib.Path) -> pathlib.Path:

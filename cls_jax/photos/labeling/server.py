@@ -48,7 +48,7 @@ _HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 MAX_BODY_BYTES = 64 * 1024
 MAX_PHOTO_BYTES = 2**26
 _SPOOLED_BYTES = 2**20  # Larger bodies go to an unnamed file.
-_MAX_BODIES = 4  # At once. Others wait.
+_MAX_PHOTO_BODIES = 4  # At once. Others wait.
 _BODY_SECONDS = 120
 PHOTO_VERBS = ("try", "add")  # Their body is a file.
 _MAX_CHANGES = 200  # In one request.
@@ -84,7 +84,11 @@ _REPORT_HEADERS = {
         "style-src 'unsafe-inline'; img-src data:; font-src data:; frame-ancestors 'none'"
     )
 }
-_CLOSED = "Open the address that cls-jax label printed. It contains your access token.\n"
+_CLOSED = (
+    "This tab may not show the photos. In the tab where you label, open Result and press Open "
+    "another window, or open the address that cls-jax label printed, which contains your access "
+    "token.\n"
+)
 _OTHER_PAGE = "Requests from other pages are refused.\n"
 
 
@@ -135,7 +139,7 @@ class _Service:
         self._training = training
         self._classifier = SessionClassifier(session)
         self._report_codes = set[str]()
-        self._bodies = asyncio.Semaphore(_MAX_BODIES)
+        self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
         self._views = {
             "check": lambda: views.describe_check(session),
             "suspects": lambda: views.describe_suspects(session),
@@ -236,12 +240,15 @@ class _Service:
         limit = MAX_PHOTO_BYTES if is_photo else MAX_BODY_BYTES
         try:
             with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as body:
-                async with self._bodies, asyncio.timeout(_BODY_SECONDS):
+                # Answers never wait for slow photos.
+                turn = self._photo_bodies if is_photo else contextlib.nullcontext()
+                async with turn, asyncio.timeout(_BODY_SECONDS):
                     async for part in request.stream():
                         body.write(part)
                         if body.tell() > limit:
-                            size = f"{limit / 2**20:.3g} MB"
-                            return _explain(f"The request is too large: {size} at most.", 413)
+                            what = "photo" if is_photo else "request"
+                            size = f"{limit // 2**20} MB" if is_photo else f"{limit // 2**10} KB"
+                            return _explain(f"The {what} is larger than {size}.", 413)
                 body.seek(0)
                 return await run_in_threadpool(self._change, request, body)
         except TimeoutError:
@@ -289,7 +296,9 @@ class _Service:
         except (RefusedError, UserError) as error:
             return _explain(error, 422)
         except OSError as error:
-            return _explain(f"This cannot be saved: {describe_error(error)}", 507)
+            where = f" ({error.filename})" if error.filename else ""
+            reason = error.strerror or type(error).__name__
+            return _explain(f"This cannot be saved: {reason}{where}.", 507)
         if verb == "try":  # It changes nothing.
             return JSONResponse(answer)
         return JSONResponse(self._describe(request) | (answer or {}))
@@ -386,7 +395,10 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
     """The arguments of a verb of `_Service.post`. Raises a ValueError if they are invalid."""
     if verb in PHOTO_VERBS:
         return body
-    content = parse_json(body.read().decode("utf-8"))
+    try:
+        content = parse_json(body.read().decode("utf-8"))
+    except ValueError as error:
+        raise ValueError("The request is not JSON.") from error
 
     def take(values: Any, key: str, kind: type) -> Any:
         value = values.get(key) if isinstance(values, dict) else None
@@ -403,7 +415,7 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
     if verb == "train":
         minutes: Any = content.get("minutes") if isinstance(content, dict) else None
         if type(minutes) not in (int, float):
-            raise ValueError("minutes must be a number.")
+            raise ValueError("Minutes must be a number.")
         return _TrainingRequest(take(content, "kind", str), minutes=minutes)
     if verb == "mark":
         images = take(content, "images", list)

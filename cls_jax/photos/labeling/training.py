@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,7 @@ class Training:
         self._command: list[str] = []
         self._log = -1  # An unnamed file, which outlives the session.
         self._num_read = 0
+        self._start_time = 0.0
         self._last = ""  # The last line printed, without progress bars.
         self._run = RUNS
         self._num_metrics = 0  # Bytes of the run's metrics that `_state` is from.
@@ -131,6 +133,7 @@ class Training:
             )
         except OSError as error:
             raise UserError(f"Training cannot start: {error.strerror}.") from error
+        self._start_time = time.monotonic()
         self._state |= {"phase": "running", "message": "Starting", "step": 0, "steps": 0}
 
     def stop(self) -> None:
@@ -162,6 +165,8 @@ class Training:
                 phase = "stopped" if code in _STOPPED else "failed" if code else "done"
                 reason = last.removeprefix("Error: ") or "It ended unexpectedly."
                 self._state |= {"phase": phase, "message": reason if phase == "failed" else ""}
+            if self._state["phase"] in ("running", "stopping"):
+                self._state["seconds"] = int(time.monotonic() - self._start_time)
             command = make_printable(write_command(self._command))
             described = {"run": make_printable(str(self._run)), "command": command}
             has_report = self.find_report() is not None

@@ -343,6 +343,10 @@ def test_the_token_stays_in_its_tab_and_no_other_port_gets_it(open_page, folder)
         press(again, "2")
         assert len(read_decisions(folder)) == 2
         assert page.context.cookies() == []
+        show(again, "result")  # A tab with access opens another one.
+        with page.context.expect_page() as opened:
+            again.click("#window")
+        press(opened.value, "1")
         page.goto(f"http://127.0.0.1:{other.server_port}/")
         assert page.evaluate("sessionStorage.length + localStorage.length") == 0
         assert len(seen) >= 1

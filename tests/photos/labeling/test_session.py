@@ -213,7 +213,7 @@ def test_a_link_as_table_is_not_written_through(session, folder, tmp_path):
 
 def test_unusable_class_names_are_refused_and_those_that_differ_in_case_are_one(folder, kinds):
     session = open_session(folder, ["Cat"])
-    for name in ("", "  ", "a\nb", "\x1b[2J", "\ud800", "x" * 256):
+    for name in ("", "  ", "a\nb", "\x1b[2J", "\ud800", "a\u202eb", "x" * 256):
         with pytest.raises(RefusedError, match="name of a class"):
             session.add_class(name)
     assert session.add_class("cAT ") == "Cat"

@@ -33,6 +33,11 @@ export async function open() {
   sessionStorage.setItem("token", token);
 }
 
+/** Opens the page in another tab, which has no access by itself. */
+export function openWindow() {
+  window.open(`/#${token}`, "_blank", "noopener");
+}
+
 export function get(name) {
   return send(`/api/${name}`, {});
 }

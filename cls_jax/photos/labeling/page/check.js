@@ -5,7 +5,7 @@ import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 export function mount(root, app) {
   const rows = create("div", { class: "rows" });
   const hint = create("p", { class: "hint" });
-  root.append(create("div", { class: "page" }, create("h2", {}, "Check proposals"), hint, rows));
+  root.append(create("div", { class: "page" }, create("h2", {}, "Check"), hint, rows));
   let version = -1;
   // Marks survive updates from other windows.
   const wrong = new Set();
@@ -17,7 +17,7 @@ export function mount(root, app) {
     const filled = found.filter((row) => row.images.length);
     hint.textContent = filled.length
       ? "Click the wrong photos, then confirm the rest of the row."
-      : "Proposals appear here once two classes have labels.";
+      : "Photos appear here once two classes have labels.";
     // Keep the focus in its row when the photos change.
     const focused = document.activeElement?.closest("[data-label]")?.dataset.label;
     rows.replaceChildren(...filled.map(createRow));

@@ -64,7 +64,7 @@ export function mount(root, app) {
     chooser.update(state.classes, current.proposals);
     none.hidden = !state.classes.length;
     example.hidden = !current.label;
-    example.textContent = `Example of ${current.label}`;
+    example.textContent = `Use as the example of ${current.label}`;
     if (!state.classes.length) chooser.focus();
   }
 

@@ -1,5 +1,6 @@
 // Label counts, estimated accuracy, and training.
 
+import { openWindow } from "./api.js";
 import { create, createButton, formatCount, formatPercent, save } from "./dom.js";
 import { createTraining } from "./training.js";
 
@@ -91,7 +92,7 @@ export function mount(root, app) {
       create("p", { class: "hint" }, "Add --instant to skip fine-tuning."),
       createButton(
         { click: () => app.run(download), class: "download" },
-        "Download the proposals for all photos (CSV)",
+        "Download the table (CSV)",
       ),
     );
   }
@@ -108,6 +109,7 @@ export function mount(root, app) {
       ),
       create("ul", {}, ...unreadable.map(({ name, reason }) => create("li", {}, `${name}: ${reason}`))),
       createButton({ click: () => app.scan(true), class: "download" }, "Check for new photos"),
+      createButton({ click: openWindow, class: "download", id: "window" }, "Open another window"),
     );
   }
 

@@ -25,7 +25,7 @@ export function createTraining(app) {
     class: "search minutes",
   });
   const start = (kind) => () => act("train", { kind, minutes: Number(minutes.value) });
-  const save = createButton({ click: start("instant"), class: "primary", id: "save" }, "Save as a run");
+  const save = createButton({ click: start("instant"), class: "primary", id: "save" }, "Save this classifier");
   const train = createButton({ click: start("trained"), id: "train" }, "Train longer");
   const title = create("p", {});
   const bar = create("progress", { "aria-label": "Training", max: 1, value: 0 });
@@ -106,8 +106,10 @@ export function createTraining(app) {
     else bar.removeAttribute("value");
     curve.show(state.curve);
     if (state.phase === "stopping") detail.textContent = "Saving, then stopping…";
-    else if (state.message) detail.textContent = state.message;
-    else if (isRunning) detail.textContent = state.steps ? `Step ${state.step} of ${state.steps}` : "";
+    else if (isRunning) {
+      const steps = state.steps ? `Step ${state.step} of ${state.steps}` : "";
+      detail.textContent = [state.message || steps, formatTime(state.seconds)].filter(Boolean).join(" · ");
+    } else if (state.message) detail.textContent = state.message;
     else detail.textContent = state.phase === "done" ? `To use it: cls-jax predict ${state.run} IMAGES` : "";
     command.textContent = state.command;
     stop.hidden = state.phase !== "running";
@@ -146,6 +148,11 @@ function describe({ is_fitting: isFitting, message, labels, classes, accuracy, i
   const [low, high] = interval.map(formatPercent);
   const right = formatPercent(accuracy / 100);
   return `${what} Estimated accuracy on held-out labels: ${right} (95% interval: ${low} to ${high}).`;
+}
+
+/** As "1:05 min". */
+function formatTime(seconds) {
+  return `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")} min`;
 }
 
 /** The loss over the steps so far. */

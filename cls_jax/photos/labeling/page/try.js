@@ -33,7 +33,7 @@ export function mount(root, app) {
   const count = create("p", { class: "hint" });
   const cards = create("div", { class: "cards" });
   const table = create("div", { class: "page-part" });
-  const download = createButton({ click: () => app.run(saveTable), class: "download" }, "Download as CSV");
+  const download = createButton({ click: () => app.run(saveTable), class: "download" }, "Download the table (CSV)");
   const copies = createButton({ click: () => app.run(copy), id: "copies" }, "Copy into class folders");
   root.append(
     create(
@@ -130,7 +130,8 @@ export function mount(root, app) {
     const { rows, total } = await app.get(`table/${first}`);
     const head = ["File", "Class", "Source", "Probability"].map((title) => create("th", { scope: "col" }, title));
     const body = rows.map(({ file, label, source, probability }) => {
-      const cells = [label || "–", source || "–", probability ? formatPercent(probability) : "–"];
+      const origin = source === "proposal" ? "suggested" : source;
+      const cells = [label || "–", origin || "–", probability ? formatPercent(probability) : "–"];
       return create("tr", {}, create("th", { scope: "row" }, file), ...cells.map((text) => create("td", {}, text)));
     });
     const go = (step) => () => {
