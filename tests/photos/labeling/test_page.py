@@ -27,6 +27,33 @@ sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 VIEWS = ("next", "check", "suspects", "classes", "result", "try")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+ZOOMED = {"width": 640, "height": 400}  # What 200% zoom leaves of the desktop.
+# The elements of a selector whose text does not fit their box, or breaks within a word.
+BROKEN_WORDS = """(selector) => [...document.querySelectorAll(selector)].filter((element) => {
+  const range = document.createRange();
+  const texts = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);
+  return texts.some((text) => [...text.data.matchAll(/\\S+/g)].some(({ index, 0: word }) => {
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    return new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1;
+  }));
+}).map((element) => element.textContent)"""
+# The lowest contrast between the border of a control and what is behind it (WCAG 1.4.11).
+LOWEST_CONTRAST = """() => {
+  const measure = (color) => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map((value) => value / 255);
+    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  };
+  const ground = measure(getComputedStyle(document.body).backgroundColor);
+  const controls = [...document.querySelectorAll("main button, main input:not([type=file])")];
+  const styles = controls.map((control) => getComputedStyle(control));
+  const edges = styles.filter((style) => style.borderTopWidth !== "0px");
+  return Math.min(21, ...edges.map((style) => {
+    const [low, high] = [ground, measure(style.borderTopColor)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  }));
+}"""
 NUM_BROKEN = "[...document.images].filter((i) => i.complete && !i.naturalWidth).length"
 HOSTILE = "<img src=x onerror=document.title=1>"
 
@@ -396,9 +423,8 @@ def axe():
     return (pathlib.Path(package.__file__).parent / "axe.min.js").read_text()
 
 
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE, {"width": 640, "height": 400}])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE, ZOOMED])
 def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewport):
-    """640 pixels are what 200% zoom leaves of 1280."""
     session = open_labeled(folder, 24)
     decide(session, 6, CLASSES[1], "other")
     session.describe_class("other", CLASSES[0], "has whiskers")
@@ -407,6 +433,9 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewpo
         page = open_page(port, viewport)
         read_name(page)
         page.evaluate(axe)
+        for button in page.locator(".class").all():  # Above the fold.
+            box = button.bounding_box()
+            assert box["y"] + box["height"] <= viewport["height"]
         for view in VIEWS:
             show(page, view)
             page.wait_for_function("() => document.querySelector('#view').childElementCount > 0")
@@ -416,6 +445,8 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewpo
                 found = page.evaluate("axe.run()")["violations"]
                 found = [(one["id"], one["nodes"][0]["html"]) for one in found]
                 assert found == [], (view, scheme)
+                assert page.evaluate(LOWEST_CONTRAST) >= 3, (view, scheme)
+            assert page.evaluate(BROKEN_WORDS, "button, label, thead th") == [], view
             assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], view
 
 
