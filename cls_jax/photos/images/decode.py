@@ -157,13 +157,16 @@ def _get_formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name not in missing)
 
 
-def read_upright(path: str | os.PathLike, max_side: int) -> np.ndarray:
+def read_upright(file: str | os.PathLike | BinaryIO, max_side: int) -> np.ndarray:
     """Reads a whole image for display: upright, with transparency on white, scaled down to fit.
 
     Returns uint8 [H, W, 3], at most `max_side`. Raises an ImageError if it cannot be read or is
     not an image.
     """
-    with open_file(path) as file, _decoding(file, 16) as image, _bound_memory(image):
+    opened = (
+        open_file(file) if isinstance(file, str | os.PathLike) else contextlib.nullcontext(file)
+    )
+    with opened as content, _decoding(content, 16) as image, _bound_memory(image):
         draft(image, REDUCING_GAP * max_side / max(image.size))
         scale_deep_colors(image, bit_depth=16)
         whole = to_plain_mode(image, bit_depth=16)

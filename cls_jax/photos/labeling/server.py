@@ -7,6 +7,7 @@ at all other ports of this machine. docs/labeling.md lists the rules.
 """
 
 import asyncio
+import base64
 import contextlib
 import functools
 import hmac
@@ -275,7 +276,8 @@ class _Service:
             "example": lambda: session.set_example(window, content),
             "mark": lambda: session.mark(content),
             "scan": lambda: find_new(session),
-            "try": lambda: self._classifier.classify(content),
+            "try": lambda: self._classify(content),
+            "find": lambda: views.find_image(session, content),
             "add": lambda: {"name": self._add(content)},
             "copies": self._classifier.copy_by_class,
             "train": lambda: self._training.start(
@@ -299,7 +301,7 @@ class _Service:
             where = f" ({error.filename})" if error.filename else ""
             reason = error.strerror or type(error).__name__
             return _explain(f"This cannot be saved: {reason}{where}.", 507)
-        if verb == "try":  # It changes nothing.
+        if verb in ("try", "find"):  # They change nothing.
             return JSONResponse(answer)
         return JSONResponse(self._describe(request) | (answer or {}))
 
@@ -307,6 +309,12 @@ class _Service:
         """Undoes a step. Returns its first photos."""
         images = self._session.undo(window)
         return [views.describe_image(self._session, image) for image in images]
+
+    def _classify(self, file: BinaryIO) -> dict[str, Any]:
+        """Classifies a photo. The preview is for formats that browsers do not show, as TIFF."""
+        found = self._classifier.classify(file)
+        preview = base64.b64encode(_encode(file, "small")).decode()
+        return found | {"preview": preview}
 
     def _add(self, file: BinaryIO) -> str:
         """Saves a photo in the folder, which must still be there. Returns its name."""
@@ -329,8 +337,12 @@ def encode_photo(path: pathlib.Path, size: str, time: int) -> bytes:
     location of a photo, stay in this process. Raises an ImageError if it cannot be
     read or is not an image.
     """
+    return _encode(path, size)
+
+
+def _encode(file: pathlib.Path | BinaryIO, size: str) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(read_upright(path, _SIDES[size])).save(buffer, "JPEG", quality=85)
+    Image.fromarray(read_upright(file, _SIDES[size])).save(buffer, "JPEG", quality=85)
     return buffer.getvalue()
 
 
@@ -406,7 +418,7 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
             raise ValueError(f"{key} is missing or has the wrong type.")
         return value
 
-    if verb == "classes":
+    if verb in ("classes", "find"):
         return take(content, "name", str)
     if verb == "example":
         return take(content, "image", int)

@@ -13,7 +13,7 @@ from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.near_copies import find_firsts, find_judged
 from cls_jax.photos.features.propagation import find_confident, find_suspect_labels
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
-from cls_jax.photos.labeling.answers import Note
+from cls_jax.photos.labeling.answers import Note, RefusedError
 from cls_jax.photos.labeling.session import NUM_RECENT, Reading, Session, show_name
 from cls_jax.process import write_command
 from cls_jax.runs.result import wilson_interval
@@ -61,6 +61,15 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
 def describe_image(session: Session, image: int) -> dict[str, Any]:
     """One photo."""
     with session.reading() as known:
+        return _describe_image(known, image)
+
+
+def find_image(session: Session, name: str) -> dict[str, Any]:
+    """The photo of a name. Raises a RefusedError if there is none."""
+    with session.reading() as known:
+        image = known.index.get(name)
+        if image is None or image in known.gone:
+            raise RefusedError("There is no such photo.")
         return _describe_image(known, image)
 
 

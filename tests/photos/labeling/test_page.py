@@ -11,16 +11,25 @@ import threading
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import cls_jax
 from cls_jax.photos.features import extract
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.labeling import photos, views
+from cls_jax.photos.labeling import classifier, photos, views
 from cls_jax.photos.labeling.training import Training
 from cls_jax.process import write_command
 from tests.conftest import BROWSER, ROOT
 from tests.outcomes import read_table
-from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
+from tests.photos.labeling.sessions import (
+    CLASSES,
+    create_features,
+    create_photos,
+    decide,
+    describe_some,
+    open_ready,
+    serve,
+)
 from tests.processes import PATIENCE_S
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -506,6 +515,29 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
         page.get_by_role("button", name="Example of owl").click()
         page.wait_for_selector(".class .name img")
         assert views.describe(session)["classes"][2]["example"] == 5
+
+
+def test_a_photo_to_try_is_shown_and_corrected_when_it_is_added(open_page, folder, monkeypatch):
+    def load(paths, report=None):
+        return describe_some(range(len(paths)), create_features([0] * len(paths)))
+
+    monkeypatch.setattr(photos, "load_all", load)
+    monkeypatch.setattr(classifier, "read_photo", lambda file: load([file]).frozen)
+    path = folder.parent / "photo.tif"  # Browsers do not show it.
+    Image.new("RGB", (40, 30), "teal").save(path)
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "try")
+        page.set_input_files("#files", path)
+        page.wait_for_selector(".verdict")
+        page.wait_for_function("() => document.querySelector('.card > img').naturalWidth === 40")
+        page.get_by_label("Wrong? photo.tif is").fill("newt")
+        page.get_by_label("Add photo.tif to the folder").press("Enter")
+        page.wait_for_selector(".toast:has-text('newt')")
+        wait_for_count(page, "7")
+    (name, label, decision) = read_decisions(folder)[-1]
+    assert (name[:6], label, decision) == ("added-", "newt", "label")
 
 
 def wait_for_phase(page, text):

@@ -1,5 +1,6 @@
 """Only the page gets answers, and nothing from a client is used as a path or markup."""
 
+import base64
 import contextlib
 import hashlib
 import io
@@ -122,7 +123,7 @@ def test_other_hosts_are_refused(client, host):
     assert client.get("/api/state", headers={"Host": host}).status_code == 421
 
 
-JSON_VERBS = ("decide", "undo", "classes", "mark", "rename", "describe", "example")
+JSON_VERBS = ("decide", "undo", "classes", "mark", "rename", "describe", "example", "find")
 JSON_VERBS += ("train", "resume", "stop", "scan", "copies")
 
 
@@ -414,6 +415,8 @@ def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
     assert answer["label"] == "dog"  # Kind 0.
     assert [near["label"] for near in answer["nearest"]][:2] == ["dog", "dog"]
     assert sorted(os.listdir(folder)) == before
+    preview = Image.open(io.BytesIO(base64.b64decode(answer["preview"])))
+    assert (preview.format, preview.size) == ("JPEG", (40, 30))
     for verb, size, kind in (("try", 2**26, "octet-stream"), ("mark", 2**16, "json")):
         given = {"Content-Type": f"application/{kind}"}
         large = labeled.post(f"/api/{verb}", content=b"\0" * (size + 1), headers=given)

@@ -79,6 +79,7 @@ const app = {
   },
   report,
   refresh,
+  render: () => render(),
   /** Shows a photo in the view "next". */
   open(item) {
     app.pinned = item;

@@ -1,6 +1,6 @@
 // Classifies photos from elsewhere, and the whole folder.
 
-import { upload } from "./api.js";
+import { post, upload } from "./api.js";
 import { create, createButton, createPhoto, formatCount, formatPercent, save } from "./dom.js";
 
 const MAX_BYTES = 2 ** 26;
@@ -30,6 +30,7 @@ export function mount(root, app) {
     create("label", { for: "files" }, "Drop photos here or choose files. They are not stored."),
     input,
   );
+  const names = create("datalist", { id: "class-names" });
   const count = create("p", { class: "hint" });
   const cards = create("div", { class: "cards" });
   const table = create("div", { class: "page-part" });
@@ -41,6 +42,7 @@ export function mount(root, app) {
       { class: "page" },
       create("h2", {}, "Try it"),
       zone,
+      names,
       count,
       cards,
       create("h2", {}, "The whole folder"),
@@ -60,11 +62,15 @@ export function mount(root, app) {
     for (const file of files) {
       const answer = create("div", { class: "answer" }, create("p", { class: "hint" }, "Waiting…"));
       const href = URL.createObjectURL(file);
-      const close = () => URL.revokeObjectURL(href);
-      const picture = create("img", { alt: "", src: href, loading: "lazy", load: close, error: close });
+      const picture = create("img", {
+        alt: "",
+        src: href,
+        load: () => URL.revokeObjectURL(picture.src), // Perhaps of the preview.
+        error: () => URL.revokeObjectURL(href),
+      });
       const title = create("h3", {}, file.name);
       cards.append(create("article", { class: "card", "aria-label": file.name }, picture, title, answer));
-      queue.push({ file, answer });
+      queue.push({ file, answer, picture });
     }
     work();
   }
@@ -74,11 +80,12 @@ export function mount(root, app) {
     if (isWorking) return;
     isWorking = true;
     while (queue.length && isMounted) {
-      const { file, answer } = queue.shift();
+      const { file, answer, picture } = queue.shift();
       try {
         if (file.size > MAX_BYTES) throw new Error("The file is larger than 64 MB.");
         const result = await upload("try", file);
         answer.replaceChildren(...describe(result, file));
+        if (!picture.naturalWidth) picture.src = createPreview(result.preview);
         app.announce(`${file.name}: ${result.label}, ${formatPercent(result.probability)}`);
       } catch (error) {
         answer.replaceChildren(create("p", { class: "wrong" }, error.message));
@@ -91,7 +98,18 @@ export function mount(root, app) {
   }
 
   function describe({ label, probability, is_far: isFar, nearest }, file) {
-    const keep = createButton({ click: () => addToFolder(file, keep) }, "Add to the folder");
+    const correction = create("input", {
+      class: "search",
+      list: names.id,
+      "aria-label": `Wrong? ${file.name} is`,
+      placeholder: "Wrong? It is …",
+      maxlength: "255",
+      autocomplete: "off",
+    });
+    const keep = createButton(
+      { click: () => addToFolder(file, keep, correction) },
+      "Add to the folder",
+    );
     keep.setAttribute("aria-label", `Add ${file.name} to the folder`);
     const isUnknown = "This may be none of the classes: no photo in the folder is very similar. Most similar:";
     return [
@@ -104,25 +122,41 @@ export function mount(root, app) {
           create("li", {}, createPhoto(item, "small"), create("span", { class: "share" }, item.label)),
         ),
       ),
-      keep,
+      create("div", { class: "actions" }, correction, keep),
     ];
   }
 
-  async function addToFolder(file, button) {
+  /** Adds a photo to the folder, with its class if one was typed. */
+  async function addToFolder(file, button, correction) {
     button.disabled = true;
     try {
       const { name } = await upload("add", file);
-      button.textContent = `Added as ${name}`;
       await app.scan(true);
+      await correct(name, correction.value.trim());
+      correction.disabled = true;
+      button.textContent = `Added as ${name}`;
     } catch (error) {
       button.disabled = false;
       app.report(error);
     }
   }
 
+  async function correct(name, text) {
+    if (!text) return;
+    const { image, revision } = await post("find", { name });
+    const { label } = await app.post("classes", { name: text });
+    await app.post("decide", { changes: [{ image, decision: "label", label, revision }] });
+    app.announce(`${name}: ${label}.`, true);
+    app.render();
+  }
+
   async function update(state) {
+    names.replaceChildren(...state.classes.map(({ name }) => create("option", { value: name })));
     if (state.version === version) return;
     version = state.version;
+    if (!table.childElementCount) {
+      table.append(create("p", { class: "hint" }, "Learning from your labels…"), create("progress", { "aria-label": "Learning from your labels" }));
+    }
     await showRows();
   }
 
@@ -157,4 +191,10 @@ export function mount(root, app) {
   }
 
   return { update, unmount: () => (isMounted = false), onKey: () => false };
+}
+
+/** The address of a picture that the server has decoded. */
+function createPreview(base64) {
+  const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  return URL.createObjectURL(new Blob([bytes], { type: "image/jpeg" }));
 }
