@@ -22,7 +22,7 @@ from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
 from cls_jax.photos.features.heads import INSTANT_C, fit_head
 from cls_jax.photos.features.labels import label_images
-from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
+from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import LABELS_CSV
@@ -35,6 +35,7 @@ from experiments.studies.instant import Photos, open_photos
 _NUM_TEST = 300
 _BUDGETS = (10, 30, 50, 100)
 _NUM_LARGE, _NUM_TIMED = 5000, 50
+_NUM_DRAWN, _INTERVAL_BUDGETS = 400, (20, 40, 80)
 
 
 class Pool(NamedTuple):
@@ -68,6 +69,8 @@ def main() -> None:
     text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
     descriptors = normalize_rows(photos.frozen.descriptors)
     text += f"\n{measure_delay(descriptors, photos.truth)}\n"
+    outcomes = np.array([measure_interval(photos, int(s)) for s in arguments.seeds.split(",")])
+    text += f"\nExpected accuracy, truth and ends of the interval:\n\n{outcomes.round(1)}\n"
     grid.write_output(arguments.output, text)
 
 
@@ -94,27 +97,47 @@ def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple
         propagation.update({int(i): int(pool.labels[i]) for i in chosen})
         probabilities = propagation.compute_probabilities()
         is_right = (probabilities.argmax(axis=1) == pool.labels)[propagation.labels < 0]
-        held_out = fit_and_score(pool, propagation.labels)
+        held_out, estimated = fit_and_score(pool, propagation.labels)
         num_seen = len(np.unique(pool.labels[chosen]))
-        outcomes.append((held_out, 100 * is_right.mean(), estimate(propagation), num_seen))
+        outcomes.append((held_out, 100 * is_right.mean(), estimated, num_seen))
     return outcomes
 
 
-def fit_and_score(pool: Pool, labels: np.ndarray) -> float:
-    """Accuracy in percent of the instant classifier with these labels, -1 where there is none."""
+def fit_and_score(pool: Pool, labels: np.ndarray) -> tuple[float, float]:
+    """Accuracy in percent of a classifier with these labels, -1 where there is none.
+
+    Also the page's estimate for the photos without a label, NaN while it is too early to say.
+    """
     num_classes = int(pool.labels.max()) + 1
     inferred, inputs = label_images(pool.frozen, labels, num_classes), pool.frozen.pooled
     head = fit_head(inputs, inferred.labels, num_classes, INSTANT_C, inferred.sample_weights)
-    return 100 * float(np.mean(head.predict(pool.test_inputs) == pool.test_labels))
+    right = 100 * float(np.mean(head.predict(pool.test_inputs) == pool.test_labels))
+    estimated = inferred.estimate.accuracy if inferred.estimate else None
+    return right, float("nan") if estimated is None else estimated
 
 
-def estimate(propagation: Propagation) -> float:
-    """The page's estimate in percent: each label predicted from the others."""
-    labeled, probabilities = propagation.leave_one_out()
-    own = propagation.labels[labeled]
-    groups = propagation.groups[labeled]
-    is_tried = find_judged(own, groups) & find_firsts(groups)
-    return 100 * float((probabilities.argmax(axis=1) == own)[is_tried].mean())
+def measure_interval(photos: Photos, seed: int) -> list[tuple[float, ...]]:
+    """The expected accuracy of 400 random photos, the truth, and the ends of the interval.
+
+    In percent, for each of `_INTERVAL_BUDGETS` in the page's order. NaN while it is too early.
+    """
+    rows = np.sort(np.random.default_rng(seed).permutation(len(photos.truth))[:_NUM_DRAWN])
+    frozen = photos.frozen.convert(lambda array: array[rows])
+    truth = photos.truth[rows]
+    coverage = Coverage(build_graph(frozen.descriptors))
+    order, _ = coverage.choose(np.ones(len(rows), bool), max(_INTERVAL_BUDGETS))
+    outcomes = []
+    for budget in _INTERVAL_BUDGETS:
+        labels = np.full(len(rows), -1)
+        seen, labels[order[:budget]] = np.unique(truth[order[:budget]], return_inverse=True)
+        inferred = label_images(frozen, labels, len(seen))
+        right = 100 * float(np.mean((seen[inferred.labels] == truth)[labels < 0]))
+        found = inferred.estimate
+        assert found is not None, "there are other photos"
+        ends = found.accuracy, found.accuracy_low, found.accuracy_high
+        estimated, low, high = (float("nan") if end is None else end for end in ends)
+        outcomes.append((estimated, right, low, high))
+    return outcomes
 
 
 def measure_delay(features: np.ndarray, labels: np.ndarray) -> str:

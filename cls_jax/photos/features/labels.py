@@ -19,6 +19,7 @@ import scipy.special
 from scipy import sparse
 
 from cls_jax.data.sampling import take_rows
+from cls_jax.photos.features.accuracy import Estimate, estimate_accuracy
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import (
     NUM_NEIGHBORS,
@@ -79,17 +80,15 @@ class InferredLabels(NamedTuple):
     sample_weights: np.ndarray  # float32 [B], for a head: the same, but larger for labeled images.
     probe: Head  # On the last layer.
     # In percent: the share of the weights for the graphs, for the stages before the last layer, and
-    # for further networks ("weight_graph", "weight_stages", "weight_others"), and held-out
-    # accuracies of the first network's last layer's graph and probe and of all combined
-    # ("accuracy_graph", "accuracy_probe", "accuracy_instant"). Numbers: labeled
-    # images beyond the first of each group of near-copies ("near_copies"), and such groups
-    # ("near_copy_groups").
+    # for further networks ("weight_graph", "weight_stages", "weight_others"). The known fields of
+    # the `estimate`. Numbers: labeled images beyond the first of each group of near-copies
+    # ("near_copies"), and such groups ("near_copy_groups").
     figures: dict[str, float]
     # The weights of the graphs of the last layer and of all stages, relative to those of the
     # probes, float [2].
     graph_ratios: np.ndarray
-    num_judged: int  # Labels from which the accuracies are, near-copies counted once.
     groups: np.ndarray  # The near-copies, int [B], as far as they are labeled.
+    estimate: Estimate | None  # The expected accuracy, see `estimate_accuracy`.
 
 
 def label_images(
@@ -136,11 +135,9 @@ def label_images(
     if num_networks > 1:
         of_others = of_graphs[1:].sum() + of_probes[1:].sum()
         figures["weight_others"] = 100 * float(of_others / total)
-    if _has_pairs(given, groups, num_classes):
-        together = np.tensordot(weights_M, held_out, 1)
-        guesses = {"graph": held_out[0], "probe": held_out[len(graphs)], "instant": together}
-        for name, guess in guesses.items():
-            figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == truth))
+    estimate = estimate_accuracy(probabilities, labels_B, groups_B)
+    known = estimate._asdict() if estimate else {}
+    figures |= {name: float(value) for name, value in known.items() if value is not None}
     sizes = np.unique(groups, return_counts=True)[1]
     figures["near_copies"] = float((sizes - 1).sum())
     figures["near_copy_groups"] = float((sizes > 1).sum())
@@ -155,8 +152,8 @@ def label_images(
         probe=heads[0],
         figures=figures,
         graph_ratios=ratios,
-        num_judged=len(truth),
         groups=groups_B,
+        estimate=estimate,
     )
 
 
@@ -194,12 +191,6 @@ def hold_out_labels(
     is_judged = np.zeros(len(labels_B), bool)
     is_judged[labeled] = can_judge
     return HeldOutLabels(q_BK, is_judged)
-
-
-def _has_pairs(labels_L: np.ndarray, groups_L: np.ndarray, num_classes: int) -> bool:
-    """Whether every class has two labels that are no near-copies of each other."""
-    judged = labels_L[find_judged(labels_L, groups_L)]
-    return bool(np.bincount(judged, minlength=num_classes).min() > 0)
 
 
 def _list_folds(labels_L: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from cls_jax.io import describe_error, make_printable, to_csv
+from cls_jax.photos.features.accuracy import describe_estimate
 from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays, open_backbone
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
@@ -26,7 +27,6 @@ from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.session import Session, show_name
 from cls_jax.photos.labeling.views import describe_image
-from cls_jax.runs.result import wilson_interval
 
 JAX_THREAD = "jax"  # Threads of this name must end before the process does.
 _NUM_NEAREST = 3
@@ -62,7 +62,7 @@ class SessionClassifier:
         self._message = ""
 
     def describe(self) -> dict[str, Any]:
-        """Its status and accuracy. Starts a new fit if labels have changed."""
+        """Its status and expected accuracy. Starts a new fit if labels have changed."""
         with self._lock:
             is_busy = self._thread.is_alive()
             if self._session.labels_version != self._version and not is_busy:
@@ -73,13 +73,9 @@ class SessionClassifier:
             if self._fitted is None:
                 return described
             num_labels = int((self._fitted.labels >= 0).sum())
-            accuracy = self._fitted.inferred.figures.get("accuracy_instant")
-            interval = None
-            if accuracy is not None:  # Of the labels that were judged, not of all.
-                num_judged = self._fitted.inferred.num_judged
-                interval = wilson_interval(round(accuracy * num_judged / 100), num_judged)
             described |= {"labels": num_labels, "classes": len(self._fitted.class_names)}
-            return described | {"accuracy": accuracy, "interval": interval}
+            estimate = self._fitted.inferred.estimate
+            return described | {"accuracy": describe_estimate(estimate) if estimate else ""}
 
     def _fit(self) -> None:
         fitted = None

@@ -10,13 +10,12 @@ import numpy as np
 
 from cls_jax.io import make_printable
 from cls_jax.photos.features.graph import compute_weight
-from cls_jax.photos.features.near_copies import find_firsts, find_judged
+from cls_jax.photos.features.near_copies import find_judged
 from cls_jax.photos.features.propagation import find_confident, find_suspect_labels
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.labeling.answers import Note, RefusedError
 from cls_jax.photos.labeling.session import NUM_RECENT, Reading, Session, show_name
 from cls_jax.process import write_command
-from cls_jax.runs.result import wilson_interval
 
 _NUM_PER_CLASS = 8
 _NUM_SUSPECTS = 12
@@ -102,32 +101,21 @@ def describe_suspects(session: Session) -> dict[str, Any]:
 
 
 def describe_result(session: Session) -> dict[str, Any]:
-    """Counts, the estimated accuracy and the number of confident proposals."""
+    """Counts, the number of confident proposals, and files that cannot be read."""
     with session.reading() as known:
         num_classes = len(known.answers.class_names)
         proposed = np.zeros(num_classes, int)
-        num_confident = num_right = num_tried = 0
+        num_confident = 0
         propagation = known.propagation
         if propagation is not None and (propagation.labels >= 0).any():
             p_open = known.probabilities[known.find_open()]
             proposed = np.bincount(p_open.argmax(axis=1), minlength=num_classes)
             if p_open.shape[1] > 1:
                 num_confident = int((compute_weight(p_open) >= _CONFIDENT).sum())
-            labeled, p_others = propagation.leave_one_out()
-            labels = propagation.labels[labeled]
-            # The only photo of a class cannot be recognized without its label. Near-copies are
-            # recognized together, so they count once.
-            groups = propagation.groups[labeled]
-            is_tried = find_judged(labels, groups) & find_firsts(groups)
-            num_tried = int(is_tried.sum())
-            num_right = int((p_others.argmax(axis=1) == labels)[is_tried].sum())
         return {
             "version": known.version,
             "proposed": proposed.tolist(),
             "confident": num_confident,
-            "right": num_right,
-            "tried": num_tried,
-            "interval": wilson_interval(num_right, num_tried),
             "unreadable": [
                 {"name": show_name(name), "reason": make_printable(reason)}
                 for name, reason in sorted(known.unreadable.items())[:_NUM_UNREADABLE]

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from cls_jax.photos.features.accuracy import describe_estimate, read_estimate
+from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.result import get_accuracy
 
 
@@ -34,28 +36,30 @@ def describe_accuracies(accuracies: Mapping[str, Any], is_instant: bool = False)
 
 
 def describe_outcome(result: dict[str, Any]) -> list[str]:
-    """Sentences about a run that starts from the instant classifier: labels, gain, predictor."""
-    describe = describe_labelers, describe_gain, describe_predictor
+    """Sentences about a run that starts from the instant classifier: accuracy, gain, predictor."""
+    describe = describe_expected, describe_gain, describe_predictor
     return [sentence for function in describe if (sentence := function(result))]
 
 
+def describe_expected(result: dict[str, Any]) -> str | None:
+    """The expected accuracy of the instant classifier on the unlabeled photos. None if unknown."""
+    if (estimate := read_estimate(result)) is None:
+        return None
+    sentence = describe_estimate(estimate)
+    if result.get("method") == INSTANT:
+        return sentence
+    return f"{sentence} This is the instant classifier, before training."
+
+
 def describe_labelers(result: dict[str, Any]) -> str | None:
-    """The weights of graph, probe and earlier layers, with accuracies. None if unknown."""
+    """The weights of graph, probe and earlier layers in the inferred labels. None if unknown."""
     weights: list[Any] = [result.get(f"labels_weight_{name}") for name in ("graph", "stages")]
     if not all(isinstance(weight, int | float) for weight in weights):
         return None
-    right: list[Any] = [result.get(f"labels_accuracy_{n}") for n in ("graph", "probe", "instant")]
-    is_known = all(isinstance(value, int | float) for value in right)
-    some = "" if is_known else " of classes with at least two (defaults if there is no such class)"
-    accuracy = "unknown, since a class has fewer than two different labeled images"
-    if is_known:
-        last_layer = f"graph {right[0]:.0f}%, probe {right[1]:.0f}%"
-        accuracy = f"{right[2]:.0f}% (last layer only: {last_layer})"
     return (
-        f"Weights chosen by held-out labels{some}: graphs of similar images {weights[0]:.0f}%, "
+        f"Weights chosen by held-out labels: graphs of similar images {weights[0]:.0f}%, "
         f"linear probes {100 - weights[0]:.0f}%. Earlier layers get {weights[1]:.0f}% of the "
-        f"weight{_describe_others(result)}. Accuracy on held-out labels: "
-        f"{accuracy}.{_describe_near_copies(result)}"
+        f"weight{_describe_others(result)}.{_describe_near_copies(result)}"
     )
 
 

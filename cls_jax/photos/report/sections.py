@@ -21,7 +21,7 @@ from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
 from cls_jax.photos.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
 from cls_jax.photos.report.data import NUM_PICTURES, RunData, leave_out_folders
-from cls_jax.photos.report.outcome import describe_outcome
+from cls_jax.photos.report.outcome import describe_labelers, describe_outcome
 from cls_jax.runs.result import wilson_interval
 
 # Up to this number of classes, the confusion matrix shows every count.
@@ -64,7 +64,7 @@ def view_header(run: RunData) -> dict[str, Any]:
     return {
         "step": result.get("step", "?") if result else last_step,
         **{name: _measure(run, name) for name in names},
-        "sentences": describe_outcome(result),
+        "sentences": [*describe_outcome(result), *filter(None, [describe_labelers(result)])],
         "num_networks": num_networks,
         "duration": _format_duration(result.get("train_seconds")),
     }

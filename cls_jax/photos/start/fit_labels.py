@@ -10,6 +10,7 @@ import numpy as np
 
 from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
+from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.features.extract import FrozenNetwork
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
@@ -22,9 +23,7 @@ BASELINES = (
     "test/accuracy_instant",
     "validation/accuracy_probe",
     "validation/accuracy_instant",
-    "labels/accuracy_graph",
-    "labels/accuracy_probe",
-    "labels/accuracy_instant",
+    *(f"labels/{name}" for name in Estimate._fields),
     "labels/weight_graph",
     "labels/weight_stages",
     "labels/weight_others",

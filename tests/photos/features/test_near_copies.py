@@ -50,16 +50,14 @@ def test_a_label_is_judged_by_labels_of_other_groups_and_each_group_once():
 
 
 @pytest.mark.parametrize("most", [1_000, 100])
-def test_near_copies_do_not_raise_the_accuracy_on_held_out_labels(most, monkeypatch):
+def test_held_out_labels_are_not_predicted_by_their_near_copies(most, monkeypatch):
     monkeypatch.setattr("cls_jax.photos.features.labels._MAX_HELD_OUT", most)
     features, photos, truth = _create(200, 3)
     labels = np.where(photos < 80, truth, -1)  # All three photos of a burst.
     inferred = label_images(features, labels, K)
     accuracy = 100 * np.mean((inferred.labels == truth)[labels < 0])
-    assert abs(inferred.figures["accuracy_instant"] - accuracy) < 20
     num_groups = inferred.figures["near_copies"], inferred.figures["near_copy_groups"]
     assert num_groups == (160, 80)
-    assert inferred.num_judged == (80 if most > 240 else 16)
     held_out = hold_out_labels(features, labels, K)
     p_BK = held_out.probabilities
     right = 100 * np.mean((p_BK.argmax(axis=1) == truth)[labels >= 0])
@@ -67,5 +65,4 @@ def test_near_copies_do_not_raise_the_accuracy_on_held_out_labels(most, monkeypa
     np.testing.assert_array_equal(held_out.is_judged, labels >= 0)
     # A class with one burst cannot be judged.
     alone = np.where((truth > 0) | (photos == 0), labels, -1)
-    assert "accuracy_instant" not in label_images(features, alone, K).figures
     np.testing.assert_array_equal(hold_out_labels(features, alone, K).is_judged, alone > 0)

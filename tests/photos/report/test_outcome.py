@@ -2,6 +2,7 @@
 
 import pytest
 
+from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.report import outcome
 from cls_jax.photos.start.stages import choose_predictor
 
@@ -34,6 +35,19 @@ def test_only_validation_images_decide_what_predicts(trained, instant, predictor
         assert said.startswith(sentence)
         # The higher of two accuracies on the same images.
         assert ("a little too high for the one that was chosen" in said) == (instant is not None)
+
+
+def test_the_expected_accuracy_is_that_of_the_instant_classifier():
+    estimate = Estimate(13, 3, 77.6, 68.2, 86.4)
+    result = {f"labels_{name}": value for name, value in estimate._asdict().items()}
+    said = "About 78% of the other photos are named right (68 to 86%)."
+    assert outcome.describe_outcome(result | {"method": "instant"}) == [said]
+    trained = outcome.describe_expected(result | {"method": "fixmatch"})
+    assert trained == f"{said} This is the instant classifier, before training."
+    early = result | {"method": "instant", "labels_accuracy": None}
+    said = "Too early to say: 3 of 13 classes have only one answer."
+    assert outcome.describe_expected(early) == said
+    assert outcome.describe_expected({"labels_classes": None}) is None
 
 
 def test_near_copies_among_the_labels_are_told():

@@ -1,7 +1,7 @@
-// Label counts, estimated accuracy, and training.
+// Label counts, and training, which shows the expected accuracy.
 
 import { openWindow } from "./api.js";
-import { create, createButton, formatCount, formatPercent, save } from "./dom.js";
+import { create, createButton, formatCount, save } from "./dom.js";
 import { createTraining } from "./training.js";
 
 export function mount(root, app) {
@@ -25,20 +25,12 @@ export function mount(root, app) {
     training.fit();
   }
 
-  function createFigures({ counts }, { right, tried, interval, confident }) {
+  function createFigures({ counts }, { confident }) {
     const left = counts.images - counts.labeled - counts.none - counts.skipped;
-    const [low, high] = interval.map(formatPercent);
     return create(
       "dl",
       { class: "figures" },
       createFigure("Labeled", counts.labeled, `of ${formatCount(counts.images, "photo")}`),
-      createFigure(
-        "Estimated accuracy",
-        tried ? formatPercent(right / tried) : "–",
-        tried
-          ? `${low} to ${high}: each of ${formatCount(tried, "label")} predicted from the others`
-          : "needs a class with two labels",
-      ),
       createFigure("Confident proposals", confident, `of ${formatCount(left, "remaining photo")}`),
     );
   }

@@ -1,7 +1,7 @@
 // The classifier fitted to the current labels: save it as a run, or train longer.
 
 import { follow } from "./api.js";
-import { create, createButton, formatCount, formatPercent } from "./dom.js";
+import { create, createButton, formatCount } from "./dom.js";
 
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 const CURVE = { width: 300, height: 80 }; // As in index.html.
@@ -15,6 +15,7 @@ export function createTraining(app) {
   let isRunning = false;
 
   const about = create("p", { class: "hint about" }, "Fitting a classifier to the labels…");
+  const accuracy = create("p", { class: "accuracy" });
   const minutes = create("input", {
     type: "number",
     id: "minutes",
@@ -49,6 +50,7 @@ export function createTraining(app) {
     "section",
     { class: "go-on", "aria-label": "Classifier" },
     create("h3", {}, "Classifier"),
+    accuracy,
     about,
     create(
       "div",
@@ -73,6 +75,7 @@ export function createTraining(app) {
     try {
       const found = await app.get("classifier");
       about.textContent = describe(found);
+      accuracy.textContent = found.accuracy ?? "";
       if (found.is_fitting && !closing.signal.aborted) timer = setTimeout(fit, FIT_MS);
     } catch (error) {
       app.report(error);
@@ -140,14 +143,10 @@ export function createTraining(app) {
   };
 }
 
-function describe({ is_fitting: isFitting, message, labels, classes, accuracy, interval }) {
+function describe({ is_fitting: isFitting, message, labels, classes }) {
   if (isFitting) return "Fitting a classifier to the labels…";
   if (message) return message;
-  const what = `Fitted to ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.`;
-  if (!interval) return `${what} Its accuracy can be estimated once each class has two labels.`;
-  const [low, high] = interval.map(formatPercent);
-  const right = formatPercent(accuracy / 100);
-  return `${what} Estimated accuracy on held-out labels: ${right} (95% interval: ${low} to ${high}).`;
+  return `Fitted to ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.`;
 }
 
 /** As "1:05 min". */

@@ -1,0 +1,85 @@
+"""The accuracy that is shown holds on the unlabeled images, and waits for enough labels."""
+
+import numpy as np
+import pytest
+
+from cls_jax.photos.features.accuracy import (
+    count_labels,
+    describe_estimate,
+    estimate_accuracy,
+    is_too_early,
+)
+from cls_jax.photos.features.coverage import Coverage
+from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.features.labels import label_images
+
+NUM_IMAGES = 200
+
+
+def _draw_folder(seed: int) -> tuple[FrozenFeatures, np.ndarray]:
+    """Features of classes with three clusters each, and the classes. 7% look like another class.
+
+    Features of stages are noisier than those of the last layer.
+    """
+    rng = np.random.default_rng(seed)
+    num_classes = (3, 6, 9)[seed % 3]
+    clusters = rng.integers(3 * num_classes, size=NUM_IMAGES)
+    centers = np.tile(rng.normal(size=(num_classes, 24)), (3, 1))
+    centers = (centers + rng.normal(size=centers.shape)) / 2
+    features = centers[clusters] + rng.normal(size=(NUM_IMAGES, 24))
+    stages = features[:, :12] + rng.normal(size=(NUM_IMAGES, 12))
+    classes = clusters % num_classes
+    is_odd = rng.random(NUM_IMAGES) < 0.07
+    classes[is_odd] = rng.integers(num_classes, size=is_odd.sum())
+    return FrozenFeatures(features, features, stages), classes
+
+
+def test_the_interval_holds_the_truth_in_nine_of_ten_folders():
+    """Answers in the page's order."""
+    is_held, errors = [], []
+    for seed in range(9):
+        features, truth = _draw_folder(seed)
+        order, _ = Coverage(build_graph(features.descriptors)).choose(np.ones(NUM_IMAGES, bool), 80)
+        for num_labels in (20, 40, 80):
+            labels = np.full(NUM_IMAGES, -1)
+            labels[order[:num_labels]] = truth[order[:num_labels]]
+            classes, labels[labels >= 0] = np.unique(labels[labels >= 0], return_inverse=True)
+            inferred = label_images(features, labels, len(classes))
+            estimate, is_open = inferred.estimate, labels < 0
+            if estimate.accuracy is None:
+                continue
+            right = 100 * np.mean((classes[inferred.labels] == truth)[is_open])
+            is_held.append(estimate.accuracy_low <= right <= estimate.accuracy_high)
+            errors.append(estimate.accuracy - right)
+    assert len(is_held) > 20
+    assert np.mean(is_held) >= 0.9
+    assert abs(np.mean(errors)) < 8
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups", "sentence"),
+    [
+        ([0, 0, 1, 1, 1], range(5), "About 80% of the other photos are named right (44 to 100%)."),
+        ([0, 1, 2, 2, 2], range(5), "Too early to say: 2 of 3 classes have only one answer."),
+        ([3, 3, 3, 3, 3], range(5), "About 80% of the other photos are named right (44 to 100%)."),
+        ([5], range(1), "Too early to say: 1 of 1 class has only one answer."),
+        # Near-copies are one answer.
+        ([0, 0, 1, 1], [0, 0, 1, 1], "Too early to say: 2 of 2 classes have only one answer."),
+    ],
+)
+def test_an_estimate_waits_until_few_answers_are_the_only_ones_of_their_class(
+    labels, groups, sentence
+):
+    probabilities = np.tile([0.8, 0.2], (len(labels) + 4, 1))
+    labels = np.array([*labels, -1, -1, -1, -1])
+    groups = np.append(groups, [90, 91, 92, 93])
+    estimate = estimate_accuracy(probabilities, labels, groups)
+    assert describe_estimate(estimate) == sentence
+    assert is_too_early(count_labels(labels, groups)) == (estimate.accuracy is None)
+
+
+def test_without_labels_or_other_images_there_is_no_estimate():
+    probabilities = np.full((3, 2), 0.5)
+    for label in (-1, 1):
+        assert estimate_accuracy(probabilities, np.full(3, label), np.arange(3)) is None
