@@ -31,16 +31,22 @@ class Coverage:
             step = (ALPHA * step @ graph).tocsr()
             self._reach_BB = (self._reach_BB + step).tocsr().astype(np.float32)
 
-    def choose(self, is_open_B: np.ndarray, num_images: int) -> tuple[np.ndarray, np.ndarray]:
+    def choose(
+        self, is_open_B: np.ndarray, num_images: int, shares_B: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Chooses among the images without a label (`is_open_B`, bool [B]), the most helpful first.
 
-        Returns at most `num_images` images, int [M], and by how much each increases the sum of the
-        coverage, in which an image counts 1 for itself, float [M].
+        In the sum, each image counts `shares_B` times, float [B], by default once. Returns at most
+        `num_images` images, int [M], and by how much each increases the sum of the coverage, in
+        which an image covers itself by 1, float [M].
         """
+        shares_B = np.ones(len(is_open_B)) if shares_B is None else shares_B
+        shares_B = shares_B.astype(np.float32)
         covered_B = np.zeros(len(is_open_B), np.float32)
         answered = self._reach_BB[~is_open_B]
         np.maximum.at(covered_B, answered.indices, answered.data)
         gains = np.maximum(self._reach_BB.data - covered_B[self._reach_BB.indices], 0)
+        gains *= shares_B[self._reach_BB.indices]
         gain_B = np.add.reduceat(gains, self._reach_BB.indptr[:-1])
         gain_B[~is_open_B] = -1
         chosen: list[int] = []
@@ -53,7 +59,7 @@ class Coverage:
             start, end = self._reach_BB.indptr[best : best + 2]
             reached = self._reach_BB.indices[start:end]
             reach = self._reach_BB.data[start:end]
-            gain = np.maximum(reach - covered_B[reached], 0).sum()
+            gain = (np.maximum(reach - covered_B[reached], 0) * shares_B[reached]).sum()
             if gain < gain_B[best]:
                 gain_B[best] = gain
                 continue

@@ -71,6 +71,13 @@ class _Labelers(NamedTuple):
     num_networks: int
 
 
+class HeldOutLabels(NamedTuple):
+    """What is known of each labeled image without its own label and those of its near-copies."""
+
+    probabilities: np.ndarray  # float32 [B, K], uniform for images whose label was not held out.
+    is_judged: np.ndarray  # bool [B], whether any of these labels are of the image's class.
+
+
 class InferredLabels(NamedTuple):
     """Labels of all images, from graphs and linear probes."""
 
@@ -89,6 +96,8 @@ class InferredLabels(NamedTuple):
     graph_ratios: np.ndarray
     groups: np.ndarray  # The near-copies, int [B], as far as they are labeled.
     estimate: Estimate | None  # The expected accuracy, see `estimate_accuracy`.
+    # Without their own labels, the images whose labels chose the weights: all of up to 1,000.
+    held_out: HeldOutLabels
 
 
 def label_images(
@@ -112,8 +121,7 @@ def label_images(
     hidden = _list_folds(given, groups)[0]
     held_out = _hold_out(labelers, labeled, given, num_classes, hidden=hidden)
     judged = (find_judged(given, groups) & find_firsts(groups))[hidden]
-    held_out, truth = held_out[:, judged], given[hidden[judged]]
-    weights_M = _weigh(held_out, truth, num_networks)
+    weights_M = _weigh(held_out[:, judged], given[hidden[judged]], num_networks)
     heads = [fit_head(x_BC[labeled], labels_B[labeled], num_classes, c) for x_BC, c in probes]
     log_p_MBK = [take_log(propagate_labels(graph, labels_B, num_classes)) for graph in graphs]
     for head, (inputs_BC, _) in zip(heads, probes, strict=True):
@@ -154,14 +162,8 @@ def label_images(
         graph_ratios=ratios,
         groups=groups_B,
         estimate=estimate,
+        held_out=_combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B)),
     )
-
-
-class HeldOutLabels(NamedTuple):
-    """What is known of each labeled image without its own label and those of its near-copies."""
-
-    probabilities: np.ndarray  # float32 [B, K], uniform for images without a label.
-    is_judged: np.ndarray  # bool [B], whether any of these labels are of the image's class.
 
 
 def hold_out_labels(
@@ -182,14 +184,26 @@ def hold_out_labels(
     ]
     held_out = np.concatenate(parts, axis=1)
     hidden = np.concatenate(folds)
-    can_judge = find_judged(given, groups)
-    judged = (can_judge & find_firsts(groups))[hidden]
+    judged = (find_judged(given, groups) & find_firsts(groups))[hidden]
     weights_M = _weigh(held_out[:, judged], given[hidden[judged]], labelers.num_networks)
-    logits = np.tensordot(weights_M, held_out, 1)
-    q_BK = np.full((len(labels_B), num_classes), 1 / num_classes, np.float32)
-    q_BK[labeled[hidden]] = scipy.special.softmax(logits, axis=1)
-    is_judged = np.zeros(len(labels_B), bool)
-    is_judged[labeled] = can_judge
+    return _combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B))
+
+
+def _combine(
+    held_out_MLK: np.ndarray,
+    weights_M: np.ndarray,
+    labeled: np.ndarray,
+    labels_L: np.ndarray,
+    groups_L: np.ndarray,
+    hidden: np.ndarray,
+    num_images: int,
+) -> HeldOutLabels:
+    """The held-out labels at the positions `hidden` of those `labeled`, by all labelers."""
+    num_classes = held_out_MLK.shape[-1]
+    q_BK = np.full((num_images, num_classes), 1 / num_classes, np.float32)
+    q_BK[labeled[hidden]] = scipy.special.softmax(np.tensordot(weights_M, held_out_MLK, 1), axis=1)
+    is_judged = np.zeros(num_images, bool)
+    is_judged[labeled[hidden]] = find_judged(labels_L, groups_L)[hidden]
     return HeldOutLabels(q_BK, is_judged)
 
 

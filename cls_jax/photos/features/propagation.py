@@ -1,4 +1,4 @@
-"""Label propagation that is updated label by label, and which proposals and labels to check.
+"""Label propagation that is updated label by label, and which proposals to check.
 
 The scores solve F = Y + alpha S F, as in `graph`. Each class is a column of F, so a new label
 changes only one, for which the solver starts from the previous solution.
@@ -156,19 +156,3 @@ def find_confident(
     rows = np.flatnonzero(is_open_B & (probabilities_BK.argmax(axis=1) == label))
     order = np.argsort(-probabilities_BK[rows, label], kind="stable")
     return rows[order[:num_images]]
-
-
-def find_suspect_labels(
-    probabilities_LK: np.ndarray, labels_L: np.ndarray, is_open_L: np.ndarray, num_images: int
-) -> np.ndarray:
-    """Labels that the others contradict, the likeliest mistakes first.
-
-    `probabilities_LK` are those from `leave_one_out`, and `is_open_L`, bool, marks the labels to
-    check. Returns rows of these, int [M], M at most `num_images`.
-    """
-    if not len(labels_L):
-        return np.zeros(0, int)
-    rows = np.arange(len(labels_L))
-    margin = probabilities_LK.max(axis=1) - probabilities_LK[rows, labels_L]
-    suspects = rows[is_open_L & (probabilities_LK.argmax(axis=1) != labels_L) & (margin > 0)]
-    return suspects[np.argsort(-margin[suspects], kind="stable")][:num_images]

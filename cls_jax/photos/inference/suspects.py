@@ -1,6 +1,6 @@
-"""Finds labels that are probably wrong: the other labels and the networks suggest another class.
+"""Finds labels that are probably wrong: all other labels suggest another class.
 
-Shape suffixes: B images, C features, K classes, N networks.
+Shape suffixes: B images, K classes.
 """
 
 import pathlib
@@ -13,13 +13,16 @@ from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.io import to_csv, write_atomically
 from cls_jax.photos.features.extract import FrozenFeatures, concatenate_features
-from cls_jax.photos.features.labels import hold_out_labels
+from cls_jax.photos.features.labels import HeldOutLabels, hold_out_labels
 
 SUSPECTS = "suspects.csv"
 # More would take minutes on a CPU.
 MAX_IMAGES = 10_000
 MAX_UNLABELED = 1_000
-_COLUMNS = ("rank", "file", "part", "label", "suggested", "quality", "neighbors", "networks")
+# Of 80 right answers, these flag 1 to 7 (experiments/results/labeling.md).
+_MIN_LABELS = 3
+_MIN_MARGIN = 0.5
+_COLUMNS = ("rank", "file", "part", "label", "suggested", "quality")
 
 
 class Suspect(NamedTuple):
@@ -29,22 +32,31 @@ class Suspect(NamedTuple):
     position: int  # Index among the test or training images.
     label: int
     suggested: int  # The most probable class.
-    quality: float  # The probability of the label given all evidence, from 0 to 1.
-    neighbors: float  # The probability of the label given all other labels.
-    networks: float  # The mean probability that the networks give the label.
+    quality: float  # The probability of the label given all other labels, from 0 to 1.
+
+
+def choose_suspects(held_out: HeldOutLabels, labels_B: np.ndarray) -> np.ndarray:
+    """Labels that the other labels contradict clearly, the likeliest mistakes first, int [n].
+
+    Another class must be more probable by 0.5, and the class must have three labels: of classes
+    with fewer, too little is known (experiments/results/labeling.md). `labels_B` are int [B], -1
+    where there is none.
+    """
+    q_BK, rows = held_out.probabilities, np.arange(len(labels_B))
+    counts = np.bincount(labels_B[labels_B >= 0], minlength=q_BK.shape[1])
+    is_known = (labels_B >= 0) & (counts[labels_B] >= _MIN_LABELS) & held_out.is_judged
+    margins = np.where(is_known, q_BK.max(axis=1) - q_BK[rows, labels_B], 0)
+    suspects = np.flatnonzero(margins > _MIN_MARGIN)
+    return suspects[np.argsort(-margins[suspects], kind="stable")]
 
 
 def find_suspects(
-    predict_with_features: Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]],
-    extract: Callable[[str, np.ndarray], FrozenFeatures],
-    dataset: Dataset,
-    labeled: np.ndarray,
+    extract: Callable[[str, np.ndarray], FrozenFeatures], dataset: Dataset, labeled: np.ndarray
 ) -> list[Suspect]:
-    """Labels that both the other labels and all evidence combined contradict, the worst first.
+    """The labels of a run that are suspect, see `choose_suspects`, as on the labeling page.
 
-    At most 10,000 labeled and 10,000 test images are checked, evenly spaced.
-    `predict_with_features` and `extract` are those of a `Run`, and `labeled`, int [num_labels], are
-    rows of training images.
+    At most 10,000 labeled and 10,000 test images are checked, evenly spaced. `extract` is that of a
+    `Run`, and `labeled`, int [num_labels], are rows of training images.
     """
     train_labels, test_labels = dataset.train.labels, dataset.test.labels
     all_labeled = labeled
@@ -60,46 +72,18 @@ def find_suspects(
     labels = np.full(len(train) + len(test), -1)
     labels[: len(labeled)] = train_labels[labeled]
     labels[len(train) :] = test_labels[test]
-    known = np.flatnonzero(labels >= 0)
-    predicted = [predict_with_features(part, rows)[0] for part, rows in parts.items()]
-    p_BK = np.concatenate(predicted, axis=1).mean(axis=0)[known]
-    labels_known = labels[known]
     held_out = hold_out_labels(features, labels, dataset.num_classes)
-    q_BK, is_judged = held_out.probabilities[known], held_out.is_judged[known]
-    # Networks that agree with a label that they were trained on may have memorized it.
-    is_learned = (known < len(train)) & (p_BK.argmax(axis=1) == labels_known)
-    evidence_BK = np.where(is_learned[:, None], q_BK, (p_BK + q_BK) / 2)
-    quality, suggested = rate_labels(evidence_BK, labels_known, is_judged)
-    indices = np.concatenate([labeled, test])
-    order = np.argsort(quality, kind="stable")
+    indices = np.concatenate([train, test])
     return [
         Suspect(
-            is_test=bool(known[i] >= len(train)),
+            is_test=bool(i >= len(train)),
             position=int(indices[i]),
-            label=int(labels_known[i]),
-            suggested=int(suggested[i]),
-            quality=float(quality[i]),
-            neighbors=float(q_BK[i, labels_known[i]]),
-            networks=float(p_BK[i, labels_known[i]]),
+            label=int(labels[i]),
+            suggested=int(held_out.probabilities[i].argmax()),
+            quality=float(held_out.probabilities[i, labels[i]]),
         )
-        for i in order
-        if labels_known[i] not in (suggested[i], q_BK[i].argmax())
+        for i in choose_suspects(held_out, labels)
     ]
-
-
-def rate_labels(
-    p_BK: np.ndarray, labels: np.ndarray, is_judged: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rates labels, int [B], by probabilities [B, K] that did not learn them.
-
-    The quality of a label is its probability, the "self-confidence" of confident learning
-    (Northcutt et al., "Confident Learning", JAIR 2021). Where no other label is of the class,
-    `is_judged`, bool [B], is False, and the quality is 1.
-
-    Returns the qualities, float64 [B] from 0 to 1, and the most probable classes, int64 [B].
-    """
-    quality = p_BK[np.arange(len(labels)), labels].astype(np.float64)
-    return np.where(is_judged, quality, 1.0), np.where(is_judged, p_BK.argmax(axis=1), labels)
 
 
 def write_suspects(
@@ -111,10 +95,9 @@ def write_suspects(
     """Writes `suspects.csv` into a run's folder, with the `names` of the images."""
     rows: list[Sequence[object]] = [_COLUMNS]
     for rank, (row, name) in enumerate(zip(suspects, names, strict=True), 1):
-        numbers = (f"{value:.6f}" for value in (row.quality, row.neighbors, row.networks))
         part = "test" if row.is_test else "labeled"
         classes = class_names[row.label], class_names[row.suggested]
-        rows.append([rank, name, part, *classes, *numbers])
+        rows.append([rank, name, part, *classes, f"{row.quality:.6f}"])
     write_atomically(workdir / SUSPECTS, to_csv(rows))
 
 

@@ -1,6 +1,7 @@
 """The instant classifier of a labeling session, for its folder and photos from elsewhere.
 
-It equals that of `cls-jax train FOLDER --instant` on the same labels. It is fitted in its own
+It equals that of `cls-jax train FOLDER --instant --backbone efficientnet_lite0` on the same
+labels. It is fitted in its own
 thread, so that labeling never waits for it.
 
 Shape suffixes: B photos of the folder, C features, K classes.
@@ -25,11 +26,12 @@ from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.folder.sort import sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.session import Session, show_name
+from cls_jax.photos.labeling.session import Classified, Session, show_name
 from cls_jax.photos.labeling.views import describe_image
 
 JAX_THREAD = "jax"  # Threads of this name must end before the process does.
 _NUM_NEAREST = 3
+_NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 # A photo may belong to no class if it is less similar to the folder than all but this share of
 # the folder's own.
 _FAR = 0.05
@@ -61,14 +63,25 @@ class SessionClassifier:
         self._fitted: Fitted | None = None
         self._message = ""
 
+    def follow(self) -> None:
+        """Starts a new fit after every ten answers. Its probabilities become the proposals."""
+        with self._lock:
+            if self._session.labels_version - max(self._version, 0) >= _NUM_ANSWERS:
+                self._start()
+
+    def _start(self) -> bool:
+        """Starts a fit if labels have changed and none is in progress. Whether one is now."""
+        is_busy = self._thread.is_alive()
+        if self._session.labels_version != self._version and not is_busy:
+            self._thread = threading.Thread(target=self._fit, name=JAX_THREAD, daemon=True)
+            self._thread.start()
+            is_busy = True
+        return is_busy
+
     def describe(self) -> dict[str, Any]:
         """Its status and expected accuracy. Starts a new fit if labels have changed."""
         with self._lock:
-            is_busy = self._thread.is_alive()
-            if self._session.labels_version != self._version and not is_busy:
-                self._thread = threading.Thread(target=self._fit, name=JAX_THREAD, daemon=True)
-                self._thread.start()
-                is_busy = True
+            is_busy = self._start()
             described = {"is_fitting": is_busy, "message": self._message}
             if self._fitted is None:
                 return described
@@ -90,6 +103,14 @@ class SessionClassifier:
         with self._lock:
             self._fitted = fitted
             self._message = message
+        if fitted is not None:
+            found = Classified(
+                class_names=fitted.class_names,
+                labels=fitted.labels,
+                probabilities=fitted.inferred.probabilities,
+                held_out=fitted.inferred.held_out,
+            )
+            self._session.adopt(found)
 
     def _wait(self) -> Fitted | None:
         """The classifier of the current labels. None if there is none."""

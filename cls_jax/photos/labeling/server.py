@@ -143,7 +143,7 @@ class _Service:
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
         self._views = {
             "check": lambda: views.describe_check(session),
-            "suspects": lambda: views.describe_suspects(session),
+            "suspects": self._describe_suspects,
             "result": lambda: views.describe_result(session),
             "classifier": self._classifier.describe,
         }
@@ -189,7 +189,12 @@ class _Service:
             return _explain(error, 422)
         return JSONResponse(self._describe(request))
 
+    def _describe_suspects(self) -> dict[str, Any]:
+        is_fitting = self._classifier.describe()["is_fitting"]
+        return views.describe_suspects(self._session) | {"is_fitting": is_fitting}
+
     def _describe(self, request: Request) -> dict[str, Any]:
+        self._classifier.follow()
         is_running = self._training.is_running()
         described = views.describe(self._session, _get_window(request))
         return described | {"is_training": is_running}

@@ -14,9 +14,11 @@ import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error
+from cls_jax.photos.features.accuracy import count_labels, is_too_early
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import FrozenFeatures, Progress, concatenate_features
 from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
@@ -37,6 +39,15 @@ class Features(NamedTuple):
     readable: np.ndarray  # int [B], indices of the files that could be read.
     frozen: FrozenFeatures  # Of these B files.
     reasons: Mapping[int, str] = {}  # Index of each other file → why it cannot be read.
+
+
+class Classified(NamedTuple):
+    """What the instant classifier of some labels says about B photos and K classes."""
+
+    class_names: list[str]  # Those with a label.
+    labels: np.ndarray  # int [B], -1 for photos without a label.
+    probabilities: np.ndarray  # float32 [B, K].
+    held_out: HeldOutLabels
 
 
 class Change(NamedTuple):
@@ -68,7 +79,8 @@ class Reading:
     gone: AbstractSet[int]  # The photos whose files are no longer in the folder.
     answers: Answers
     propagation: Propagation | None  # None before the features are known.
-    probabilities: np.ndarray  # The proposals, float32 [B, K].
+    probabilities: np.ndarray  # The proposals, floating [B, K].
+    classified: Classified | None  # The newest, None before the first.
 
     def get_state(self, image: int) -> State:
         """The state of a photo."""
@@ -146,7 +158,9 @@ class Session:
         self._unreadable: dict[str, str] = {}  # File → reason.
         self._gone: set[int] = set()
         self._is_cut_off = False  # Whether labels.csv could not be followed.
-        self.labels_version = 0  # Increases with each change of labels.
+        self.labels_version = 0  # The number of changes of labels so far.
+        self._classified: Classified | None = None
+        self._has_adopted = False  # Whether proposals are from an older one.
         self._coverage: Coverage | None = None
         self._probabilities = np.zeros((0, 0), np.float32)
         self._next: list[int] = []
@@ -176,6 +190,7 @@ class Session:
             answers=self._answers,
             propagation=self._propagation,
             probabilities=self._probabilities,
+            classified=self._classified,
         )
 
     def load(self, load_features: Callable[[Progress], Features]) -> None:
@@ -264,6 +279,22 @@ class Session:
         """How many classes have a label."""
         _, _, labels, _ = self.take_labels()
         return len(np.unique(labels[labels >= 0]))
+
+    def adopt(self, classified: Classified) -> None:
+        """Takes over what the classifier says.
+
+        Proposals and questions follow with the next answer, or `follow_classifier`, so that nothing
+        changes before a user's eyes.
+        """
+        with self._lock:
+            self._classified = classified
+            self._has_adopted = True
+
+    def follow_classifier(self) -> None:
+        """Updates the proposals if there is a newer classifier."""
+        with self._lock:
+            if self._has_adopted:
+                self._refresh()
 
     def _report_progress(self, done: int, total: int) -> None:
         with self._lock:
@@ -477,14 +508,52 @@ class Session:
             self._propagation = Propagation(self._propagation.graph, self._propagation.groups)
         self._propagation.add_classes(len(index))
         changed = np.flatnonzero(labels != self._propagation.labels)
-        self.labels_version += len(changed) > 0
+        self.labels_version += len(changed)
         self._propagation.update({int(i): int(labels[i]) for i in changed})
         self._probabilities = self._propagation.compute_probabilities()
+        self._take_over_probabilities(index, labels)
+        self._has_adopted = False
         is_open = known.find_open()
         self._marked = [image for image in self._marked if is_open[image]]
-        chosen, _ = self._coverage.choose(is_open, _NUM_NEXT)
+        chosen, _ = self._coverage.choose(
+            is_open, _NUM_NEXT, self._weigh_images(labels, self._propagation.groups)
+        )
         others = (int(image) for image in chosen if image not in self._marked)
         self._next = [*self._marked, *others][:_NUM_NEXT]
+
+    def _take_over_probabilities(self, index: Mapping[str, int], labels: np.ndarray) -> None:
+        """Replaces the probabilities of the graph by those of the classifier.
+
+        Not those of photos whose label has been given or removed since, or that look most like a
+        class that the classifier does not know yet. `index` are the columns of all classes, and
+        `labels` those of all photos, int [B].
+        """
+        found = self._classified
+        if found is None:
+            return
+        known = np.array([index.get(name, -1) for name in found.class_names])
+        present = np.unique(labels[labels >= 0])
+        if not np.isin(known, present).all():  # A class has been renamed or deleted since.
+            return
+        num_images = len(found.labels)
+        is_known = np.isin(self._probabilities[:num_images].argmax(axis=1), known)
+        rows = np.flatnonzero(is_known & (found.labels < 0) & (labels[:num_images] < 0))
+        self._probabilities[rows] = 0
+        self._probabilities[np.ix_(rows, known)] = found.probabilities[rows]
+
+    def _weigh_images(self, labels: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        """The share of each photo in the coverage, float [B]: 1 - (p1 - p2), or 1 if it is early.
+
+        By the two highest probabilities of the classifier. While many answers are the only ones of
+        their class, it is sure of wrong classes (experiments/results/labeling.md).
+        """
+        shares = np.ones(len(labels))
+        found = self._classified
+        if found is None or is_too_early(count_labels(labels, groups)):
+            return shares
+        second, first = np.sort(found.probabilities, axis=1)[:, -2:].T
+        shares[: len(first)] = np.where(found.labels < 0, 1 - (first - second), 1)
+        return shares
 
     def share_out(self, window: str) -> list[int]:
         """Chooses what to show next in a window. Photos shown in other windows come last."""

@@ -15,7 +15,9 @@ from cls_jax.config import read_values
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
+from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.parallel.preemption import SIGNALS
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.folder.label_table import read_content
 from cls_jax.photos.folder.layout import find_table
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -81,7 +83,8 @@ class Training:
                 raise RefusedError(f"Minutes must be above 0 and at most {_MAX_MINUTES:,}.")
             self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
             how = ["--minutes", f"{minutes:g}", *self._arguments]
-            how = ["--instant"] if kind == INSTANT else how
+            if kind == INSTANT:  # The page's own classifier, which one network labels.
+                how = ["--instant", "--backbone", DEFAULT_BACKBONE.removeprefix(BUILTIN)]
             how += self._options.to_arguments()
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "curve": []}

@@ -10,9 +10,9 @@ import numpy as np
 
 from cls_jax.io import make_printable
 from cls_jax.photos.features.graph import compute_weight
-from cls_jax.photos.features.near_copies import find_judged
-from cls_jax.photos.features.propagation import find_confident, find_suspect_labels
+from cls_jax.photos.features.propagation import find_confident
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
+from cls_jax.photos.inference.suspects import choose_suspects
 from cls_jax.photos.labeling.answers import Note, RefusedError
 from cls_jax.photos.labeling.session import NUM_RECENT, Reading, Session, show_name
 from cls_jax.process import write_command
@@ -74,6 +74,7 @@ def find_image(session: Session, name: str) -> dict[str, Any]:
 
 def describe_check(session: Session) -> dict[str, Any]:
     """The most confident proposals of each class."""
+    session.follow_classifier()
     with session.reading() as known:
         is_open = known.find_open()
         rows = []
@@ -86,18 +87,19 @@ def describe_check(session: Session) -> dict[str, Any]:
 
 
 def describe_suspects(session: Session) -> dict[str, Any]:
-    """Labels that the other labels contradict."""
+    """Labels that the others contradict, by the newest classifier, see `choose_suspects`."""
     with session.reading() as known:
-        images = []
-        if known.propagation is not None:
-            labeled, probabilities = known.propagation.leave_one_out()
-            labels = known.propagation.labels[labeled]
-            is_open = find_judged(labels, known.propagation.groups[labeled])
-            is_open &= [not known.get_state(i).is_confirmed for i in labeled]
-            for row in find_suspect_labels(probabilities, labels, is_open, _NUM_SUSPECTS):
-                proposals = _describe_proposals(known, probabilities, row)
-                images.append(_describe_image(known, int(labeled[row])) | {"proposals": proposals})
-        return {"version": known.version, "images": images}
+        images: list[dict[str, Any]] = []
+        if (found := known.classified) is not None:
+            for i in choose_suspects(found.held_out, found.labels).tolist():
+                state, p_K = known.get_state(i), found.held_out.probabilities[i]
+                suggested = found.class_names[p_K.argmax()]
+                has_changed = state.label != found.class_names[found.labels[i]]
+                if has_changed or state.is_confirmed or suggested not in known.answers.class_names:
+                    continue
+                proposal = {"label": suggested, "probability": round(float(p_K.max()), 4)}
+                images.append(_describe_image(known, i) | {"proposals": [proposal]})
+        return {"version": known.version, "images": images[:_NUM_SUSPECTS]}
 
 
 def describe_result(session: Session) -> dict[str, Any]:

@@ -195,7 +195,6 @@ def collect_run(
         return source.dataset
 
     run.dataset = attempt("No images", load_same_dataset)
-    both = source.predict_with_features
 
     def find_labeled() -> np.ndarray:
         if run.dataset is None:  # Only their number will be shown.
@@ -209,7 +208,7 @@ def collect_run(
         run.calibration = attempt("No calibration", lambda: read_calibration(workdir, found.step))
         run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
         if labeled is not None:
-            find = functools.partial(find_suspects, both, source.extract, source.dataset, labeled)
+            find = functools.partial(find_suspects, source.extract, source.dataset, labeled)
             run.suspects = attempt("No suspect labels", find, [])
     return run
 

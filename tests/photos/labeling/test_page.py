@@ -245,7 +245,7 @@ def test_a_session_by_mouse(open_page, folder):
         assert marked not in [file for file, _, _ in confirmed]
 
         show(page, "suspects")
-        page.locator(".card .primary").first.click()
+        page.get_by_role("button", name=f"It is {CLASSES[0]}", exact=True).first.click()
         page.wait_for_selector(".hint:has-text('No suspect labels')")
         assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[0], "label")
 

@@ -10,6 +10,7 @@ import shutil
 import stat
 import tempfile
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import hold_lock
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.accuracy import count_labels, describe_estimate
+from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import read_layout
@@ -26,7 +28,7 @@ from cls_jax.photos.labeling import answers, photos, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change, ConflictError
+from cls_jax.photos.labeling.session import Change, Classified, ConflictError
 from tests.outcomes import read_table
 from tests.photos.labeling import sessions, writers
 from tests.photos.labeling.sessions import (
@@ -433,14 +435,57 @@ def test_views_follow_the_labels(folder, kinds):
     result = views.describe_result(session)
     assert result["proposed"] == [7, 7, 7]
     decide(session, 9, "b")  # Is of kind a.
+    classifier = SessionClassifier(session)
+    classifier._wait()
     suspects = views.describe_suspects(session)["images"]
     assert [(image["image"], image["proposals"][0]["label"]) for image in suspects] == [(9, "a")]
     decide(session, 9, "b")  # A repeated label counts as confirmed.
+    classifier._wait()
     assert views.describe_suspects(session)["images"] == []
     head, *table = csv.reader("".join(SessionClassifier(session).write_table()).splitlines())
     assert head == ["file", "label", "source", "probability"]
     labels = ["abc"[kind] for kind in kinds]
     assert [row[1] for row in table] == [*labels[:9], "b", *labels[10:]]
+
+
+def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
+    session = open_ready(folder, kinds)
+    classifier = SessionClassifier(session)
+    for image in range(10):
+        assert not classifier._thread.is_alive()
+        decide(session, image, "abc"[kinds[image]])
+        classifier.follow()
+    fitted = classifier._wait()
+    of_graph = views.describe_image(session, 20)["proposals"]
+    for read in (lambda: decide(session, 10, "d"), lambda: views.describe_check(session)):
+        read()
+        p_K = fitted.inferred.probabilities[20]
+        order = np.argsort(-p_K)
+        proposals = views.describe_image(session, 20)["proposals"][:3]
+        expected = [{"label": "abc"[k], "probability": round(float(p_K[k]), 4)} for k in order]
+        assert proposals == expected != of_graph[:3]
+    session.rename_class("w", "a", "e")  # The classifier does not know this class.
+    assert "a" not in {row["label"] for row in views.describe_check(session)["rows"]}
+    assert views.describe_image(session, 20)["proposals"][0]["label"] in "bcde"
+
+
+def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image in range(9):
+        decide(session, image, "abc"[kinds[image]])
+    by_coverage = list(session._next)
+    unsure = by_coverage[-1]
+    labels = np.array([kinds[i] if i < 9 else -1 for i in range(30)])
+    sure = np.tile(np.float32([0.99, 0.01, 0]), (30, 1))
+    sure[unsure] = 1 / 3
+    held_out = HeldOutLabels(sure, np.zeros(30, bool))
+    session.adopt(Classified(["a", "b", "c"], labels, sure, held_out))
+    assert session._next == by_coverage
+    views.describe_check(session)
+    assert session._next[0] == unsure
+    for image in (1, 2, 4, 5):
+        decide(session, image, "", decision="skip")
+    assert session._next[0] != unsure
 
 
 FILES = [f"labeled/{name}/{i}.png" for name in sessions.CLASSES for i in range(2)]

@@ -286,7 +286,7 @@ def test_suspects_heat_maps_and_calibration_are_shown():
     run = create_run(num_classes=3, num_test=120)
     position = int(run.predictions.mistakes[0])
     heat_map = np.pad(np.ones((2, 2), np.float32), ((0, 2), (0, 2)))
-    run.suspects = [Suspect(True, 7, 0, 2, 0.1, 0.02, 0.3), Suspect(False, 3, 1, 0, 0.2, 0.1, 0.1)]
+    run.suspects = [Suspect(True, 7, 0, 2, 0.1), Suspect(False, 3, 1, 0, 0.2)]
     run.heat_maps = {position: heat_map}
     run.calibration = Calibration(6, 1.5, 0.1, 150, fitted_on="validation")
     page = Page(render_page(run))

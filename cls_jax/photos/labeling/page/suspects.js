@@ -2,20 +2,30 @@
 
 import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 
+const FIT_MS = 700; // Polling interval while the classifier is being fitted.
+
 export function mount(root, app) {
   const cards = create("div", { class: "cards" });
   const hint = create("p", { class: "hint" });
   root.append(create("div", { class: "page" }, create("h2", {}, "Suspect labels"), hint, cards));
   let version = -1;
+  let timer = 0;
 
   async function update(state) {
     if (state.version === version) return;
     version = state.version;
-    const { images } = await app.get("suspects");
-    hint.textContent = images.length
-      ? "The other labels contradict these. Most likely mistakes first."
-      : "No suspect labels.";
+    await check();
+  }
+
+  /** Shows the list, and again once the classifier of the current labels is fitted. */
+  async function check() {
+    clearTimeout(timer);
+    const { images, is_fitting: isFitting } = await app.get("suspects");
+    if (!root.contains(cards)) return; // Another view is shown now.
+    if (images.length) hint.textContent = "The other labels contradict these. About 1 in 3 of these is a mistake.";
+    else hint.textContent = isFitting ? "Checking the labels…" : "No suspect labels.";
     cards.replaceChildren(...images.map(createCard));
+    if (isFitting) timer = setTimeout(() => check().catch(app.report), FIT_MS);
   }
 
   function createCard(item) {
@@ -46,14 +56,11 @@ export function mount(root, app) {
       create(
         "div",
         { class: "others" },
-        createButton({ click: () => decide(label), "aria-label": `Keep ${label}` }, "Keep"),
-        createButton(
-          { class: "primary", click: () => decide(other), "aria-label": `Change to ${other}` },
-          "Change",
-        ),
+        createButton({ click: () => decide(label) }, `It is ${label}`),
+        createButton({ click: () => decide(other) }, `It is ${other}`),
       ),
     );
   }
 
-  return { update, onKey: () => false };
+  return { update, unmount: () => clearTimeout(timer), onKey: () => false };
 }
