@@ -390,7 +390,8 @@ def pack(folder: str, output: str) -> None:
     num_shards = pack_folder(
         root, names, failures=failures, copied=[table] if table else [], output=target
     )
-    print(f"{len(names):,} images in {num_shards:,} file(s): {target}")
+    files = "file" if num_shards == 1 else "files"
+    print(f"{len(names):,} images in {num_shards:,} {files}: {target}")
     if failures:
         i, error = next(iter(failures.items()))
         print(f"{len(failures):,} of them cannot be read, such as {names[i]!r}: {error}.")

@@ -97,7 +97,8 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     train = np.setdiff1d(train, list(copies))
     warnings = list(layout.warnings)
     if skipped:
-        warnings.append(f"{len(skipped):,} file(s) were skipped: see skipped_files.csv.")
+        were = "1 file was" if len(skipped) == 1 else f"{len(skipped):,} files were"
+        warnings.append(f"{were} skipped: see skipped_files.csv.")
     warnings += repeats
     if not len(test) and layout.test:
         warnings.append("No test image could be read, so there will be no test accuracy.")

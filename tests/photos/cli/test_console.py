@@ -262,7 +262,7 @@ def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeyp
     packed = tmp_path / "out" / "pets"
     assert run_console("pack", images, packed) == 0
     num_images = sum(path.suffix == ".png" for path in images.rglob("*"))
-    assert f"{num_images} images in 1 file(s)" in capsys.readouterr().out
+    assert f"{num_images} images in 1 file:" in capsys.readouterr().out
     with monkeypatch.context() as patch:  # Its images are decoded when a batch needs them.
         patch.setattr(files_lib, "decode_image", None)
         folder_source.load_folder(create_folder_config(str(packed), "cls").data)

@@ -112,7 +112,7 @@ def test_test_images_of_other_classes_are_skipped_and_named(root):
     rows = "".join(f"{name},{name[7:10]}\n" for name in reversed(names))
     (root / "labels.csv").write_text(f"file,label\n{rows}")
     assert load(root).train.files == tuple(names)  # Whatever the order of the table.
-    assert any("2 file(s) were skipped" in warning for warning in dataset.warnings)
+    assert any("2 files were skipped" in warning for warning in dataset.warnings)
     with pytest.raises(
         UserError, match=r"Pass a folder of images, as in --config configs/folder\."
     ):
