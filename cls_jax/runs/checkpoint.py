@@ -74,6 +74,11 @@ class Checkpointer:
                 read_only=self._keep is None,
                 # Leftovers of a killed session. Only the session that trains may remove them.
                 cleanup_tmp_directories=self._keep is not None,
+                # Processes wait for each other at barriers called by step: those of another folder
+                # that is being written at the same time need other names.
+                multiprocessing_options=ocp.options.MultiprocessingOptions(
+                    barrier_sync_key_prefix=self.folder.name
+                ),
             )
             # Our metadata is called "notes" on disk: Orbax reserves "metadata".
             self._manager: Any = ocp.CheckpointManager(
@@ -120,9 +125,7 @@ class Checkpointer:
         Returns a clause that names the newest checkpoint. Raises a UserError if `expected` is
         given, and the newest checkpoint is of another step.
         """
-        if self._unconfirmed is not None:
-            self._try(self._manager.wait_until_finished)
-            self._unconfirmed = None
+        self._wait()
         newest = describe_newest(self.latest_step())
         if expected is not None and self.latest_step() != expected:
             raise UserError(
@@ -131,15 +134,21 @@ class Checkpointer:
             )
         return newest
 
+    def _wait(self) -> None:
+        """Waits until the last state is complete or has failed."""
+        if self._unconfirmed is not None:
+            self._try(self._manager.wait_until_finished)
+            self._unconfirmed = None
+
     def _try(self, write: Callable[[], None]) -> None:
         """Writes. On failure tidies up and reports it."""
         try:
             write()
         except Exception as error:  # Every library involved raises its own types.
-            if jax.process_count() > 1:
-                raise  # The others wait for this one: end all, to resume from the last good state.
             step = self._unconfirmed
             self._unconfirmed = None
+            if jax.process_count() > 1:
+                raise  # The others wait for this one: end all, to resume from the last good state.
             # Once renamed, a checkpoint is complete.
             for path in self.folder.glob(f"{step}.*"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -259,8 +268,8 @@ class Checkpointer:
         return f"it was moved to {DAMAGED}/"
 
     def close(self) -> None:
-        """Waits until the last state is complete."""
-        self.finish()
+        """Waits until the last state is complete. The other processes need not call it too."""
+        self._wait()
         if self._manager is not None:
             self._manager.close()
 

@@ -234,7 +234,7 @@ def test_a_process_asked_to_stop_while_it_prepares_ends_all(start_all, tmp_path)
 
 
 CHECKPOINTS = """
-import pathlib, sys
+import pathlib, sys, time
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 from cls_jax.parallel.distributed import all_processes, initialize_distributed
@@ -266,6 +266,14 @@ with jax.transfer_guard("disallow"):
         checkpointer.save(step, state, {})
     checkpointer.finish()
     assert all_processes(True) and not all_processes(rank == 0)
+    # Two folders are written at the same time, and one process is late.
+    both = [Checkpointer(folder, keep=1, folder=name) for name in ("one", "other")]
+    for step in range(1, 6):
+        for written in both:
+            written.save(step, states[1], {})
+            time.sleep(rank * 0.1)
+    for written in both:
+        written.finish(5)
 if rank == 1:  # A network file system may show it an older state of the folder.
     list_folder = pathlib.Path.iterdir
     pathlib.Path.iterdir = lambda path: [] if path == checkpointer.folder else list_folder(path)
