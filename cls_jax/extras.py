@@ -33,12 +33,12 @@ def is_installed(extra: str) -> bool:
 
 
 def write_install(extras: str) -> str:
-    """The command that installs extras, separated by commas, from a clone."""
+    """The command that installs comma-separated extras from a clone."""
     return f"pip install '.[{extras}]'"
 
 
 def check_extra(extras: str, feature: str, otherwise: str = "") -> None:
-    """Raises a UserError unless extras, separated by commas, are installed.
+    """Raises a UserError unless all of the comma-separated extras are installed.
 
     It says what needs those that are missing, and how to get them. `feature` begins the sentence,
     and `otherwise` is what the user can do without them.

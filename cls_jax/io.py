@@ -92,6 +92,11 @@ def describe_error(error: Exception) -> str:
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " …"
 
 
+def write_count(number: int, one: str, several: str) -> str:
+    """A number with what it counts, and perhaps a verb: "1 row is", "2 rows are"."""
+    return f"{number:,} {one if number == 1 else several}"
+
+
 def make_printable(text: str) -> str:
     """Escapes every character that is not plain text on one line of a terminal.
 

@@ -219,7 +219,7 @@ OPTIONS: dict[str, Option] = {
         "Unlabeled images whose labels are inferred from frozen features, evenly spaced among all. "
         "0 for all of them."),
     "model.inferred_by": Option("", TEXT,
-        "More pretrained weights, separated by commas, whose frozen features take part in "
+        "More pretrained weights, comma-separated, whose frozen features take part in "
         "inferring labels: `builtin:efficientnet_lite2`. See `cls-jax backbones`."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
         "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet). "

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.io import describe_error, read_json
+from cls_jax.io import describe_error, read_json, write_count
 
 
 def choose_labeled_indices(
@@ -267,16 +267,16 @@ def find_labeled_rows(
     rows = np.minimum(np.searchsorted(numbers, listed), len(numbers) - 1).astype(np.int32)
     if len(held_out := listed[numbers[rows] != listed]):
         raise UserError(
-            f"{path} lists {len(held_out):,} image(s) that data.validation holds out, such as "
-            f"{held_out[0]}: list others, or set --config.data.validation=0."
+            f"{path} lists {write_count(len(held_out), 'image', 'images')} that data.validation "
+            f"holds out, such as {held_out[0]}: list others, or set --config.data.validation=0."
         )
     wrong = np.flatnonzero(labels[rows] != classes)
     if len(wrong):
         k = labels[rows[wrong[0]]]
         truth = f"its class is {class_names[k]!r:.100}" if k >= 0 else "its class is unknown"
         raise UserError(
-            f"{path} lists {len(wrong):,} image(s) under another class than their own, such as "
-            f"{listed[wrong[0]]} under {class_names[classes[wrong[0]]]!r:.100}, but {truth}: "
+            f"{path} lists {write_count(len(wrong), 'image', 'images')} under a wrong class, such "
+            f"as {listed[wrong[0]]} under {class_names[classes[wrong[0]]]!r:.100}, but {truth}: "
             "correct it or delete it."
         )
     return rows

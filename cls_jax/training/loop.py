@@ -194,6 +194,7 @@ def take_steps(
     changes_end = stages.changes_end(config)
 
     def measure_accuracies(step: int, should_stop: Callable[[], bool]) -> None:
+        """Evaluates the held-out images, and writes, shows and keeps what it finds."""
         metrics.drain()
         accuracies: dict[str, float] = {}
         with timer.paused():

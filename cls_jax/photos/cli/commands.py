@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed, write_install
-from cls_jax.io import make_printable
+from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 from cls_jax.process import find_program, write_command
@@ -239,7 +239,8 @@ def predict(
             labels.append((row["file"], row["label"]))
     else:
         labels, seconds, share = lib.predict_files(classifier, files, path, overwrite)
-        print(f"{len(labels):,} images in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
+        images = write_count(len(labels), "image", "images")
+        print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     num_errors = sum(label is None for _, label in labels)
     if num_errors == len(labels) > 0:  # A shard may be empty.
         raise UserError("None of these images could be read: convert them to JPEG or PNG.")
@@ -390,8 +391,8 @@ def pack(folder: str, output: str) -> None:
     num_shards = pack_folder(
         root, names, failures=failures, copied=[table] if table else [], output=target
     )
-    files = "file" if num_shards == 1 else "files"
-    print(f"{len(names):,} images in {num_shards:,} {files}: {target}")
+    images, files = len(names), write_count(num_shards, "file", "files")
+    print(f"{write_count(images, 'image', 'images')} in {files}: {target}")
     if failures:
         i, error = next(iter(failures.items()))
         print(f"{len(failures):,} of them cannot be read, such as {names[i]!r}: {error}.")

@@ -47,7 +47,7 @@ DEFAULT_BACKBONE = next(iter(BACKBONES))
 
 
 def read_names(text: str) -> tuple[str, str]:
-    """Names of backbones, separated by commas, as values of `model.init` and `model.inferred_by`.
+    """Turns comma-separated names of backbones into `model.init` and `model.inferred_by`.
 
     The first network is trained, and all infer labels. Raises a UserError if there is no such name.
     """
@@ -58,11 +58,7 @@ def read_names(text: str) -> tuple[str, str]:
 def _complete(name: str) -> str:
     """The `model.init` of a name, which may lack "builtin:"."""
     init = name if name in BACKBONES else f"{BUILTIN}{name}"
-    if init not in BACKBONES:
-        raise UserError(
-            f"There is no backbone {name[:100]!r}: choose from {', '.join(_shorten(BACKBONES))}, "
-            "or set --config.model.init to other weights."
-        )
+    get_backbone(init)
     return init
 
 
@@ -89,5 +85,22 @@ def format_backbones() -> str:
 def get_backbone(init: str) -> Backbone:
     """The row of a `model.init`. Raises a UserError if there is none."""
     if init not in BACKBONES:
-        raise UserError(f"There is no backbone {init:.100}: choose from {', '.join(BACKBONES)}.")
+        known = ", ".join(_shorten(BACKBONES))
+        raise UserError(
+            f"There is no backbone {init.removeprefix(BUILTIN)[:100]!r}: choose from {known}, or "
+            "set --config.model.init to other weights."
+        )
     return BACKBONES[init]
+
+
+def describe_others(inferred_by: str) -> str:
+    """A sentence about the networks of a `model.inferred_by`, or "" without any."""
+    inits = [init.strip() for init in inferred_by.split(",") if init]
+    titles = " and ".join(MODELS[get_backbone(init).name].title for init in inits)
+    return f"labels are inferred with {titles}, too" if inits else ""
+
+
+def check_backbones(inferred_by: str) -> None:
+    """Raises a UserError unless all weights of a `model.inferred_by` are in the table."""
+    for init in filter(None, inferred_by.split(",")):
+        get_backbone(init.strip())

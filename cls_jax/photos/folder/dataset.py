@@ -24,7 +24,7 @@ from cls_jax.data.resize import (
 from cls_jax.data.sampling import take_evenly, take_rows
 from cls_jax.data.types import NO_IMAGES, Dataset, Selection, Split
 from cls_jax.errors import UserError
-from cls_jax.io import make_printable
+from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import (
@@ -97,7 +97,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     train = np.setdiff1d(train, list(copies))
     warnings = list(layout.warnings)
     if skipped:
-        were = "1 file was" if len(skipped) == 1 else f"{len(skipped):,} files were"
+        were = write_count(len(skipped), "file was", "files were")
         warnings.append(f"{were} skipped: see skipped_files.csv.")
     warnings += repeats
     if not len(test) and layout.test:
@@ -139,17 +139,18 @@ def _find_repeats(
     warnings = []
     for i, j in list(copies.items())[:1]:
         warnings.append(
-            f"{len(copies):,} unlabeled image(s) are identical to labeled ones and are left out, "
-            f"such as {names[i]!r}, which is {names[j]!r}."
+            f"{write_count(len(copies), 'unlabeled image is', 'unlabeled images are')} left out as "
+            f"identical to a labeled one, such as {names[i]!r}, which is {names[j]!r}."
         )
     pairs = [(first[digests[i]], i) for i in train if labels[i] != NO_CLASS]
     for is_same, text in (
-        (False, "are in two classes, such as {!r} and {!r}: delete the wrong one of each"),
-        (True, "are twice in a class, such as {!r} and {!r}: label other images instead"),
+        (False, "in two classes, such as {!r} and {!r}: delete the wrong one of each"),
+        (True, "in one class twice, such as {!r} and {!r}: label other images instead"),
     ):
         found = [(i, j) for i, j in pairs if i != j and (labels[i] == labels[j]) == is_same]
         for i, j in found[:1]:
-            warnings.append(f"{len(found):,} identical image(s) {text.format(names[i], names[j])}.")
+            images_are = write_count(len(found), "image is", "images are")
+            warnings.append(f"{images_are} {text.format(names[i], names[j])}.")
     seen = {digests[i] for i in train}
     for part, what in zip(held_out, ("validation", "test"), strict=True):
         if again := [digests[i] for i in part if digests[i] in seen]:

@@ -25,6 +25,7 @@ from cls_jax.io import (
     read_bytes,
     to_csv,
     write_atomically,
+    write_count,
 )
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import (
@@ -94,9 +95,10 @@ def import_labels(
     held_out += [file for file in labels if file not in known and file not in held_out]
     warnings = list(found.warnings)
     if held_out:
+        images = write_count(len(held_out), "image", "images")
         warnings.append(
-            f"{len(held_out):,} image(s), such as {held_out[0]!r}, are for testing or validation "
-            "and were not added: move them to test/<class>/ or val/<class>/."
+            f"{images} for testing or validation got no label, such as {held_out[0]!r}: move what "
+            "should have one to test/<class>/ or val/<class>/."
         )
     labels = {file: label for file, label in labels.items() if file not in held_out}
     new = [
@@ -106,8 +108,8 @@ def import_labels(
     ]
     if replaced := [file for file, _ in new if known[file]]:
         warnings.append(
-            f"{len(replaced):,} image(s), such as {replaced[0]!r}, had another label before: the "
-            "new one counts."
+            f"{write_count(len(replaced), 'image', 'images')} had another label before, such as "
+            f"{replaced[0]!r}: the new one counts."
         )
     if new:
         table = read_table(root, listing, own)

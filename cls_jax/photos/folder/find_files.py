@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from cls_jax.photos.folder.names import find_part, fold
 
-# How a cell names its file, the surest first: by the whole name, by the name in the only folder of
-# images, by the last part of the name, or without the extension.
+# How a cell names its file, from the most to the least certain: by the whole name, by the name in
+# the only folder of images, by the last part of the name, or without the extension.
 EXACT, COMPOSED, FOLDED, INNER, BASE, STEM = range(6)
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#]*", re.I)
 _DRIVE = re.compile(r"[a-z]:/", re.I)

@@ -3,6 +3,7 @@
 import pathlib
 from typing import NamedTuple
 
+from cls_jax.io import write_count
 from cls_jax.photos.folder.label_table import NONE, NOTES, LabelTable, order_rows
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.images.files import SkippedFile
@@ -52,27 +53,29 @@ def collect_labels(path: pathlib.Path, table: LabelTable) -> TableLabels:
     warnings = []
     for reason, cells in unmatched.items():
         skipped += [(name, f"in {path.name}, but {reason}") for name in cells]
-        what = "name no image" if reason == "not in the folder" else "could mean several images"
+        rows_are = write_count(len(cells), f"row of {path.name} is", f"rows of {path.name} are")
+        what = "no image" if reason == "not in the folder" else "more than one image"
         warnings.append(
-            f"{len(cells):,} row(s) of {path.name} {what} of the folder, such as "
-            f"{cells[0]!r:.200}, and are left out."
+            f"{rows_are} left out, such as {cells[0]!r:.200}, which fits {what} of the folder."
         )
     if conflicting:
         warnings.append(
-            f"{len(conflicting):,} image(s), such as {min(conflicting)!r}, have different labels "
-            f"in {path.name}: the last one counts."
+            f"{write_count(len(conflicting), 'image has', 'images have')} different labels in "
+            f"{path.name}, such as {min(conflicting)!r}: the last one counts."
         )
     if moved:
         warnings.append(
-            f"{len(moved):,} image(s), such as {min(moved)!r}, are in several parts by "
-            f"{path.name}: they are held out."
+            f"{write_count(len(moved), 'image is', 'images are')} held out, such as "
+            f"{min(moved)!r}, since {path.name} names several parts."
         )
     if table.missing:
         listed = ", ".join(map(repr, sorted(table.missing)[:3]))
-        warnings.append(
-            f"{sum(table.missing.values()):,} row(s) of {path.name} have no label, because they "
-            f"say {listed}."
+        rows_say = write_count(
+            sum(table.missing.values()),
+            f"row of {path.name} has no label, because it says",
+            f"rows of {path.name} have no label, because they say",
         )
+        warnings.append(f"{rows_say} {listed}.")
     if table.matches.dropped:
         warnings.append(
             f"The names in {path.name} begin with {table.matches.dropped!r:.200}, which is not in "

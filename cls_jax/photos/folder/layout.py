@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.io import make_printable
+from cls_jax.io import make_printable, write_count
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV, LabelTable, read_label_table
 from cls_jax.photos.folder.labels import NO_CLASS_NAME, TableLabels, collect_labels
@@ -130,18 +130,7 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         )
     classes = list(numbers)
     names = _name_classes([classes[k] for k in np.unique(labels) if k], warnings)
-    if len(names) < 2:
-        what = f"only the class {min(names.values())!r}" if names else "no labeled image"
-        tables = [name for name, _ in skipped if name.lower().endswith(".csv") and "/" not in name]
-        if not table and tables:
-            raise UserError(
-                f"{root} has {what}, but at least two classes are needed: if {tables[0]!r} has the "
-                f"labels, rename it to {LABELS_CSV}."
-            )
-        raise UserError(
-            f"{root} has {what}, but at least two classes are needed"
-            f"{describe_skipped(skipped)}: {_REMEDY}."
-        )
+    _check_two_classes(root, names, table, skipped)
     class_names = tuple(sorted(names.values()))
     remedy = f"empty these cells of {table}" if table else "rename its folder to 'unlabeled'"
     warnings += [
@@ -159,11 +148,8 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         is_foreign = known[labels] == _FOREIGN
         reason = f"a {part} image of a class without labeled images"
         skipped += [(file.name, reason) for file in files.take(places[is_foreign])]
-        if foreign := sorted(classes[k] for k in np.unique(labels[is_foreign])):
-            warnings.append(
-                f"{part}/ has {len(foreign)} class(es) that no labeled image has, such as "
-                f"{foreign[0]!r}: their images are left out."
-            )
+        foreign = sorted(classes[k] for k in np.unique(labels[is_foreign]))
+        warnings += _describe_foreign(part, foreign)
         columns[part] = [places[~is_foreign], known[labels[~is_foreign]]]
     train, validation, test = (
         Rows(files, places, labels, class_names) for places, labels in columns.values()
@@ -177,6 +163,35 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         warnings=warnings,
         table=sentence,
     )
+
+
+def _check_two_classes(
+    root: pathlib.Path, names: Mapping[str, str], table: str | None, skipped: list[SkippedFile]
+) -> None:
+    """Raises a UserError, with what to do, if fewer than two classes have a labeled image."""
+    if len(names) >= 2:
+        return
+    what = f"only the class {min(names.values())!r}" if names else "no labeled image"
+    tables = [name for name, _ in skipped if name.lower().endswith(".csv") and "/" not in name]
+    if not table and tables:
+        raise UserError(
+            f"{root} has {what}, but at least two classes are needed: if {tables[0]!r} has the "
+            f"labels, rename it to {LABELS_CSV}."
+        )
+    raise UserError(
+        f"{root} has {what}, but at least two classes are needed"
+        f"{describe_skipped(skipped)}: {_REMEDY}."
+    )
+
+
+def _describe_foreign(part: str, foreign: list[str]) -> list[str]:
+    """A warning about the classes of a part that no labeled image has, if there are any."""
+    if not foreign:
+        return []
+    return [
+        f"{part}/ has {write_count(len(foreign), 'class', 'classes')} that no labeled image has, "
+        f"such as {foreign[0]!r}: their images are left out."
+    ]
 
 
 def pack_layout(layout: Layout) -> bytes:
@@ -395,7 +410,7 @@ def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
         return ""
     reason, count = Counter(reason for _, reason in rows).most_common(1)[0]
     example = min(name for name, why in rows if why == reason)
-    were = "1 file was" if count == 1 else f"{count:,} files were"
+    were = write_count(count, "file was", "files were")
     return f" ({were} skipped, such as {example!r:.100}: {reason})"
 
 
@@ -573,8 +588,12 @@ def _label_all(
     splits, by_folder = label_by_folder(listing, table, options)
     rest = [name for name in by_folder if name not in found.classes]
     if rest and "train" not in splits.values():
+        images_are = write_count(
+            len(rest),
+            f"image without a row in {path.name} is labeled by its folder",
+            f"images without a row in {path.name} are labeled by their folders",
+        )
         found.warnings.append(
-            f"{len(rest):,} image(s) without a row in {path.name}, such as {rest[0]!r}, are "
-            "labeled by their folder: move those without a label to unlabeled/."
+            f"{images_are}, such as {rest[0]!r}: move those without a label to unlabeled/."
         )
     return splits, found._replace(classes={**by_folder, **found.classes})

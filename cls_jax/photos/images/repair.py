@@ -181,7 +181,7 @@ def repair_jpeg(image: Any, file: BinaryIO) -> BinaryIO:
 def _shorten(file: BinaryIO) -> BinaryIO:
     """A JPEG without runs of ff that take long to skip, or the file itself.
 
-    Any number of ff may precede a marker. Pillow begins anew for every part of a run that it reads.
+    Any number of ff may precede a marker. Pillow starts over for every part of a run that it reads.
     """
     file.seek(0)
     num_runs = 0

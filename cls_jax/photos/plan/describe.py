@@ -5,6 +5,7 @@ import numpy as np
 from cls_jax.extras import write_install
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
+from cls_jax.photos.features.backbones import describe_others
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.layout import describe_left_out
 from cls_jax.photos.plan.measure import measure_run
@@ -118,6 +119,8 @@ def _describe_training(plan: Plan) -> list[str]:
     if config.data.validation:
         labels += f", after {config.data.validation:.0%} of them are held out for validation"
     network = f"{describe_model(config)} at {config.data.image_size} pixels, with {labels}"
+    if others := describe_others(config.model.inferred_by):
+        network += f"; {others}"
     place = f"Run:         {verb} {plan.workdir}"
     if plan.is_instant:
         return [f"Method:      instant classifier, on frozen features of {network}", place]

@@ -103,7 +103,7 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
 
 
 def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
-    """Decodes the images of a plan whose time is given, computes their features, and plans anew.
+    """Decodes the images of a plan whose time is given, computes their features, and plans again.
 
     How long this takes is hard to foresee. Once it is over, the number of steps follows from the
     time that is left, and the speed of steps from how busy the machine was meanwhile, which may be

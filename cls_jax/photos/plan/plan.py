@@ -26,7 +26,7 @@ from cls_jax.models import resolve_stem
 from cls_jax.models.weights.sources import BUILTIN, HUB, has_weights
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.machine import get_device_memory
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, check_backbones
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
 from cls_jax.photos.folder.instant_config import (
@@ -139,6 +139,7 @@ def _check_alone(plan: Plan) -> None:
     else:
         validate_config(plan.config, is_whole=False)
     check_packages(plan.config)
+    check_backbones(plan.config.model.inferred_by)
 
 
 def _check_together(plan: Plan, config: ConfigDict) -> None:
@@ -239,6 +240,7 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     config = with_values(config, read_empty(flatten(config.to_dict())))
     validate_config(config)
     check_packages(config)
+    check_backbones(config.model.inferred_by)
     root = pathlib.Path(config.data.data_dir).expanduser()
     is_folder = config.data.name == "folder"
     if is_folder:

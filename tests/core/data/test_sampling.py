@@ -235,8 +235,8 @@ def test_stored_budget_comes_back_and_another_or_damaged_one_is_refused(tmp_path
         ([7], [10], "lists an image twice, or an image outside the 10"),
         ([-1], [0], "lists an image twice, or an image outside"),
         ([2, 2], [0], "lists an image twice, or an image outside"),
-        ([2, 9], [3], r"lists 2 image\(s\) that data.validation holds out, such as 9"),
-        ([0], [2], r"2 image\(s\) under another class .* such as 0 under 'a', .* is 'b': correct"),
+        ([2, 9], [3], r"lists 2 images that data.validation holds out, such as 9"),
+        ([0], [2], r"2 images under a wrong class, such as 0 under 'a', .* is 'b': correct"),
         ([1], [0], "such as 1 under 'a', but its class is unknown"),
     ):
         with pytest.raises(UserError, match=message):

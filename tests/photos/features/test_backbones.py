@@ -7,7 +7,13 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.sources import BUILTIN, PACKAGES
 from cls_jax.photos.cli import commands
-from cls_jax.photos.features.backbones import BACKBONES, format_backbones, read_names
+from cls_jax.photos.features.backbones import (
+    BACKBONES,
+    check_backbones,
+    describe_others,
+    format_backbones,
+    read_names,
+)
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.labels import hold_out_labels, label_images
 
@@ -46,6 +52,10 @@ def test_names_become_the_trained_network_and_the_others():
     assert read_names(f"{LITE2}, efficientnet_lite0") == (LITE2, LITE0)
     with pytest.raises(UserError, match=r"no backbone 'resnet18': choose from efficientnet_lite0"):
         read_names("efficientnet_lite0,resnet18")
+    assert describe_others(LITE2) == "labels are inferred with EfficientNet-Lite2, too"
+    assert describe_others("") == ""
+    with pytest.raises(UserError, match=r"no backbone 'hf:a/b'"):
+        check_backbones(f"{LITE2},hf:a/b")
     with pytest.raises(UserError, match="--from and --backbone both choose the weights"):
         commands.train(
             "x", None, None, "runs/a", [], False, False, False, None, "efficientnet_lite0"

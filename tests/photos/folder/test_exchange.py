@@ -183,9 +183,9 @@ def test_images_for_testing_and_rows_without_an_image_are_named(root, tmp_path):
     found = import_labels(root, tmp_path)  # The folder of an export.
     assert found.num_added == 1
     left_out, held_out, replaced = found.warnings
-    assert "1 row(s) of samples.json name no image of the folder, such as '6.png'" in left_out
-    assert "2 image(s), such as 'photos/3.png', are for testing or validation" in held_out
-    assert "1 image(s), such as 'photos/4.png', had another label before" in replaced
+    assert "1 row of samples.json is left out, such as '6.png', which fits no image" in left_out
+    assert "2 images for testing or validation got no label, such as 'photos/3.png'" in held_out
+    assert "1 image had another label before, such as 'photos/4.png'" in replaced
     assert (root / "labels.csv").read_text().endswith("photos/4.png,dog\nphotos/4.png,cat\n")
 
 

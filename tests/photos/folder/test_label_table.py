@@ -176,7 +176,7 @@ def test_cells_without_a_label_are_named(root):
     layout = read(root, "\n".join(["file,label", *rows]))
     assert get_labels(layout.train) == {"photos/1.png": "cat", "photos/2.png": "0"}
     assert layout.warnings == [
-        "2 row(s) of labels.csv have no label, because they say '?', 'NaN'.",
+        "2 rows of labels.csv have no label, because they say '?', 'NaN'.",
     ]
     rows = [f"{i}.png,{label}" for i, label in enumerate(["0", "0.0", "1.0", "cat\u200b "], 1)]
     layout = read(root, "\n".join(["file,label", *rows]))

@@ -174,7 +174,7 @@ def test_damaged_store_gives_the_right_images(root, damage):
 @pytest.mark.parametrize(
     "clear", [lambda rows: rows.delete(), lambda rows: shutil.rmtree(rows.folder)]
 )
-def test_a_store_that_another_process_clears_begins_anew(root, monkeypatch, clear):
+def test_a_store_that_another_process_clears_starts_over(root, monkeypatch, clear):
     """While files are decoded, and in use afterwards. Nothing is wrong or ends."""
     write, cleared = Store.write, []
 

@@ -453,6 +453,6 @@ def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path
     assert (states[0]["phase"], states[-1]["phase"]) == ("running", "failed")
     assert "only the class 'dog'" in states[-1]["message"]
     assert client.get("/api/state").json()["is_training"] is False
-    assert not states[-1]["can_resume"]  # It never began, so Save and Train start anew.
+    assert not states[-1]["can_resume"]  # It never began, so Save and Train start over.
     assert client.post("/api/resume", json={}).status_code == 422
     assert client.get("/report/x").status_code == 404
