@@ -10,7 +10,6 @@ import shutil
 import stat
 import tempfile
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,8 +17,6 @@ from hypothesis import strategies as st
 from cls_jax.errors import UserError
 from cls_jax.io import hold_lock
 from cls_jax.photos.cli import commands
-from cls_jax.photos.features.accuracy import count_labels, describe_estimate
-from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import read_layout
@@ -28,28 +25,16 @@ from cls_jax.photos.labeling import answers, photos, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change, Classified, ConflictError
+from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.outcomes import read_table
 from tests.photos.labeling import sessions, writers
 from tests.photos.labeling.sessions import (
-    create_features,
     create_photos,
     decide,
-    describe_some,
     open_ready,
 )
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture
-def kinds(folder):
-    return create_photos(folder, 30)
-
-
-@pytest.fixture
-def session(folder, kinds):
-    return open_ready(folder, kinds, ["cat", "dog"])
 
 
 def read_states(session):
@@ -402,92 +387,6 @@ def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_sh
     assert views.describe_check(session)["rows"] == views.describe_suspects(session)["images"] == []
 
 
-def test_accuracies_count_copies_once(folder, kinds):
-    session, features = open_session(folder), create_features(kinds)
-    features[[9, 12]] = features[0]
-    session.load(lambda report: describe_some(range(len(kinds)), features))
-    for image in (*range(9), 9, 12):
-        decide(session, image, "abc"[kinds[image]])
-    classifier = SessionClassifier(session)
-    fitted = classifier._wait()
-    described = classifier.describe()
-    assert described["labels"] == 11
-    counts = count_labels(fitted.labels, fitted.inferred.groups)
-    assert counts.tolist() == [3, 3, 3]
-    assert described["accuracy"] == describe_estimate(fitted.inferred.estimate)
-    assert described["accuracy"].endswith("of the other photos are named right (91 to 100%).")
-    for image in (1, 2, 4, 5):  # Two of three classes keep one answer.
-        decide(session, image, "", decision="skip")
-    classifier._wait()
-    early = "Too early to say: 2 of 3 classes have only one answer."
-    assert classifier.describe()["accuracy"] == early
-
-
-def test_views_follow_the_labels(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image in range(9):
-        decide(session, image, "abc"[kinds[image]])
-    rows = views.describe_check(session)["rows"]
-    assert [row["label"] for row in rows] == ["a", "b", "c"]
-    for k, row in enumerate(rows):
-        assert {kinds[image["image"]] for image in row["images"]} == {k}
-    assert views.describe_suspects(session)["images"] == []
-    result = views.describe_result(session)
-    assert result["proposed"] == [7, 7, 7]
-    decide(session, 9, "b")  # Is of kind a.
-    classifier = SessionClassifier(session)
-    classifier._wait()
-    suspects = views.describe_suspects(session)["images"]
-    assert [(image["image"], image["proposals"][0]["label"]) for image in suspects] == [(9, "a")]
-    decide(session, 9, "b")  # A repeated label counts as confirmed.
-    classifier._wait()
-    assert views.describe_suspects(session)["images"] == []
-    head, *table = csv.reader("".join(SessionClassifier(session).write_table()).splitlines())
-    assert head == ["file", "label", "source", "probability"]
-    labels = ["abc"[kind] for kind in kinds]
-    assert [row[1] for row in table] == [*labels[:9], "b", *labels[10:]]
-
-
-def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
-    session = open_ready(folder, kinds)
-    classifier = SessionClassifier(session)
-    for image in range(10):
-        assert not classifier._thread.is_alive()
-        decide(session, image, "abc"[kinds[image]])
-        classifier.follow()
-    fitted = classifier._wait()
-    of_graph = views.describe_image(session, 20)["proposals"]
-    for read in (lambda: decide(session, 10, "d"), lambda: views.describe_check(session)):
-        read()
-        p_K = fitted.inferred.probabilities[20]
-        order = np.argsort(-p_K)
-        proposals = views.describe_image(session, 20)["proposals"][:3]
-        expected = [{"label": "abc"[k], "probability": round(float(p_K[k]), 4)} for k in order]
-        assert proposals == expected != of_graph[:3]
-    session.rename_class("w", "a", "e")  # The classifier does not know this class.
-    assert "a" not in {row["label"] for row in views.describe_check(session)["rows"]}
-    assert views.describe_image(session, 20)["proposals"][0]["label"] in "bcde"
-
-
-def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image in range(9):
-        decide(session, image, "abc"[kinds[image]])
-    by_coverage = list(session._next)
-    unsure = by_coverage[-1]
-    labels = np.array([kinds[i] if i < 9 else -1 for i in range(30)])
-    sure = np.tile(np.float32([0.99, 0.01, 0]), (30, 1))
-    sure[unsure] = 1 / 3
-    held_out = HeldOutLabels(sure, np.zeros(30, bool))
-    session.adopt(Classified(["a", "b", "c"], labels, sure, held_out))
-    assert session._next == by_coverage
-    views.describe_check(session)
-    assert session._next[0] == unsure
-    for image in (1, 2, 4, 5):
-        decide(session, image, "", decision="skip")
-    assert session._next[0] != unsure
-
-
 FILES = [f"labeled/{name}/{i}.png" for name in sessions.CLASSES for i in range(2)]
 
 
@@ -597,29 +496,6 @@ def test_photos_that_come_later_are_offered_and_broken_ones_are_tried_again(fold
     assert read_states(session)["IMG_0003.png"] == ("label", "cat")
     decide(session, 32, "cat")
     assert read_states(open_ready(folder, [*kinds, 0, 0, 0])) == read_states(session)
-
-
-def test_windows_are_shown_different_photos_and_first_what_was_marked_as_wrong(session):
-    first, second = (
-        views.describe(session, window)["next"][0]["image"] for window in ("one", "two")
-    )
-    assert first != second
-    assert views.describe(session, "one")["next"][0]["image"] == first
-    session.mark([17, 4])
-    assert [image["image"] for image in views.describe(session)["next"]][:2] == [17, 4]
-    decide(session, 17, "cat")
-    assert views.describe(session)["next"][0]["image"] == 4
-
-
-def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
-    session = open_ready(folder, kinds)
-    session.add_class("cat")
-    assert views.describe_check(session)["rows"] == []
-    assert views.describe_result(session)["proposed"] == [0]
-    decide(session, 0, "dog")
-    session.add_class("owl")
-    assert [row["label"] for row in views.describe_check(session)["rows"]] == ["cat", "dog"]
-    assert views.describe_result(session)["proposed"][0] == 0
 
 
 def test_answers_go_into_the_columns_of_another_table(folder):
