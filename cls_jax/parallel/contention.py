@@ -61,8 +61,7 @@ class ContentionMeter:
 def _read_threads() -> Iterator[tuple[str, tuple[int, int]]]:
     """Nanoseconds that each thread of this process has run and has waited for a core."""
     for task in _TASKS.iterdir() if _TASKS.exists() else ():
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # It has ended, or the kernel counts nothing.
+        # It has ended, or the kernel counts nothing.
+        with contextlib.suppress(OSError, ValueError):
             computed, waited, _ = (task / "schedstat").read_text().split()
             yield task.name, (int(computed), int(waited))

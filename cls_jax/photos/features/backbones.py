@@ -93,14 +93,18 @@ def get_backbone(init: str) -> Backbone:
     return BACKBONES[init]
 
 
+def split_inits(inferred_by: str) -> list[str]:
+    """The values of `model.init` in a `model.inferred_by`."""
+    return [init.strip() for init in inferred_by.split(",") if init.strip()]
+
+
 def describe_others(inferred_by: str) -> str:
     """A sentence about the networks of a `model.inferred_by`, or "" without any."""
-    inits = [init.strip() for init in inferred_by.split(",") if init]
-    titles = " and ".join(MODELS[get_backbone(init).name].title for init in inits)
-    return f"labels are inferred with {titles}, too" if inits else ""
+    titles = [MODELS[get_backbone(init).name].title for init in split_inits(inferred_by)]
+    return f"labels are inferred with {' and '.join(titles)}, too" if titles else ""
 
 
 def check_backbones(inferred_by: str) -> None:
     """Raises a UserError unless all weights of a `model.inferred_by` are in the table."""
-    for init in filter(None, inferred_by.split(",")):
-        get_backbone(init.strip())
+    for init in split_inits(inferred_by):
+        get_backbone(init)

@@ -12,6 +12,7 @@ from cls_jax.models import MODELS, ModelSpec
 from cls_jax.models.layers import resolve_stem
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import BUILTIN, get_builtin_name
+from cls_jax.photos.features.backbones import split_inits
 from cls_jax.photos.features.extract import (
     FrozenFeatures,
     FrozenNetwork,
@@ -78,8 +79,8 @@ def open_other_networks(
     """
     decoding = get_decode_options(config.data)
     found = []
-    for init in filter(None, config.model.inferred_by.split(",")):
-        network = open_backbone(init.strip())
+    for init in split_inits(config.model.inferred_by):
+        network = open_backbone(init)
         found.append(network._replace(image_size=image_size, decoding=decoding, channels=channels))
     return tuple(found)
 
