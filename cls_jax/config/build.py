@@ -237,8 +237,8 @@ def explain_reading(path: pathlib.Path) -> Iterator[None]:
         ) from error
     except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
         raise UserError(
-            f"{path} is not the configuration of a run of this version "
-            f"({describe_error(error).rstrip('.')}): pass the folder of another run."
+            f"This version of cls_jax cannot read {path} "
+            f"({describe_error(error).rstrip('.')}): use the version that wrote it."
         ) from error
 
 

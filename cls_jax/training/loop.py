@@ -246,7 +246,8 @@ def take_steps(
                 if writer.flush():
                     checkpointer.save(step, state, {"train_seconds": timer.seconds})
             if is_stopping:
-                sentence = f"Stopped before step {step}, and {checkpointer.finish()}"
+                where = "after the last step" if is_last else f"before step {step}"
+                sentence = f"Stopped {where}, and {checkpointer.finish()}"
                 raise StoppedError(f"{sentence}: rerun the command to continue.", stop.signal)
             if is_last:
                 break

@@ -155,7 +155,7 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         "a .csv or .parquet to write (default: predictions.csv for folders and patterns; "
         "single images are printed)",
     )
-    _add(predict, "--shard", "I/N", "label only part I of N, from 0, and name the table after it")
+    _add(predict, "--shard", "I/N", "process only part I of N, from 0; FILE gets -I-of-N")
     _add_switch(predict, "--overwrite", "overwrite FILE even if it is not a table of predictions")
     _add_switch(predict, "--json", "print one JSON object per image instead", dest="as_json")
     _add(predict, "--sort-into", "DIR", "copy the images into a new folder, by class")

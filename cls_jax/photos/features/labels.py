@@ -229,9 +229,10 @@ def _hold_out(
     hidden: np.ndarray,
     most: int | None = None,
 ) -> np.ndarray:
-    """Logarithms [M, len(hidden), K] of what each labeler predicts without the label.
+    """Log-probabilities of hidden labels, each predicted from the other labels.
 
-    A probe is fitted to at most `most` other labels.
+    Returns float [M, len(hidden), K]: one row of classes for each labeler and hidden label. A
+    probe is fitted to at most `most` other labels.
     """
     graphs, probes, groups_B, _ = labelers
     labels_B = np.full(graphs[0].shape[0], -1)

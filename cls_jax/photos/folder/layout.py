@@ -212,7 +212,7 @@ def pack_layout(layout: Layout) -> bytes:
 
 
 def unpack_layout(content: bytes) -> Layout:
-    """Undoes `pack_layout`."""
+    """The layout that `pack_layout` has packed."""
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         names, skipped, warnings, table = json.loads(str(stored["rest"]))
         files = ImageFiles((), stored["text"].tobytes(), stored["numbers"].tobytes())

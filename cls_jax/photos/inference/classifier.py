@@ -67,7 +67,7 @@ class Classifier:
         calibration: Calibration | None = None,
         unknown: UnknownScore | None = None,
     ):
-        """Wraps what `load` has read."""
+        """Use `load` or `train` to create one."""
         self.workdir = workdir.absolute()
         self.networks = networks
         self.instant = instant

@@ -107,9 +107,8 @@ def describe_far(score: UnknownScore | None) -> str | None:
     if score is None or score.far_share is None or score.far_share < _MANY:
         return None
     return (
-        f"{score.far_share:.0%} of the unlabeled images are farther from all labels than 95% of "
-        "the labeled images are from each other. If they belong to no class, the column `unknown` "
-        "of predictions ranks them. Otherwise, label some of them."
+        f"{score.far_share:.0%} of your unlabeled images look unlike everything you labeled. Label "
+        "a few of them. If they belong to none of your classes, sort the predictions by `unknown`."
     )
 
 

@@ -99,7 +99,7 @@ def test_images_of_no_class_score_higher_and_many_are_noticed():
     quantiles = np.quantile(score.apply(features[labels < 0]), [0, 0.1, 0.5, 0.9, 1])
     np.testing.assert_allclose(quantiles, [0, 0.1, 0.5, 0.9, 1], atol=0.02)
     without = unknown.fit_unknown(features[groups < K], labels[groups < K], K)
-    assert "of the unlabeled images are farther" in unknown.describe_far(score)
+    assert "of your unlabeled images look unlike" in unknown.describe_far(score)
     assert unknown.describe_far(without) is None
     # With one label per class, distances within a class are unknown.
     assert unknown.fit_unknown(*sample(5, per_class=1)[::2], K).far_share is None
