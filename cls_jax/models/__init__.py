@@ -4,15 +4,19 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cls_jax.models.convnext import ConvNeXt
 from cls_jax.models.efficientnet import LITE1, LITE2, EfficientNetLite
 from cls_jax.models.layers import FEATURES, STEMS, Architecture, count_parameters, resolve_stem
+from cls_jax.models.mobilenetv4 import MobileNetV4
 from cls_jax.models.resnet import ResNet18, ResNet50
 from cls_jax.models.vit import VisionTransformer
 from cls_jax.models.weights.layout import (
+    CONVNEXT,
     DINOV2,
     EFFICIENTNET_LITE0,
     EFFICIENTNET_LITE1,
     EFFICIENTNET_LITE2,
+    MOBILENETV4,
     OWN,
     RESNET,
     VIT,
@@ -63,6 +67,10 @@ MODELS = {
     "efficientnet_lite2": ModelSpec(
         _lite2, "EfficientNet-Lite2", EFFICIENTNET_LITE2, image_size=260
     ),
+    "mobilenetv4_conv_medium": ModelSpec(
+        MobileNetV4, "MobileNetV4-Conv-M", MOBILENETV4, image_size=384
+    ),
+    "convnext_nano": ModelSpec(ConvNeXt, "ConvNeXt-N", CONVNEXT),
     "vit_tiny": ModelSpec(_tiny, "ViT-Ti/16", VIT, patch=16),
     "vit_small": ModelSpec(_small, "ViT-S/16", VIT, patch=16),
     "vit_base": ModelSpec(_base, "ViT-B/16", VIT, patch=16),

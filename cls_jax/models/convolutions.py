@@ -18,7 +18,7 @@ _is_grouped = contextvars.ContextVar("is_grouped", default=False)
 
 
 class DepthwiseConv(nn.Module):
-    """One k x k filter per channel, without bias, with TensorFlow's SAME padding.
+    """One k x k filter per channel, with TensorFlow's SAME padding or PyTorch's.
 
     The stride applies to both axes. The result has the type `dtype`.
     """
@@ -26,6 +26,8 @@ class DepthwiseConv(nn.Module):
     kernel_size: int
     stride: int = 1
     dtype: DTypeLike = jnp.float32
+    use_bias: bool = False
+    is_centered: bool = False  # Whether both sides are padded equally, as PyTorch does.
 
     @nn.compact
     def __call__(self, x_BHWC: jax.Array) -> jax.Array:
@@ -34,24 +36,32 @@ class DepthwiseConv(nn.Module):
         # sqrt(2 / fan_out), as for other convolutions. The fan of one channel is its filter.
         init = nn.initializers.normal((2 / k**2) ** 0.5)
         kernel = self.param("kernel", init, (k, k, 1, x_BHWC.shape[-1]))
-        return depthwise_conv(x_BHWC.astype(self.dtype), kernel.astype(self.dtype), self.stride)
+        x_BHWC, kernel = x_BHWC.astype(self.dtype), kernel.astype(self.dtype)
+        y_BHWC = depthwise_conv(x_BHWC, kernel, self.stride, self.is_centered)
+        if not self.use_bias:
+            return y_BHWC
+        bias = self.param("bias", nn.initializers.zeros, y_BHWC.shape[-1:])
+        return y_BHWC + bias.astype(self.dtype)
 
 
-def depthwise_conv(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    """Convolves every channel with its own filter, with SAME padding.
+def depthwise_conv(
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool = False
+) -> jax.Array:
+    """Convolves every channel with its own filter, with SAME or with PyTorch's padding.
 
     XLA has no depthwise kernel for CPUs: 3 x 3 filters on 32 images of 24 x 24 pixels and 144
     channels take 81 ms as a grouped convolution and 4 ms as a sum of shifted products (2 cores).
-    The kernel is [k, k, 1, C] of the images' dtype. The stride applies to both axes.
+    The kernel is [k, k, 1, C] of the images' dtype. The stride applies to both axes. Centered,
+    both sides are padded equally, which differs for a strided convolution of an even size.
     """
     if _is_grouped.get():
-        return convolve_grouped(x_BHWC, kernel, stride)
+        return convolve_grouped(x_BHWC, kernel, stride, is_centered)
     # Chosen when the program is lowered, not when it is traced, so that an exported file has both.
     y_BHWC: jax.Array = jax.lax.platform_dependent(
         x_BHWC,
         kernel,
-        cpu=functools.partial(convolve_shifted, stride=stride),
-        default=functools.partial(convolve_grouped, stride=stride),
+        cpu=functools.partial(convolve_shifted, stride=stride, is_centered=is_centered),
+        default=functools.partial(convolve_grouped, stride=stride, is_centered=is_centered),
     )
     return y_BHWC
 
@@ -77,24 +87,28 @@ def grouped() -> Iterator[None]:
         _is_grouped.reset(token)
 
 
-def convolve_grouped(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+def convolve_grouped(
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool = False
+) -> jax.Array:
     """`depthwise_conv` as a convolution with a group per channel."""
     return jax.lax.conv_general_dilated(
         x_BHWC,
         kernel,
         (stride, stride),
-        "SAME",
+        _pads(x_BHWC, kernel, stride, is_centered),
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=x_BHWC.shape[-1],
     )
 
 
-def convolve_shifted(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+def convolve_shifted(
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool = False
+) -> jax.Array:
     """`depthwise_conv` as the sum of k² shifted images, each times one entry of all filters."""
     # Within `shard_map` both must vary over the same axes of the mesh, since a gradient written by
     # hand has the type of its argument. The gradient of `pcast` sums over the axes that it adds.
     axes = _varying_axes(x_BHWC) | _varying_axes(kernel)
-    y_BHWC: jax.Array = _convolve(_vary(x_BHWC, axes), _vary(kernel, axes), stride)
+    y_BHWC: jax.Array = _convolve(_vary(x_BHWC, axes), _vary(kernel, axes), stride, is_centered)
     return y_BHWC
 
 
@@ -107,32 +121,32 @@ def _varying_axes(array: jax.Array) -> frozenset[str]:
     return frozenset(jax.typeof(array).manual_axis_type.varying)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _convolve(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _convolve(x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool) -> jax.Array:
     """`convolve_shifted` with a gradient of its own.
 
     XLA's own gradient takes five times as long: for each entry of the filters it reads all images,
     which fit into no cache.
     """
     size = tuple(-(-length // stride) for length in x_BHWC.shape[1:3])
-    padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride), (0, 0)))
+    padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride, is_centered), (0, 0)))
     y_BHWC: jax.Array = _sum_products(padded, kernel, stride, size)
     return y_BHWC
 
 
 def _convolve_forward(
-    x_BHWC: jax.Array, kernel: jax.Array, stride: int
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _convolve(x_BHWC, kernel, stride), (x_BHWC, kernel)
+    return _convolve(x_BHWC, kernel, stride, is_centered), (x_BHWC, kernel)
 
 
 def _convolve_backward(
-    stride: int, saved: tuple[jax.Array, jax.Array], y_bar: jax.Array
+    stride: int, is_centered: bool, saved: tuple[jax.Array, jax.Array], y_bar: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x_BHWC, kernel = saved
     return (
-        _pull_to_images(x_BHWC, kernel, stride, y_bar),
-        _pull_to_kernel(x_BHWC, kernel, stride, y_bar),
+        _pull_to_images(x_BHWC, kernel, stride, is_centered, y_bar),
+        _pull_to_kernel(x_BHWC, kernel, stride, is_centered, y_bar),
     )
 
 
@@ -140,7 +154,7 @@ _convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def _pull_to_images(
-    x_BHWC: jax.Array, kernel: jax.Array, stride: int, y_bar: jax.Array
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, y_bar: jax.Array
 ) -> jax.Array:
     """The gradient of the images: `y_bar`, spread by the stride, convolved with turned filters."""
     k = kernel.shape[0]
@@ -148,7 +162,7 @@ def _pull_to_images(
     spread = [
         (k - 1 - low, length + low - stride * (count - 1) - 1, stride - 1)
         for (low, _), length, count in zip(
-            _pads(x_BHWC, kernel, stride), size, y_bar.shape[1:3], strict=True
+            _pads(x_BHWC, kernel, stride, is_centered), size, y_bar.shape[1:3], strict=True
         )
     ]
     zero = jnp.zeros((), y_bar.dtype)
@@ -158,12 +172,12 @@ def _pull_to_images(
 
 
 def _pull_to_kernel(
-    x_BHWC: jax.Array, kernel: jax.Array, stride: int, y_bar: jax.Array
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, y_bar: jax.Array
 ) -> jax.Array:
     """The gradient of the filters, in float32: all entries in one pass over each image."""
     x_BHWC = x_BHWC.astype(jnp.float32)
     y_bar = y_bar.astype(jnp.float32)
-    padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride), (0, 0)))
+    padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride, is_centered), (0, 0)))
     # Otherwise XLA would compute `y_bar` again for each of the k² products.
     padded, y_bar = jax.lax.optimization_barrier((padded, y_bar))
     shifts = _shifts(padded, kernel.shape[0], stride, y_bar.shape[1:3])
@@ -178,8 +192,12 @@ def _pull_to_kernel(
     return jnp.stack(sums).sum(axis=1).reshape(kernel.shape).astype(kernel.dtype)
 
 
-def _pads(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> Sequence[tuple[int, int]]:
+def _pads(
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool
+) -> Sequence[tuple[int, int]]:
     """Rows and columns of zeros before and after the images."""
+    if is_centered:
+        return [(size // 2, size // 2) for size in kernel.shape[:2]]
     return jax.lax.padtype_to_pads(x_BHWC.shape[1:3], kernel.shape[:2], (stride, stride), "SAME")
 
 

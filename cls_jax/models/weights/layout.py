@@ -196,6 +196,33 @@ _to_vit = _rename({"patch_embed": "patch_embed.proj"}, lambda _, block: f"blocks
 VIT = WeightsLayout(_to_vit, HALF, adapt=resize_positions)
 DINOV2 = WeightsLayout(_to_vit, unused=("mask_token",), adapt=resize_positions)
 
+_MOBILENETV4_MODULES = {
+    "stem": "conv_stem",
+    "stem_norm": "bn1",
+    "top": "conv_head",
+    "top_norm": "norm_head",
+    "head": "classifier",
+}
+MOBILENETV4 = WeightsLayout(
+    _rename(_MOBILENETV4_MODULES, lambda stage, block: f"blocks.{stage - 1}.{block - 1}")
+)
+_CONVNEXT_MODULES = {
+    "stem": "stem.0",
+    "stem_norm": "stem.1",
+    "down_norm": "0",
+    "down": "1",
+    "top_norm": "head.norm",
+    "head": "head.fc",
+}
+
+
+def _to_convnext_block(stage: int, block: int) -> str:
+    """Block 0 of a stage reduces the resolution."""
+    return f"stages.{stage - 1}." + (f"blocks.{block - 1}" if block else "downsample")
+
+
+CONVNEXT = WeightsLayout(_rename(_CONVNEXT_MODULES, _to_convnext_block))
+
 
 def explain_mismatch(arrays: Arrays, layout: WeightsLayout, params: PyTree) -> str:
     """What to change if weights do not fit, as the end of a sentence.

@@ -23,6 +23,7 @@ PACKAGES = ("torch", "torchvision", "timm", "efficientnet_lite_pytorch")
 EFFICIENTNETS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 IMAGE_SIZE = dict.fromkeys((*EFFICIENTNETS, "resnet18", "resnet50"), 64)
 IMAGE_SIZE |= dict.fromkeys(("vit_tiny", "vit_small", "vit_base"), 32)
+IMAGE_SIZE |= {"mobilenetv4_conv_medium": 64, "convnext_nano": 64}
 IMAGE_SIZE |= dict.fromkeys(("dinov2_small", "dinov2_small_reg4"), 28)
 DEPTH = 2  # Of transformers, whose blocks are all alike.
 TIMM_NAMES = {
@@ -31,7 +32,14 @@ TIMM_NAMES = {
     "vit_base": "vit_base_patch16_224",
     "dinov2_small": "vit_small_patch14_dinov2",
     "dinov2_small_reg4": "vit_small_patch14_reg4_dinov2",
+    "mobilenetv4_conv_medium": "mobilenetv4_conv_medium",
+    "convnext_nano": "convnext_nano",
 }
+
+
+def is_transformer(name: str) -> bool:
+    """Whether an architecture is a ViT, of which fixtures have `DEPTH` blocks."""
+    return name.startswith(("vit", "dinov2"))
 
 
 def draw_parameter(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -74,8 +82,8 @@ def create_reference(name: str) -> tuple[Any, Callable[[Any], Any]]:
         )
         return model, lambda images: model.extract_features(images).mean((2, 3))
     if name in TIMM_NAMES:
-        settings = {"img_size": IMAGE_SIZE[name], "depth": DEPTH, "num_classes": NUM_CLASSES}
-        model = timm.create_model(TIMM_NAMES[name], **settings)
+        settings = {"img_size": IMAGE_SIZE[name], "depth": DEPTH} if is_transformer(name) else {}
+        model = timm.create_model(TIMM_NAMES[name], num_classes=NUM_CLASSES, **settings)
         return model, lambda images: model.forward_head(
             model.forward_features(images), pre_logits=True
         )

@@ -34,6 +34,8 @@ def create_abstract(model, size):
         *((ResNet18(1000), 224, 11_689_512), (MODELS["vit_tiny"].create(1000), 224, 5_717_416)),
         (MODELS["vit_small"].create(1000), 224, 22_050_664),
         (MODELS["vit_base"].create(1000), 224, 86_567_656),
+        (MODELS["mobilenetv4_conv_medium"].create(1000), 64, 9_715_512),
+        (MODELS["convnext_nano"].create(1000), 64, 15_593_560),
     ],
 )
 def test_numbers_of_parameters_are_the_published_ones(model, size, expected):
@@ -179,13 +181,14 @@ def test_frozen_statistics_normalize_in_training_and_stay(variables):
     jax.tree.map(np.testing.assert_array_equal, updated["batch_stats"], variables["batch_stats"])
 
 
-def test_gradient_exists_for_stacked_rematerialized_and_spread_networks():
+@pytest.mark.parametrize("is_centered", [False, True])
+def test_gradient_exists_for_stacked_rematerialized_and_spread_networks(is_centered):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 4, 5, 6, 3)).astype(np.float32)
     filters = rng.normal(size=(2, 3, 3, 1, 3)).astype(np.float32)
 
     def compute_gradients(convolve, x, filters):
-        apply = jax.checkpoint(lambda x, filters: convolve(x, filters, 2))
+        apply = jax.checkpoint(lambda x, filters: convolve(x, filters, 2, is_centered))
         loss = lambda x, filters: jnp.sum(jnp.sin(jax.vmap(apply)(x, filters)))  # noqa: E731
         return jax.grad(loss, argnums=(0, 1))(x, filters)
 

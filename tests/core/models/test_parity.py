@@ -12,7 +12,7 @@ from tests.core.models.make_fixtures import FIXTURES, IMAGE_SIZE, draw_parameter
 
 
 def create_abstract(name, num_classes, image_size):
-    depth = {"depth": make_fixtures.DEPTH} if name in make_fixtures.TIMM_NAMES else {}
+    depth = {"depth": make_fixtures.DEPTH} if make_fixtures.is_transformer(name) else {}
     model = MODELS[name].create(num_classes=num_classes, **depth)
     images = jax.ShapeDtypeStruct((1, image_size, image_size, 3), np.float32)
     return model, jax.eval_shape(model.init, jax.random.key(0), images)
@@ -50,7 +50,11 @@ def test_logits_and_features_are_pytorchs(name):
 
 # One of every layout.
 @pytest.mark.parametrize(
-    "name", ["efficientnet_lite2", "resnet50", "vit_tiny", "dinov2_small_reg4"]
+    "name",
+    [
+        *("efficientnet_lite2", "resnet50", "vit_tiny", "dinov2_small_reg4"),
+        *("mobilenetv4_conv_medium", "convnext_nano"),
+    ],
 )
 def test_what_is_written_reads_back(name):
     _, variables = create_abstract(name, make_fixtures.NUM_CLASSES, IMAGE_SIZE[name])
