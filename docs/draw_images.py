@@ -25,7 +25,7 @@ from cls_jax.photos.labeling.session import Change, Features, Session
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 SCHEMES = ("light", "dark")
-VIEWS = ("next", "check", "suspects", "classes", "result", "try")
+VIEWS = ("next", "check", "suspects", "classes", "photos", "result", "try")
 NUM_PICTURES, NUM_ANSWERS = 240, 45
 WRONG = (1, 6, 12)  # Answers that are wrong on purpose.
 _SIZE, _SCALE = (480, 360), 2  # Drawn larger, so that edges come out smooth.

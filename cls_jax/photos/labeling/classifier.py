@@ -26,7 +26,7 @@ from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.folder.sort import sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.session import Classified, Session, show_name
+from cls_jax.photos.labeling.session import Classified, Session
 from cls_jax.photos.labeling.views import describe_image
 
 JAX_THREAD = "jax"  # Threads of this name must end before the process does.
@@ -35,7 +35,6 @@ _NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling
 # A photo may belong to no class if it is less similar to the folder than all but this share of
 # the folder's own.
 _FAR = 0.05
-_ROWS_AT_ONCE = 100
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _get_network = functools.cache(open_backbone)
 
@@ -150,12 +149,6 @@ class SessionClassifier:
                 row["probability"] = float(p_K.max())
             rows.append(row)
         return rows
-
-    def describe_table(self, first: int) -> dict[str, Any]:
-        """A part of the table of all photos, from the row `first` on."""
-        rows = self.list_rows()
-        part = [{**row, "file": show_name(row["file"])} for row in rows[first:][:_ROWS_AT_ONCE]]
-        return {"total": len(rows), "rows": part}
 
     def write_table(self) -> Iterator[str]:
         """The table of all photos as CSV, in parts, for spreadsheets: without formulas."""

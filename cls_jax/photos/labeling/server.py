@@ -36,7 +36,7 @@ from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, parse_json
 from cls_jax.photos.images.decode import read_upright
-from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import add_photo, find_new
@@ -47,6 +47,7 @@ HOST = "127.0.0.1"
 # This machine by any of its names, and any port, since ssh may forward another one.
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 MAX_BODY_BYTES = 64 * 1024
+MAX_GROUP_BYTES = 2**20  # Of answers about a group of photos.
 MAX_PHOTO_BYTES = 2**26
 _SPOOLED_BYTES = 2**20  # Larger bodies go to an unnamed file.
 _MAX_PHOTO_BODIES = 4  # At once. Others wait.
@@ -110,7 +111,7 @@ def create_app(
             Route("/report/{code}", service.get_report),
             Route("/api/proposals.csv", service.get_proposals),
             Route("/api/events", service.get_events),
-            Route("/api/table/{first:int}", service.get_table),
+            Route("/api/similar/{image:int}", service.get_similar),
             Route("/api/{view}", service.get_view),
             Route("/api/{verb}", service.post, methods=["POST"]),
         ]
@@ -143,6 +144,7 @@ class _Service:
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
         self._views = {
             "check": lambda: views.describe_check(session),
+            "photos": lambda: grid.describe_photos(session),
             "suspects": self._describe_suspects,
             "result": lambda: views.describe_result(session),
             "classifier": self._classifier.describe,
@@ -199,9 +201,12 @@ class _Service:
         described = views.describe(self._session, _get_window(request))
         return described | {"is_training": is_running}
 
-    def get_table(self, request: Request) -> Response:
-        """A part of the table of all photos."""
-        return JSONResponse(self._classifier.describe_table(request.path_params["first"]))
+    def get_similar(self, request: Request) -> Response:
+        """The photos most like another one."""
+        try:
+            return JSONResponse(grid.find_similar(self._session, request.path_params["image"]))
+        except RefusedError as error:
+            return _explain(error, 404)
 
     async def get_events(self, request: Request) -> Response:
         """The training's progress as server-sent events: at once, and whenever it changes.
@@ -242,8 +247,11 @@ class _Service:
 
     async def post(self, request: Request) -> Response:
         """Makes a change. The response is the new state, or why it was refused."""
-        is_photo = request.path_params["verb"] in PHOTO_VERBS
+        verb = request.path_params["verb"]
+        is_photo = verb in PHOTO_VERBS
         limit = MAX_PHOTO_BYTES if is_photo else MAX_BODY_BYTES
+        if verb == "decide_all":
+            limit = MAX_GROUP_BYTES
         try:
             with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as body:
                 # Answers never wait for slow photos.
@@ -253,7 +261,8 @@ class _Service:
                         body.write(part)
                         if body.tell() > limit:
                             what = "photo" if is_photo else "request"
-                            size = f"{limit // 2**20} MB" if is_photo else f"{limit // 2**10} KB"
+                            is_small = limit < 2**20
+                            size = f"{limit // 2**10} KB" if is_small else f"{limit // 2**20} MB"
                             return _explain(f"The {what} is larger than {size}.", 413)
                 body.seek(0)
                 return await run_in_threadpool(self._change, request, body)
@@ -272,6 +281,7 @@ class _Service:
             return _explain(error, 400)
         changes: dict[str, Callable[[], dict[str, Any] | None]] = {
             "decide": lambda: session.decide(content, window),
+            "decide_all": lambda: session.decide(content, window),
             "undo": lambda: {"images": self._undo(window)},
             "classes": lambda: {"label": session.add_class(content)},
             "rename": lambda: {
@@ -423,6 +433,8 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
             raise ValueError(f"{key} is missing or has the wrong type.")
         return value
 
+    if verb == "decide_all":
+        return grid.parse_changes(content)
     if verb in ("classes", "find"):
         return take(content, "name", str)
     if verb == "example":

@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import pathlib
 import re
 import signal
 import subprocess
@@ -15,12 +14,21 @@ from PIL import Image
 
 import cls_jax
 from cls_jax.photos.features import extract
-from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import classifier, photos, views
 from cls_jax.photos.labeling.training import Training
 from cls_jax.process import write_command
 from tests.conftest import BROWSER, ROOT
-from tests.outcomes import read_table
+from tests.photos.labeling.pages import (
+    DESKTOP,
+    PHONE,
+    ZOOMED,
+    open_labeled,
+    press,
+    read_decisions,
+    read_name,
+    show,
+    wait_for_count,
+)
 from tests.photos.labeling.sessions import (
     CLASSES,
     create_features,
@@ -32,11 +40,9 @@ from tests.photos.labeling.sessions import (
 )
 from tests.processes import PATIENCE_S
 
-sync_api = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-VIEWS = ("next", "check", "suspects", "classes", "result", "try")
-DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
-ZOOMED = {"width": 640, "height": 400}  # What 200% zoom leaves of the desktop.
+VIEWS = ("next", "check", "suspects", "classes", "photos", "result", "try")
 # The elements of a selector whose text does not fit their box, or breaks within a word.
 BROKEN_WORDS = """(selector) => [...document.querySelectorAll(selector)].filter((element) => {
   const range = document.createRange();
@@ -88,78 +94,6 @@ start.label_folder(sys.argv[1], opens_browser=False)
 """
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def open_page(browser):
-    """Opens the page at a port in a browser of its own. No window may log an error."""
-    contexts, problems = [], []
-
-    def open_address(port, viewport=DESKTOP, secret="token"):
-        context = browser.new_context(viewport=viewport, reduced_motion="reduce")
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(30_000)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda one: problems.append(f"{one.text} {one.location['url']}"))
-        page.goto(f"http://127.0.0.1:{port}/#{secret}")
-        return page
-
-    yield open_address
-    for context in contexts:
-        context.close()
-    # A photo that is gone is none of the page's own files.
-    expected = "status of 4(0[39]|22)|status of 404 .*/photos/|net::ERR_"
-    assert [problem for problem in problems if not re.search(expected, problem)] == []
-
-
-def read_name(page):
-    """The name of the photo that is shown, once it is there."""
-    page.wait_for_selector("figure[aria-busy=false] img")
-    return page.locator("figcaption").inner_text().split(" · ")[0]
-
-
-def press(page, *keys):
-    """Presses keys and waits for the next photo."""
-    name = read_name(page)
-    for key in keys:
-        page.keyboard.press(key)
-    page.wait_for_function(
-        "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=name
-    )
-    return name
-
-
-def wait_for_count(page, digit):
-    """Waits until the number of labeled photos begins with a digit."""
-    page.wait_for_function(
-        "digit => document.querySelector('#count').textContent[0] === digit", arg=digit
-    )
-
-
-def show(page, view):
-    page.click(f"nav button[data-view={view}]")
-
-
-def read_decisions(folder):
-    rows = read_table(folder / LABELS_CSV)
-    return [(row["file"], row["label"], row["decision"]) for row in rows]
-
-
-def open_labeled(folder, num_images):
-    """A session in which another window has given the first six photos their classes."""
-    session = open_ready(folder, create_photos(folder, num_images), CLASSES)
-    for image in range(6):
-        decide(session, image, CLASSES[image % 3], "other")
-    return session
-
-
 def find_kind(name):
     return int(re.findall(r"\d+", name)[0]) % len(CLASSES)
 
@@ -207,7 +141,7 @@ def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(open_page
         read_name(page)
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent").startswith("Skip to")
-        for _ in range(8):  # Six views, the search field, the first class.
+        for _ in range(9):  # Seven views, the search field, the first class.
             page.keyboard.press("Tab")
         first = press(page, "Space")  # Presses the button that has the focus: does not skip.
         assert page.evaluate("document.activeElement.tagName") in ("BUTTON", "BODY")
@@ -287,6 +221,7 @@ def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
             assert width <= PHONE["width"], view
             assert page.evaluate(NUM_BROKEN) == 0
             assert page.title() == "photos: label photos"
+        show(page, "result")
         assert HOSTILE in page.locator("table.result").inner_text()
 
 
@@ -426,12 +361,6 @@ def test_no_key_answers_for_a_photo_that_nobody_has_seen(open_page, folder):
         assert read_decisions(folder)[len(before) :] == [(name, "", "skip")]
 
 
-@pytest.fixture(scope="module")
-def axe():
-    package = pytest.importorskip("axe_playwright_python", reason="no axe-core on this machine")
-    return (pathlib.Path(package.__file__).parent / "axe.min.js").read_text()
-
-
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE, ZOOMED])
 def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewport):
     session = open_labeled(folder, 24)
@@ -449,6 +378,9 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewpo
             show(page, view)
             page.wait_for_function("() => document.querySelector('#view').childElementCount > 0")
             page.wait_for_load_state("networkidle")
+            if view == "photos":  # With all of its buttons.
+                page.locator(".cell").first.click()
+                page.wait_for_selector(".selected-count:has-text('1 selected')")
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
                 found = page.evaluate("axe.run()")["violations"]

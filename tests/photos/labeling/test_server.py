@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import csv
 import hashlib
 import io
 import json
@@ -28,7 +29,7 @@ from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
-from cls_jax.photos.labeling import classifier, photos, server, start
+from cls_jax.photos.labeling import classifier, grid, photos, server, start
 from tests.outcomes import read_table
 from tests.photos.labeling.sessions import create_features, create_photos, open_ready, serve
 
@@ -123,7 +124,17 @@ def test_other_hosts_are_refused(client, host):
     assert client.get("/api/state", headers={"Host": host}).status_code == 421
 
 
-JSON_VERBS = ("decide", "undo", "classes", "mark", "rename", "describe", "example", "find")
+JSON_VERBS = (
+    "decide",
+    "decide_all",
+    "undo",
+    "classes",
+    "mark",
+    "rename",
+    "describe",
+    "example",
+    "find",
+)
 JSON_VERBS += ("train", "resume", "stop", "scan", "copies")
 
 
@@ -176,6 +187,7 @@ def test_photos_are_encoded_again_without_metadata(client, folder):
         *("/photos/0/huge", "/photos/0", "/photos/IMG_0000.png/large"),
         *("/photos/..%2f..%2fetc%2fpasswd/large", "/page/..%2f..%2f__init__.py"),
         *("/page/../session.py", "/page/index", "/labels.csv", "/api/unknown"),
+        *("/api/similar/12", "/api/similar/-1"),
     ],
 )
 def test_paths_lead_nowhere(client, path):
@@ -197,6 +209,23 @@ def write_change(**values):
 )
 def test_bodies_that_the_page_does_not_send_are_refused(client, folder, body):
     answer = client.post("/api/decide", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.json()["message"]
+    assert not (folder / LABELS_CSV).exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *([], {}, {"labels": ["cat"], "changes": []}, {"labels": ["cat"], "changes": [[0, 0, 1]]}),
+        *({"labels": [1], "changes": [[0, 0, 0]]}, {"labels": [], "changes": [[0, 0]]}),
+        *({"labels": [], "changes": [[0, True, -1]]}, {"labels": [], "changes": [[12, 0, -1]]}),
+        *({"labels": [], "changes": [[0, 0, -1]] * 2}, {"labels": ["x"], "changes": [[0, 0, 0]]}),
+        {"labels": ["cat"], "changes": [[0, 0, 0]] * (grid.MAX_CHANGES + 1)},
+    ],
+)
+def test_groups_that_the_page_does_not_send_are_refused(client, folder, content):
+    answer = client.post("/api/decide_all", json=content)
     assert answer.status_code in (400, 422)
     assert answer.json()["message"]
     assert not (folder / LABELS_CSV).exists()
@@ -424,16 +453,15 @@ def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
     described = labeled.get("/api/classifier").json()
     assert (described["labels"], described["classes"]) == (6, 2)
     assert described["accuracy"].endswith("of the other photos are named right (94 to 100%).")
-    table = labeled.get("/api/table/0").json()
-    assert table["total"] == len(table["rows"]) == 12
-    assert {row["source"] for row in table["rows"]} == {"label", "proposal"}
-    assert labeled.get("/api/table/11").json()["rows"] == table["rows"][11:]
+    table = list(csv.DictReader(io.StringIO(labeled.get("/api/proposals.csv").text)))
+    assert len(table) == 12
+    assert {row["source"] for row in table} == {"label", "proposal"}
     for number in ("", "-2"):  # A second copy never touches the first one.
         copies = labeled.post("/api/copies", json={}).json()
         assert (copies["copies"], copies["folder"]) == (12, f"{folder}-classes{number}")
         target = folder.with_name(f"{folder.name}-classes{number}")
         copied = {path.name: path.parent.name for path in target.rglob("*.png")}
-        assert copied == {row["file"]: row["label"] for row in table["rows"]}
+        assert copied == {row["file"]: row["label"] for row in table}
     assert len(list(folder.glob("*.png"))) == 12
 
 

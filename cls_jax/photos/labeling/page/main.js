@@ -5,11 +5,12 @@ import * as check from "./check.js";
 import * as classes from "./classes.js";
 import * as suspects from "./suspects.js";
 import * as next from "./next.js";
+import * as photos from "./photos.js";
 import * as result from "./result.js";
 import * as tryIt from "./try.js";
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
 
-const VIEWS = { next, check, suspects, classes, result, try: tryIt };
+const VIEWS = { next, check, suspects, classes, photos, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
 const SLOW_MS = 1000; // After which an action says that it is still busy.
@@ -80,6 +81,12 @@ const app = {
   report,
   refresh,
   render: () => render(),
+  /** The photos that the view "photos" shows first, instead of all. */
+  look: null,
+  showPhotos(look) {
+    app.look = look;
+    show("photos");
+  },
   /** Shows a photo in the view "next". */
   open(item) {
     app.pinned = item;
@@ -108,6 +115,7 @@ function showToast(text) {
 function show(name) {
   viewName = name;
   if (name !== "next") app.pinned = null;
+  if (name !== "photos") app.look = null;
   for (const button of document.querySelectorAll("nav button")) {
     if (button.dataset.view === name) button.setAttribute("aria-current", "page");
     else button.removeAttribute("aria-current");

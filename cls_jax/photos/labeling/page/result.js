@@ -1,14 +1,16 @@
 // Label counts, and training, which shows the expected accuracy.
 
 import { openWindow } from "./api.js";
-import { create, createButton, formatCount, save } from "./dom.js";
+import { create, createButton, formatCount } from "./dom.js";
+import { createSorting } from "./sorting.js";
 import { createTraining } from "./training.js";
 
 export function mount(root, app) {
   const content = create("div", { class: "page" });
+  const sorting = createSorting(app);
   const training = createTraining(app);
   const others = create("div", { class: "page" });
-  root.append(content, create("div", { class: "page" }, training.element), others);
+  root.append(content, create("div", { class: "page" }, sorting.element, training.element), others);
   let version = -1;
 
   async function update(state) {
@@ -69,7 +71,6 @@ export function mount(root, app) {
       await navigator.clipboard.writeText(command);
       app.announce("Copied.", true);
     };
-    const download = async () => save(await app.getFile("/api/proposals.csv"), "proposals.csv");
     return create(
       "section",
       { class: "go-on" },
@@ -82,10 +83,6 @@ export function mount(root, app) {
         createButton({ class: "primary", click: copy }, "Copy"),
       ),
       create("p", { class: "hint" }, "Add --instant to skip fine-tuning."),
-      createButton(
-        { click: () => app.run(download), class: "download" },
-        "Download the table (CSV)",
-      ),
     );
   }
 

@@ -1,18 +1,18 @@
-// Classifies photos from elsewhere, and the whole folder.
+// Classifies photos from elsewhere.
 
 import { post, upload } from "./api.js";
-import { create, createButton, createPhoto, formatCount, formatPercent, save } from "./dom.js";
+import { create, createButton, createPhoto, formatCount, formatPercent } from "./dom.js";
 
 const MAX_BYTES = 2 ** 26;
-const ROWS_AT_ONCE = 100; // As in classifier.py.
+const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 
 export function mount(root, app) {
   const queue = [];
   let isWorking = false;
   let isMounted = true;
-  let version = -1;
-  let first = 0;
   let done = 0;
+  let version = -1;
+  let timer = 0;
 
   const input = create("input", {
     type: "file",
@@ -33,30 +33,24 @@ export function mount(root, app) {
   const names = create("datalist", { id: "class-names" });
   const count = create("p", { class: "hint" });
   const cards = create("div", { class: "cards" });
-  const table = create("div", { class: "page-part" });
-  const download = createButton({ click: () => app.run(saveTable), class: "download" }, "Download the table (CSV)");
-  const copies = createButton({ click: () => app.run(copy), id: "copies" }, "Copy into class folders");
+  const learning = create(
+    "div",
+    { hidden: true },
+    create("p", { class: "hint" }, "Learning from your labels…"),
+    create("progress", { "aria-label": "Learning from your labels" }),
+  );
   root.append(
     create(
       "div",
       { class: "page" },
       create("h2", {}, "Try it"),
       zone,
+      learning,
       names,
       count,
       cards,
-      create("h2", {}, "The whole folder"),
-      create("div", { class: "actions" }, download, copies),
-      table,
     ),
   );
-
-  const saveTable = async () => save(await app.getFile("/api/proposals.csv"), "proposals.csv");
-
-  async function copy() {
-    const { copies: number, folder } = await app.post("copies");
-    app.announce(`${formatCount(number, "photo")} copied into ${folder}.`, true);
-  }
 
   function add(files) {
     for (const file of files) {
@@ -154,43 +148,23 @@ export function mount(root, app) {
     names.replaceChildren(...state.classes.map(({ name }) => create("option", { value: name })));
     if (state.version === version) return;
     version = state.version;
-    if (!table.childElementCount) {
-      table.append(create("p", { class: "hint" }, "Learning from your labels…"), create("progress", { "aria-label": "Learning from your labels" }));
-    }
-    await showRows();
+    await followFit();
   }
 
-  async function showRows() {
-    const { rows, total } = await app.get(`table/${first}`);
-    const head = ["File", "Class", "Source", "Probability"].map((title) => create("th", { scope: "col" }, title));
-    const body = rows.map(({ file, label, source, probability }) => {
-      const origin = source === "proposal" ? "suggested" : source;
-      const cells = [label || "–", origin || "–", probability ? formatPercent(probability) : "–"];
-      return create("tr", {}, create("th", { scope: "row" }, file), ...cells.map((text) => create("td", {}, text)));
-    });
-    const go = (step) => () => {
-      first += step;
-      return app.run(showRows);
-    };
-    const caption = `${total ? first + 1 : 0} to ${first + rows.length} of ${formatCount(total, "photo")}`;
-    table.replaceChildren(
-      create(
-        "table",
-        { class: "result" },
-        create("caption", {}, caption),
-        create("thead", {}, create("tr", {}, ...head)),
-        create("tbody", {}, ...body),
-      ),
-      create(
-        "div",
-        { class: "actions" },
-        createButton({ click: go(-ROWS_AT_ONCE), disabled: first === 0 }, "Previous page"),
-        createButton({ click: go(ROWS_AT_ONCE), disabled: first + ROWS_AT_ONCE >= total }, "Next page"),
-      ),
-    );
+  /** Says that it is learning until the classifier of the current labels is fitted. */
+  async function followFit() {
+    clearTimeout(timer);
+    const { is_fitting: isFitting, labels } = await app.get("classifier");
+    learning.hidden = !isFitting || Boolean(labels);
+    if (isFitting && isMounted) timer = setTimeout(() => followFit().catch(app.report), FIT_MS);
   }
 
-  return { update, unmount: () => (isMounted = false), onKey: () => false };
+  function unmount() {
+    isMounted = false;
+    clearTimeout(timer);
+  }
+
+  return { update, unmount, onKey: () => false };
 }
 
 /** The address of a picture that the server has decoded. */

@@ -1,0 +1,99 @@
+"""The photos of a session as a grid: all of them, and those most like one of them.
+
+Each function may be called from any thread.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from cls_jax.photos.features.neighbors import normalize_rows
+from cls_jax.photos.folder.label_table import LABEL, NONE
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.session import Change, Session, show_name
+
+MAX_CHANGES = 50_000  # In one request, which is one step to undo.
+_NUM_SIMILAR = 24
+
+
+def describe_photos(session: Session) -> dict[str, Any]:
+    """All photos in the folder, as one list for each column, since there may be many.
+
+    "label" is the place of the class among "classes", or -1: the answer, or what is suggested with
+    "confidence". "copies" is the group of near-copies, or -1 for a photo without any.
+    """
+    session.follow_classifier()
+    with session.reading() as known:
+        names = known.answers.class_names
+        places = {name: k for k, name in enumerate(names)}
+        num_images = len(known.files)
+        suggested = np.full(num_images, -1)
+        confidences = np.zeros(num_images)
+        copies = np.full(num_images, -1)
+        if (propagation := known.propagation) is not None:
+            if (propagation.labels >= 0).any():
+                suggested = known.probabilities.argmax(axis=1)
+                confidences = known.probabilities.max(axis=1).round(4)
+            _, groups, sizes = np.unique(
+                propagation.groups, return_inverse=True, return_counts=True
+            )
+            copies = np.where(sizes[groups] > 1, groups, -1)
+        images = [image for image in range(num_images) if image not in known.gone]
+        states = [known.get_state(image) for image in images]
+        return {
+            "version": known.version,
+            "classes": list(names),
+            "image": images,
+            "name": [show_name(known.files[image]) for image in images],
+            "decision": [state.decision for state in states],
+            "label": [
+                places.get(state.label, -1) if state.decision else int(suggested[image])
+                for image, state in zip(images, states, strict=True)
+            ],
+            "confidence": confidences[images].tolist(),
+            "revision": [state.revision for state in states],
+            "copies": copies[images].tolist(),
+        }
+
+
+def find_similar(session: Session, image: int) -> dict[str, Any]:
+    """The photos whose features are most like those of a photo, the most similar first.
+
+    Raises a RefusedError if there is no such photo.
+    """
+    session.get_path(image)
+    with session.reading() as known:
+        gone = list(known.gone)
+    _, frozen, _, _ = session.take_labels()
+    if frozen is None:
+        raise RefusedError("There is no such photo.")
+    unit = normalize_rows(frozen.descriptors)
+    similarities = unit @ unit[image]
+    similarities[[image, *gone]] = -np.inf
+    order = np.argsort(-similarities, kind="stable")[:_NUM_SIMILAR]
+    return {"images": [int(i) for i in order if np.isfinite(similarities[i])]}
+
+
+def parse_changes(content: Any) -> list[Change]:
+    """The changes of a group of photos: {"labels": [name, ...], "changes": [[i, r, k], ...]}.
+
+    Photo i, shown with revision r, gets the class in place k of "labels", or none of the classes if
+    k is -1. Raises a ValueError if it is anything else.
+    """
+    labels = content.get("labels") if isinstance(content, dict) else None
+    rows = content.get("changes") if isinstance(content, dict) else None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise ValueError("labels must be a list of class names.")
+    if not isinstance(rows, list) or not 0 < len(rows) <= MAX_CHANGES:
+        raise ValueError(f"changes must be 1 to {MAX_CHANGES:,} lists.")
+    changes = []
+    for row in rows:
+        # For isinstance, JSON's true is an int.
+        if not isinstance(row, list) or [type(value) for value in row] != [int] * 3:
+            raise ValueError("Each change must be three integers.")
+        image, revision, place = row
+        if not -1 <= place < len(labels):
+            raise ValueError("A change must name one of the labels, or -1.")
+        label = labels[place] if place >= 0 else ""
+        changes.append(Change(image, LABEL if place >= 0 else NONE, label, revision))
+    return changes

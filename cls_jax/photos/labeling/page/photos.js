@@ -1,0 +1,322 @@
+// All photos as a grid: the least confident first, and one key gives several their class.
+
+import { post } from "./api.js";
+import { createChooser } from "./chooser.js";
+import { create, createButton, formatCount, formatPercent } from "./dom.js";
+import { createGrid } from "./grid.js";
+import { describe as describeDecision } from "./next.js";
+
+const SIZES = { Small: 110, Medium: 160, Large: 280 }; // Pixels, at least.
+const DECISIONS = ["none", "skip"];
+
+// What was chosen last, for the next time that the view is shown.
+const chosen = { label: "", below: "", kind: "", size: "Medium", focused: null };
+
+export function mount(root, app) {
+  let version = -1;
+  let classes = [];
+  let photos = new Map(); // By image.
+  let special = null; // The photos most like one, or those to look at, instead of all.
+  let isStale = false; // Whether answers since have changed the order.
+
+  const title = create("h2", {}, "Photos");
+  const hint = create("p", { class: "hint" });
+  const filters = {
+    label: createFilter("Class", "label"),
+    below: createFilter("Confidence", "below", [
+      ["", "Any"],
+      ...[50, 70, 90].map((percent) => [percent / 100, `Below ${percent}%`]),
+    ]),
+    kind: createFilter("Show", "kind", [
+      ["", "All photos"],
+      ["open", "Without an answer"],
+      ["answered", "With an answer"],
+      ["copies", "Look-alikes"],
+    ]),
+    size: createFilter("Size", "size", Object.keys(SIZES).map((name) => [name, name])),
+  };
+  const filterBar = create("div", { class: "filters" }, ...Object.values(filters).map(({ element }) => element));
+  const sort = createButton({ click: () => showAll() }, "Sort again");
+  const back = createButton({ click: leave }, create("kbd", {}, "Esc"), "All photos");
+  const grid = createGrid({ describe, onSelect: renderPanel, onOpen: open, getMargins });
+  const empty = create("p", { class: "hint", hidden: true }, "No photo matches.");
+
+  const count = create("p", { class: "selected-count", role: "status" });
+  const chooser = createChooser((label) => answer(label), () => {});
+  const confirm = createButton({ click: confirmAll });
+  const none = createButton({ click: () => answer("") }, create("kbd", {}, "0"), "None of these");
+  const similar = createButton({ click: showSimilar }, create("kbd", {}, "M"), "More like this");
+  const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
+  const clear = createButton({ click: () => grid.select(new Set()) }, create("kbd", {}, "Esc"), "Clear");
+  const panel = create(
+    "section",
+    { class: "panel", "aria-label": "Selected photos" },
+    count,
+    confirm,
+    chooser.element,
+    create("div", { class: "others" }, none, similar, enlarge, clear),
+  );
+  root.append(
+    create(
+      "div",
+      { class: "photos" },
+      create(
+        "div",
+        { class: "photos-main" },
+        create("div", { class: "row-head" }, title, create("div", { class: "actions" }, sort, back)),
+        hint,
+        filterBar,
+        empty,
+        grid.element,
+      ),
+      panel,
+    ),
+  );
+  grid.resize(SIZES[chosen.size]);
+
+  function createFilter(name, key, options = []) {
+    const choice = create("select", { id: `filter-${key}`, change });
+    setOptions(choice, options, chosen[key]);
+    function change() {
+      chosen[key] = choice.value;
+      if (key === "size") grid.resize(SIZES[choice.value]);
+      else showAll();
+    }
+    return { choice, element: create("label", { for: choice.id }, name, choice) };
+  }
+
+  async function update(state) {
+    classes = state.classes;
+    const labels = classes.map(({ name }) => [name, name]);
+    if (!classes.some(({ name }) => name === chosen.label)) chosen.label = "";
+    setOptions(filters.label.choice, [["", "All classes"], ...labels], chosen.label);
+    if (state.version === version) return;
+    const isFirst = version < 0;
+    version = state.version;
+    read(await app.get("photos"));
+    if (!isFirst) {
+      isStale = true;
+      renderFrame();
+      grid.renderCells();
+      renderPanel();
+    } else if (app.look) {
+      enter(app.look);
+      app.look = null;
+    } else showAll();
+  }
+
+  /** Takes over the columns from the server. Photos that are shown stay the same objects. */
+  function read(columns) {
+    const before = photos;
+    photos = new Map();
+    columns.image.forEach((image, i) => {
+      const photo = before.get(image) ?? {};
+      for (const key of ["image", "name", "decision", "confidence", "revision", "copies"]) {
+        photo[key] = columns[key][i];
+      }
+      photo.label = columns.classes[columns.label[i]] ?? "";
+      photos.set(image, photo);
+    });
+  }
+
+  function describe({ name, decision, label, confidence }) {
+    if (decision) {
+      const given = label || describeDecision(decision);
+      return { name: `${name}, ${given}, your answer`, caption: `✓ ${given}`, decision };
+    }
+    if (!label) return { name: `${name}, no class yet`, caption: "", decision };
+    const percent = formatPercent(confidence);
+    return { name: `${name}, ${label}, suggested, ${percent}`, caption: `${label} ${percent}`, decision };
+  }
+
+  /** Shows the photos that the filters let through, in sections. */
+  function showAll() {
+    const focused = special?.source ?? grid.getCurrent()?.image ?? chosen.focused;
+    special = null;
+    isStale = false;
+    const found = [...photos.values()].filter(matches);
+    const isSure = ({ decision }) => Boolean(decision);
+    const compare = (a, b) => isSure(a) - isSure(b) || a.confidence - b.confidence || a.image - b.image;
+    let sections;
+    if (chosen.kind === "copies") {
+      found.sort((a, b) => a.copies - b.copies || a.image - b.image);
+      sections = [{ title: formatTitle("Look-alikes", found), items: found }];
+    } else {
+      found.sort(compare);
+      const groups = new Map([...classes.map(({ name }) => name), "", ...DECISIONS].map((key) => [key, []]));
+      for (const photo of found) {
+        groups.get(DECISIONS.includes(photo.decision) ? photo.decision : photo.label)?.push(photo);
+      }
+      sections = [...groups].map(([key, items]) => {
+        const name = { "": "No class yet", none: "None of these", skip: "Skipped" };
+        // A class may have such a name, too.
+        const isClass = classes.some((known) => known.name === key) && !DECISIONS.includes(items[0]?.decision);
+        return { title: formatTitle(isClass ? key : name[key], items), items };
+      });
+    }
+    grid.show(sections, new Set(grid.getSelected().map(({ image }) => image)), focused);
+    renderFrame();
+  }
+
+  function matches({ decision, label, confidence, copies }) {
+    if (chosen.label && label !== chosen.label) return false;
+    if (chosen.below && (decision || confidence >= Number(chosen.below))) return false;
+    if (chosen.kind === "open") return !decision;
+    if (chosen.kind === "answered") return Boolean(decision);
+    return chosen.kind !== "copies" || copies >= 0;
+  }
+
+  /** Shows some photos instead of all: { title, hint, images, selected, source, label }. */
+  function enter(shown) {
+    special = shown;
+    isStale = false;
+    const items = shown.images.map((image) => photos.get(image)).filter(Boolean);
+    grid.show([{ title: "", items }], shown.selected ?? new Set());
+    scrollTo(0, 0);
+    renderFrame();
+  }
+
+  function leave() {
+    if (!special) return;
+    grid.select(new Set());
+    showAll();
+    grid.focus();
+  }
+
+  function showSimilar() {
+    const [source] = getTargets();
+    if (!source || app.isBusy()) return;
+    app.run(async () => {
+      const { images } = await app.get(`similar/${source.image}`);
+      const all = [source.image, ...images];
+      const selected = new Set(all.filter((image) => !photos.get(image)?.decision));
+      enter({
+        title: `More like ${source.name}`,
+        hint: "Clear the photos that do not belong. Press Enter for all others, or the key of a class.",
+        images: all,
+        selected,
+        source: source.image,
+        label: source.label,
+      });
+      grid.focus();
+    });
+  }
+
+  /** The selected photos, or else the one with the focus. */
+  function getTargets() {
+    const selected = grid.getSelected();
+    const focused = grid.getFocused(panel.querySelector("input"));
+    return selected.length ? selected : focused ? [focused] : [];
+  }
+
+  /** Gives the photos a class, "" for none of these. Returns whether it does. */
+  function answer(label) {
+    const targets = getTargets();
+    return record(targets, targets.map(() => label), label || describeDecision("none"));
+  }
+
+  /** Gives all selected photos the class of the photo that they are like, or what is suggested. */
+  function confirmAll() {
+    if (special?.label) return answer(special.label);
+    const targets = getTargets().filter(({ decision, label }) => label && !decision);
+    return record(targets, targets.map(({ label }) => label), "as suggested");
+  }
+
+  function record(targets, labels, text) {
+    if (!targets.length) app.announce("Select photos first.", true);
+    if (!targets.length || app.isBusy()) return false;
+    app.run(async () => {
+      const names = [...new Set(labels)].filter(Boolean);
+      const spelled = [];
+      for (const name of names) {
+        const isNew = !classes.some((known) => known.name === name);
+        spelled.push(isNew ? (await app.post("classes", { name })).label : name);
+      }
+      const changes = targets.map(({ image, revision }, i) => [image, revision, names.indexOf(labels[i])]);
+      await app.post("decide_all", { labels: spelled, changes });
+      grid.select(new Set());
+      app.announce(`${formatCount(targets.length, "photo")}: ${text}.`, true);
+      if (special?.source !== undefined) showAll();
+      grid.focus();
+    });
+    return true;
+  }
+
+  async function open(photo) {
+    if (!photo) return;
+    await app.run(async () => {
+      const item = await post("find", { name: photo.name });
+      chosen.focused = photo.image;
+      app.open(item);
+    });
+  }
+
+  function renderFrame() {
+    title.textContent = special?.title ?? "Photos";
+    hint.textContent =
+      special?.hint ??
+      "The least certain first. Click photos, or drag around several. Then press the key of their class.";
+    back.hidden = !special;
+    filterBar.hidden = Boolean(special);
+    sort.hidden = Boolean(special) || !isStale;
+    empty.hidden = Boolean(grid.getCurrent());
+  }
+
+  function renderPanel() {
+    const selected = grid.getSelected();
+    panel.classList.toggle("active", selected.length > 0);
+    count.textContent = selected.length ? `${selected.length.toLocaleString("en")} selected` : "None selected";
+    const number = selected.filter(({ decision, label }) => label && !decision).length;
+    confirm.hidden = special?.label ? !selected.length : !number;
+    const text = special?.label ? `All are ${special.label}` : `As suggested (${number.toLocaleString("en")})`;
+    confirm.replaceChildren(create("kbd", {}, "↵"), create("span", { class: "name" }, text));
+    clear.hidden = !selected.length;
+    none.hidden = !classes.length;
+    const counts = new Map();
+    for (const { label } of selected) if (label) counts.set(label, (counts.get(label) ?? 0) + 1);
+    const ranked = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 9);
+    chooser.update(classes, ranked.map(([label]) => ({ label, probability: 0 })));
+  }
+
+  /** What covers the window's upper and lower edge, in pixels. */
+  function getMargins() {
+    const cover = (element) => (["sticky", "fixed"].includes(getComputedStyle(element).position) ? element.offsetHeight : 0);
+    const isBeside = panel.getBoundingClientRect().left > grid.element.getBoundingClientRect().right;
+    return {
+      above: 8,
+      below: 8 + cover(document.querySelector("footer")) + (isBeside ? 0 : cover(panel)),
+    };
+  }
+
+  function onKey(event) {
+    if (event.target.matches("select")) return false;
+    const hasModifier = event.ctrlKey || event.metaKey || event.altKey;
+    if (event.key === "Escape" && special) leave();
+    else if (grid.onKey(event)) return true;
+    else if (hasModifier) return false;
+    else if (event.key === "0" && classes.length) answer("");
+    else if (event.key === "Enter") confirmAll();
+    else if (event.key.toLowerCase() === "m") showSimilar();
+    else return chooser.onKey(event);
+    return true;
+  }
+
+  function unmount() {
+    chosen.focused = grid.getCurrent()?.image ?? chosen.focused;
+    grid.close();
+  }
+
+  return { update, onKey, unmount };
+}
+
+function formatTitle(name, items) {
+  return `${name} · ${items.length.toLocaleString("en")}`;
+}
+
+function setOptions(choice, options, value) {
+  const known = [...choice.options].map((option) => option.value);
+  if (known.join("\n") !== options.map(([key]) => key).join("\n")) {
+    choice.replaceChildren(...options.map(([key, text]) => create("option", { value: String(key) }, text)));
+  }
+  choice.value = value;
+}

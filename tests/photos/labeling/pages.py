@@ -1,0 +1,49 @@
+"""What the tests of the page in a browser share."""
+
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from tests.outcomes import read_table
+from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready
+
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+ZOOMED = {"width": 640, "height": 400}  # What 200% zoom leaves of the desktop.
+
+
+def read_name(page):
+    """The name of the photo that is shown, once it is there."""
+    page.wait_for_selector("figure[aria-busy=false] img")
+    return page.locator("figcaption").inner_text().split(" · ")[0]
+
+
+def press(page, *keys):
+    """Presses keys and waits for the next photo."""
+    name = read_name(page)
+    for key in keys:
+        page.keyboard.press(key)
+    page.wait_for_function(
+        "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=name
+    )
+    return name
+
+
+def wait_for_count(page, digit):
+    """Waits until the number of labeled photos begins with a digit."""
+    page.wait_for_function(
+        "digit => document.querySelector('#count').textContent[0] === digit", arg=digit
+    )
+
+
+def show(page, view):
+    page.click(f"nav button[data-view={view}]")
+
+
+def read_decisions(folder):
+    rows = read_table(folder / LABELS_CSV)
+    return [(row["file"], row["label"], row["decision"]) for row in rows]
+
+
+def open_labeled(folder, num_images):
+    """A session in which another window has given the first six photos their classes."""
+    session = open_ready(folder, create_photos(folder, num_images), CLASSES)
+    for image in range(6):
+        decide(session, image, CLASSES[image % 3], "other")
+    return session

@@ -1,0 +1,209 @@
+"""All photos as a grid: what the server describes, and what a browser shows of it."""
+
+import pytest
+
+from cls_jax.photos.features.neighbors import normalize_rows
+from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling.photos import open_session
+from cls_jax.photos.labeling.session import Change
+from tests.conftest import BROWSER
+from tests.photos.labeling.pages import (
+    DESKTOP,
+    PHONE,
+    open_labeled,
+    read_decisions,
+    read_name,
+    show,
+    wait_for_count,
+)
+from tests.photos.labeling.sessions import (
+    CLASSES,
+    create_features,
+    create_photos,
+    decide,
+    describe_some,
+    serve,
+)
+
+KEYS = ("name", "decision", "label", "revision", "copies")
+needs_browser = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+
+
+def list_cells(page):
+    """The names of the photos that are elements of the page, in their order."""
+    labels = page.locator(".cell").evaluate_all("(all) => all.map((one) => one.ariaLabel)")
+    return [label.split(",")[0] for label in labels]
+
+
+def list_selected(page):
+    cells = page.locator(".cell[aria-selected=true]")
+    return cells.evaluate_all("(all) => all.map((one) => one.ariaLabel.split(',')[0])")
+
+
+def open_grid(page):
+    show(page, "photos")
+    page.wait_for_selector(".cell .thumb img")
+
+
+def test_photos_are_described_with_answers_suggestions_and_near_copies(folder, kinds):
+    session, features = open_session(folder, ["cat", "dog"]), create_features(kinds)
+    features[9] = features[0]
+    session.load(lambda report: describe_some(range(len(kinds)), features))
+    assert set(grid.describe_photos(session)["label"]) == {-1}  # Nothing is suggested yet.
+    decide(session, 0, "cat")
+    decide(session, 1, "dog")
+    decide(session, 2, "", decision="none")
+    decide(session, 3, "", decision="skip")
+    (folder / "IMG_0007.png").unlink()
+    session.leave_out_missing()
+    found = grid.describe_photos(session)
+    rows = {row[0]: row[1:] for row in zip(*(found[key] for key in ("image", *KEYS)), strict=True)}
+    assert list(rows) == [i for i in range(30) if i != 7]
+    assert [rows[i] for i in range(4)] == [
+        ("IMG_0000.png", "label", 0, 1, 0),
+        ("IMG_0001.png", "label", 1, 1, -1),
+        ("IMG_0002.png", "none", -1, 1, -1),
+        ("IMG_0003.png", "skip", -1, 1, -1),
+    ]
+    assert rows[9][-1] == 0
+    for image, confidence in zip(found["image"], found["confidence"], strict=True):
+        if image > 3:
+            _, decision, label, revision, _ = rows[image]
+            (proposal, *_) = views.describe_image(session, image)["proposals"]
+            assert (decision, revision) == ("", 0)
+            assert proposal == {"label": found["classes"][label], "probability": confidence}
+
+
+def test_similar_photos_are_the_nearest_of_those_in_the_folder(session, folder, kinds):
+    unit = normalize_rows(create_features(kinds))
+    order = [i for i in (-(unit @ unit[4])).argsort(kind="stable").tolist() if i != 4]
+    assert grid.find_similar(session, 4)["images"] == order[:24]
+    (folder / f"IMG_{order[0]:04}.png").unlink()
+    session.leave_out_missing()
+    assert grid.find_similar(session, 4)["images"] == order[1:25]
+
+
+def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
+    content = {"labels": ["cat", "dog"], "changes": [[i, 0, i % 3 - 1] for i in range(30)]}
+    session.decide(grid.parse_changes(content), "w")
+    rows = read_decisions(folder)
+    assert [row[1:] for row in rows[:3]] == [("", "none"), ("cat", "label"), ("dog", "label")]
+    with pytest.raises(Exception, match="another window"):
+        session.decide([Change(1, "label", "dog", 1), Change(2, "label", "dog", 0)], "w")
+    assert len(read_decisions(folder)) == 30
+    session.undo("w")
+    assert {row[2] for row in read_decisions(folder)[30:]} == {"undo"}
+    assert views.describe(session)["counts"]["labeled"] == 0
+
+
+@needs_browser
+def test_several_photos_get_a_class_by_mouse_and_by_keyboard(open_page, folder):
+    session = open_labeled(folder, 60)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        open_grid(page)
+        heads = page.locator(".head").all_inner_texts()
+        assert [head.split(" · ")[0] for head in heads][:1] == [CLASSES[0]]
+        names = list_cells(page)
+        cells = page.locator(".cell")
+        # By clicks: the second click on a photo takes it out again.
+        cells.nth(0).click()
+        cells.nth(3).click(modifiers=["Shift"])
+        cells.nth(1).click()
+        assert list_selected(page) == [names[0], names[2], names[3]]
+        page.keyboard.press("2")
+        wait_for_count(page, "9")
+        assert read_decisions(folder)[6:] == [(names[i], "dog", "label") for i in (0, 2, 3)]
+        assert list_cells(page)[:4] == names[:4]  # Nothing moves until it is sorted again.
+        assert list_selected(page) == []
+        page.keyboard.press("Control+z")  # The whole group.
+        wait_for_count(page, "6")
+        assert {row[2] for row in read_decisions(folder)[9:]} == {"undo"}
+        # By a rectangle, from the middle of a photo to the one below the next.
+        boxes = [cells.nth(i).bounding_box() for i in (0, 6)]
+        ends = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes]
+        page.mouse.move(*ends[0])
+        page.mouse.down()
+        page.mouse.move(*ends[1], steps=4)
+        page.mouse.up()
+        assert list_selected(page) == [names[i] for i in (0, 1, 5, 6)]
+        page.keyboard.press("Escape")
+        # By keys alone.
+        cells.nth(0).focus()
+        for key in ("ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown", "Shift+ArrowLeft"):
+            page.keyboard.press(key)
+        assert list_selected(page) == names[1:7]
+        page.keyboard.press(" ")  # Takes out the photo with the focus.
+        assert list_selected(page) == names[1:6]
+        page.keyboard.press("0")
+        page.wait_for_selector(".toast:has-text('5 photos: none of these')")
+        assert [row[1:] for row in read_decisions(folder)[12:]] == [("", "none")] * 5
+        page.get_by_role("button", name="Sort again").click()
+        page.wait_for_selector(".photos-main .actions button", state="hidden")
+        assert names[1] not in list_cells(page)[:6]
+        page.keyboard.press("Control+a")
+        page.wait_for_selector(".selected-count:has-text('60 selected')")
+        page.keyboard.press("Enter")  # All that have no answer, as suggested.
+        page.wait_for_selector(".toast:has-text('49 photos: as suggested')")
+        counts = views.describe(session)["counts"]
+        assert (counts["labeled"], counts["none"]) == (55, 5)
+
+
+@needs_browser
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
+def test_more_like_this_takes_all_but_those_that_are_cleared(open_page, folder, viewport):
+    session = open_labeled(folder, 60)
+    with serve(session) as port:
+        page = open_page(port, viewport)
+        read_name(page)
+        open_grid(page)
+        page.locator(".cell").nth(0).focus()
+        source = list_cells(page)[0]
+        page.keyboard.press("m")
+        page.wait_for_selector(f"h2:has-text('More like {source}')")
+        shown = [
+            source,
+            *(f"IMG_{i:04}.png" for i in grid.find_similar(session, int(source[4:8]))["images"]),
+        ]
+        answered = {name for name, _, _ in read_decisions(folder)}
+        page.wait_for_function("() => document.querySelectorAll('.cell').length > 3")
+        assert list_cells(page)[:4] == shown[:4]
+        out = next(name for name in shown[1:4] if name not in answered)
+        page.locator(f".cell[aria-label^='{out}']").click()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("h2:text-is('Photos')")
+        expected = [name for name in shown if name not in answered and name != out]
+        assert read_decisions(folder)[6:] == [(name, "cat", "label") for name in expected]
+
+
+@needs_browser
+def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folder):
+    kinds = create_photos(folder, 2000)
+    session, features = open_session(folder, CLASSES), create_features(kinds)
+    features[1500] = features[3]
+    session.load(lambda report: describe_some(range(len(kinds)), features))
+    for image in range(3):
+        decide(session, image, CLASSES[image], "other")
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        open_grid(page)
+        total = page.evaluate("document.documentElement.scrollHeight")
+        assert total > 50 * DESKTOP["height"]
+        page.keyboard.press("ArrowDown")  # The first key only goes into the grid.
+        page.keyboard.press("End")
+        page.wait_for_function(f"() => scrollY > {total / 2}")
+        assert page.locator(".cell").count() < 100
+        last = page.locator(".cell:focus")
+        assert last.get_attribute("aria-label").endswith("your answer")
+        assert int(page.locator(".grid").get_attribute("aria-rowcount")) > 300
+        page.select_option("#filter-kind", label="Look-alikes")
+        page.wait_for_selector(".head:has-text('Look-alikes · 2')")
+        assert list_cells(page) == ["IMG_0003.png", "IMG_1500.png"]
+        page.select_option("#filter-kind", label="With an answer")
+        page.select_option("#filter-label", label="dog")
+        page.wait_for_selector(".head:has-text('dog · 1')")
+        assert list_cells(page) == ["IMG_0001.png"]
+        page.select_option("#filter-below", label="Below 50%")
+        page.wait_for_selector(".hint:has-text('No photo matches')")
