@@ -124,7 +124,7 @@ def run_training(
                     train_seconds=seconds,
                     baselines=stages.baselines,
                 )
-                write_result(workdir, result | stages.describe(config, result))
+                write_result(workdir, result)
     barrier("result")
     result = read_result(workdir)
     assert result is not None, workdir

@@ -1,7 +1,6 @@
 """What a run does before its first step and after its last one, besides training."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
@@ -60,7 +59,3 @@ class Stages:
     ) -> TrainState:
         """The last state, before it is evaluated and saved. `say` shows a sentence to the user."""
         return state
-
-    def describe(self, config: ConfigDict, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Additions to the result of the finished run."""
-        return {}

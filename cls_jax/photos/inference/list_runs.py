@@ -11,6 +11,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.inference.run import read_run_config
+from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.folder import CONFIG, RESULT, read_result
 from cls_jax.runs.metrics import METRICS
 
@@ -115,9 +116,11 @@ def _describe(workdir: pathlib.Path) -> ListedRun:
 
 
 def _format(result: dict[str, Any] | None) -> str:
+    """The accuracy of the classifier that predicts."""
     if result is None:
         return "not finished"
+    used = "_instant" if result.get("predictor") == INSTANT else ""
     for part in ("test", "validation"):
-        if (accuracy := result.get(f"{part}_accuracy")) is not None:
+        if (accuracy := result.get(f"{part}_accuracy{used}")) is not None:
             return f"{accuracy:.1f}% ({part})"
     return ""

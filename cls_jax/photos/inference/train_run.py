@@ -2,23 +2,24 @@
 
 from typing import Any
 
-from cls_jax.parallel.distributed import from_main_process
-from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
+from cls_jax.parallel.distributed import barrier, from_main_process, is_main_process
+from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.inference.calibration import read_calibration
-from cls_jax.photos.inference.classifier import find_predictor
 from cls_jax.photos.inference.evaluate_run import assess_run
+from cls_jax.photos.inference.predictor import choose_predictor, open_predictor
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.unknown import read_unknown
 from cls_jax.photos.start.fit_instant import fit_instant
 from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.checkpoint import CHECKPOINTS
-from cls_jax.runs.folder import read_result
+from cls_jax.runs.folder import read_result, write_result
 
 
 def train_and_assess(run: Run) -> dict[str, Any]:
     """Trains or resumes a run, or fits an instant classifier, then assesses it.
 
-    All processes compute, and process 0 writes. Returns the contents of `result.json`, and raises
+    A run that began with an instant classifier then chooses between the two, once. All processes
+    compute, and process 0 writes. Returns the contents of `result.json`, and raises
     the same as `run_training` and `fit_instant`.
     """
 
@@ -30,15 +31,19 @@ def train_and_assess(run: Run) -> dict[str, Any]:
         result = fit_instant(run.config, workdir, lambda config: run.dataset)
     else:
         result = train_with_stages(run.config, workdir, lambda config: run.dataset, keep)
-    readers = (read_calibration, read_unknown)
-    is_assessed = any(read(workdir, result["step"]) for read in readers) or "per_class" in result
     # A finished run keeps its result even without checkpoints.
     is_there = is_instant(workdir) or any((workdir / CHECKPOINTS).glob("[0-9]*"))
+    if from_main_process("predictor" not in result and is_there):
+        chosen = choose_predictor(run)
+        if chosen and is_main_process():
+            write_result(workdir, result | chosen)
+        barrier("chosen")
+        result = read_result(workdir) or result
+    readers = (read_calibration, read_unknown)
+    is_assessed = any(read(workdir, result["step"]) for read in readers) or "per_class" in result
     if from_main_process(is_assessed or not is_there):
         return result
     assess_run(run)
-    if (predictor := find_predictor(workdir)) != workdir:
-        instant = Run(read_instant_config(predictor), predictor)
-        instant.dataset = run.dataset
-        assess_run(instant)
+    if (used := open_predictor(run)) is not run:
+        assess_run(used)
     return read_result(workdir) or result

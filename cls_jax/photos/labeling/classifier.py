@@ -26,12 +26,11 @@ from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.folder.sort import sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.session import Classified, Session
+from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Classified, Session
+from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
 
-JAX_THREAD = "jax"  # Threads of this name must end before the process does.
 _NUM_NEAREST = 3
-_NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 # A photo may belong to no class if it is less similar to the folder than all but this share of
 # the folder's own.
 _FAR = 0.05
@@ -53,8 +52,12 @@ class Fitted(NamedTuple):
 class SessionClassifier:
     """The classifier of the current labels. All methods may be called from any thread."""
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Session, trained: TrainedNetworks | None = None):
+        """`trained` networks name the photos instead where they are better."""
         self._session = session
+        self._trained = trained
+        if trained is not None:
+            trained.on_ready = self._publish
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._version = -1  # Of the labels that it is or will be fitted to.
@@ -65,7 +68,7 @@ class SessionClassifier:
     def follow(self) -> None:
         """Starts a new fit after every ten answers. Its probabilities become the proposals."""
         with self._lock:
-            if self._session.labels_version - max(self._version, 0) >= _NUM_ANSWERS:
+            if self._session.labels_version - max(self._version, 0) >= NUM_ANSWERS:
                 self._start()
 
     def _start(self) -> bool:
@@ -81,7 +84,8 @@ class SessionClassifier:
         """Its status and expected accuracy. Starts a new fit if labels have changed."""
         with self._lock:
             is_busy = self._start()
-            described = {"is_fitting": is_busy, "message": self._message}
+            message = self._message or (self._trained.message if self._trained else "")
+            described = {"is_fitting": is_busy, "message": message}
             if self._fitted is None:
                 return described
             num_labels = int((self._fitted.labels >= 0).sum())
@@ -102,14 +106,33 @@ class SessionClassifier:
         with self._lock:
             self._fitted = fitted
             self._message = message
-        if fitted is not None:
+        self._publish()
+
+    def _publish(self) -> None:
+        """Gives the session what the better classifier says."""
+        if (fitted := self._fitted) is not None:
             found = Classified(
                 class_names=fitted.class_names,
                 labels=fitted.labels,
-                probabilities=fitted.inferred.probabilities,
+                probabilities=self._get_probabilities(fitted),
                 held_out=fitted.inferred.held_out,
             )
             self._session.adopt(found)
+
+    def _get_probabilities(self, fitted: Fitted) -> np.ndarray:
+        """Of the better classifier, float32 [B, K]."""
+        p_BK = fitted.inferred.probabilities
+        return p_BK if self._trained is None else self._trained.replace(fitted.class_names, p_BK)
+
+    def _name(self, fitted: Fitted, file: BinaryIO, found: FrozenFeatures) -> tuple[str, float]:
+        """The class of a photo by the better classifier, and its probability."""
+        better = self._trained.get(fitted.class_names) if self._trained else None
+        if better is None:
+            p_K = fitted.classifier.predict_with_features(found)[0][0, 0]
+            return fitted.class_names[p_K.argmax()], float(p_K.max())
+        file.seek(0)
+        prediction = better.predict(file)
+        return str(prediction.label[0]), float(prediction.confidence[0])
 
     def _wait(self) -> Fitted | None:
         """The classifier of the current labels. None if there is none."""
@@ -126,13 +149,13 @@ class SessionClassifier:
             if (fitted := self._wait()) is None:
                 raise RefusedError(self._message)
             found = read_photo(file)
-        p_K = fitted.classifier.predict_with_features(found)[0][0, 0]
+            label, probability = self._name(fitted, file, found)
         similarities = fitted.descriptors @ normalize_rows(found.descriptors)[0]
         labeled = np.flatnonzero(fitted.labels >= 0)
         nearest = labeled[np.argsort(-similarities[labeled], kind="stable")[:_NUM_NEAREST]]
         return {
-            "label": fitted.class_names[p_K.argmax()],
-            "probability": round(float(p_K.max()), 4),
+            "label": label,
+            "probability": round(probability, 4),
             "is_far": bool(similarities.max() < fitted.least_similar),
             "nearest": [describe_image(self._session, int(image)) for image in nearest],
         }
@@ -140,11 +163,12 @@ class SessionClassifier:
     def list_rows(self) -> list[dict[str, Any]]:
         """All photos: file, label, source (a decision or "proposal") and probability."""
         fitted = self._wait()
+        p_BK = self._get_probabilities(fitted) if fitted else np.zeros((0, 0))
         rows = []
         for i, name, state in self._session.list_states():
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
             if fitted and not state.decision and i < len(fitted.labels):
-                p_K = fitted.inferred.probabilities[i]
+                p_K = p_BK[i]
                 row |= {"label": fitted.class_names[p_K.argmax()], "source": "proposal"}
                 row["probability"] = float(p_K.max())
             rows.append(row)

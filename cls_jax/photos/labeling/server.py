@@ -41,7 +41,8 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import add_photo, find_new
 from cls_jax.photos.labeling.session import Change, ConflictError, Session
-from cls_jax.photos.labeling.training import Training
+from cls_jax.photos.labeling.trained import TrainedNetworks
+from cls_jax.photos.labeling.training import FINE_TUNE, Training
 
 HOST = "127.0.0.1"
 # This machine by any of its names, and any port, since ssh may forward another one.
@@ -139,7 +140,8 @@ class _Service:
     def __init__(self, session: Session, training: Training):
         self._session = session
         self._training = training
-        self._classifier = SessionClassifier(session)
+        self._trained = TrainedNetworks(session, training.find_trained_run)
+        self._classifier = SessionClassifier(session, self._trained)
         self._report_codes = set[str]()
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
         self._views = {
@@ -197,6 +199,7 @@ class _Service:
 
     def _describe(self, request: Request) -> dict[str, Any]:
         self._classifier.follow()
+        self._trained.follow()
         is_running = self._training.is_running()
         described = views.describe(self._session, _get_window(request))
         return described | {"is_training": is_running}
@@ -295,9 +298,7 @@ class _Service:
             "find": lambda: views.find_image(session, content),
             "add": lambda: {"name": self._add(content)},
             "copies": self._classifier.copy_by_class,
-            "train": lambda: self._training.start(
-                content.kind, content.minutes, session.count_labeled_classes()
-            ),
+            "train": lambda: self._train(content),
             "stop": self._training.stop,
             "resume": self._training.resume,
             "report": self._open_report,
@@ -319,6 +320,13 @@ class _Service:
         if verb in ("try", "find"):  # They change nothing.
             return JSONResponse(answer)
         return JSONResponse(self._describe(request) | (answer or {}))
+
+    def _train(self, wanted: _TrainingRequest) -> None:
+        version = self._session.labels_version
+        num_labels, num_classes = self._session.count_labels()
+        self._training.start(wanted.kind, wanted.minutes, num_classes, num_labels)
+        if wanted.kind == FINE_TUNE:
+            self._trained.forget(version)
 
     def _undo(self, window: str) -> list[dict[str, Any]]:
         """Undoes a step. Returns its first photos."""

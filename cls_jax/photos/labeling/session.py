@@ -26,6 +26,8 @@ from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
 
+JAX_THREAD = "jax"  # Threads of this name must end before the process does.
+NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 _MAX_UNDO_STEPS = 1000
 _NUM_NEXT = 8
 NUM_RECENT = 24  # Photos in the strip of earlier answers.
@@ -275,10 +277,11 @@ class Session:
             labels = self._propagation.labels.copy() if self._propagation else np.zeros(0, int)
             return self.labels_version, self._frozen, labels, list(self._answers.class_names)
 
-    def count_labeled_classes(self) -> int:
-        """How many classes have a label."""
+    def count_labels(self) -> tuple[int, int]:
+        """How many photos have a label, and how many classes have one."""
         _, _, labels, _ = self.take_labels()
-        return len(np.unique(labels[labels >= 0]))
+        known = labels[labels >= 0]
+        return len(known), len(np.unique(known))
 
     def adopt(self, classified: Classified) -> None:
         """Takes over what the classifier says.

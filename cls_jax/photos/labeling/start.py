@@ -17,8 +17,7 @@ from cls_jax.photos.features.extract import Progress
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling import photos, server, views
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.classifier import JAX_THREAD
-from cls_jax.photos.labeling.session import Features
+from cls_jax.photos.labeling.session import JAX_THREAD, Features
 from cls_jax.photos.labeling.training import Training
 
 _TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")

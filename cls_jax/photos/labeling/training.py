@@ -19,19 +19,22 @@ from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.folder.label_table import read_content
-from cls_jax.photos.folder.layout import find_table
+from cls_jax.photos.folder.layout import find_table, label_by_folder, read_table
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import list_images
+from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
 from cls_jax.process import write_command
-from cls_jax.runs.folder import CONFIG
+from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
 
 INSTANT = "instant"
 FINE_TUNE = "trained"
 RUNS = pathlib.Path("runs")
 _MAX_MINUTES = 100_000
+_MIN_LABELS = 100  # From here on, a share of them tells whether fine-tuning has helped.
+_VALIDATION = 0.2
 _MAX_POINTS = 300  # Of the curve.
 _LONGEST_MESSAGE = 500
 _LOSS = "train/loss"
@@ -67,11 +70,15 @@ class Training:
         self._data: tuple[list[str], list[str], bytes] = ([], [], b"")
         self._state: dict[str, Any] = {"phase": "none"}
 
-    def start(self, kind: str, minutes: float = 0, num_classes: int = 2) -> None:
+    def start(
+        self, kind: str, minutes: float = 0, num_classes: int = 2, num_labels: int = 0
+    ) -> None:
         """Begins a run: `INSTANT` saves the classifier, `FINE_TUNE` trains for some minutes.
 
-        `num_classes` have a label. Raises a RefusedError if there are not two of them, a training
-        is in progress, or an argument is invalid.
+        `num_labels` photos of `num_classes` classes have a label. With 100 or more, a fifth of them
+        are kept out of fine-tuning, to compare its result with the instant classifier. Raises a
+        RefusedError if there are not two classes, a training is in progress, or an argument is
+        invalid.
         """
         with self._lock:
             self._check_idle()
@@ -83,6 +90,8 @@ class Training:
                 raise RefusedError(f"Minutes must be above 0 and at most {_MAX_MINUTES:,}.")
             self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
             how = ["--minutes", f"{minutes:g}", *self._arguments]
+            if num_labels >= _MIN_LABELS and not self._has_validation():
+                how += [f"--config.data.validation={_VALIDATION}"]
             if kind == INSTANT:  # The page's own classifier, which one network labels.
                 how = ["--instant", "--backbone", DEFAULT_BACKBONE.removeprefix(BUILTIN)]
             how += self._options.to_arguments()
@@ -90,6 +99,13 @@ class Training:
             self._state = {"phase": "none", "kind": kind, "curve": []}
             self._data = _look(self._folder)
             self._launch()
+
+    def _has_validation(self) -> bool:
+        """Whether the folder has validation images of its own."""
+        listing = list_images(self._folder)
+        table = read_table(self._folder, listing, self._options)
+        splits, _ = label_by_folder(listing, table, self._options)
+        return "validation" in splits.values()
 
     def resume(self) -> None:
         """Resumes what was stopped.
@@ -152,6 +168,12 @@ class Training:
         """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
+    def find_trained_run(self) -> pathlib.Path | None:
+        """The last run, if it is a fine-tuning that has ended."""
+        with self._lock:
+            is_done = self._process is not None and self._process.poll() == 0
+            return self._run if is_done and self._state.get("kind") == FINE_TUNE else None
+
     def find_report(self) -> pathlib.Path | None:
         """The report of the last run, if there is one."""
         path = self._run / "report.html"
@@ -167,7 +189,11 @@ class Training:
             if self._state["phase"] in ("running", "stopping") and code is not None:
                 phase = "stopped" if code in _STOPPED else "failed" if code else "done"
                 reason = last.removeprefix("Error: ") or "It ended unexpectedly."
-                self._state |= {"phase": phase, "message": reason if phase == "failed" else ""}
+                message = reason if phase == "failed" else ""
+                if phase == "done" and self._state["kind"] == FINE_TUNE:
+                    with contextlib.suppress(UserError):  # It was damaged since.
+                        message = describe_choice(read_result(self._run) or {}) or ""
+                self._state |= {"phase": phase, "message": message}
             if self._state["phase"] in ("running", "stopping"):
                 self._state["seconds"] = int(time.monotonic() - self._start_time)
             command = make_printable(write_command(self._command))

@@ -17,6 +17,7 @@ from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
 from cls_jax.io import describe_error
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
+from cls_jax.photos.inference.predictor import open_predictor
 from cls_jax.photos.inference.run import Run, read_run_config
 from cls_jax.photos.inference.scores import Figures, compute_figures
 from cls_jax.photos.inference.suspects import Suspect, find_suspects, take_unlabeled
@@ -203,9 +204,11 @@ def collect_run(
 
     run.labeled = labeled = attempt("The labeled images are unknown", find_labeled)
     if run.dataset is not None:
+        source = attempt("No predictions", lambda: open_predictor(source), source)
         run.predictions = attempt("No predictions", lambda: predict(source, labeled))
     if (found := run.predictions) is not None:
-        run.calibration = attempt("No calibration", lambda: read_calibration(workdir, found.step))
+        read = functools.partial(read_calibration, source.workdir, found.step)
+        run.calibration = attempt("No calibration", read)
         run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
         if labeled is not None:
             find = functools.partial(find_suspects, source.extract, source.dataset, labeled)

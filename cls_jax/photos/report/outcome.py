@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cls_jax.photos.features.accuracy import describe_estimate, read_estimate
+from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.result import get_accuracy
 
@@ -95,22 +96,21 @@ def describe_gain(result: dict[str, Any]) -> str | None:
 
 
 def describe_predictor(result: dict[str, Any]) -> str | None:
-    """A sentence about the classifier used for prediction. None if nothing was chosen."""
-    chosen = str(result.get("predictor"))
-    gain = result.get("predictor_gain")
-    predictor = {"trained": "fine-tuned classifier", "instant": "instant classifier"}.get(chosen)
-    if predictor is None:
+    """Sentences about the classifier that is used, and why. None if nothing was chosen."""
+    if (choice := describe_choice(result)) is None:
         return None
-    use = f"`predict`, `evaluate` and `export` will use the {predictor}."
-    if gain is None:
-        return f"{use} There are no validation images to compare it with the instant classifier."
-    verb = "gained" if gain >= 0 else "lost"
-    return (
-        f"On the {result.get('predictor_images')} images, fine-tuning {verb} {abs(gain):.1f} "
-        f"points over the instant classifier. {use} These images decided between the two, so the "
-        "accuracy on them is a little too high for the one that was chosen. Test images played no "
-        "part."
-    )
+    sentences = [choice]
+    gain, error = result.get("predictor_gain"), result.get("predictor_gain_error")
+    if gain is not None:
+        change = f"Training changed the accuracy by {gain:+.1f} points"
+        if error is not None:  # Earlier versions did not measure it.
+            count = result["predictor_gain_images"]
+            change += f" (standard error {error:.1f}) on {count:,} validation images"
+        sentences.append(f"{change}, which neither has learned from.")
+    elif result["predictor"] == INSTANT:
+        sentences.append("Keep some labels for comparing them: --config.data.validation=0.2.")
+    sentences.append("`predict`, `evaluate`, `export` and `report` use the same one.")
+    return " ".join(sentences)
 
 
 def describe_monitors(monitors: dict[str, float]) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -19,7 +19,6 @@ from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
 from cls_jax.photos.start.frozen import find_native_size, open_frozen_network, open_other_networks
 from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.runs.folder import write_pseudo_labels
-from cls_jax.runs.result import get_accuracy
 from cls_jax.training.loop import run_training
 from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.stages import Stages
@@ -84,10 +83,6 @@ class FeatureStages(Stages):
         fitted = self._get_fitted(setup, dataset, spec)
         return fit_final_heads(setup, state, dataset, fitted, record)
 
-    def describe(self, config: ConfigDict, result: Mapping[str, Any]) -> dict[str, Any]:
-        """See `choose_predictor`."""
-        return choose_predictor(result) if config.model.init_head == "inferred" else {}
-
     def _get_fitted(self, setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> FittedLabels:
         """The run's labels. A resumed run infers them again with the network in its folder."""
         if self._fitted is None:
@@ -142,18 +137,3 @@ def needs_labels(config: ConfigDict) -> bool:
     """Whether a run infers labels from frozen features."""
     heads = config.model.init_head, config.model.final_head
     return "inferred" in heads or bool(config.method.get("inferred"))
-
-
-def choose_predictor(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Chooses the classifier used for prediction: the run's networks or its instant classifier.
-
-    The networks, unless they are worse on the validation images: test accuracy stays unbiased.
-    Returns additions to the result: `predictor` ("trained" or "instant"), and with validation
-    images `predictor_gain` (the points that training gained) and `predictor_images` ("validation").
-    """
-    trained, instant = get_accuracy(result, "validation"), result.get("validation_accuracy_instant")
-    if trained is None or instant is None:
-        return {"predictor": "trained"}
-    gain = trained - instant
-    chosen = "trained" if gain >= 0 else "instant"
-    return {"predictor": chosen, "predictor_gain": gain, "predictor_images": "validation"}

@@ -261,7 +261,7 @@ def trained(train):
 
 def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, train, tmp_path):
     run = Run(trained.config, shutil.copytree(trained.workdir, tmp_path / "run"))
-    assert (run.result["test_accuracy_instant"], run.result["predictor"]) == (100, "trained")
+    assert (run.result["test_accuracy_instant"], run.result["predictor"]) == (100, "instant")
     kernels = np.asarray(cls_jax.load(run).networks.variables["params"]["head"]["kernel"])
     assert (kernels != 0).any(axis=-1).all()  # Fitted again. They began with half of the features.
     fingerprints = set()
@@ -272,6 +272,8 @@ def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, t
         fingerprints.add(classifier.compute_fingerprint())
         assert evaluate_run(run.workdir).step == step
         export_run(run.workdir, tmp_path / predictor)
+        page = write_report(run.workdir).read_text()
+        assert ("The instant classifier classifies" in page) == (predictor == "instant")
     assert len(fingerprints) == 2
     assert cls_jax.load(run.workdir / "instant").num_networks == 1
     assert evaluate_run(run.workdir / "instant").accuracies["test/accuracy"] == 100

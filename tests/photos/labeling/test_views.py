@@ -1,15 +1,19 @@
 """What the page shows follows the labels: accuracies, proposals, questions, suspect labels."""
 
 import csv
+import threading
 
 import numpy as np
 
 from cls_jax.photos.features.accuracy import count_labels, describe_estimate
 from cls_jax.photos.features.labels import HeldOutLabels
-from cls_jax.photos.labeling import views
+from cls_jax.photos.images.files import ImageBatch
+from cls_jax.photos.inference.prediction import create_prediction
+from cls_jax.photos.labeling import trained, views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Classified
+from cls_jax.photos.labeling.session import JAX_THREAD, Classified
+from cls_jax.runs.folder import write_result
 from tests.photos.labeling.sessions import (
     create_features,
     decide,
@@ -83,6 +87,51 @@ def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
     session.rename_class("w", "a", "e")  # The classifier does not know this class.
     assert "a" not in {row["label"] for row in views.describe_check(session)["rows"]}
     assert views.describe_image(session, 20)["proposals"][0]["label"] in "bcde"
+
+
+class _Stub:
+    """Networks that name every photo "c", but cannot read the last two."""
+
+    class_names = ("c", "b", "a")
+
+    def read_files(self, files):
+        errors = [None] * (len(files) - 2) + ["broken"] * 2
+        yield ImageBatch(files, errors, np.zeros((len(files) - 2, 1, 1, 3), np.uint8))
+
+    def predict(self, images):
+        return create_prediction(np.tile(np.float32([0.8, 0.1, 0.1]), (1, len(images), 1)), "cba")
+
+
+def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
+    folder, kinds, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(trained, "load", lambda run: _Stub())
+    session = open_ready(folder, kinds)
+    for image in range(9):
+        decide(session, image, "abc"[kinds[image]])
+    runs = []
+    networks = trained.TrainedNetworks(session, lambda: runs[-1] if runs else None)
+    classifier = SessionClassifier(session, networks)
+
+    def follow(predictor):
+        runs.append(tmp_path / f"run-{len(runs)}")
+        runs[-1].mkdir()
+        write_result(runs[-1], {"step": 1, "test_accuracy": None, "predictor": predictor})
+        networks.forget(session.labels_version)
+        networks.follow()
+        for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
+            thread.join()
+        views.describe_check(session)
+        proposed = [views.describe_image(session, i)["proposals"][0]["label"] for i in (18, 28)]
+        labels = [row["label"] for row in classifier.list_rows()]
+        return proposed, set(labels[9:28]), labels[28]
+
+    classifier._wait()
+    assert follow("instant") == (["a", "b"], {"a", "b", "c"}, "b")
+    assert follow("trained") == (["c", "b"], {"c"}, "b"), networks.message
+    for image in range(9, 19):  # Ten answers that the networks have not learned.
+        decide(session, image, "abc"[kinds[image]])
+    assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}
 
 
 def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(folder, kinds):

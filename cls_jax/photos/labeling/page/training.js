@@ -60,6 +60,11 @@ export function createTraining(app) {
       create("label", { for: "minutes" }, "Minutes:"),
       minutes,
     ),
+    create(
+      "p",
+      { class: "hint" },
+      "Training longer can help or harm. From 100 labels on, a fifth of them are kept out of it to find out, and the better classifier is used.",
+    ),
     progress,
   );
 
@@ -112,8 +117,10 @@ export function createTraining(app) {
     else if (isRunning) {
       const steps = state.steps ? `Step ${state.step} of ${state.steps}` : "";
       detail.textContent = [state.message || steps, formatTime(state.seconds)].filter(Boolean).join(" · ");
-    } else if (state.message) detail.textContent = state.message;
-    else detail.textContent = state.phase === "done" ? `To use it: cls-jax predict ${state.run} IMAGES` : "";
+    } else {
+      const use = state.phase === "done" ? `To use it: cls-jax predict ${state.run} IMAGES` : "";
+      detail.textContent = [state.message, use].filter(Boolean).join(" ");
+    }
     command.textContent = state.command;
     stop.hidden = state.phase !== "running";
     resume.hidden = !state.can_resume;

@@ -1,0 +1,101 @@
+"""The networks that a training from the page has trained, where they are the better classifier.
+
+Shape suffixes: B photos of the folder, K classes.
+"""
+
+import pathlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.io import describe_error
+from cls_jax.photos.inference.classifier import Classifier, load
+from cls_jax.photos.inference.predictor import TRAINED
+from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
+from cls_jax.runs.folder import read_result
+
+
+class _Trained(NamedTuple):
+    """What the networks say about the photos of the folder."""
+
+    classifier: Classifier
+    probabilities: np.ndarray  # float32 [B, K], NaN for photos that cannot be read.
+
+
+class TrainedNetworks:
+    """Those of the newest training. All methods may be called from any thread.
+
+    They name the photos if its run has chosen them (see `predictor`), until ten more answers are
+    known, which they have not learned.
+    """
+
+    def __init__(self, session: Session, find_run: Callable[[], pathlib.Path | None]):
+        """`find_run` returns the run of the last training, once it has ended."""
+        self._session = session
+        self._find_run = find_run
+        self._lock = threading.Lock()
+        self._labels_version = 0  # Of the labels that the training has learned.
+        self._seen: pathlib.Path | None = None  # The run that has been looked at.
+        self._found: _Trained | None = None
+        self.on_ready: Callable[[], None] = lambda: None
+        self.message = ""  # Why they cannot be used.
+
+    def forget(self, labels_version: int) -> None:
+        """Forgets them, since a training has begun with labels of this version."""
+        with self._lock:
+            self._labels_version = labels_version
+            self._found = None
+
+    def follow(self) -> None:
+        """Opens the networks in a thread if a training has ended whose run has chosen them."""
+        with self._lock:
+            run = self._find_run()
+            if run is None or run == self._seen:
+                return
+            self._seen = run
+        threading.Thread(target=self._open, args=[run], name=JAX_THREAD, daemon=True).start()
+
+    def _open(self, run: pathlib.Path) -> None:
+        try:
+            if (read_result(run) or {}).get("predictor") != TRAINED:
+                return
+            classifier = load(run)
+            parts = []
+            for batch in classifier.read_files(self._session.list_paths()):
+                part = np.full((len(batch.files), len(classifier.class_names)), np.nan, np.float32)
+                is_read = np.array([error is None for error in batch.errors], bool)
+                part[is_read] = classifier.predict(batch.images).probabilities
+                parts.append(part)
+            found = _Trained(classifier, np.concatenate(parts))
+        except Exception as error:  # The page shows it, and keeps its own classifier.
+            self.message = f"The trained networks cannot be used: {describe_error(error)}"
+            return
+        with self._lock:
+            self._found = found
+        self.on_ready()
+
+    def get(self, class_names: Sequence[str]) -> Classifier | None:
+        """The classifier, if it is in use and has exactly these classes, in any order."""
+        with self._lock:
+            found = self._found
+            num_since = self._session.labels_version - self._labels_version
+            if found is None or num_since >= NUM_ANSWERS:
+                return None
+            is_same = sorted(found.classifier.class_names) == sorted(class_names)
+            return found.classifier if is_same else None
+
+    def replace(self, class_names: Sequence[str], p_BK: np.ndarray) -> np.ndarray:
+        """Probabilities float32 [B, K]: those of the networks if they are in use, or those given.
+
+        Photos that the networks have not read keep theirs.
+        """
+        if (classifier := self.get(class_names)) is None or self._found is None:
+            return p_BK
+        columns = [classifier.class_names.index(name) for name in class_names]
+        q_BK = self._found.probabilities[: len(p_BK), columns]
+        replaced = p_BK.copy()
+        is_known = ~np.isnan(q_BK[:, 0])
+        replaced[: len(q_BK)][is_known] = q_BK[is_known]
+        return replaced
