@@ -21,6 +21,7 @@ NOT_RUN = {
     r"^(tfds|srun) |/shared/|coordinator": "needs ImageNet and a cluster",
     r"^(ssh|docker|export) ": "for another machine",
     r"(cifar10|stl10|svhn).py:": "needs the dataset",
+    r"--backbone hf:": "downloads weights",
     r"packed": "in the environment of the extra shards",
     r"^cls-jax label": "answered as a browser does, see `tests/doors.py`",
 }

@@ -202,7 +202,8 @@ OPTIONS: dict[str, Option] = {
         "Side in pixels of the gray square in strong views. 0: no square.",
         "authors: half the image"),
     "model.name": Option("wide_resnet", one_of(*MODELS),
-        "Architecture. `model.init=builtin:NAME` implies it."),
+        "Architecture. `model.init=builtin:NAME` implies it, as do the names on the hub that "
+        "`cls-jax backbones` lists."),
     "model.init": Option("", TEXT,
         "Pretrained weights that the networks start from, except for their last layer: "
         "`builtin:efficientnet_lite0` (or 1, 2), a `.safetensors` file, the folder of a run or an "

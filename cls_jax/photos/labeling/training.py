@@ -15,7 +15,7 @@ from cls_jax.config import read_values
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.models.weights.sources import BUILTIN
+from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.folder.label_table import read_content

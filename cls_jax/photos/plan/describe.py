@@ -2,16 +2,21 @@
 
 import numpy as np
 
-from cls_jax.extras import write_install
+from cls_jax.extras import is_installed, write_install
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
-from cls_jax.photos.features.backbones import describe_others
+from cls_jax.models import MODELS
+from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, DINOV2, HUB
+from cls_jax.models.weights.sources import Origin, describe_license, is_permissive
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, describe_others
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.layout import describe_left_out
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan, lacks_pretrained
 from cls_jax.photos.start.hold_out import count_near_copies
+from cls_jax.process import write_command
 from cls_jax.runs.folder import CONFIG
+from cls_jax.runs.result import describe_weights
 from cls_jax.training.prepare import resolve_model
 from cls_jax.training.setup import describe_model
 
@@ -43,7 +48,8 @@ def list_notices(plan: Plan) -> list[str]:
     summary = plan.summary
     layout = summary.layout
     data = (layout.table, describe_left_out(layout), describe_imbalance(summary))
-    return [text for text in (*data, missing, plan.reason) if text]
+    scans = _propose_backbone(plan) if summary.channels == 1 else None
+    return [text for text in (*data, missing, _warn_of_licenses(plan), scans, plan.reason) if text]
 
 
 def describe_dry_run(plan: Plan) -> str:
@@ -122,8 +128,15 @@ def _describe_training(plan: Plan) -> list[str]:
     if others := describe_others(config.model.inferred_by):
         network += f"; {others}"
     place = f"Run:         {verb} {plan.workdir}"
+    origins = list_origins(plan)
+    weights = [f"Weights:     {', '.join(map(_describe_origin, origins))}"] if origins else []
+    weights += filter(None, [_propose_backbone(plan)])
     if plan.is_instant:
-        return [f"Method:      instant classifier, on frozen features of {network}", place]
+        return [
+            f"Method:      instant classifier, on frozen features of {network}",
+            *weights,
+            place,
+        ]
     method, kinds = get_method(config.method.name), f"{config.batch_size} labeled"
     if method.unlabeled_views:
         kinds += f" and {config.batch_size * config.mu} unlabeled"
@@ -131,8 +144,42 @@ def _describe_training(plan: Plan) -> list[str]:
         f"Method:      {config.method.name}, {method.num_networks} x {network}",
         f"Steps:       {config.num_steps:,} with {kinds} images each",
         *([f"Time:        {plan.reason}"] if plan.reason else []),
+        *weights,
         place,
     ]
+
+
+def list_origins(plan: Plan) -> list[Origin]:
+    """Where the pretrained weights of a plan come from. Downloads nothing."""
+    return [Origin(**entry) for entry in describe_weights(plan.config).get("weights", [])]
+
+
+def _describe_origin(origin: Origin) -> str:
+    return f"{origin.init.removeprefix(BUILTIN)} ({describe_license(origin)})"
+
+
+def _warn_of_licenses(plan: Plan) -> str | None:
+    """A sentence about weights that not everybody may use, or whose license is not known."""
+    known = [origin for origin in list_origins(plan) if origin.init.startswith(HUB)]
+    odd = [origin for origin in known if not is_permissive(origin)]
+    return f"Weights: {', '.join(map(_describe_origin, odd))}." if odd else None
+
+
+def _propose_backbone(plan: Plan) -> str | None:
+    """A sentence about a network that may be better for textures and scans, or None.
+
+    Nothing tells textures from other photos before they have labels, so every folder gets it, where
+    the default network was chosen.
+    """
+    is_open = "model.init" not in plan.set_by_user and plan.config.model.init == DEFAULT_BACKBONE
+    if not is_open or not is_installed("pretrained"):
+        return None
+    row = BACKBONES[DINOV2]
+    command = write_command(["train", str(plan.summary.root), "--backbone", DINOV2])
+    return (
+        f"Textures or scans: {MODELS[row.name].title} may see more in them (not measured here). "
+        f"{command} downloads its {row.megabytes} MB once."
+    )
 
 
 def _describe_duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.resize import get_decode_options, get_image_shape
 from cls_jax.data.types import Dataset, ImageSource
-from cls_jax.models.weights.sources import BUILTIN
+from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.parallel.contention import ContentionMeter
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.parallel.preemption import leave_when_asked
@@ -61,21 +61,21 @@ _ENOUGH_SECONDS = 10.0  # After this, three steps suffice, and a slowdown is not
 def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
     """The plan of a run that takes so many minutes, if there is anything for the time to decide.
 
-    Time decides the number of steps, and for weights that come with the project resolution and
+    Time decides the number of steps, and for weights of the table of backbones resolution and
     batch size, unless the user has set them. The most likely choice is measured, because the run
     can then reuse its compiled program. Everything but the number of steps is validated first.
     `minutes` is the time for the whole training, None for the default, which exists only for
-    weights that come with the project. Raises as `measure_run` and `validate_config` do.
+    weights of that table. Raises as `measure_run` and `validate_config` do.
     """
-    is_builtin = plan.config.model.init.startswith(BUILTIN)
-    if "num_steps" in plan.set_by_user or (minutes is None and not is_builtin):
+    is_known = plan.config.model.init in BACKBONES
+    if "num_steps" in plan.set_by_user or (minutes is None and not is_known):
         return plan
     is_fast, max_steps = plan.resources.has_accelerator, _MAX_STEPS
     if minutes is None:
         minutes = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES
         max_steps = MAX_DEFAULT_STEPS
     likely = plan
-    if is_builtin:
+    if is_known:
         num_steps = MAX_DEFAULT_STEPS if is_fast else ENOUGH_STEPS
         supposed = {"num_steps": num_steps, "data.image_size": max(list_sizes(plan))}
         likely = dataclasses.replace(

@@ -23,7 +23,8 @@ from cls_jax.config import (
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed
 from cls_jax.models import resolve_stem
-from cls_jax.models.weights.sources import BUILTIN, HUB, has_weights
+from cls_jax.models.weights.backbones import BUILTIN, HUB
+from cls_jax.models.weights.sources import has_weights
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.machine import get_device_memory
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, check_backbones

@@ -18,8 +18,8 @@ from cls_jax.config import OPTIONS, create_defaults, flatten, get_options
 from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_method, get_round_length
 from cls_jax.models.layers import STEMS, resolve_stem
-from cls_jax.models.weights.sources import BUILTIN
-from cls_jax.photos.features.backbones import BACKBONES, DEFAULT_BACKBONE
+from cls_jax.models.weights.backbones import BACKBONES
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.folder.dataset import FolderSummary, are_photos, find_short_side
 from cls_jax.photos.folder.instant_config import create_instant_config
 from cls_jax.photos.plan.estimate import Budget
@@ -32,7 +32,7 @@ _BYTES_PER_IMAGE = 4e6
 _MAX_MEMORY_SHARE = 0.5
 
 _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
-_SIZES = (224, 160, 128, 96)  # For weights that come with the project, in pixels.
+_SIZES = (224, 160, 128, 96)  # For weights of the table of backbones, in pixels.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
 # From this many steps on, a higher resolution is preferred. Below, batches get smaller. On trash,
 # 40 steps at 224 pixels ended at 65.0% and 55.1% (two draws), 80 steps at 63.3% and 56.3%, and 80
@@ -194,13 +194,13 @@ def _choose_image_size(plan: Plan) -> int:
 
     From 96 to 128 for weights trained on larger images, since their features of small images are
     poor. Their native size where nothing is trained. A multiple of 8, or of a transformer's
-    patches. For weights that come with the project, and if the time is known: the highest of a few
+    patches. For weights of the table of backbones, and if the time is known: the highest of a few
     with enough steps.
     """
     native_size, patch = find_native_size(plan.config), get_model_spec(plan.config).patch
     if plan.is_instant:
         return native_size
-    if plan.budget and plan.config.model.init.startswith(BUILTIN):
+    if plan.budget and plan.config.model.init in BACKBONES:
         sizes = list_sizes(plan)
         return max(filter(functools.partial(_has_enough_steps, plan), sizes), default=min(sizes))
     smallest, largest = 16, (64 if plan.resources.has_accelerator else 32)
@@ -213,7 +213,7 @@ def _choose_image_size(plan: Plan) -> int:
 
 def list_sizes(plan: Plan) -> list[int]:
     """The resolutions among which the time decides, in pixels, the highest first."""
-    if "data.image_size" in plan.set_by_user or not plan.config.model.init.startswith(BUILTIN):
+    if "data.image_size" in plan.set_by_user or plan.config.model.init not in BACKBONES:
         return [plan.config.data.image_size]
     largest = max(find_short_side(plan.summary.sizes), _LARGEST_ENLARGED)
     patch = get_model_spec(plan.config).patch

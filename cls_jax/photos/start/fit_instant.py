@@ -35,6 +35,7 @@ from cls_jax.runs.folder import (
     write_pseudo_labels,
     write_result,
 )
+from cls_jax.runs.result import describe_weights
 from cls_jax.runs.sessions import record_session
 from cls_jax.training.prepare import (
     WEIGHT_READERS,
@@ -171,6 +172,7 @@ def write_instant_folder(
             "test_balanced_accuracy": accuracies.get("test/balanced_accuracy"),
             "validation_accuracy": accuracies.get("validation/accuracy"),
             **{name.replace("/", "_", 1): figures.get(name) for name in BASELINES},
+            **describe_weights(config),
         }
         write_result(folder, result)
 

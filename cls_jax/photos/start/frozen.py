@@ -11,7 +11,7 @@ from cls_jax.data.types import Dataset, Split
 from cls_jax.models import MODELS, ModelSpec
 from cls_jax.models.layers import resolve_stem
 from cls_jax.models.weights.layout import Weights
-from cls_jax.models.weights.sources import BUILTIN, get_builtin_name
+from cls_jax.models.weights.sources import find_architecture
 from cls_jax.photos.features.backbones import split_inits
 from cls_jax.photos.features.extract import (
     FrozenFeatures,
@@ -26,12 +26,11 @@ from cls_jax.training.setup import get_model_settings
 
 
 def get_model_spec(config: ConfigDict) -> ModelSpec:
-    """The architecture, implied by weights that come with the project.
+    """The architecture, implied by weights of the table of backbones.
 
     Raises a UserError if there are no such weights.
     """
-    init = config.model.init
-    return MODELS[get_builtin_name(init) if init.startswith(BUILTIN) else config.model.name]
+    return MODELS[find_architecture(config.model.init) or config.model.name]
 
 
 def find_native_size(config: ConfigDict) -> int:
@@ -45,7 +44,7 @@ def find_native_size(config: ConfigDict) -> int:
         return int(read_instant_config(run).data.image_size)
     spec = get_model_spec(config)
     stem = resolve_stem(config.model.stem, config.data.image_size)
-    is_small = "stem" in spec.keys and stem != "imagenet" and not init.startswith(BUILTIN)
+    is_small = "stem" in spec.keys and stem != "imagenet"
     return config.data.image_size if is_small else spec.image_size
 
 

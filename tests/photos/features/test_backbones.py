@@ -5,10 +5,9 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
-from cls_jax.models.weights.sources import BUILTIN, PACKAGES
+from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB, Package
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.backbones import (
-    BACKBONES,
     check_backbones,
     describe_others,
     format_backbones,
@@ -39,11 +38,14 @@ def images():
 
 def test_every_row_is_an_architecture_and_a_package():
     for init, row in BACKBONES.items():
-        assert init.removeprefix(BUILTIN) == row.name
+        if isinstance(row.origin, Package):
+            assert init.removeprefix(BUILTIN) == row.name
+        else:
+            assert init.startswith(HUB)
         assert row.name in MODELS
-        assert row.name in PACKAGES
+        assert not row.partner or row.partner in BACKBONES
     table = format_backbones().splitlines()
-    assert len(table) == 1 + len(BACKBONES)
+    assert len(table) == 2 + len(BACKBONES)
     assert "Apache-2.0" in table[1]
 
 

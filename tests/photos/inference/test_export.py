@@ -18,7 +18,7 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.models.convolutions import depthwise_conv
 from cls_jax.models.ensemble import take_network
-from cls_jax.models.weights.sources import WEIGHTS_FILE
+from cls_jax.models.weights.hub import WEIGHTS_FILE
 from cls_jax.photos.cli import commands
 from cls_jax.photos.inference import export
 from cls_jax.photos.inference.classifier import load
