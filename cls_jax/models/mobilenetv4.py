@@ -27,8 +27,10 @@ class Block(NamedTuple):
     stride: int = 1
 
 
-# Output channels and blocks of the stages between the first and the last.
-MEDIUM = (
+Stage = tuple[int, tuple[Block, ...]]  # Output channels, and the blocks.
+
+# The stages between the first and the last.
+MEDIUM: tuple[Stage, ...] = (
     (80, (Block(3, 5, 4, 2), Block(3, 3, 2))),
     (
         160,
@@ -138,6 +140,8 @@ class MobileNetV4(Architecture):
 
     stem_names: ClassVar[tuple[str, ...]] = ("stem", "stem_norm")
 
+    table: tuple[Stage, ...] = MEDIUM
+
     @nn.compact
     def __call__(
         self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
@@ -151,7 +155,7 @@ class MobileNetV4(Architecture):
         x = fused(_FUSED_FEATURES, norm=norm, name="stage1_block1")(x, train)
         stages = [x]
         block_layer = self.block_layer(UniversalBottleneck, train)
-        for i, (features, blocks) in enumerate(MEDIUM, start=2):
+        for i, (features, blocks) in enumerate(self.table, start=2):
             for j, block in enumerate(blocks, start=1):
                 layer = block_layer(
                     block=block, features=features, norm=norm, name=f"stage{i}_block{j}"
@@ -166,7 +170,7 @@ class MobileNetV4(Architecture):
             has_relu=True,
             norm=norm,
             norm_name="bn1",
-            name=f"stage{len(MEDIUM) + 2}_block1",
+            name=f"stage{len(self.table) + 2}_block1",
         )(x, train)
         stages.append(x)
         x = pool_mean(x)[:, None, None].astype(self.dtype)

@@ -160,7 +160,7 @@ class VisionTransformer(Architecture):
             kernel_init=_init,
             name="patch_embed",
         )(x_BHWC)
-        x_BTD = self._add_tokens(x_BHWD.reshape(len(x_BHWC), -1, self.width))
+        x_BTD = self._add_tokens(x_BHWD.reshape(x_BHWD.shape[0], -1, self.width))
         x_BTD, stages = self._apply_blocks(x_BTD, dropout, is_looped=self.remat and train)
         x_BD = _norm(jnp.float32, "norm")(x_BTD[:, 0])
         return self.apply_heads(x_BD, head, stages)
@@ -218,7 +218,7 @@ class VisionTransformer(Architecture):
         tokens = [create("cls_token", 1)]
         if self.num_registers:
             tokens.append(create("reg_token", self.num_registers))
-        tokens = [jnp.broadcast_to(t, (len(x_BTD), *t.shape[1:])) for t in tokens]
+        tokens = [jnp.broadcast_to(t, (x_BTD.shape[0], *t.shape[1:])) for t in tokens]
         if has_class_position:
             return jnp.concatenate([*tokens, x_BTD], axis=1) + positions
         return jnp.concatenate([*tokens, x_BTD + positions], axis=1)

@@ -1,0 +1,122 @@
+"""Everything that works with the built-in networks works with those of the hub, without it.
+
+The cache has random weights of networks with few blocks, in the hub's layout.
+"""
+
+import functools
+import hashlib
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax import models
+from cls_jax.models import MODELS
+from cls_jax.models.mobilenetv4 import Block
+from cls_jax.models.weights.backbones import BACKBONES, HUB, Download
+from cls_jax.models.weights.hub import WEIGHTS_FILE
+from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.models.weights.sources import to_safetensors
+from cls_jax.photos.features.backbones import format_backbones
+from cls_jax.photos.inference import export
+from cls_jax.photos.inference.classifier import load
+from cls_jax.photos.inference.suggest import suggest_files
+from cls_jax.photos.plan.describe import _describe_training
+from cls_jax.photos.plan.plan import plan_run, start_run
+from cls_jax.photos.start.stages import train_with_stages
+from cls_jax.runs.folder import read_result
+from cls_jax.training.prepare import resolve_model
+from tests.core.models.make_fixtures import draw_parameter
+
+constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
+# Fewer blocks, and as few pixels as they accept: (arguments of the network, size).
+SMALL = {
+    "dinov2_small": ({"depth": 1, "width": 48, "num_heads": 3}, 28),
+    "mobilenetv4_conv_medium": ({"table": ((16, (Block(3, 5, 2, 2),)),)}, 32),
+    "convnext_nano": ({"depths": (1, 1), "widths": (8, 16)}, 32),
+}
+COMMIT = "c" * 40
+
+
+@pytest.fixture(params=[init for init in BACKBONES if init.startswith(HUB)])
+def init(request, tmp_path, monkeypatch):
+    """A name of the table whose weights are in the cache of a machine without a connection."""
+    init, row = request.param, BACKBONES[request.param]
+    settings, size = SMALL[row.name]
+    spec = MODELS[row.name]
+    spec = spec._replace(create=functools.partial(spec.create, **settings), image_size=size)
+    monkeypatch.setitem(models.MODELS, row.name, spec)
+    origin = Download(COMMIT if len(row.origin.revision) == 40 else "main")
+    monkeypatch.setitem(BACKBONES, init, row._replace(origin=origin))
+
+    # DINOv2's file is for larger images, and has no head.
+    image = jax.ShapeDtypeStruct((1, 2 * size, 2 * size, 3), np.float32)
+    variables = jax.eval_shape(spec.create(num_classes=7).init, jax.random.key(0), image)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), variables)
+    names = to_torch(zeros, spec.layout)
+    if row.name == "dinov2_small":
+        names = {key: value for key, value in names.items() if not key.startswith("head")}
+        names["mask_token"] = np.zeros((1, 48), np.float32)
+    content = to_safetensors(
+        Weights({key: draw_parameter(key, value.shape) for key, value in names.items()})
+    )
+    repository = tmp_path / "hub" / f"models--{init.removeprefix(HUB).replace('/', '--')}"
+    for folder in ("refs", "blobs", f"snapshots/{COMMIT}"):
+        (repository / folder).mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    blob = repository / "blobs" / hashlib.sha256(content).hexdigest()
+    blob.write_bytes(content)
+    (repository / "snapshots" / COMMIT / WEIGHTS_FILE).symlink_to(blob)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return init
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Three kinds of colors: two labels of each, others without, and test images."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for i, name in enumerate(("red", "green", "blue")):
+        for j in range(6):
+            pixels = rng.integers(0, 90, (40, 40, 3))
+            pixels[..., i] += 120
+            part = ("labeled/" + name, "unlabeled", "test/" + name)[j // 2]
+            path = tmp_path / "photos" / part / f"{name}{j}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypatch):
+    size = MODELS[BACKBONES[init].name].image_size
+    settings = {"model.init": init, "data.image_size": size, "data.pipeline": "device"}
+    settings |= {"num_steps": 2, "batch_size": 2, "mu": 1, "mesh.data": 1}
+    settings |= {"model.final_head": "trained", "eval_every": 2}
+    settings["optimizer.frozen_stages"] = 1  # The networks have few blocks.
+    plan = plan_run(photos, method="fixmatch", workdir="run", settings=settings)
+    assert f"{init} (license Apache-2.0)" in " ".join(_describe_training(plan))
+    (line,) = (line for line in format_backbones().splitlines() if line.startswith(init))
+    assert line.endswith("  downloaded")
+    # Begins with an instant classifier, whose folder is in the run's.
+    dataset = start_run(plan).dataset
+    train_with_stages(resolve_model(plan.config), plan.workdir, lambda _: dataset)
+    run = plan.workdir
+    expected = {"init": init, "license": "Apache-2.0", "commit": COMMIT}
+    files = sorted(map(str, photos.rglob("*.png")))
+    for workdir in (run, run / "instant"):
+        assert read_result(workdir)["weights"] == [expected]
+        assert set(load(workdir).predict(files).label) <= {"red", "green", "blue"}
+    assert len(suggest_files(run, 2)) == 2
+    # That of ONNX takes seconds.
+    monkeypatch.setattr(export, "convert_to_onnx", lambda *_: (None, None))
+    export.export_run(run, photos.parent / "exported")
+    readme = (photos.parent / "exported" / "README.md").read_text()
+    assert f"`{init}`: license Apache-2.0; commit {COMMIT}" in readme
+    images = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
+    networks = load(run, step="2").networks
+    maps = networks.compute_heat_maps(images, np.zeros(2, np.int32))
+    assert maps.max() > 0
+    assert np.isfinite(maps).all()
