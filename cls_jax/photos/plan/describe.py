@@ -7,7 +7,12 @@ from cls_jax.io import make_printable
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, DINOV2, HUB
-from cls_jax.models.weights.sources import Origin, describe_license, is_permissive
+from cls_jax.models.weights.sources import (
+    Origin,
+    describe_license,
+    has_weights,
+    is_permissive,
+)
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, describe_others
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.layout import describe_left_out
@@ -57,7 +62,7 @@ def describe_dry_run(plan: Plan) -> str:
     lines = [
         *describe_folder(plan.summary),
         *_describe_near_copies(plan),
-        *_describe_training(plan),
+        *describe_training(plan),
     ]
     if not plan.is_instant:
         measured = measure_run(resolve_model(plan.config), plan.summary)
@@ -117,7 +122,7 @@ def _describe_near_copies(plan: Plan) -> list[str]:
     ]
 
 
-def _describe_training(plan: Plan) -> list[str]:
+def describe_training(plan: Plan) -> list[str]:
     """Lines about the training."""
     config = plan.config
     verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
@@ -176,9 +181,10 @@ def _propose_backbone(plan: Plan) -> str | None:
         return None
     row = BACKBONES[DINOV2]
     command = write_command(["train", str(plan.summary.root), "--backbone", DINOV2])
+    once = "" if has_weights(DINOV2) else f" downloads its {row.megabytes} MB once"
     return (
-        f"Textures or scans: {MODELS[row.name].title} may see more in them (not measured here). "
-        f"{command} downloads its {row.megabytes} MB once."
+        f"For textures and scans, {MODELS[row.name].title} may be better (not measured here): "
+        f"{command}{once}."
     )
 
 

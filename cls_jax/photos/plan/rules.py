@@ -110,12 +110,12 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
 
 
 def choose_method(plan: Plan) -> str:
-    """FixMatch for photos and the built-in weights, otherwise CLS.
+    """FixMatch for photos and weights of the table of backbones, otherwise CLS.
 
     CLS also where an option is set that only CLS has, or networks are spread over devices. From
-    these weights, labels exchanged between networks gained nothing, and in the same time FixMatch
-    was more accurate on average (experiments/results/any_folder.md). It also predicts in half the
-    time.
+    the built-in weights, labels exchanged between networks gained nothing, and in the same time
+    FixMatch was more accurate on average (experiments/results/any_folder.md). It also predicts in
+    half the time.
     """
     config = plan.config
     others = flatten(create_folder_config(config.data.data_dir, "fixmatch").to_dict())

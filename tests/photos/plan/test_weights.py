@@ -1,0 +1,54 @@
+"""What a plan says about pretrained weights: their licenses, and one network more."""
+
+import pytest
+
+from cls_jax.models.weights.backbones import BACKBONES, DINOV2
+from cls_jax.photos.plan import rules
+from cls_jax.photos.plan.describe import describe_training, list_notices
+from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
+
+constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The snapshot of a repository `a/b` in a cache of the hub's layout."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    snapshot = tmp_path / "models--a--b" / "snapshots" / ("c" * 40)
+    snapshot.mkdir(parents=True)
+    refs = tmp_path / "models--a--b" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("c" * 40)
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    ("card", "sentence"),
+    [
+        ("license: cc-by-nc-4.0", "Weights: hf:a/b (license cc-by-nc-4.0, which forbids"),
+        ("tags: []", "Weights: hf:a/b (license unknown: see https://huggingface.co/a/b)."),
+        ("license: mit", None),
+    ],
+)
+def test_weights_that_not_everybody_may_use_are_said(cache, card, sentence):
+    (cache / "README.md").write_text(f"---\n{card}\n---\n# A model\n")
+    settings = {"model.init": "hf:a/b", "model.name": "resnet18", "num_steps": 2}
+    plan = create_plan(resources=PRETRAINED, **settings)
+    found = [one for one in list_notices(plan) if one.startswith("Weights:")]
+    assert len(found) == (sentence is not None)
+    assert all(one.startswith(sentence) for one in found)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_network_for_textures_and_scans_is_proposed_and_not_chosen(channels):
+    summary = create_summary()._replace(channels=channels)
+    plan = rules.fit(create_plan(summary, PRETRAINED, "fixmatch"))
+    assert plan.config.model.init != DINOV2
+    proposals = [one for one in describe_training(plan) if DINOV2 in one]
+    assert len(proposals) == 1
+    assert f"{BACKBONES[DINOV2].megabytes} MB" in proposals[0]
+    # Gray photos are scans, say, and are also told when the training begins.
+    assert len([one for one in list_notices(plan) if DINOV2 in one]) == (channels == 1)
+    chosen = create_plan(summary, PRETRAINED, "fixmatch", **{"model.init": plan.config.model.init})
+    assert not [one for one in describe_training(rules.fit(chosen)) if DINOV2 in one]
