@@ -201,11 +201,12 @@ def predict(
     as_json: bool = False,
     sort_into: str | None = None,
     link: bool = False,
+    unsure_below: float | None = None,
     shard: str | None = None,
     step: str | None = None,
 ) -> None:
     """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
-    from cls_jax.photos.folder.sort import check_sorting, sort_files
+    from cls_jax.photos.folder.sort import check_sorting, set_unsure_apart, sort_files
     from cls_jax.photos.images.files import find_images
     from cls_jax.photos.inference import predict_files as lib
     from cls_jax.photos.inference.classifier import load
@@ -218,6 +219,10 @@ def predict(
         raise UserError("--json prints the predictions. Remove --output.")
     if link and not sort_into:
         raise UserError("--link needs a folder: add --sort-into DIR.")
+    if unsure_below is not None and not sort_into:
+        raise UserError("--unsure-below needs a folder: add --sort-into DIR.")
+    if unsure_below is not None and not 0 <= unsure_below <= 1:
+        raise UserError(f"--unsure-below must be a confidence from 0 to 1, not {unsure_below:g}.")
     target = pathlib.Path(sort_into).expanduser() if sort_into else None
     if target:
         check_sorting(target)
@@ -236,18 +241,18 @@ def predict(
         labels = []
         for row in lib.predict_rows(classifier, files):
             print(json.dumps(row) if as_json else lib.describe_row(row), flush=True)
-            labels.append((row["file"], row["label"]))
+            labels.append((row["file"], row["label"], lib.get_confidence(row)))
     else:
         labels, seconds, share = lib.predict_files(classifier, files, path, overwrite)
         images = write_count(len(labels), "image", "images")
         print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
-    num_errors = sum(label is None for _, label in labels)
+    num_errors = sum(label is None for _, label, _ in labels)
     if num_errors == len(labels) > 0:  # A shard may be empty.
         raise UserError("None of these images could be read: convert them to JPEG or PNG.")
     if num_errors and not prints:
         print(f"{num_errors:,} of them could not be read: see the column error.")
     if target:
-        sort_files(labels, target, link)
+        sort_files(set_unsure_apart(labels, unsure_below or 0.0), target, link)
         if not as_json:
             print(f"{'Linked' if link else 'Copied'} by class into {target}")
 

@@ -19,6 +19,7 @@ import numpy as np
 _MAX_SINGLE = 0.25
 # Standard deviation of the error that more labels do not reduce.
 _SYSTEMATIC = 0.03
+_ROUNDING = 1e-9
 _QUANTILE = 1.96  # Of the normal distribution, for 95%.
 
 
@@ -77,6 +78,27 @@ def estimate_accuracy(
         accuracy_low=100 * max(share - margin, 0.0),
         accuracy_high=100 * min(share + margin, 1.0),
     )
+
+
+def choose_to_check(confidences_B: np.ndarray, num_right: int, share: float) -> np.ndarray:
+    """The fewest images to look at so that a share of all are expected to be right.
+
+    Images that are looked at count as right, as `num_right` others with a label do. Each of the
+    rest is right with its confidence.
+
+    Args:
+        confidences_B: The highest inferred probabilities of the unlabeled images, floating.
+        num_right: The number of labeled images.
+        share: From 0 to 1, of the labeled and unlabeled images together.
+
+    Returns:
+        Indices of the least confident images, int, the least confident first.
+    """
+    order = np.argsort(confidences_B, kind="stable")
+    # Wrong ones that are expected if only the first 0, 1, 2 and so on are looked at.
+    wrong = np.append(np.cumsum(1.0 - confidences_B[order][::-1])[::-1], 0.0)
+    most = (1 - share) * (len(order) + num_right)
+    return order[: int((wrong <= most + _ROUNDING).argmax())]
 
 
 def read_estimate(result: Mapping[str, Any]) -> Estimate | None:

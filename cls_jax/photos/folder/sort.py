@@ -9,9 +9,33 @@ from collections.abc import Sequence
 
 from cls_jax.errors import UserError
 from cls_jax.io import PARTIAL
+from cls_jax.photos.folder.names import fold_class
 
 # Not allowed on some system in the name of a folder, at its start, or at its end.
 _NOT_IN_NAMES = re.compile(r'[%/\\:*?"<>|\x00-\x1f]|^\.|[. ]$')
+
+
+UNSURE = "unsure"  # The folder of files whose class is not certain enough.
+
+
+def set_unsure_apart(
+    rows: Sequence[tuple[str, str | None, float | None]], below: float
+) -> list[tuple[str, str | None]]:
+    """Files and folders for `sort_files`: less confident ones get `UNSURE` instead of their class.
+
+    Rows are a file, its class and its confidence, None for a label that was given. Raises a
+    UserError if a class has the name of that folder.
+    """
+    is_unsure = [confidence is not None and confidence < below for _, _, confidence in rows]
+    if any(is_unsure):
+        for _, label, _ in rows:
+            if label is not None and fold_class(label) == UNSURE:
+                raise UserError(
+                    f"Photos that are not certain enough go into the folder {UNSURE}, and a class "
+                    f"is called {label}: rename the class, or sort without a limit."
+                )
+    pairs = zip(rows, is_unsure, strict=True)
+    return [(file, UNSURE if unsure else label) for (file, label, _), unsure in pairs]
 
 
 def check_sorting(folder: pathlib.Path) -> None:

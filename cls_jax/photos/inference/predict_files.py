@@ -6,7 +6,7 @@ import itertools
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -22,13 +22,14 @@ from cls_jax.runs.sessions import hold_at_once
 
 def predict_files(
     classifier: Classifier, files: Sequence[str], output: pathlib.Path, overwrite: bool = False
-) -> tuple[list[tuple[str, str | None]], float, float]:
+) -> tuple[list[tuple[str, str | None, float | None]], float, float]:
     """Predicts files and writes one row each, in order. Unreadable files get a reason.
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
     interruption, the same command continues with the first file without a row. With `overwrite`,
-    the output may replace a file that is not a table of predictions. Returns each file and its
-    predicted class (None if unreadable), the total seconds, and the networks' share of these.
+    the output may replace a file that is not a table of predictions. Returns each file with its
+    predicted class and confidence (see `get_confidence`), the total seconds, and the networks'
+    share of these.
     Raises a UserError if the output cannot be written, or another process is writing it.
     """
     check_path(output, PREDICTION_COLUMNS, overwrite)
@@ -51,7 +52,7 @@ def predict_files(
             rows_file.writelines(lines)
             rows_file.flush()
             bar.update(len(lines))
-        labels: list[tuple[str, str | None]] = []
+        labels: list[tuple[str, str | None, float | None]] = []
         write_table(output, PREDICTION_COLUMNS, _read_rows(journal, labels))
         journal.unlink()
     seconds = time.perf_counter() - started
@@ -115,14 +116,21 @@ def _count_rows(journal: pathlib.Path) -> int:
 
 
 def _read_rows(
-    journal: pathlib.Path, labels: list[tuple[str, str | None]]
+    journal: pathlib.Path, labels: list[tuple[str, str | None, float | None]]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a finished prediction. Appends each file with its class to `labels`."""
+    """The rows of a finished prediction. Appends each file, class and confidence to `labels`."""
     with journal.open(encoding="ascii") as lines:
         for line in lines:
             row = json.loads(line)
-            labels.append((row["file"], row["label"]))
+            labels.append((row["file"], row["label"], get_confidence(row)))
             yield row
+
+
+def get_confidence(row: Mapping[str, Any]) -> float | None:
+    """The confidence of a row, calibrated where the run is. None if the file is unreadable."""
+    calibrated: float | None = row["calibrated_confidence"]
+    confidence: float | None = row["confidence"]
+    return confidence if calibrated is None else calibrated
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays,
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
-from cls_jax.photos.folder.sort import sort_files
+from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Classified, Session
@@ -160,8 +160,11 @@ class SessionClassifier:
             "nearest": [describe_image(self._session, int(image)) for image in nearest],
         }
 
-    def list_rows(self) -> list[dict[str, Any]]:
-        """All photos: file, label, source (a decision or "proposal") and probability."""
+    def list_rows(self, unsure_below: float = 0.0) -> list[dict[str, Any]]:
+        """All photos: file, label, source and probability.
+
+        The source is a decision, "suggested", or "unsure" for a lower probability.
+        """
         fitted = self._wait()
         p_BK = self._get_probabilities(fitted) if fitted else np.zeros((0, 0))
         rows = []
@@ -169,30 +172,35 @@ class SessionClassifier:
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
             if fitted and not state.decision and i < len(fitted.labels):
                 p_K = p_BK[i]
-                row |= {"label": fitted.class_names[p_K.argmax()], "source": "proposal"}
+                source = UNSURE if p_K.max() < unsure_below else "suggested"
+                row |= {"label": fitted.class_names[p_K.argmax()], "source": source}
                 row["probability"] = float(p_K.max())
             rows.append(row)
         return rows
 
-    def write_table(self) -> Iterator[str]:
+    def write_table(self, unsure_below: float = 0.0) -> Iterator[str]:
         """The table of all photos as CSV, in parts, for spreadsheets: without formulas."""
         yield "file,label,source,probability\n"
-        for row in self.list_rows():
+        for row in self.list_rows(unsure_below):
             cells = [_to_text(row["file"], "./"), _to_text(row["label"], "'"), row["source"]]
             yield to_csv([[*cells, f"{row['probability']:.4f}" if "probability" in row else ""]])
 
-    def copy_by_class(self) -> dict[str, Any]:
-        """Copies all photos that have a class or a proposal into FOLDER-classes/<class>/.
+    def copy_by_class(self, unsure_below: float = 0.0) -> dict[str, Any]:
+        """Copies all photos that have or are suggested a class into FOLDER-classes/<class>/.
 
-        The folder is a new one beside the session's. Returns the number of "copies" and the path of
-        the "folder". Raises a UserError if it cannot be written.
+        Those with a probability below the limit go to FOLDER-classes/unsure/. The folder is a new
+        one beside the session's. Returns the number of "copies", how many of these are "unsure",
+        and the path of the "folder". Raises a UserError if it cannot be written.
         """
         self._session.leave_out_missing()
         root = self._session.root.resolve()
-        rows = [(str(root / row["file"]), row["label"]) for row in self.list_rows() if row["label"]]
+        rows = [row for row in self.list_rows(unsure_below) if row["label"]]
+        named = [(str(root / row["file"]), row["label"], row.get("probability")) for row in rows]
         target = find_free(root.with_name(f"{root.name}-classes"))
-        sort_files(rows, target)
-        return {"copies": len(rows), "folder": make_printable(str(target))}
+        sort_files(set_unsure_apart(named, unsure_below), target)
+        num_unsure = sum(row["source"] == UNSURE for row in rows)
+        folder = make_printable(str(target))
+        return {"copies": len(rows), "unsure": num_unsure, "folder": folder}
 
 
 def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> Fitted:

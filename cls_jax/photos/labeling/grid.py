@@ -3,10 +3,12 @@
 Each function may be called from any thread.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 
+from cls_jax.photos.features.accuracy import choose_to_check, count_labels, is_too_early
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABEL, NONE
 from cls_jax.photos.labeling.answers import RefusedError
@@ -72,6 +74,41 @@ def find_similar(session: Session, image: int) -> dict[str, Any]:
     similarities[[image, *gone]] = -np.inf
     order = np.argsort(-similarities, kind="stable")[:_NUM_SIMILAR]
     return {"images": [int(i) for i in order if np.isfinite(similarities[i])]}
+
+
+def describe_check(session: Session, percent: int) -> dict[str, Any]:
+    """The fewest photos to look at so that `percent` of the sorted ones are expected to be right.
+
+    "images" are those, the least certain first, "sorted" counts all that have or are suggested a
+    class, and "unsure_below" is the percentage of confidence that all other photos reach. While it
+    is too early to say, there are only the reasons in "message".
+    """
+    session.follow_classifier()
+    with session.reading() as known:
+        propagation = known.propagation
+        if known.classified is None or propagation is None:
+            return {"message": "Label photos of two classes first."}
+        if is_too_early(count_labels(propagation.labels, propagation.groups)):
+            return {"message": "Too early to say: many classes have only one answer."}
+        images = np.flatnonzero(known.find_open())
+        confidences = known.probabilities[images].max(axis=1)
+        num_right = sum(bool(state.label) for _, state in known.list_answered())
+    chosen = choose_to_check(confidences, num_right, percent / 100)
+    highest = float(confidences[chosen].max(initial=0.0))
+    return {
+        "message": "",
+        "images": images[chosen].tolist(),
+        "sorted": len(images) + num_right,
+        "unsure_below": math.ceil(100 * highest),
+    }
+
+
+def parse_percent(text: str) -> float:
+    """A number from 0 to 100. Raises a ValueError if it is anything else."""
+    percent = float(text)
+    if not 0 <= percent <= 100:  # As it is for NaN.
+        raise ValueError("The percentage must be from 0 to 100.")
+    return percent
 
 
 def parse_changes(content: Any) -> list[Change]:

@@ -113,6 +113,7 @@ def create_app(
             Route("/api/proposals.csv", service.get_proposals),
             Route("/api/events", service.get_events),
             Route("/api/similar/{image:int}", service.get_similar),
+            Route("/api/to_check/{percent:int}", service.get_check),
             Route("/api/{view}", service.get_view),
             Route("/api/{verb}", service.post, methods=["POST"]),
         ]
@@ -240,12 +241,25 @@ class _Service:
         self._report_codes.discard(code)
         return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
 
+    def get_check(self, request: Request) -> Response:
+        """The photos to look at for some percentage of right ones."""
+        percent = request.path_params["percent"]
+        if percent > 100:
+            return PlainTextResponse("There is no such percentage.\n", 404)
+        is_fitting = self._classifier.describe()["is_fitting"]
+        found = grid.describe_check(self._session, percent)
+        return JSONResponse(found | {"is_fitting": is_fitting})
+
     def get_proposals(self, request: Request) -> Response:
-        """The proposals for all photos, as a file to download."""
+        """The classes of all photos, as a file to download."""
+        try:
+            below = grid.parse_percent(request.query_params.get("unsure_below", "0"))
+        except ValueError:
+            return _explain("unsure_below must be a percentage.", 400)
         return StreamingResponse(
-            self._classifier.write_table(),
+            self._classifier.write_table(below / 100),
             media_type="text/csv",
-            headers={"Content-Disposition": 'attachment; filename="proposals.csv"'},
+            headers={"Content-Disposition": 'attachment; filename="sorted.csv"'},
         )
 
     async def post(self, request: Request) -> Response:
@@ -297,7 +311,7 @@ class _Service:
             "try": lambda: self._classify(content),
             "find": lambda: views.find_image(session, content),
             "add": lambda: {"name": self._add(content)},
-            "copies": self._classifier.copy_by_class,
+            "copies": lambda: self._classifier.copy_by_class(content / 100),
             "train": lambda: self._train(content),
             "stop": self._training.stop,
             "resume": self._training.resume,
@@ -441,6 +455,11 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
             raise ValueError(f"{key} is missing or has the wrong type.")
         return value
 
+    if verb == "copies":
+        percent: Any = content.get("unsure_below", 0) if isinstance(content, dict) else None
+        if type(percent) not in (int, float):
+            raise ValueError("unsure_below must be a number.")
+        return grid.parse_percent(str(percent))
     if verb == "decide_all":
         return grid.parse_changes(content)
     if verb in ("classes", "find"):

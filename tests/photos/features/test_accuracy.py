@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cls_jax.photos.features.accuracy import (
+    choose_to_check,
     count_labels,
     describe_estimate,
     estimate_accuracy,
@@ -83,3 +84,15 @@ def test_without_labels_or_other_images_there_is_no_estimate():
     probabilities = np.full((3, 2), 0.5)
     for label in (-1, 1):
         assert estimate_accuracy(probabilities, np.full(3, label), np.arange(3)) is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9, 0.95, 0.98, 1.0])
+def test_the_fewest_least_confident_images_reach_the_share(share):
+    confidences = np.random.default_rng(0).beta(5, 1, size=300)
+    chosen = choose_to_check(confidences, 20, share)
+    assert confidences[chosen].max(initial=0) <= np.delete(confidences, chosen).min(initial=1)
+    assert (np.diff(confidences[chosen]) >= 0).all()
+    for num_checked in (len(chosen), len(chosen) - 1):  # One fewer would not do.
+        expected = (20 + num_checked + np.sort(confidences)[num_checked:].sum()) / 320
+        assert num_checked < 0 or (expected >= share - 1e-9) == (num_checked == len(chosen))
+    assert len(choose_to_check(np.zeros(0), 0, share)) == 0

@@ -19,7 +19,7 @@ from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
-from cls_jax.photos.folder.sort import sort_files
+from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
 from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
 from cls_jax.photos.inference.predict_files import predict_files
@@ -174,7 +174,8 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
         types = [table.schema.field(name).type for name in ("confidence", "agree")]
         assert types == ["float", "bool"]
         rows = table.to_pylist()
-    assert given == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
+    named = [(file, label) for file, label, _ in given]
+    assert named == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
     assert [files[i] for i in range(7) if given[i][1]] == readable
     assert [row["file"] for row in rows] == [*files[:6], f"{tmp_path}/\\udcff.png"]
     assert list(rows[0]) == list(PREDICTION_COLUMNS)
@@ -302,9 +303,21 @@ def test_sorted_files(trained_run, classifier, noise, tmp_path, monkeypatch, lin
     for options, remedy in (  # Before it predicts.
         ({"sort_into": "new/sorted"}, "choose a new folder for --sort-into"),
         ({"link": True}, "add --sort-into DIR"),
+        ({"unsure_below": 0.5}, "add --sort-into DIR"),
+        ({"unsure_below": 60, "sort_into": "other"}, "from 0 to 1, not 60"),
     ):
         with pytest.raises(UserError, match=remedy):
             commands.predict("no run", ["noise"], **options)
+    limit = float(np.median(classifier.predict(noise).confidence))
+    commands.predict(str(trained_run), ["noise"], sort_into="apart", unsure_below=limit, link=links)
+    confidences = classifier.predict(noise).confidence
+    unsure = {
+        pathlib.Path(path).name for path, p in zip(noise, confidences, strict=True) if p < limit
+    }
+    assert {path.name for path in (tmp_path / "apart" / "unsure").iterdir()} == unsure
+    shutil.rmtree("apart")
+    with pytest.raises(UserError, match="a class is called Unsure: rename the class"):
+        set_unsure_apart([("a.png", "Unsure", None), ("b.png", "cat", 0.4)], 0.5)
     # Files of the same name, classes that are no names of folders, and a file that is missing.
     files = [tmp_path / name for name in ("1/a.png", "1/a-2.png", "2/a.png", "3/A.png")]
     for file, image in zip(files, noise, strict=False):

@@ -1,5 +1,6 @@
 """All photos as a grid: what the server describes, and what a browser shows of it."""
 
+import numpy as np
 import pytest
 
 from cls_jax.photos.features.neighbors import normalize_rows
@@ -207,3 +208,38 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folde
         assert list_cells(page) == ["IMG_0001.png"]
         page.select_option("#filter-below", label="Below 50%")
         page.wait_for_selector(".hint:has-text('No photo matches')")
+
+
+@needs_browser
+def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_page, folder):
+    kinds = create_photos(folder, 60)
+    session, features = open_session(folder, CLASSES), create_features(kinds)
+    features += np.random.default_rng(1).normal(0, 0.2, features.shape).astype(np.float32)
+    session.load(lambda report: describe_some(range(len(kinds)), features))
+    for image in range(6):
+        decide(session, image, CLASSES[image % 3], "other")
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "result")
+        page.wait_for_selector("#look:visible")
+        page.select_option("#target", "98")
+        page.wait_for_selector(".to-check:has-text('To reach 98% of the 60 sorted photos right')")
+        images = grid.describe_check(session, 98)["images"]
+        page.click("#look")
+        page.wait_for_selector("h2:has-text('Photos to look at')")
+        page.wait_for_selector(".cell img")
+        names = [f"IMG_{image:04}.png" for image in images]
+        assert list_cells(page) == names[: len(list_cells(page))]
+        page.locator(".cell").first.focus()
+        page.keyboard.press("Enter")  # As suggested, and on to the next one.
+        wait_for_count(page, "7")
+        page.wait_for_selector(f".cell[aria-label^='{names[1]}']:focus")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("h2:text-is('Photos')")
+        show(page, "result")
+        page.wait_for_selector("#look:visible")
+        page.fill("#unsure", "100")
+        page.click("#copies")
+        page.wait_for_selector(".toast:has-text('are in unsure')")
+        assert len(list((folder.with_name("photos-classes") / "unsure").iterdir())) == 53

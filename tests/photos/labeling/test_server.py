@@ -455,7 +455,7 @@ def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
     assert described["accuracy"].endswith("of the other photos are named right (94 to 100%).")
     table = list(csv.DictReader(io.StringIO(labeled.get("/api/proposals.csv").text)))
     assert len(table) == 12
-    assert {row["source"] for row in table} == {"label", "proposal"}
+    assert {row["source"] for row in table} == {"label", "suggested"}
     for number in ("", "-2"):  # A second copy never touches the first one.
         copies = labeled.post("/api/copies", json={}).json()
         assert (copies["copies"], copies["folder"]) == (12, f"{folder}-classes{number}")
@@ -463,6 +463,51 @@ def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
         copied = {path.name: path.parent.name for path in target.rglob("*.png")}
         assert copied == {row["file"]: row["label"] for row in table}
     assert len(list(folder.glob("*.png"))) == 12
+
+
+def test_photos_below_a_limit_are_unsure_in_the_table_and_in_the_folders(labeled, folder):
+    def read(below):
+        answer = labeled.get(f"/api/proposals.csv?unsure_below={below}")
+        return list(csv.DictReader(io.StringIO(answer.text)))
+
+    shares = {row["file"]: float(row["probability"]) for row in read(0) if row["probability"]}
+    below = 50 * (min(shares.values()) + max(shares.values()))
+    rows = read(below)
+    unsure = {row["file"] for row in rows if row["source"] == "unsure"}
+    assert unsure == {file for file, share in shares.items() if 100 * share < below}
+    assert 0 < len(unsure) < len(shares) == 6
+    copies = labeled.post("/api/copies", json={"unsure_below": below}).json()
+    assert (copies["copies"], copies["unsure"]) == (12, len(unsure))
+    target = pathlib.Path(copies["folder"])
+    assert {path.name for path in (target / "unsure").iterdir()} == unsure
+    copied = {path.name: path.parent.name for path in target.rglob("*.png")}
+    labels = {row["file"]: row["label"] for row in rows if row["file"] not in unsure}
+    assert {name: copied[name] for name in labels} == labels
+    for given in ("-1", "101", "nan", "x"):
+        assert labeled.get(f"/api/proposals.csv?unsure_below={given}").status_code == 400
+    for wrong in (-1, 101, "1", True, None):
+        answer = labeled.post("/api/copies", json={"unsure_below": wrong})
+        assert answer.status_code == 400
+    labeled.post("/api/rename", json={"name": "cat", "text": "Unsure"})
+    refused = labeled.post("/api/copies", json={"unsure_below": below})
+    assert (refused.status_code, "rename the class" in refused.json()["message"]) == (422, True)
+    assert labeled.post("/api/copies", json={}).json()["unsure"] == 0
+
+
+def test_which_photos_to_look_at_follows_the_goal(client):
+    assert "two classes" in client.get("/api/to_check/95").json()["message"]
+    for image, label in enumerate(("cat", "dog", "dog")):
+        decide(client, image, label)
+    client.get("/api/proposals.csv")  # Waits for the classifier.
+    assert "Too early" in client.get("/api/to_check/95").json()["message"]
+    decide(client, 4, "cat")
+    client.get("/api/proposals.csv")
+    found = [client.get(f"/api/to_check/{percent}").json() for percent in (0, 90, 100)]
+    assert [len(one["images"]) for one in found][::2] == [0, 8]
+    assert found[1]["images"] == found[2]["images"][: len(found[1]["images"])]
+    assert {one["sorted"] for one in found} == {12}
+    assert found[0]["unsure_below"] == 0
+    assert client.get("/api/to_check/101").status_code == 404
 
 
 def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path, monkeypatch):

@@ -370,13 +370,16 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     /** The selected photos, in their order. */
     getSelected: () => photos.filter(({ image }) => selected.has(image)),
     select,
-    /** The photo that has the focus, or had it before `field`. Otherwise null. */
+    /** The photo that has the focus, or had it before `field`, once it is seen. Otherwise null. */
     getFocused(field) {
       const focused = document.activeElement;
-      return element.contains(focused) || (isAt && focused === field) ? photos[current] : null;
+      const hasFocus = element.contains(focused) || (isAt && focused === field);
+      const isSeen = element.querySelector(`[data-place="${current}"] img`);
+      return hasFocus && isSeen ? photos[current] : null;
     },
     getCurrent: () => photos[current] ?? null,
-    focus: () => photos.length && move(current),
+    /** Moves some photos on and gives that one the focus. */
+    focus: (step = 0) => photos.length && move(current + step),
     close() {
       resized.disconnect();
       removeEventListener("scroll", ask);

@@ -218,11 +218,17 @@ export function mount(root, app) {
   /** Gives all selected photos the class of the photo that they are like, or what is suggested. */
   function confirmAll() {
     if (special?.label) return answer(special.label);
-    const targets = getTargets().filter(({ decision, label }) => label && !decision);
+    const all = getTargets();
+    const targets = all.filter(({ decision, label }) => label && !decision);
+    if (all.length && !targets.length) {
+      app.announce("Nothing is suggested for these.", true);
+      return false;
+    }
     return record(targets, targets.map(({ label }) => label), "as suggested");
   }
 
   function record(targets, labels, text) {
+    const isAlone = !grid.getSelected().length; // The photo with the focus.
     if (!targets.length) app.announce("Select photos first.", true);
     if (!targets.length || app.isBusy()) return false;
     app.run(async () => {
@@ -237,7 +243,7 @@ export function mount(root, app) {
       grid.select(new Set());
       app.announce(`${formatCount(targets.length, "photo")}: ${text}.`, true);
       if (special?.source !== undefined) showAll();
-      grid.focus();
+      grid.focus(isAlone ? 1 : 0);
     });
     return true;
   }

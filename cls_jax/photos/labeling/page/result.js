@@ -25,6 +25,7 @@ export function mount(root, app) {
     );
     others.replaceChildren(createNextStep(state.command), createUnreadable(result));
     training.fit();
+    await sorting.update();
   }
 
   function createFigures({ counts }, { confident }) {
@@ -102,5 +103,10 @@ export function mount(root, app) {
     );
   }
 
-  return { update, unmount: training.close, onKey: () => false };
+  function unmount() {
+    sorting.close();
+    training.close();
+  }
+
+  return { update, unmount, onKey: () => false };
 }
