@@ -264,8 +264,10 @@ def suggest(
     file_column: str = "",
     label_column: str = "",
     layout: str = "",
+    backbone: str = "",
 ) -> None:
     """Lists images to label next."""
+    from cls_jax.photos.features.backbones import describe_chooser, read_inits
     from cls_jax.photos.folder.layout import find_table
     from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.images.files import list_images
@@ -279,7 +281,8 @@ def suggest(
     if path:
         check_path(path)
     options = FolderOptions(file_column, label_column, layout)
-    rows = suggest_files(folder, count, options)
+    inits = read_inits(backbone)
+    rows = suggest_files(folder, count, options, inits[0] if backbone else "")
     if path is None:
         print("\n".join(make_printable(row["file"]) for row in rows), flush=True)
     else:
@@ -291,9 +294,12 @@ def suggest(
         way = f"Move each one into {make_printable(places)}"
         if table := find_table(list_images(root)):
             way = f"Add a row for each one to {make_printable(str(root / table))}"
-        command = write_command(["label", str(root), *options.to_arguments()])
+        networks = ["--backbone", backbone] if backbone else []
+        command = write_command(["label", str(root), *networks, *options.to_arguments()])
         way += f", or label them in the browser: {command}"
         print(way, file=sys.stderr)
+    if sentence := describe_chooser(inits):
+        print(sentence, file=sys.stderr)
 
 
 def label(
@@ -304,6 +310,7 @@ def label(
     file_column: str = "",
     label_column: str = "",
     layout: str = "",
+    backbone: str = "",
 ) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
     check_extra("label,pretrained", "Labeling in the browser")
@@ -312,7 +319,9 @@ def label(
 
     names = [name for name in (classes or "").split(",") if name.strip()]
     options = FolderOptions(file_column, label_column, layout)
-    label_folder(folder, names, port, opens_browser=not no_browser, options=options)
+    label_folder(
+        folder, names, port, opens_browser=not no_browser, options=options, backbone=backbone
+    )
 
 
 def labels(

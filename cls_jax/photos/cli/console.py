@@ -37,7 +37,7 @@ _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOL
 
 _FILE_COLUMN = "column of labels.csv with the files, if it is not found"
 _LABEL_COLUMN = "column of labels.csv with the classes"
-_BACKBONE = "pretrained networks, see cls-jax backbones: the first is trained, and all infer labels"
+_NETWORKS = "pretrained networks, see cls-jax backbones"
 _LAYOUT = "whether folders called train, val or test are classes, or splits that hold some"
 
 
@@ -105,7 +105,8 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add(train, "--workdir", "RUN", "folder of the run (default: under runs/)")
     by_default = "fixmatch for photos and built-in weights, else cls"
     _add(train, "--method", "NAME", f"see cls-jax help methods (default: {by_default})")
-    _add(train, "--backbone", "NAME[,NAME]", _BACKBONE)
+    does = "the first is trained, and all infer labels"
+    _add(train, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {does}")
     _add(train, "--from", "RUN", "start from another run's weights", dest="start_from")
     for option, value, key, meaning in [
         ("--steps", "N", "num_steps", "training steps"),
@@ -193,12 +194,16 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
     _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
     _add(suggest, "--output", "FILE", "a .csv or .parquet to write instead of a list")
+    compares = "the first of several compares the images"
+    _add(suggest, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {compares}", default="")
     _add_folder_options(suggest)
     label = verbs.add_parser("label", parents=[common], help="label images in the browser")
     _add(label, "folder", "FOLDER", "images, labeled or not")
     _add(label, "--classes", "A,B,C", "classes to offer from the start")
     _add(label, "--port", "P", "port of the page (default: a free one)", type=int, default=0)
     _add_switch(label, "--no-browser", "only print the address")
+    does = "the first classifies, and all infer labels (default: efficientnet_lite0)"
+    _add(label, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {does}", default="")
     _add_folder_options(label)
 
 

@@ -1,6 +1,6 @@
 """What users write and read about the table of pretrained networks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cls_jax.errors import UserError
 from cls_jax.extras import is_installed, write_install
@@ -16,8 +16,16 @@ def read_names(text: str) -> tuple[str, str]:
 
     The first network is trained, and all infer labels. Raises a UserError if there is no such name.
     """
-    inits = [_complete(name.strip()) for name in text.split(",")]
-    return inits[0], ",".join(inits[1:])
+    first, *others = read_inits(text)
+    return first, ",".join(others)
+
+
+def read_inits(text: str) -> list[str]:
+    """The `model.init` of each of comma-separated names, or that of the default for "".
+
+    Raises a UserError if there is no such name.
+    """
+    return [_complete(name.strip()) for name in text.split(",")] if text else [DEFAULT_BACKBONE]
 
 
 def _complete(name: str) -> str:
@@ -77,6 +85,21 @@ def describe_others(inferred_by: str) -> str:
     """A sentence about the networks of a `model.inferred_by`, or "" without any."""
     titles = [MODELS[get_backbone(init).name].title for init in split_inits(inferred_by)]
     return f"labels are inferred with {' and '.join(titles)}, too" if titles else ""
+
+
+def describe_networks(inits: Sequence[str]) -> str:
+    """A sentence about what the networks of some `model.init` do for the instant classifier."""
+    first, *others = inits
+    sentence = f"The classifier sees photos with {MODELS[get_backbone(first).name].title}"
+    return "; ".join(filter(None, [sentence, describe_others(",".join(others))])) + "."
+
+
+def describe_chooser(inits: Sequence[str]) -> str:
+    """A sentence about which of several networks chooses images to label, or "" for one."""
+    first, *others = (MODELS[get_backbone(init).name].title for init in inits)
+    infer = "infers" if len(others) == 1 else "infer"
+    only = f"{' and '.join(others)} {infer} labels only"
+    return f"{first} alone compares the images. {only}." if others else ""
 
 
 def check_backbones(inferred_by: str) -> None:

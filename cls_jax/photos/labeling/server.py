@@ -103,7 +103,8 @@ def create_app(
     The page is public. Everything else needs the `token` in the header X-Token, and each of `codes`
     can be exchanged for it once. `training` runs what the page trains.
     """
-    service = _Service(session, training or Training(session.root, options=session.options))
+    training = training or Training(session.root, (), session.options, session.backbone)
+    service = _Service(session, training)
     app = Starlette(
         routes=[
             Route("/", service.get_asset),

@@ -75,6 +75,7 @@ class Reading:
     progress: tuple[int, int]  # Images read, and images in all.
     root: pathlib.Path
     options: FolderOptions  # How to read it.
+    backbone: str  # See `Session`.
     files: Sequence[str]  # The names of the B photos, by their indices.
     index: Mapping[str, int]  # Their indices, by their names.
     unreadable: Mapping[str, str]  # The name of each other file → why it cannot be read.
@@ -140,10 +141,15 @@ class Session:
         files: Sequence[str],
         answers: Answers,
         options: FolderOptions = AUTOMATIC,
+        backbone: str = "",
     ):
-        """`files` may be labeled, by their names in `root`. `load` must follow."""
+        """`files` may be labeled, by their names in `root`. `load` must follow.
+
+        `backbone` has the names of the networks that see the photos, see `read_inits`.
+        """
         self.root = root
         self.options = options
+        self.backbone = backbone
         self._answers = answers
         self._lock = threading.RLock()
         self._scanning = threading.Lock()
@@ -185,6 +191,7 @@ class Session:
             progress=self._progress,
             root=self.root,
             options=self.options,
+            backbone=self.backbone,
             files=self._files,
             index=self._index,
             unreadable=self._unreadable,

@@ -31,18 +31,20 @@ def label_folder(
     *,
     opens_browser: bool = True,
     options: FolderOptions = AUTOMATIC,
+    backbone: str = "",
 ) -> None:
     """Serves the page until the process is interrupted, and opens it in a browser.
 
     `class_names` are offered from the start. Port 0 picks a free port. Raises a UserError if there
-    is no image, labels.csv cannot be read or the port is in use.
+    is no image, labels.csv cannot be read, the port is in use, or `open_session` does.
     """
-    session = photos.open_session(pathlib.Path(folder).expanduser(), class_names, options)
+    root = pathlib.Path(folder).expanduser()
+    session = photos.open_session(root, class_names, options, backbone)
     listener = server.open_socket(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
     address = f"http://{server.HOST}:{port}/#"  # Browsers do not send what follows the #.
-    training = Training(session.root, options=options)
+    training = Training(session.root, options=options, backbone=backbone)
     running = server.create_server(server.create_app(session, token, [code], training))
     training.is_closing = lambda: running.should_exit
     is_stopping = threading.Event()
@@ -53,7 +55,7 @@ def label_folder(
                 raise StoppedError("Stopped.", signal.SIGINT)
             on_progress(done, total)
 
-        return photos.load_all(session.list_paths(), report)
+        return photos.load_all(session.list_paths(), report, backbone)
 
     def load() -> None:
         try:

@@ -52,10 +52,15 @@ class Training:
         folder: pathlib.Path,
         arguments: Sequence[str] = (),
         options: FolderOptions = AUTOMATIC,
+        backbone: str = "",
     ):
-        """`arguments` are further ones of `cls-jax train`, for fine-tuning."""
+        """`arguments` are further ones of `cls-jax train`, for fine-tuning.
+
+        `backbone` has the names of the session's networks, "" for the default one.
+        """
         self._folder = folder.resolve()
         self._options = options
+        self._backbone = backbone
         self._arguments = list(arguments)
         self._lock = threading.RLock()
         self.is_closing: Callable[[], bool] = lambda: False  # Whether the session ends.
@@ -89,11 +94,13 @@ class Training:
             if kind == FINE_TUNE and not 0 < minutes <= _MAX_MINUTES:
                 raise RefusedError(f"Minutes must be above 0 and at most {_MAX_MINUTES:,}.")
             self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
+            names = self._backbone
             how = ["--minutes", f"{minutes:g}", *self._arguments]
             if num_labels >= _MIN_LABELS and not self._has_validation():
                 how += [f"--config.data.validation={_VALIDATION}"]
-            if kind == INSTANT:  # The page's own classifier, which one network labels.
-                how = ["--instant", "--backbone", DEFAULT_BACKBONE.removeprefix(BUILTIN)]
+            if kind == INSTANT:  # The page's own classifier, by default labeled by one network.
+                how, names = ["--instant"], names or DEFAULT_BACKBONE.removeprefix(BUILTIN)
+            how += ["--backbone", names] if names else []
             how += self._options.to_arguments()
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "curve": []}

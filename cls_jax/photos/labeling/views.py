@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cls_jax.io import make_printable
+from cls_jax.photos.features.backbones import describe_networks, read_inits
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.propagation import find_confident
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
@@ -30,6 +31,8 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
         states = list(known.list_answered())
         counts = collections.Counter(state.decision for _, state in states)
         num_labels = collections.Counter(state.label for _, state in states)
+        options = ["--backbone", known.backbone] if known.backbone else []
+        options += known.options.to_arguments()
         # Before that, unreadable photos still have indices.
         recent = states[:NUM_RECENT] if known.phase == "ready" else []
         return {
@@ -38,9 +41,8 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
             "message": known.message,
             "progress": known.progress,
             "folder": show_name(known.root.resolve().name),
-            "command": show_name(
-                write_command(["train", str(known.root), *known.options.to_arguments()])
-            ),
+            "command": show_name(write_command(["train", str(known.root), *options])),
+            "networks": describe_networks(read_inits(known.backbone)),
             "classes": [
                 {"name": name, "count": num_labels[name], **_describe_notes(known, name)}
                 for name in known.answers.class_names

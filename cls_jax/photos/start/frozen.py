@@ -18,7 +18,7 @@ from cls_jax.photos.features.extract import (
     FrozenNetwork,
     extract_features,
     extract_from_arrays,
-    open_backbone,
+    open_backbones,
 )
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.runs.folder import CONFIG
@@ -76,12 +76,8 @@ def open_other_networks(
 
     All see images of the same resolution, so that these are decoded once.
     """
-    decoding = get_decode_options(config.data)
-    found = []
-    for init in split_inits(config.model.inferred_by):
-        network = open_backbone(init)
-        found.append(network._replace(image_size=image_size, decoding=decoding, channels=channels))
-    return tuple(found)
+    inits, decoding = split_inits(config.model.inferred_by), get_decode_options(config.data)
+    return open_backbones(inits, image_size, decoding=decoding, channels=channels)
 
 
 def compute_frozen(

@@ -6,11 +6,15 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB, Package
+from cls_jax.models.weights.layout import Weights
 from cls_jax.photos.cli import commands
+from cls_jax.photos.features import extract
 from cls_jax.photos.features.backbones import (
     check_backbones,
+    describe_networks,
     describe_others,
     format_backbones,
+    read_inits,
     read_names,
 )
 from cls_jax.photos.features.extract import FrozenFeatures
@@ -56,6 +60,13 @@ def test_names_become_the_trained_network_and_the_others():
         read_names("efficientnet_lite0,resnet18")
     assert describe_others(LITE2) == "labels are inferred with EfficientNet-Lite2, too"
     assert describe_others("") == ""
+    assert read_inits("") == [LITE0]
+    assert read_inits("efficientnet_lite2,efficientnet_lite0") == [LITE2, LITE0]
+    assert describe_networks([LITE0]) == "The classifier sees photos with EfficientNet-Lite0."
+    assert describe_networks([LITE2, LITE0]) == (
+        "The classifier sees photos with EfficientNet-Lite2; labels are inferred with "
+        "EfficientNet-Lite0, too."
+    )
     with pytest.raises(UserError, match=r"no backbone 'hf:a/b'"):
         check_backbones(f"{LITE2},hf:a/b")
     with pytest.raises(UserError, match="--from and --backbone both choose the weights"):
@@ -93,6 +104,28 @@ def test_held_out_labels_weigh_networks(images):
     held_out = hold_out_labels(useless._replace(others=(good,)), known, NUM_CLASSES)
     right = held_out.probabilities.argmax(axis=1)[known >= 0] == truth[known >= 0]
     assert right.mean() > 0.8
+
+
+def test_several_networks_see_images_of_one_size(monkeypatch):
+    """Weights and features are made up: compiling a network takes seconds."""
+    progress = []
+
+    def extract_features(files, network, report):
+        for done in (1, 2):
+            report(done, 2)
+        rows = np.full((len(files), 3), len(network.name), np.float16)
+        return FrozenFeatures(rows, rows, rows)
+
+    monkeypatch.setattr(extract, "read_init", lambda init: Weights({}))
+    monkeypatch.setattr(extract, "extract_features", extract_features)
+    networks = extract.open_backbones([LITE2, LITE0], channels=1)
+    assert [(each.image_size, each.channels) for each in networks] == [(260, 1)] * 2
+    assert {each.image_size for each in extract.open_backbones([LITE0, LITE2], 96)} == {96}
+    found = extract.extract_all_features(
+        ["a", "b"], networks, lambda *counts: progress.append(counts)
+    )
+    assert len(found.others) == 1
+    assert progress == [(0, 2), (1, 2), (1, 2), (2, 2)]
 
 
 def test_rows_are_chosen_and_joined_for_all_networks(images):

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from cls_jax.errors import UserError
+from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.inference import suggest
@@ -77,8 +78,11 @@ def test_images_with_an_answer_are_not_suggested(folder, capsys):
         suggest_files(folder, 3)
 
 
-def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch):
-    def load_features(files):
+def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch, capsys):
+    used = []
+
+    def load_features(files, init):
+        used.append(init)
         colors = [pathlib.Path(file).name[:-5] for file in files]
         return np.array([[name == color for name in COLORS] for color in colors], np.float32)
 
@@ -90,14 +94,24 @@ def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch):
     monkeypatch.setattr(suggest, "has_weights", lambda init: init == DEFAULT_BACKBONE)
     monkeypatch.setattr(suggest, "load_features", load_features)
     assert get_colors(suggest_files(tmp_path, 3)) == set(COLORS)
-    monkeypatch.setattr(suggest, "load_features", None)
+    monkeypatch.setattr(suggest, "has_weights", None)  # Which the default alone needs to ask.
+    commands.suggest(str(tmp_path), 3, backbone="efficientnet_lite2,efficientnet_lite1")
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 3
+    assert "--backbone efficientnet_lite2,efficientnet_lite1" in said.err
+    assert "Lite2 alone compares the images. EfficientNet-Lite1 infers labels only." in said.err
     fill(tmp_path, size=12)  # Not photos.
+    assert get_colors(suggest_files(tmp_path, 3, init=DEFAULT_BACKBONE)) == set(COLORS)
+    assert used == [DEFAULT_BACKBONE, f"{BUILTIN}efficientnet_lite2", DEFAULT_BACKBONE]
+    monkeypatch.setattr(suggest, "load_features", None)
     assert len(suggest_files(tmp_path, 2)) == 2
 
 
 def test_mistakes_name_the_remedy(trained_run, tmp_path):
     with pytest.raises(UserError, match="trained on digits, which is fully labeled"):
         suggest_files(trained_run, 3)
+    with pytest.raises(UserError, match="has its own network: remove --backbone"):
+        suggest_files(trained_run, 3, init=DEFAULT_BACKBONE)
     with pytest.raises(UserError, match=r"is not a folder\. Pass a folder of images"):
         suggest_files(tmp_path / "nothing", 3)
     (tmp_path / "a.png").write_text("no image")

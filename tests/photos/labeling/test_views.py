@@ -4,15 +4,19 @@ import csv
 import threading
 
 import numpy as np
+import pytest
 
+from cls_jax.errors import UserError
+from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.photos.features.accuracy import count_labels, describe_estimate
 from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.prediction import create_prediction
-from cls_jax.photos.labeling import trained, views
+from cls_jax.photos.labeling import photos, trained, views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import JAX_THREAD, Classified
+from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
 from cls_jax.runs.folder import write_result
 from tests.photos.labeling.sessions import (
     create_features,
@@ -20,6 +24,8 @@ from tests.photos.labeling.sessions import (
     describe_some,
     open_ready,
 )
+
+NETWORKS = ("efficientnet_lite2", "efficientnet_lite0,efficientnet_lite2")
 
 
 def test_accuracies_count_copies_once(folder, kinds):
@@ -174,3 +180,45 @@ def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
     session.add_class("owl")
     assert [row["label"] for row in views.describe_check(session)["rows"]] == ["cat", "dog"]
     assert views.describe_result(session)["proposed"][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("backbone", "saved", "trained"),
+    [
+        ("", ["--backbone", "efficientnet_lite0"], []),
+        *[(names, ["--backbone", names], ["--backbone", names]) for names in NETWORKS],
+    ],
+)
+def test_the_networks_of_a_session_see_new_photos_and_train(
+    folder, kinds, monkeypatch, backbone, saved, trained
+):
+    opened = []
+
+    def extract(files, networks, report):
+        opened.append(networks)
+        features = create_features([0] * len(files))
+        found = describe_some(range(len(files)), features).frozen
+        return found._replace(others=(found,) * (len(networks) - 1))
+
+    monkeypatch.setattr(photos, "open_backbones", lambda inits: inits)
+    monkeypatch.setattr(photos, "extract_all_features", extract)
+    session = open_session(folder, backbone=backbone)
+    session.load(lambda report: photos.load_all(session.list_paths(), report, backbone))
+    (folder / "new.png").write_bytes((folder / "IMG_0000.png").read_bytes())
+    assert photos.find_new(session)["new"] == 1
+    names = (backbone or "efficientnet_lite0").split(",")
+    assert opened == [[f"{BUILTIN}{name}" for name in names]] * 2
+    frozen = session.take_labels()[1]
+    assert len(frozen.others) == len(names) - 1
+    state = views.describe(session)
+    titles = [f"EfficientNet-Lite{name[-1]}" for name in names]
+    assert all(title in state["networks"] for title in titles)
+    assert " ".join(trained) in state["command"]
+    training = Training(folder, backbone=backbone)
+    monkeypatch.setattr(training, "_launch", lambda: None)
+    training.start(INSTANT)
+    assert training._command[-3:] == ["--instant", *saved]
+    training.start(FINE_TUNE, 2)
+    assert training._command[5:] == ["2", *trained]
+    with pytest.raises(UserError, match="There is no backbone 'lite9'"):
+        open_session(folder, backbone="lite9")

@@ -23,7 +23,7 @@ export function mount(root, app) {
       createFigures(state, result),
       createTable(state, result),
     );
-    others.replaceChildren(createNextStep(state.command), createUnreadable(result));
+    others.replaceChildren(createNextStep(state), createUnreadable(result));
     training.fit();
     await sorting.update();
   }
@@ -67,7 +67,7 @@ export function mount(root, app) {
     );
   }
 
-  function createNextStep(command) {
+  function createNextStep({ command, networks }) {
     const copy = async () => {
       await navigator.clipboard.writeText(command);
       app.announce("Copied.", true);
@@ -76,6 +76,7 @@ export function mount(root, app) {
       "section",
       { class: "go-on" },
       create("h3", {}, "In a terminal"),
+      create("p", { class: "hint" }, networks),
       create("p", { class: "hint" }, "The labels are in labels.csv in the folder. To train on them:"),
       create(
         "div",
