@@ -28,7 +28,7 @@ from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 LABELS_CSV = "labels.csv"
-LABEL, NONE, SKIP, UNDO = "label", "none", "skip", "undo"
+LABEL, CHECK, NONE, SKIP, UNDO = "label", "check", "none", "skip", "undo"
 NOTES = EXAMPLE, DESCRIBE = "example", "describe"  # About a class: they label nothing.
 LONGEST_CLASS = 255  # Characters, as in the name of a folder.
 _HEAD_CHARACTERS = 10_000  # At least the header and a row.
@@ -36,8 +36,8 @@ _HEAD_LINES = 100
 _MAX_BYTES = 2**28  # Some five million rows.
 # Windows has no O_NOFOLLOW, but needs O_BINARY to keep line ends.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-_DECISIONS = (LABEL, NONE, SKIP, UNDO, *NOTES)
-_OWN_CELLS = [[decision] for decision in _DECISIONS]
+_DECISIONS = (LABEL, CHECK, NONE, SKIP, UNDO, *NOTES)
+_DETAILED = (CHECK, NONE)  # Decisions whose cell may say more, see `checks`.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
 _LAST_TIME = "9999"  # Times from here on count as unknown.
@@ -48,11 +48,12 @@ class LabelRow(NamedTuple):
 
     file: str  # Name as written, relative to the folder. In "describe", the description.
     label: str  # Class, or "".
-    # "label", "none" (the image belongs to no class), "skip", "undo" (`label` is the one before)
-    # or one of `NOTES`. "" in rows of other programs.
+    # "label", "check" (of a random photo), "none" (the image belongs to no class), "skip", "undo"
+    # (`label` is the one before) or one of `NOTES`. "" in rows of other programs.
     decision: str = ""
     time: str = ""  # UTC, ISO 8601 to the microsecond. "" if unknown.
     part: str = ""  # "train", "unlabeled", "test" or "validation", if another program says so.
+    detail: str = ""  # What follows the decision in its cell, of a random photo.
 
 
 class TableFormat(NamedTuple):
@@ -123,10 +124,10 @@ def read_label_table(
         places = (file, label, decision, time)
         table_format = TableFormat(delimiter, header, places, first_line=first_line)
         return _read_rows(path, lines, table_format, index)
-    others = [line for line in lines if not _is_own(line, width) and line[:width] != header]
+    others = [line for line in lines if not _has_decision(line, width) and line[:width] != header]
     if "decision" in header:  # Otherwise "time" may mean anything.
         decision = header.index("decision")
-        others = [line for line in others if line[decision:][:1] not in _OWN_CELLS]
+        others = [line for line in others if not _has_decision(line, decision)]
         time = header.index("time") if "time" in header else width
     else:
         decision, time = width, width + 1
@@ -167,9 +168,16 @@ def read_more_rows(
     return _read_rows(path, lines, table_format, index)
 
 
-def _is_own(line: Sequence[str], width: int) -> bool:
-    """Whether a row has a decision of `cls-jax label` after the last column."""
-    return len(line) > width and line[width] in _DECISIONS
+def _has_decision(line: Sequence[str], place: int) -> bool:
+    """Whether a row has a decision of `cls-jax label` in a place, as after the last column."""
+    return len(line) > place and bool(_read_decision(line[place])[0])
+
+
+def _read_decision(cell: str) -> tuple[str, str]:
+    """The decision in a cell and what follows it, or twice "" if there is none."""
+    decision, _, detail = cell.partition(" ")
+    is_one = decision in _DECISIONS and (not detail or decision in _DETAILED)
+    return (decision, detail) if is_one else ("", "")
 
 
 def _read_rows(
@@ -188,14 +196,15 @@ def _read_rows(
         if len(line) <= places[0] or cells[:2] in headers:
             continue
         _check_width(path, line, table_format)
-        file, label, decision = cells[:3]
+        file, label = cells[:2]
+        decision, detail = _read_decision(cells[2])
         moment = _read_time(cells[3])
-        if decision not in _DECISIONS or not (moment or table_format.has_decisions):
-            decision = ""
+        if not decision or not (moment or table_format.has_decisions):
+            decision = detail = ""
             if not table_format.has_decisions:
                 moment = ""
         marks = [line[place] if place < len(line) else "" for place in table_format.parts]
-        rows.append(LabelRow(file, label, decision, moment, "\0".join(marks)))
+        rows.append(LabelRow(file, label, decision, moment, "\0".join(marks), detail))
     own = index.match_exactly(row.file for row in rows if row.decision)
     others = [row for row in rows if not row.decision]
     classes = read_classes(path.name, header[places[1]], dict.fromkeys(row.label for row in others))
@@ -220,7 +229,7 @@ def _read_rows(
 def _check_width(path: pathlib.Path, line: Sequence[str], table_format: TableFormat) -> None:
     """Raises a UserError if a row of another program has cells without a column."""
     width = len(table_format.header)
-    if table_format.has_decisions or not any(line[width:]) or _is_own(line, width):
+    if table_format.has_decisions or not any(line[width:]) or _has_decision(line, width):
         return
     # A crash may have cut a decision.
     is_cut = len(line) == width + 1 and any(word.startswith(line[width]) for word in _DECISIONS)
@@ -303,7 +312,8 @@ def append_rows(
         is_label = row.decision in ("", LABEL, UNDO)
         is_plain = before and places[2] >= len(header) and is_label
         line = [""] * max(len(header), 0 if is_plain else places[3] + 1)
-        for place, value in zip(places[: 2 if is_plain else 4], row, strict=False):
+        cells = [row.file, row.label, f"{row.decision} {row.detail}".rstrip(), row.time]
+        for place, value in zip(places[: 2 if is_plain else 4], cells, strict=False):
             line[place] = value
         lines.append(line)
     added = (start + to_csv(lines, found.delimiter)).encode(encoding)

@@ -1,10 +1,13 @@
 """Training, or fitting an instant classifier, followed by the assessment of the result."""
 
+import contextlib
 from typing import Any
 
+from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, from_main_process, is_main_process
 from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.inference.calibration import read_calibration
+from cls_jax.photos.inference.checks import measure_with_checks
 from cls_jax.photos.inference.evaluate_run import assess_run
 from cls_jax.photos.inference.predictor import choose_predictor, open_predictor
 from cls_jax.photos.inference.run import Run
@@ -43,6 +46,10 @@ def train_and_assess(run: Run) -> dict[str, Any]:
     is_assessed = any(read(workdir, result["step"]) for read in readers) or "per_class" in result
     if from_main_process(is_assessed or not is_there):
         return result
+    if is_main_process():
+        with contextlib.suppress(UserError):  # The table was damaged since.
+            write_result(workdir, result | measure_with_checks(run.config, result))
+    barrier("checked")
     assess_run(run)
     if (used := open_predictor(run)) is not run:
         assess_run(used)

@@ -10,8 +10,10 @@ from typing import NamedTuple
 from cls_jax.errors import UserError
 from cls_jax.io import hold_lock, make_printable
 from cls_jax.photos.folder import label_table
+from cls_jax.photos.folder.checks import Check, Checked, compare_checks, follow_check
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import (
+    CHECK,
     LABEL,
     NONE,
     NOTES,
@@ -48,6 +50,7 @@ class Decision(NamedTuple):
     key: Key
     kind: str  # One of the table's decisions.
     text: str  # The class of a file. For a note, the description or the file of the example.
+    check: Check | None = None  # Of a random photo.
 
 
 class State(NamedTuple):
@@ -60,6 +63,7 @@ class State(NamedTuple):
     is_confirmed: bool = False  # Whether the last two decisions gave the same label.
     text: str = ""  # The description of a class, or the file of its example.
     spelling: str = ""  # The class as the last row spells it.
+    check: Check | None = None  # Of a random photo with an answer.
 
 
 class Answers:
@@ -183,6 +187,11 @@ class Answers:
             self._replay()
         return has_changed
 
+    def compare_checks(self) -> Checked:
+        """The random photos that were checked."""
+        found = ((state.check, state.label) for state in self.states.values())
+        return compare_checks(found, self.class_names)
+
     def append(self, decisions: Sequence[Decision]) -> None:
         """Records decisions on the disk and here.
 
@@ -277,7 +286,10 @@ def _write_row(decision: Decision, moment: str) -> LabelRow:
     """The row of the table that records a decision. A note has its text in the column of files."""
     if isinstance(decision.key, Note):
         return LabelRow(decision.text, decision.key.class_name, decision.kind, moment)
-    return LabelRow(decision.key, decision.text, decision.kind, moment)
+    check = decision.check
+    kind = CHECK if check and decision.kind == LABEL else decision.kind
+    detail = check.write() if check else ""
+    return LabelRow(decision.key, decision.text, kind, moment, detail=detail)
 
 
 def _apply(
@@ -300,6 +312,7 @@ def _apply(
         before.revision + 1,
         is_confirmed=is_label and label == before.label and row.decision != UNDO,
         spelling=spelling,
+        check=follow_check(before.check, row.decision, row.detail, label),
     )
 
 

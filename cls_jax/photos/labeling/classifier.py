@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from cls_jax.io import describe_error, make_printable, to_csv
-from cls_jax.photos.features.accuracy import describe_estimate
+from cls_jax.photos.features.accuracy import correct_estimate, describe_estimate
 from cls_jax.photos.features.backbones import read_inits
 from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays, open_backbone
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
@@ -90,8 +90,13 @@ class SessionClassifier:
                 return described
             num_labels = int((self._fitted.labels >= 0).sum())
             described |= {"labels": num_labels, "classes": len(self._fitted.class_names)}
-            estimate = self._fitted.inferred.estimate
-            return described | {"accuracy": describe_estimate(estimate) if estimate else ""}
+            return described | {"accuracy": self._describe_accuracy(self._fitted)}
+
+    def _describe_accuracy(self, fitted: Fitted) -> str:
+        if (estimate := fitted.inferred.estimate) is None:
+            return ""
+        checked = self._session.compare_checks()
+        return describe_estimate(correct_estimate(estimate, checked.is_right, checked.confidences))
 
     def _fit(self) -> None:
         fitted = None

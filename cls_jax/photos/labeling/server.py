@@ -308,6 +308,7 @@ class _Service:
             "describe": lambda: session.describe_class(window, content.class_name, content.text),
             "example": lambda: session.set_example(window, content),
             "mark": lambda: session.mark(content),
+            "sample": lambda: {"sample": session.draw_sample()},
             "scan": lambda: find_new(session),
             "try": lambda: self._classify(content),
             "find": lambda: views.find_image(session, content),

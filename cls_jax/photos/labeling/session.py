@@ -14,13 +14,14 @@ import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error
-from cls_jax.photos.features.accuracy import count_labels, is_too_early
+from cls_jax.photos.features.accuracy import MIN_CHECKS, count_labels, is_too_early
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import FrozenFeatures, Progress, concatenate_features
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.propagation import Propagation
+from cls_jax.photos.folder.checks import Check, Checked
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
 from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -83,6 +84,7 @@ class Reading:
     answers: Answers
     propagation: Propagation | None  # None before the features are known.
     probabilities: np.ndarray  # The proposals, floating [B, K].
+    sample: Mapping[int, float]  # Random photos to check → the probability of each to be drawn.
     classified: Classified | None  # The newest, None before the first.
 
     def get_state(self, image: int) -> State:
@@ -160,6 +162,8 @@ class Session:
         self._set_files(files)
         self._undo: dict[str, list[_Step]] = {}  # By window.
         self._marked: list[int] = []
+        self._sample: dict[int, float] = {}  # Random photos → the probability of each.
+        self._random = np.random.default_rng()
         self._claims: dict[str, _Claim] = {}  # By window.
         self._frozen: FrozenFeatures | None = None
         self._propagation: Propagation | None = None
@@ -199,6 +203,7 @@ class Session:
             answers=self._answers,
             propagation=self._propagation,
             probabilities=self._probabilities,
+            sample=self._sample,
             classified=self._classified,
         )
 
@@ -351,8 +356,50 @@ class Session:
         with self._answers.hold(), self._lock:
             self.follow_table()
             self._check(changes)
-            decisions = [Decision(self._files[c.image], c.decision, c.label) for c in changes]
+            decisions = [
+                Decision(self._files[c.image], c.decision, c.label, self._get_check(c))
+                for c in changes
+            ]
             self._record(decisions, window)
+
+    def _get_check(self, change: Change) -> Check | None:
+        """What the classifier guesses of a random photo, before it gets its first answer."""
+        image = change.image
+        if image not in self._sample or change.decision == SKIP or self._get_state(image).decision:
+            return None
+        found = self._classified
+        if found is None or image >= len(found.labels) or found.labels[image] >= 0:
+            return Check(self._sample[image])
+        p_K = found.probabilities[image]
+        return Check(self._sample[image], float(p_K.max()), found.class_names[p_K.argmax()])
+
+    def _get_state(self, image: int) -> State:
+        return self._answers.get(self._files[image])
+
+    def draw_sample(self, count: int = MIN_CHECKS) -> int:
+        """Draws photos without an answer, each with the same probability, to be asked next.
+
+        Those of an earlier draw that have no answer yet stay. Returns how many there are. Raises a
+        RefusedError if the photos are being read, or all have an answer.
+        """
+        with self._lock:
+            self._check_ready()
+            is_open = self._read().find_open()
+            self._sample = {i: p for i, p in self._sample.items() if is_open[i]}
+            if not self._sample:
+                images = np.flatnonzero(is_open)
+                if not len(images):
+                    raise RefusedError("All photos have an answer.")
+                count = min(count, len(images))
+                drawn = self._random.choice(images, count, replace=False)
+                self._sample = dict.fromkeys(drawn.tolist(), count / len(images))
+            self._refresh()
+            return len(self._sample)
+
+    def compare_checks(self) -> Checked:
+        """The random photos that were checked, and what had been guessed of them."""
+        with self._lock:
+            return self._answers.compare_checks()
 
     def _record(
         self,
@@ -528,8 +575,9 @@ class Session:
         chosen, _ = self._coverage.choose(
             is_open, _NUM_NEXT, self._weigh_images(labels, self._propagation.groups)
         )
-        others = (int(image) for image in chosen if image not in self._marked)
-        self._next = [*self._marked, *others][:_NUM_NEXT]
+        first = [*(i for i in self._sample if is_open[i] and i not in self._marked), *self._marked]
+        others = (int(image) for image in chosen if image not in first)
+        self._next = [*first, *others][:_NUM_NEXT]
 
     def _take_over_probabilities(self, index: Mapping[str, int], labels: np.ndarray) -> None:
         """Replaces the probabilities of the graph by those of the classifier.
@@ -575,7 +623,13 @@ class Session:
             taken = {claim.image for claim in self._claims.values()}
             # Sorting is stable.
             order = sorted(
-                self._next, key=lambda i: (i in taken, i not in self._marked, i != claimed)
+                self._next,
+                key=lambda i: (
+                    i in taken,
+                    i not in self._sample,
+                    i not in self._marked,
+                    i != claimed,
+                ),
             )
             if order:
                 self._claims[window] = _Claim(order[0], now)

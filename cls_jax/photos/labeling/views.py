@@ -53,6 +53,7 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
                 "none": counts[NONE],
                 "skipped": counts[SKIP],
             },
+            "sample": sum(not known.get_state(image).decision for image in known.sample),
             "next": [_describe_image(known, image) for image in session.share_out(window)],
             "recent": [_describe_image(known, image) for image, _ in recent],
             "can_undo": session.can_undo(window),
@@ -79,6 +80,7 @@ def describe_check(session: Session) -> dict[str, Any]:
     session.follow_classifier()
     with session.reading() as known:
         is_open = known.find_open()
+        is_open[list(known.sample)] = False  # They are asked without a guess in sight.
         rows = []
         # Before `load` there are no columns, and a class just added has none yet.
         for k, name in enumerate(known.answers.class_names[: known.probabilities.shape[1]]):
@@ -130,13 +132,16 @@ def describe_result(session: Session) -> dict[str, Any]:
 
 def _describe_image(known: Reading, image: int) -> dict[str, Any]:
     state = known.get_state(image)
+    is_check = image in known.sample and not state.decision
     return {
         "image": image,
         "name": show_name(known.files[image]),
         "decision": state.decision,
         "label": state.label,
         "revision": state.revision,
-        "proposals": _describe_proposals(known, known.probabilities, image),
+        # A guess in sight would sway the answer that is to check it.
+        "proposals": [] if is_check else _describe_proposals(known, known.probabilities, image),
+        "check": is_check,
     }
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from cls_jax.photos.features.accuracy import (
     choose_to_check,
+    correct_estimate,
     count_labels,
     describe_estimate,
     estimate_accuracy,
@@ -56,6 +57,39 @@ def test_the_interval_holds_the_truth_in_nine_of_ten_folders():
     assert len(is_held) > 20
     assert np.mean(is_held) >= 0.9
     assert abs(np.mean(errors)) < 8
+
+
+@pytest.mark.parametrize("num_checks", [20, 60])
+@pytest.mark.parametrize("accuracy", [0.5, 0.75, 0.97])
+@pytest.mark.parametrize("excess", [0.0, 0.1])
+def test_random_photos_correct_a_classifier_that_is_too_sure(num_checks, accuracy, excess):
+    """Intervals over 300 draws of a folder, of its confidences, and of the photos."""
+    rng = np.random.default_rng(0)
+    is_held, errors = [], []
+    for _ in range(300):
+        c_B = rng.beta(
+            8 * min(accuracy + excess, 0.98), 8 * (1 - min(accuracy + excess, 0.98)), 500
+        )
+        chance_B = c_B - excess
+        chance_B += accuracy - chance_B.mean()
+        right_B = rng.random(500) < chance_B
+        checked = rng.choice(500, num_checks, replace=False)
+        labels = np.r_[np.full(500, -1), 0, 1, 0, 1]  # Too early to say without checks.
+        confidences = np.r_[c_B, np.ones(4)]
+        probabilities = np.stack([confidences, np.zeros(504)], axis=1)
+        estimate = estimate_accuracy(probabilities, labels, np.zeros(504, int))
+        estimate = correct_estimate(estimate, right_B[checked], c_B[checked])
+        is_held.append(estimate.accuracy_low <= 100 * right_B.mean() <= estimate.accuracy_high)
+        errors.append(estimate.accuracy - 100 * right_B.mean())
+    assert np.mean(is_held) >= 0.9
+    assert abs(np.mean(errors)) < 2
+    said = f"%), measured on {num_checks} random photos."
+    assert describe_estimate(estimate).endswith(said)
+
+
+def test_few_random_photos_change_nothing():
+    estimate = estimate_accuracy(np.full((9, 2), 0.5), np.r_[0, 1, 1, [-1] * 6], np.arange(9))
+    assert correct_estimate(estimate, [True] * 19, [0.5] * 19) == estimate
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ JSON_VERBS = (
     "example",
     "find",
 )
-JSON_VERBS += ("train", "resume", "stop", "scan", "copies")
+JSON_VERBS += ("train", "resume", "stop", "sample", "scan", "copies")
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def recognize(file, backbone):
     return FrozenFeatures(features, features, features[:, :0])
 
 
-@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-2], *server.PHOTO_VERBS])
+@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-3], *server.PHOTO_VERBS])
 def test_nothing_but_photos_and_sensible_changes_gets_through(labeled, folder, verb):
     before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
     is_photo = verb in server.PHOTO_VERBS

@@ -87,6 +87,7 @@ const app = {
     app.look = look;
     show("photos");
   },
+  showNext: () => show("next"),
   /** Shows a photo in the view "next". */
   open(item) {
     app.pinned = item;

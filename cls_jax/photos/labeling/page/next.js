@@ -1,6 +1,6 @@
 // One large photo and the classes beside it.
 
-import { create, createButton, createPhoto } from "./dom.js";
+import { create, createButton, createPhoto, formatCount } from "./dom.js";
 import { createChooser } from "./chooser.js";
 
 export function mount(root, app) {
@@ -23,10 +23,12 @@ export function mount(root, app) {
         app.announce(`${current.name} is now the example for ${current.label}.`, true);
       }),
   });
+  const random = create("p", { class: "hint", hidden: true });
   const panel = create(
     "section",
     { class: "panel", "aria-label": "What is it?" },
     create("h2", {}, "What is it?"),
+    random,
     chooser.element,
     create(
       "div",
@@ -62,6 +64,9 @@ export function mount(root, app) {
     if (!current) return;
     show(state);
     chooser.update(state.classes, current.proposals);
+    random.hidden = !current.check;
+    const left = formatCount(state.sample, "random photo");
+    random.textContent = `${left} left to check. What the classifier thinks of them is hidden, not to sway you.`;
     none.hidden = !state.classes.length;
     example.hidden = !current.label;
     example.textContent = `Use as the example of ${current.label}`;

@@ -28,6 +28,7 @@ export function createTraining(app) {
   const start = (kind) => () => act("train", { kind, minutes: Number(minutes.value) });
   const save = createButton({ click: start("instant"), class: "primary", id: "save" }, "Save this classifier");
   const train = createButton({ click: start("trained"), id: "train" }, "Train longer");
+  const check = createButton({ click: () => act("sample").then(app.showNext), id: "sample" }, "Check 20 random photos");
   const title = create("p", {});
   const bar = create("progress", { "aria-label": "Training", max: 1, value: 0 });
   const curve = createCurve();
@@ -52,6 +53,8 @@ export function createTraining(app) {
     create("h3", {}, "Classifier"),
     accuracy,
     about,
+    create("div", { class: "actions" }, check),
+    create("p", { class: "hint" }, "Random photos measure how many are named right. Your answers are labels as well."),
     create(
       "div",
       { class: "actions" },

@@ -1,0 +1,123 @@
+"""Random photos are drawn evenly, asked without a guess in sight, and measured by it afterwards."""
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from cls_jax.photos.features.accuracy import Estimate
+from cls_jax.photos.folder.checks import collect_checks
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.layout import read_layout, read_table
+from cls_jax.photos.folder.options import AUTOMATIC
+from cls_jax.photos.images.files import list_images
+from cls_jax.photos.inference import checks
+from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.classifier import SessionClassifier
+from tests.photos.labeling.sessions import create_photos, decide, open_ready
+
+
+@pytest.fixture(params=["", "name,class\nIMG_0000.png,a\n"])
+def checked(request, folder):
+    """A session with a classifier of two classes and 20 random photos, with two kinds of table."""
+    kinds = create_photos(folder, 40)
+    if request.param:
+        (folder / LABELS_CSV).write_text(request.param)
+    session = open_ready(folder, kinds)
+    for image in range(8):
+        decide(session, image, "aab"[kinds[image]])
+    classifier = SessionClassifier(session)
+    classifier._wait()
+    assert session.draw_sample() == 20
+    return folder, kinds, session, classifier
+
+
+def test_random_photos_are_asked_first_without_a_guess(checked):
+    _, _, session, _ = checked
+    state = views.describe(session)
+    assert state["sample"] == 20
+    assert all(item["check"] and not item["proposals"] for item in state["next"])
+    assert session.draw_sample() == 20  # The same ones.
+    drawn = set(session._sample)
+    rows = views.describe_check(session)["rows"]
+    assert not drawn & {item["image"] for row in rows for item in row["images"]}
+    shares = np.zeros(40)
+    for _ in range(400):
+        session._sample = {}
+        session.draw_sample()
+        shares[list(session._sample)] += 1 / 400
+    assert not shares[:8].any()
+    assert abs(shares[8:] - 20 / 32).max() < 0.12
+
+
+def test_checks_are_labels_that_tell_how_often_the_guess_was_right(checked):
+    folder, kinds, session, classifier = checked
+    images = list(session._sample)
+    for image in images[:-2]:
+        decide(session, image, "aab"[kinds[image]])
+    decide(session, images[-2], "", decision="none")
+    wrong = "ba"[kinds[images[-1]] // 2]
+    decide(session, images[-1], wrong)
+    found = session.compare_checks()
+    assert found.is_right == [True] * 18 + [False] * 2
+    assert all(0.5 <= confidence <= 1 for confidence in found.confidences)
+    classifier._wait()
+    said = classifier.describe()["accuracy"]
+    assert said.endswith("%), measured on 20 random photos.")
+    # The same elsewhere: a run, the next session.
+    listing = list_images(folder)
+    table = read_table(folder, listing)
+    assert collect_checks(table)[0] == found.is_right
+    np.testing.assert_allclose(collect_checks(table)[1], found.confidences, atol=1e-4)
+    again = open_ready(folder, kinds)
+    assert again.compare_checks().is_right == found.is_right
+    assert views.describe(again)["counts"] == views.describe(session)["counts"]
+    labels = {file.name: label for file, label in read_layout(folder, listing).train}
+    names = [f"IMG_{image:04}.png" for image in images]
+    assert [labels[name] for name in names[:-2]] == ["aab"[kinds[i]] for i in images[:-2]]
+    assert labels[names[-1]] == wrong
+    assert "check 0.625 " in (folder / LABELS_CSV).read_text()
+
+
+def test_a_run_says_the_same(checked):
+    folder, kinds, session, _ = checked
+    for image in list(session._sample):
+        decide(session, image, "aab"[kinds[image]])
+    estimate = Estimate(3, 0, 70.0, 60.0, 80.0, 70.0, 10.0, 100)
+    result = {f"labels_{name}": value for name, value in estimate._asdict().items()}
+    data = {"name": "folder", "data_dir": str(folder), **AUTOMATIC._asdict()}
+    config = ConfigDict({"data": data, "num_labels": 0})
+    measured = checks.measure_with_checks(config, result)
+    assert measured["labels_checks"] == 20
+    assert measured["labels_accuracy"] > 70
+    config.num_labels = 4
+    assert checks.measure_with_checks(config, result) == {}
+
+
+def test_corrections_count_and_undone_or_renamed_checks_stay_true(checked):
+    _, kinds, session, _ = checked
+    first, second, *_ = session._sample
+    right = "aab"[kinds[first]]
+    decide(session, first, "ba"["ab".index(right)])
+    assert session.compare_checks().is_right == [False]
+    decide(session, first, right)  # It was a mistake.
+    assert session.compare_checks().is_right == [True]
+    session.rename_class("w", right, "c")
+    assert session.compare_checks().is_right == [True]
+    session.undo("w")
+    decide(session, second, "d")
+    assert session.compare_checks().is_right == [True, False]
+    session.undo("w")
+    assert session.compare_checks().is_right == [True]
+    decide(session, second, "", decision="skip")
+    assert session.compare_checks().is_right == [True]
+
+
+def test_without_a_classifier_random_photos_are_labels_only(session):
+    session.draw_sample()
+    decide(session, next(iter(session._sample)), "cat")
+    assert session.compare_checks().is_right == []
+    for image in range(30):
+        decide(session, image, "", decision="none")
+    with pytest.raises(RefusedError, match="All photos have an answer"):
+        session.draw_sample()
