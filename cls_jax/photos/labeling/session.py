@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error
 from cls_jax.photos.features.accuracy import MIN_CHECKS, count_labels, is_too_early
@@ -25,12 +26,16 @@ from cls_jax.photos.folder.checks import Check, Checked
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
 from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.images.decode import read_upright
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
 
 JAX_THREAD = "jax"  # Threads of this name must end before the process does.
 NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 _MAX_UNDO_STEPS = 1000
 _NUM_NEXT = 8
+_NUM_EARLY = 3  # Photos to ask next before the features are known.
+_NUM_RESERVED = 30  # The same while the graph is built, which takes seconds for large folders.
+_SMALL_SIDE = 32  # Pixels.
 NUM_RECENT = 24  # Photos in the strip of earlier answers.
 _CLAIM_SECONDS = 30.0
 _LONGEST_DESCRIPTION = 500
@@ -74,10 +79,13 @@ class Reading:
     phase: str  # "reading" before the features are known, "ready", or "failed".
     message: str  # Why it failed.
     progress: tuple[int, int]  # Images read, and images in all.
+    pending: AbstractSet[str]  # All files that may be labeled, before the features are known.
     root: pathlib.Path
     options: FolderOptions  # How to read it.
     backbone: str  # See `Session`.
-    files: Sequence[str]  # The names of the B photos, by their indices.
+    # The names of the B photos, by their indices, which never change. Before the features are
+    # known, these are the random photos that have been asked so far.
+    files: Sequence[str]
     index: Mapping[str, int]  # Their indices, by their names.
     unreadable: Mapping[str, str]  # The name of each other file → why it cannot be read.
     gone: AbstractSet[int]  # The photos whose files are no longer in the folder.
@@ -159,7 +167,11 @@ class Session:
         self._message = ""
         self._progress = (0, len(files))
         self._version = 0
-        self._set_files(files)
+        self._pending = list(files)  # Before the features are known.
+        self._pending_names = frozenset(files)
+        self._set_files([])
+        self._draws: list[str] | None = None  # Those without an answer, in random order.
+        self._is_drawing = True
         self._undo: dict[str, list[_Step]] = {}  # By window.
         self._marked: list[int] = []
         self._sample: dict[int, float] = {}  # Random photos → the probability of each.
@@ -193,6 +205,7 @@ class Session:
             phase=self._phase,
             message=self._message,
             progress=self._progress,
+            pending=self._pending_names,
             root=self.root,
             options=self.options,
             backbone=self.backbone,
@@ -216,8 +229,11 @@ class Session:
             found = load_features(self._report_progress)
             if not len(found.readable):
                 raise UserError("None of the photos can be read: convert them to JPEG or PNG.")
-            self._unreadable = {self._files[i]: why for i, why in found.reasons.items()}
-            self._take_over(self._files, found, [])
+            files = self._pending
+            self._unreadable = {files[i]: why for i, why in found.reasons.items()}
+            found, lost = self._put_asked_first(found)
+            self._gone |= lost
+            self._take_over(files, found, [])
         except Exception as error:
             message = str(error) if isinstance(error, UserError) else describe_error(error)
             with self._lock:
@@ -225,6 +241,44 @@ class Session:
                 self._message = message
                 self._version += 1
             raise
+
+    def _put_asked_first(self, found: Features) -> tuple[Features, set[int]]:
+        """The features with those of the photos that were asked meanwhile first.
+
+        These keep their indices, also those that could not be read in the end. Returns the indices
+        of the latter, which have the features of another photo. From now on, no more are drawn.
+        """
+        with self._lock:
+            if self._draws is not None:  # A window is open.
+                self._draw(_NUM_RESERVED)
+            self._is_drawing = False
+            places = {name: i for i, name in enumerate(self._pending)}
+            asked = [places[name] for name in self._files]
+        rows = {int(i): row for row, i in enumerate(found.readable)}
+        order = [*asked, *(i for i in rows if i not in set(asked))]
+        lost = {k for k, i in enumerate(asked) if i not in rows}
+        chosen = np.array([rows.get(i, 0) for i in order])
+        frozen = found.frozen.convert(lambda columns: columns[chosen])
+        return Features(np.array(order), frozen, found.reasons), lost
+
+    def _draw(self, count: int) -> None:
+        """Draws random photos until `count` have no answer, while the features are unknown.
+
+        Each has had the same chance, and none has been named by a classifier. Only files that can
+        be read are drawn.
+        """
+        if self._draws is None:
+            rest = [name for name in self._pending if not self._answers.get(name).decision]
+            self._draws = [rest[i] for i in self._random.permutation(len(rest))[::-1]]
+            self._num_drawable = len(rest)
+        missing = count - int(self._read().find_open().sum())
+        while missing > 0 and self._draws:
+            name = self._draws.pop()
+            if not _can_be_read(self.root / name):
+                continue
+            self._sample[len(self._files)] = (len(self._files) + 1) / self._num_drawable
+            self._set_files([*self._files, name])
+            missing -= 1
 
     def _take_over(self, files: Sequence[str], found: Features, before: Sequence[str]) -> None:
         """Appends files with features to those `before`, whose indices stay."""
@@ -236,6 +290,10 @@ class Session:
         coverage = Coverage(graph)
         with self._lock:
             self._set_files([*before, *(files[i] for i in found.readable)])
+            if self._pending:  # From here on, the better questions are asked.
+                shown = {claim.image for claim in self._claims.values()}
+                self._sample = {i: p for i, p in self._sample.items() if i in shown}
+                self._pending, self._pending_names, self._draws = [], frozenset(), None
             self._frozen = frozen
             self._propagation = propagation
             self._coverage = coverage
@@ -319,7 +377,7 @@ class Session:
     def get_path(self, image: int) -> pathlib.Path:
         """The file of a photo. Raises a RefusedError if there is none."""
         with self._lock:
-            if self._phase != "ready" or not 0 <= image < len(self._files):
+            if not 0 <= image < len(self._files):
                 raise RefusedError("There is no such photo.")
             return self.root / self._files[image]
 
@@ -339,7 +397,7 @@ class Session:
     def list_paths(self) -> list[pathlib.Path]:
         """The files of all photos."""
         with self._lock:
-            return [self.root / name for name in self._files]
+            return [self.root / name for name in self._pending or self._files]
 
     def add_class(self, name: str) -> str:
         """Adds a class as `Answers.add_class` does."""
@@ -474,6 +532,7 @@ class Session:
         """Makes a labeled photo the example of its class."""
         with self._answers.hold(), self._lock:
             self.follow_table()
+            self._check_ready()
             self.get_path(image)
             if not (label := self._read().get_state(image).label):
                 raise RefusedError("An example needs a label first.")
@@ -484,7 +543,6 @@ class Session:
             raise RefusedError("The photos are still being read.")
 
     def _check(self, changes: Sequence[Change]) -> None:
-        self._check_ready()
         if len({change.image for change in changes}) < len(changes):
             raise RefusedError("A photo is listed twice.")
         for image, decision, label, revision in changes:
@@ -554,6 +612,7 @@ class Session:
         """Propagates changed labels and chooses what to show next."""
         self._version += 1
         if self._propagation is None or self._coverage is None:
+            self._next = np.flatnonzero(self._read().find_open()).tolist()[:_NUM_NEXT]
             return
         index = {name: k for k, name in enumerate(self._answers.class_names)}
         labels = np.full(len(self._files), -1)
@@ -617,6 +676,9 @@ class Session:
         """Chooses what to show next in a window. Photos shown in other windows come last."""
         now = time.monotonic()
         with self._lock:
+            if self._phase == "reading" and self._is_drawing:
+                self._draw(_NUM_EARLY + len(self._claims))
+                self._next = np.flatnonzero(self._read().find_open()).tolist()[:_NUM_NEXT]
             recent = self._claims.items()
             self._claims = {key: one for key, one in recent if now - one.time < _CLAIM_SECONDS}
             claimed = self._claims.pop(window, _Claim(-1, 0)).image
@@ -643,6 +705,14 @@ class Session:
                 for image, name in enumerate(self._files)
                 if image not in self._gone
             ]
+
+
+def _can_be_read(path: pathlib.Path) -> bool:
+    try:
+        read_upright(path, _SMALL_SIDE)
+    except ImageError:
+        return False
+    return True
 
 
 def show_name(name: str) -> str:

@@ -27,14 +27,17 @@ _CONFIDENT = 0.5  # Weight 1 - H/log K from which a proposal counts as confident
 
 def describe(session: Session, window: str = "") -> dict[str, Any]:
     """The state that every view shows."""
+    shown = session.share_out(window)  # May draw photos.
     with session.reading() as known:
-        states = list(known.list_answered())
-        counts = collections.Counter(state.decision for _, state in states)
-        num_labels = collections.Counter(state.label for _, state in states)
+        recent = list(known.list_answered())
+        answered = [state for _, state in recent]
+        if known.pending:
+            answered = [known.answers.get(name) for name in known.pending]
+        counts = collections.Counter(state.decision for state in answered)
+        num_labels = collections.Counter(state.label for state in answered)
+        num_images = len(known.pending) or len(known.files) - len(known.gone)
         options = ["--backbone", known.backbone] if known.backbone else []
         options += known.options.to_arguments()
-        # Before that, unreadable photos still have indices.
-        recent = states[:NUM_RECENT] if known.phase == "ready" else []
         return {
             "version": known.version,
             "phase": known.phase,
@@ -48,14 +51,14 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
                 for name in known.answers.class_names
             ],
             "counts": {
-                "images": len(known.files) - len(known.gone),
+                "images": num_images,
                 "labeled": counts[LABEL],
                 "none": counts[NONE],
                 "skipped": counts[SKIP],
             },
             "sample": sum(not known.get_state(image).decision for image in known.sample),
-            "next": [_describe_image(known, image) for image in session.share_out(window)],
-            "recent": [_describe_image(known, image) for image, _ in recent],
+            "next": [_describe_image(known, image) for image in shown],
+            "recent": [_describe_image(known, image) for image, _ in recent[:NUM_RECENT]],
             "can_undo": session.can_undo(window),
         }
 

@@ -365,7 +365,7 @@ def test_answers_follow_a_row_that_a_crash_has_cut_short(session, folder, kinds,
     assert list(states.values()) == answers
 
 
-def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_shown(folder, kinds):
+def test_a_failure_of_the_feature_pass_is_shown(folder, kinds):
     session = open_session(folder, ["cat"])
 
     def fail(report):
@@ -373,9 +373,7 @@ def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_sh
         state = views.describe(session)
         assert (state["phase"], state["progress"]) == ("reading", (3, 30))
         with pytest.raises(RefusedError, match="no such photo"):
-            session.get_path(0)
-        with pytest.raises(RefusedError, match="still being read"):
-            decide(session, 0, "cat")
+            session.get_path(29)
         with pytest.raises(RefusedError, match="still being read"):
             session.rename_class("w", "cat", "dog")
         raise UserError("The weights are missing.")
@@ -385,6 +383,47 @@ def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_sh
     state = views.describe(session)
     assert (state["phase"], state["message"]) == ("failed", "The weights are missing.")
     assert views.describe_check(session)["rows"] == views.describe_suspects(session)["images"] == []
+
+
+def test_random_photos_are_labeled_while_the_others_are_read_and_keep_their_places(folder, kinds):
+    names = sorted(os.listdir(folder))
+    kind_of = dict(zip(names, kinds, strict=True))
+    (folder / names[4]).unlink()
+    (folder / names[4]).write_bytes(b"no image")
+    session = open_session(folder)
+    asked = {}
+
+    def load(report):
+        for _ in range(8):
+            state = views.describe(session, "w")
+            assert all(item["check"] and not item["proposals"] for item in state["next"])
+            item = state["next"][0]
+            asked[item["image"]] = item["name"]
+            decide(session, item["image"], "abc"[kind_of[item["name"]]])
+        assert state["counts"]["images"] == 30
+        gone = views.describe(session, "w")["next"][0]  # Deleted before it is answered.
+        (folder / gone["name"]).unlink()
+        asked[gone["image"]] = gone["name"]
+        readable = [i for i, name in enumerate(names) if name not in (names[4], gone["name"])]
+        return sessions.describe_some(readable, sessions.create_features(kinds)[readable])
+
+    session.load(load)
+    for image, name in asked.items():
+        assert views.describe_image(session, image)["name"] == name
+    *_, gone = asked
+    assert views.describe(session)["counts"] == {
+        **{"images": 28, "labeled": 8, "none": 0, "skipped": 0}
+    }
+    for image, path in enumerate(session.list_paths()):
+        item = views.describe_image(session, image)
+        if image not in asked:  # The features are those of this photo.
+            assert item["proposals"][0]["label"] == "abc"[kind_of[path.name]]
+    rows = read_table(folder / LABELS_CSV)
+    assert [row["decision"].split()[0] for row in rows] == ["check"] * 8
+    session.undo("w")
+    decide(session, gone - 1, "a")
+    with pytest.raises(ConflictError):
+        decide(session, gone, "a")
 
 
 FILES = [f"labeled/{name}/{i}.png" for name in sessions.CLASSES for i in range(2)]

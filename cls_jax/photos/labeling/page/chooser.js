@@ -13,6 +13,7 @@ export function createChooser(onChoose, onSkip) {
   let classes = [];
   let proposals = [];
   let shown = [];
+  let described = "";
   const examples = new Map(); // Pictures by photo.
 
   const search = create("input", {
@@ -104,6 +105,10 @@ export function createChooser(onChoose, onSkip) {
   return {
     element,
     update(newClasses, newProposals) {
+      // A list that is replaced between the press and the release of a button loses the click.
+      const text = JSON.stringify([newClasses, newProposals]);
+      if (text === described) return;
+      described = text;
       classes = newClasses;
       proposals = newProposals;
       search.placeholder = classes.length ? "Search or add a class" : "Type a class and press Enter";

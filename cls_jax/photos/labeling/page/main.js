@@ -130,7 +130,9 @@ async function render() {
   const { state } = app;
   if (!state) return;
   renderFrame(state);
-  if (state.phase !== "ready") {
+  // Random photos can be labeled while the others are read.
+  const isEarly = state.phase === "reading" && viewName === "next" && state.next.length;
+  if (state.phase !== "ready" && !isEarly) {
     view = null;
     renderProgress(state);
     return;
@@ -146,11 +148,12 @@ async function render() {
   }
 }
 
-function renderFrame({ folder, counts, recent, can_undo: canUndo }) {
+function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUndo }) {
   byId("folder").textContent = folder;
   document.title = `${folder}: label photos`;
   const of = counts.images.toLocaleString("en");
-  byId("count").textContent = `${counts.labeled.toLocaleString("en")} of ${of} labeled`;
+  const reading = phase === "reading" ? ` · ${describeProgress(progress)}` : "";
+  byId("count").textContent = `${counts.labeled.toLocaleString("en")} of ${of} labeled${reading}`;
   byId("undo").disabled = !canUndo;
   byId("strip").replaceChildren(...recent.map(createStripItem));
 }
@@ -167,6 +170,11 @@ function createStripItem(item) {
       create("span", { class: "name" }, answer),
     ),
   );
+}
+
+/** How far the photos have been read, in a line. */
+function describeProgress([done, total]) {
+  return `reading the photos: ${Math.floor((100 * done) / (total || 1))}%`;
 }
 
 function renderProgress({ phase, message, progress: [done, total] }) {

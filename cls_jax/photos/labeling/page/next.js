@@ -66,7 +66,8 @@ export function mount(root, app) {
     chooser.update(state.classes, current.proposals);
     random.hidden = !current.check;
     const left = formatCount(state.sample, "random photo");
-    random.textContent = `${left} left to check. What the classifier thinks of them is hidden, not to sway you.`;
+    if (state.phase === "reading") random.textContent = "A random photo, until all photos have been read.";
+    else random.textContent = `${left} left to check. What the classifier thinks of them is hidden, not to sway you.`;
     none.hidden = !state.classes.length;
     example.hidden = !current.label;
     example.textContent = `Use as the example of ${current.label}`;

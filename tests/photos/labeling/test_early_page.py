@@ -1,0 +1,43 @@
+"""Random photos in a real browser: before the others are read, and to measure the accuracy."""
+
+import pytest
+
+from cls_jax.photos.labeling.photos import open_session
+from tests.conftest import BROWSER
+from tests.photos.labeling.pages import press, read_decisions, read_name, show
+from tests.photos.labeling.sessions import create_features, decide, describe_some, open_ready, serve
+
+pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+
+
+def test_labeling_starts_while_photos_are_read_and_goes_on_with_the_same_one(
+    open_page, folder, kinds
+):
+    session = open_session(folder)
+    session._report_progress(3, 30)
+    with serve(session) as port:
+        page = open_page(port)
+        names = [press(page, "x", "Enter"), press(page, "1")]
+        assert page.locator("#count").inner_text() == "2 of 30 labeled · reading the photos: 10%"
+        assert "random photo" in page.locator(".panel .hint").inner_text()
+        shown = read_name(page)
+        session.load(lambda report: describe_some(range(30), create_features(kinds)))
+        page.wait_for_selector("#count:text-matches('labeled$')")
+        assert read_name(page) == shown
+        names.append(press(page, "1"))
+    assert [row[:2] for row in read_decisions(folder)] == [(name, "x") for name in names]
+
+
+def test_twenty_random_photos_are_asked_without_a_guess_in_sight(open_page, folder, kinds):
+    session = open_ready(folder, kinds)
+    for image in range(6):
+        decide(session, image, "abc"[kinds[image]])
+    with serve(session) as port:
+        page = open_page(port)
+        show(page, "result")
+        page.get_by_text("Check 20 random photos").press("Enter")
+        page.wait_for_selector(".panel .hint:has-text('20 random photos left to check')")
+        assert page.locator(".class.proposed").count() == 0
+        press(page, "1")
+        page.wait_for_selector(".panel .hint:has-text('19 random photos left')")
