@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from cls_jax.io import describe_error, make_printable, to_csv
-from cls_jax.photos.features.accuracy import correct_estimate, describe_estimate
+from cls_jax.photos.features.accuracy import Estimate, correct_estimate, describe_estimate
 from cls_jax.photos.features.backbones import read_inits
 from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays, open_backbone
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
@@ -63,6 +63,7 @@ class SessionClassifier:
         self._version = -1  # Of the labels that it is or will be fitted to.
         self._thread = threading.Thread()
         self._fitted: Fitted | None = None
+        self._history: list[list[float]] = []
         self._message = ""
 
     def follow(self) -> None:
@@ -85,18 +86,41 @@ class SessionClassifier:
         with self._lock:
             is_busy = self._start()
             message = self._message or (self._trained.message if self._trained else "")
-            described = {"is_fitting": is_busy, "message": message}
+            described = {"is_fitting": is_busy, "message": message, "history": self._history}
             if self._fitted is None:
                 return described
             num_labels = int((self._fitted.labels >= 0).sum())
             described |= {"labels": num_labels, "classes": len(self._fitted.class_names)}
-            return described | {"accuracy": self._describe_accuracy(self._fitted)}
+            estimate = self._estimate(self._fitted)
+            return described | {"accuracy": describe_estimate(estimate) if estimate else ""}
 
-    def _describe_accuracy(self, fitted: Fitted) -> str:
-        if (estimate := fitted.inferred.estimate) is None:
+    def describe_shortly(self) -> str:
+        """The accuracy by the newest classifier in a few words, "" without one."""
+        fitted = self._fitted
+        estimate = self._estimate(fitted) if fitted else None
+        if estimate is None:
             return ""
+        if estimate.accuracy is None:
+            return "Too early to say how many are named right"
+        return f"About {estimate.accuracy:.0f}% named right"
+
+    def _estimate(self, fitted: Fitted) -> Estimate | None:
+        """The accuracy of a classifier, measured on random photos if enough were checked."""
+        if (estimate := fitted.inferred.estimate) is None:
+            return None
         checked = self._session.compare_checks()
-        return describe_estimate(correct_estimate(estimate, checked.is_right, checked.confidences))
+        return correct_estimate(estimate, checked.is_right, checked.confidences)
+
+    def _remember(self, fitted: Fitted) -> None:
+        """Adds the accuracy to the history: answers, percent, and the ends of the interval."""
+        estimate = self._estimate(fitted)
+        if estimate is None or estimate.accuracy is None:
+            return
+        num_labels = int((fitted.labels >= 0).sum())
+        numbers = (estimate.accuracy, estimate.accuracy_low, estimate.accuracy_high)
+        point = [num_labels, *(round(number or 0.0, 1) for number in numbers)]
+        earlier = [one for one in self._history if one[0] < num_labels]  # Others were undone.
+        self._history = [*earlier, point]
 
     def _fit(self) -> None:
         fitted = None
@@ -111,6 +135,8 @@ class SessionClassifier:
         with self._lock:
             self._fitted = fitted
             self._message = message
+            if fitted is not None:
+                self._remember(fitted)
         self._publish()
 
     def _publish(self) -> None:

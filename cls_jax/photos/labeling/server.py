@@ -204,7 +204,8 @@ class _Service:
         self._trained.follow()
         is_running = self._training.is_running()
         described = views.describe(self._session, _get_window(request))
-        return described | {"is_training": is_running}
+        known = {"is_training": is_running, "named_right": self._classifier.describe_shortly()}
+        return described | known
 
     def get_similar(self, request: Request) -> Response:
         """The photos most like another one."""

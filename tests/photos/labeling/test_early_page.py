@@ -1,5 +1,7 @@
 """Random photos in a real browser: before the others are read, and to measure the accuracy."""
 
+import re
+
 import pytest
 
 from cls_jax.photos.labeling.photos import open_session
@@ -41,3 +43,21 @@ def test_twenty_random_photos_are_asked_without_a_guess_in_sight(open_page, fold
         assert page.locator(".class.proposed").count() == 0
         press(page, "1")
         page.wait_for_selector(".panel .hint:has-text('19 random photos left')")
+
+
+def test_the_accuracy_is_in_a_line_beside_the_photo_and_a_curve_in_the_result(
+    open_page, folder, kinds
+):
+    session = open_ready(folder, kinds)
+    with serve(session) as port:
+        page = open_page(port)
+        for count in (10, 20):
+            for image in range(count - 10, count):
+                decide(session, image, "abc"[kinds[image]])
+            show(page, "result")
+            page.wait_for_selector(f".about:has-text('{count} labels')")
+        label = page.locator(".estimate svg").get_attribute("aria-label")
+        assert re.fullmatch(r"\d+% after 10 answers, \d+% after 20 answers", label)
+        assert label in page.locator(".estimate .hint").inner_text()
+        show(page, "next")
+        page.wait_for_selector(".live:text-matches('^About [0-9]+% named right · 20 answers$')")

@@ -42,11 +42,14 @@ def test_accuracies_count_copies_once(folder, kinds):
     assert counts.tolist() == [3, 3, 3]
     assert described["accuracy"] == describe_estimate(fitted.inferred.estimate)
     assert described["accuracy"].endswith("of the other photos are named right (91 to 100%).")
+    assert classifier.describe_shortly() == f"{described['accuracy'].split('%')[0]}% named right"
+    assert described["history"] == [[11, *(round(x, 1) for x in fitted.inferred.estimate[2:5])]]
     for image in (1, 2, 4, 5):  # Two of three classes keep one answer.
         decide(session, image, "", decision="skip")
     classifier._wait()
     early = "Too early to say: 2 of 3 classes have only one answer."
     assert classifier.describe()["accuracy"] == early
+    assert classifier.describe_shortly() == "Too early to say how many are named right"
 
 
 def test_views_follow_the_labels(folder, kinds):

@@ -23,11 +23,13 @@ export function mount(root, app) {
         app.announce(`${current.name} is now the example for ${current.label}.`, true);
       }),
   });
+  const live = create("p", { class: "live", hidden: true });
   const random = create("p", { class: "hint", hidden: true });
   const panel = create(
     "section",
     { class: "panel", "aria-label": "What is it?" },
     create("h2", {}, "What is it?"),
+    live,
     random,
     chooser.element,
     create(
@@ -64,6 +66,8 @@ export function mount(root, app) {
     if (!current) return;
     show(state);
     chooser.update(state.classes, current.proposals);
+    live.hidden = !state.named_right;
+    live.textContent = `${state.named_right} · ${formatCount(state.counts.labeled, "answer")}`;
     random.hidden = !current.check;
     const left = formatCount(state.sample, "random photo");
     if (state.phase === "reading") random.textContent = "A random photo, until all photos have been read.";

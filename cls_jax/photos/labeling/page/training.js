@@ -1,6 +1,7 @@
 // The classifier fitted to the current labels: save it as a run, or train longer.
 
 import { follow } from "./api.js";
+import { createEstimate } from "./estimate.js";
 import { create, createButton, formatCount } from "./dom.js";
 
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
@@ -15,6 +16,7 @@ export function createTraining(app) {
   let isRunning = false;
 
   const about = create("p", { class: "hint about" }, "Fitting a classifier to the labels…");
+  const estimate = createEstimate();
   const accuracy = create("p", { class: "accuracy" });
   const minutes = create("input", {
     type: "number",
@@ -52,6 +54,7 @@ export function createTraining(app) {
     { class: "go-on", "aria-label": "Classifier" },
     create("h3", {}, "Classifier"),
     accuracy,
+    estimate.element,
     about,
     create("div", { class: "actions" }, check),
     create("p", { class: "hint" }, "Random photos measure how many are named right. Your answers are labels as well."),
@@ -84,6 +87,7 @@ export function createTraining(app) {
       const found = await app.get("classifier");
       about.textContent = describe(found);
       accuracy.textContent = found.accuracy ?? "";
+      estimate.show(found.history);
       if (found.is_fitting && !closing.signal.aborted) timer = setTimeout(fit, FIT_MS);
     } catch (error) {
       app.report(error);
