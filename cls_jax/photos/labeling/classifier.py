@@ -131,7 +131,7 @@ class SessionClassifier:
         except RefusedError as error:
             message = str(error)
         except Exception as error:  # The page shows it, and labeling continues.
-            message = f"The classifier could not be fitted: {describe_error(error)}"
+            message = f"Learning from your labels failed: {describe_error(error)}"
         with self._lock:
             self._fitted = fitted
             self._message = message

@@ -511,7 +511,7 @@ def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
             press(page, *([str(known.index(label) + 1)] if label in known else [*label, "Enter"]))
         page.locator("nav button[data-view=result]").press("Enter")
         page.set_default_timeout(1000 * PATIENCE_S)
-        page.wait_for_selector(".about:has-text('Fitted to 30 labels of 3 classes')")
+        page.wait_for_selector(".about:has-text('Learned from 30 labels of 3 classes')")
         page.locator("#save").press("Enter")
         wait_for_phase(page, "Finished: runs/photos-instant")
         saved = cls_jax.load(tmp_path / "runs/photos-instant")

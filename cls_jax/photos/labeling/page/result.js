@@ -34,7 +34,7 @@ export function mount(root, app) {
       "dl",
       { class: "figures" },
       createFigure("Labeled", counts.labeled, `of ${formatCount(counts.images, "photo")}`),
-      createFigure("Confident proposals", confident, `of ${formatCount(left, "remaining photo")}`),
+      createFigure("Quite sure", confident, `of ${formatCount(left, "other photo")}`),
     );
   }
 
@@ -44,7 +44,7 @@ export function mount(root, app) {
   }
 
   function createTable({ classes }, { proposed }) {
-    const head = ["Class", "Labels", "Proposed"].map((title, i) =>
+    const head = ["Class", "Labels", "Others"].map((title, i) =>
       create("th", { scope: "col", class: i ? "number" : undefined }, title),
     );
     const largest = Math.max(1, ...proposed);

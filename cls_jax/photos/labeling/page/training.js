@@ -15,7 +15,7 @@ export function createTraining(app) {
   let isFollowing = false;
   let isRunning = false;
 
-  const about = create("p", { class: "hint about" }, "Fitting a classifier to the labels…");
+  const about = create("p", { class: "hint about" }, "Learning from your labels…");
   const estimate = createEstimate();
   const accuracy = create("p", { class: "accuracy" });
   const minutes = create("input", {
@@ -158,9 +158,9 @@ export function createTraining(app) {
 }
 
 function describe({ is_fitting: isFitting, message, labels, classes }) {
-  if (isFitting) return "Fitting a classifier to the labels…";
+  if (isFitting) return "Learning from your labels…";
   if (message) return message;
-  return `Fitted to ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.`;
+  return `Learned from ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.`;
 }
 
 /** As "1:05 min". */
