@@ -370,13 +370,13 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     /** The selected photos, in their order. */
     getSelected: () => photos.filter(({ image }) => selected.has(image)),
     select,
-    /** The photo that has the focus, or had it before `field`, once it is seen. Otherwise null. */
+    /** The photo that has the focus, or had it before `field`. Otherwise null. */
     getFocused(field) {
       const focused = document.activeElement;
-      const hasFocus = element.contains(focused) || (isAt && focused === field);
-      const isSeen = element.querySelector(`[data-place="${current}"] img`);
-      return hasFocus && isSeen ? photos[current] : null;
+      return element.contains(focused) || (isAt && focused === field) ? photos[current] : null;
     },
+    /** Whether the picture of that photo is there. */
+    isSeen: () => Boolean(element.querySelector(`[data-place="${current}"] img`)),
     getCurrent: () => photos[current] ?? null,
     /** Moves some photos on and gives that one the focus. */
     focus: (step = 0) => photos.length && move(current + step),

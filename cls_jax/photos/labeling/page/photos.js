@@ -230,7 +230,12 @@ export function mount(root, app) {
   function record(targets, labels, text) {
     const isAlone = !grid.getSelected().length; // The photo with the focus.
     if (!targets.length) app.announce("Select photos first.", true);
-    if (!targets.length || app.isBusy()) return false;
+    else if (isAlone && !grid.isSeen()) app.announce("This photo is not shown yet.", true);
+    else if (!app.isBusy()) return save(targets, labels, text, isAlone);
+    return false;
+  }
+
+  function save(targets, labels, text, isAlone) {
     app.run(async () => {
       const names = [...new Set(labels)].filter(Boolean);
       const spelled = [];

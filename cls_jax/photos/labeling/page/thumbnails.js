@@ -8,7 +8,7 @@ const SETTLE_MS = 60; // Cells that scroll past sooner ask for nothing.
 
 export function createThumbnails() {
   const kept = new Map(); // Image → its picture. The most recently used are last.
-  let waiting = []; // Cells without a picture, the newest last.
+  let waiting = []; // Cells without a picture.
   let numLoading = 0;
   let timer = 0;
 
@@ -32,7 +32,7 @@ export function createThumbnails() {
     waiting = waiting.filter(({ place }) => place.isConnected);
     const now = performance.now();
     while (numLoading < MAX_AT_ONCE) {
-      const next = waiting.findLastIndex(({ time }) => now - time >= SETTLE_MS);
+      const next = waiting.findIndex(({ time }) => now - time >= SETTLE_MS);
       if (next < 0) break;
       const [{ place, photo }] = waiting.splice(next, 1);
       numLoading += 1;
