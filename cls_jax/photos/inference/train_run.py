@@ -37,7 +37,7 @@ def train_and_assess(run: Run) -> dict[str, Any]:
     # A finished run keeps its result even without checkpoints.
     is_there = is_instant(workdir) or any((workdir / CHECKPOINTS).glob("[0-9]*"))
     if from_main_process("predictor" not in result and is_there):
-        chosen = choose_predictor(run)
+        chosen = choose_predictor(run, result)
         if chosen and is_main_process():
             write_result(workdir, result | chosen)
         barrier("chosen")

@@ -107,7 +107,7 @@ def describe_predictor(result: dict[str, Any]) -> str | None:
             count = result["predictor_gain_images"]
             change += f" (standard error {error:.1f}) on {count:,} validation images"
         sentences.append(f"{change}, which neither has learned from.")
-    elif result["predictor"] == INSTANT:
+    else:
         sentences.append("Keep some labels for comparing them: --config.data.validation=0.2.")
     sentences.append("`predict`, `evaluate`, `export` and `report` use the same one.")
     return " ".join(sentences)

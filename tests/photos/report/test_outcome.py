@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cls_jax.photos.features.accuracy import Estimate
-from cls_jax.photos.inference.predictor import compare_classifiers
+from cls_jax.photos.inference.predictor import compare_classifiers, expect_gain
 from cls_jax.photos.report import outcome
 
 
@@ -17,34 +17,40 @@ def test_figures_are_named():
 
 
 @pytest.mark.parametrize(
-    ("only_trained", "only_instant", "both", "predictor", "sentence"),
-    [  # Validation images that are named right.
-        (12, 4, 60, "trained", "Better by about 11 points: the trained networks are used."),
-        (9, 8, 60, "instant", "Not clearly better: the instant classifier is kept."),
-        (3, 12, 60, "instant", "No better: the instant classifier is kept."),
-        (5, 5, 60, "instant", "No better: the instant classifier is kept."),
-        (5, 0, 4, "instant", "Not clearly better: the instant classifier is kept."),  # Too few.
-        (0, 0, 0, "instant", "No photos to compare them on: the instant classifier is kept."),
+    ("only_trained", "only_instant", "both", "weight", "sentence"),
+    [  # Validation images that are named right, and the weight of graphs in percent.
+        (12, 4, 60, 50, "Better by about 11 points: the trained networks are used."),
+        (24, 8, 300, 10, "Better by about 5 points: the trained networks are used."),
+        (9, 8, 60, 50, "Better by about 1 point: the trained networks are used."),
+        (9, 8, 60, 10, "Not clearly better: the instant classifier is kept."),
+        (5, 6, 60, 50, "Not clearly worse: the trained networks are used."),
+        (3, 12, 60, 50, "No better: the instant classifier is kept."),
+        (5, 5, 60, 10, "No better: the instant classifier is kept."),
+        (0, 0, 0, 50, "No photos to compare them on: the trained networks are used."),
+        (0, 0, 0, 10, "No photos to compare them on: the instant classifier is kept."),
     ],
 )
-def test_the_instant_classifier_is_kept_unless_validation_images_say_otherwise(
-    only_trained, only_instant, both, predictor, sentence
+def test_validation_images_and_earlier_runs_choose_the_classifier(
+    only_trained, only_instant, both, weight, sentence
 ):
     parts = np.repeat([0, 1, 2], [only_trained, only_instant, both])
-    chosen = compare_classifiers(parts != 1, parts != 0)
-    assert chosen["predictor"] == predictor
+    chosen = compare_classifiers(parts != 1, parts != 0, expect_gain(weight, 100))
+    assert chosen["predictor"] == ("trained" if "trained" in sentence else "instant")
     assert outcome.describe_choice(chosen) == sentence
     said = outcome.describe_predictor(chosen)
     assert said.startswith(sentence)
     assert ("--config.data.validation" in said) == (not len(parts))
 
 
-def test_equal_classifiers_are_seldom_called_better():
-    """Each is right where the other is wrong on a tenth of 60 images."""
+def test_many_validation_images_overrule_earlier_runs():
+    """Each is right where the other is wrong on a tenth of the images, or one on a tenth more."""
     rng = np.random.default_rng(0)
-    draws = (rng.choice(3, 60, p=[0.1, 0.1, 0.8]) for _ in range(1000))
-    chosen = [compare_classifiers(parts != 1, parts != 0)["predictor"] for parts in draws]
-    assert 0.1 < chosen.count("trained") / len(chosen) < 0.2
+    for p, expected in (([0.15, 0.05, 0.8], "trained"), ([0.05, 0.15, 0.8], "instant")):
+        for gain in expect_gain(50, 100), expect_gain(10, 100):
+            draws = (rng.choice(3, 400, p=p) for _ in range(200))
+            chosen = [compare_classifiers(x != 1, x != 0, gain)["predictor"] for x in draws]
+            assert chosen.count(expected) > 195
+    assert expect_gain(50, 79) == expect_gain(None, 1000) == expect_gain(10, 1000) < 0
 
 
 def test_the_expected_accuracy_is_that_of_the_instant_classifier():
