@@ -5,6 +5,7 @@ The cache has random weights of networks with few blocks, in the hub's layout.
 
 import functools
 import hashlib
+import pathlib
 
 import jax
 import numpy as np
@@ -22,6 +23,8 @@ from cls_jax.photos.features.backbones import format_backbones
 from cls_jax.photos.inference import export
 from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.suggest import suggest_files
+from cls_jax.photos.labeling.classifier import read_photo
+from cls_jax.photos.labeling.photos import load_all
 from cls_jax.photos.plan.describe import describe_training
 from cls_jax.photos.plan.plan import plan_run, start_run
 from cls_jax.photos.start.stages import train_with_stages
@@ -110,6 +113,13 @@ def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypa
         assert read_result(workdir)["weights"] == [expected]
         assert set(load(workdir).predict(files).label) <= {"red", "green", "blue"}
     assert len(suggest_files(run, 2)) == 2
+    assert len(suggest_files(photos, 2, init=init)) == 2
+    # The labeling page: its photos, and one to try.
+    _, seen, failures = load_all([pathlib.Path(file) for file in files], backbone=init)
+    with open(files[0], "rb") as file:
+        tried = read_photo(file, init)
+    assert not failures
+    np.testing.assert_allclose(tried.pooled, seen.pooled[:1], atol=0.1)
     # That of ONNX takes seconds.
     monkeypatch.setattr(export, "convert_to_onnx", lambda *_: (None, None))
     export.export_run(run, photos.parent / "exported")
