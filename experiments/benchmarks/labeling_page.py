@@ -28,7 +28,7 @@ from experiments.paper import grid
 
 _NUM_DRAWN = 200  # Others are links to these, which the server reads and encodes all the same.
 _NUM_FEATURES = 1280
-_NUM_ANSWERS = 40
+_NUM_ANSWERS = 12
 _SIZE = (320, 240)
 _VIEWPORT = {"width": 1280, "height": 800}
 _TIMEOUT_MS = 600_000
@@ -55,7 +55,7 @@ _PRESS = """(key) => new Promise((resolve) => {
     resolve(performance.now() - before);
   });
   observer.observe(figure, { attributes: true, subtree: true, childList: true });
-  document.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
 })"""
 # From the key to the class under a selected photo, in milliseconds.
 _PRESS_IN_GRID = """(key) => new Promise((resolve) => {
@@ -67,7 +67,7 @@ _PRESS_IN_GRID = """(key) => new Promise((resolve) => {
     requestAnimationFrame(() => resolve(performance.now() - before));
   });
   observer.observe(cell, { attributes: true });
-  document.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
 })"""
 
 
@@ -84,7 +84,8 @@ def main() -> None:
     rows = [measure(int(number)) for number in arguments.photos.split(",")]
     header = ["photos", "key to photo", "slowest", "frames/s, 1 screen/s", "frames/s, 5 screens/s"]
     header += ["late frames", "one key for 10", "one key for all"]
-    text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
+    load = f"Load of the machine: {os.getloadavg()[0]:.0f}."
+    text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n\n{load}\n"
     if arguments.output:
         grid.write_output(arguments.output, text)
     else:
@@ -94,7 +95,7 @@ def main() -> None:
 def serve(folder: str) -> None:
     """Serves the page on features of five groups, in the order of the names of files."""
 
-    def load(files, on_progress):
+    def load(files, *_):
         rng = np.random.default_rng(0)
         centers = rng.normal(size=(len(KINDS), _NUM_FEATURES))
         kinds = np.arange(len(files)) % len(KINDS)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.cluster import KMeans
 
+from cls_jax.photos.features.accuracy import choose_to_check
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
@@ -35,6 +36,7 @@ from experiments.studies.instant import Photos, open_photos
 _NUM_TEST = 300
 _BUDGETS = (10, 30, 50, 100)
 _NUM_LARGE, _NUM_TIMED = 5000, 50
+_TARGETS = (90, 95, 98)  # Percent.
 _NUM_DRAWN, _INTERVAL_BUDGETS = 400, (20, 40, 80)
 
 
@@ -71,6 +73,8 @@ def main() -> None:
     text += f"\n{measure_delay(descriptors, photos.truth)}\n"
     outcomes = np.array([measure_interval(photos, int(s)) for s in arguments.seeds.split(",")])
     text += f"\nExpected accuracy, truth and ends of the interval:\n\n{outcomes.round(1)}\n"
+    outcomes = np.array([measure_checked(photos, int(s)) for s in arguments.seeds.split(",")])
+    text += f"\nPhotos to look at, and right ones then:\n\n{outcomes.round(1)}\n"
     grid.write_output(arguments.output, text)
 
 
@@ -137,6 +141,32 @@ def measure_interval(photos: Photos, seed: int) -> list[tuple[float, ...]]:
         ends = found.accuracy, found.accuracy_low, found.accuracy_high
         estimated, low, high = (float("nan") if end is None else end for end in ends)
         outcomes.append((estimated, right, low, high))
+    return outcomes
+
+
+def measure_checked(photos: Photos, seed: int) -> list[tuple[float, ...]]:
+    """What is reached by looking at the photos that the page asks for, among 400 random ones.
+
+    For 40 and 80 answers in the page's order and each of `_TARGETS`: the number of photos to look
+    at, and the percentage of all 400 that are right once these are.
+    """
+    rows = np.sort(np.random.default_rng(seed).permutation(len(photos.truth))[:_NUM_DRAWN])
+    frozen = photos.frozen._replace(others=()).convert(lambda array: array[rows])
+    truth = photos.truth[rows]
+    coverage = Coverage(build_graph(frozen.descriptors))
+    order, _ = coverage.choose(np.ones(len(rows), bool), max(_INTERVAL_BUDGETS))
+    outcomes: list[tuple[float, ...]] = []
+    for budget in _INTERVAL_BUDGETS[1:]:
+        labels = np.full(len(rows), -1)
+        seen, labels[order[:budget]] = np.unique(truth[order[:budget]], return_inverse=True)
+        inferred = label_images(frozen, labels, len(seen))
+        is_right = seen[inferred.labels] == truth
+        others = np.flatnonzero(labels < 0)
+        confidences = inferred.probabilities[others].max(axis=1).astype(np.float64)
+        for target in _TARGETS:
+            checked = others[choose_to_check(confidences, budget, target / 100)]
+            share = 100 * float(np.mean(is_right | np.isin(np.arange(len(rows)), checked)))
+            outcomes.append((len(checked), share))
     return outcomes
 
 

@@ -127,6 +127,7 @@ def test_the_fewest_least_confident_images_reach_the_share(share):
     assert confidences[chosen].max(initial=0) <= np.delete(confidences, chosen).min(initial=1)
     assert (np.diff(confidences[chosen]) >= 0).all()
     for num_checked in (len(chosen), len(chosen) - 1):  # One fewer would not do.
-        expected = (20 + num_checked + np.sort(confidences)[num_checked:].sum()) / 320
+        wrong = 1.5 * (1 - np.sort(confidences)[max(num_checked, 0) :]).sum()
+        expected = 1 - wrong / 320
         assert num_checked < 0 or (expected >= share - 1e-9) == (num_checked == len(chosen))
     assert len(choose_to_check(np.zeros(0), 0, share)) == 0
