@@ -68,7 +68,7 @@ def find_similar(session: Session, image: int) -> dict[str, Any]:
         gone = list(known.gone)
     _, frozen, _, _ = session.take_labels()
     if frozen is None:
-        raise RefusedError("There is no such photo.")
+        raise RefusedError("This photo has not been read yet: try again soon.")
     unit = normalize_rows(frozen.descriptors)
     similarities = unit @ unit[image]
     similarities[[image, *gone]] = -np.inf

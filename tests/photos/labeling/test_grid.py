@@ -5,6 +5,7 @@ import pytest
 
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change
 from tests.conftest import BROWSER
@@ -86,6 +87,24 @@ def test_similar_photos_are_the_nearest_of_those_in_the_folder(session, folder, 
     (folder / f"IMG_{order[0]:04}.png").unlink()
     session.leave_out_missing()
     assert grid.find_similar(session, 4)["images"] == order[1:25]
+
+
+def test_while_photos_are_read_answers_are_shown_and_nothing_is_suggested(folder, kinds):
+    session = open_session(folder)
+
+    def load(report):
+        (item, *_) = views.describe(session, "w")["next"]
+        decide(session, item["image"], "cat")
+        found = grid.describe_photos(session)
+        assert sorted(zip(found["decision"], found["label"], strict=True))[-1] == ("label", 0)
+        assert sum(label >= 0 for label in found["label"]) == 1
+        assert "two classes" in grid.describe_check(session, 95)["message"]
+        with pytest.raises(RefusedError, match="not been read yet"):
+            grid.find_similar(session, item["image"])
+        return describe_some(range(len(kinds)), create_features(kinds))
+
+    session.load(load)
+    assert views.describe(session)["message"] == ""  # An error in `load` would be there.
 
 
 def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
