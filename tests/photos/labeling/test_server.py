@@ -414,6 +414,7 @@ def recognize(file, backbone):
 
 @pytest.mark.parametrize("verb", [*JSON_VERBS[4:-3], *server.PHOTO_VERBS])
 def test_nothing_but_photos_and_sensible_changes_gets_through(labeled, folder, verb):
+    labeled.get("/api/proposals.csv")  # Waits for the classifier, whose accuracy the state has.
     before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
     is_photo = verb in server.PHOTO_VERBS
     headers = {"Content-Type": f"application/{'octet-stream' if is_photo else 'json'}"}
