@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.cluster import KMeans
 
-from cls_jax.photos.features.accuracy import choose_to_check
+from cls_jax.photos.features.accuracy import MIN_CHECKS, choose_to_check, correct_estimate
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
 from cls_jax.photos.features.heads import INSTANT_C, fit_head
-from cls_jax.photos.features.labels import label_images
+from cls_jax.photos.features.labels import InferredLabels, label_images
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.propagation import Propagation
@@ -71,8 +71,9 @@ def main() -> None:
     text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
     descriptors = normalize_rows(photos.frozen.descriptors)
     text += f"\n{measure_delay(descriptors, photos.truth)}\n"
-    outcomes = np.array([measure_interval(photos, int(s)) for s in arguments.seeds.split(",")])
-    text += f"\nExpected accuracy, truth and ends of the interval:\n\n{outcomes.round(1)}\n"
+    for measure_one, when in ((measure_interval, ""), (measure_checks, " after 20 checks")):
+        found = np.array([measure_one(photos, int(s)) for s in arguments.seeds.split(",")])
+        text += f"\nExpected accuracy, truth and ends of the interval{when}:\n\n{found.round(1)}\n"
     outcomes = np.array([measure_checked(photos, int(s)) for s in arguments.seeds.split(",")])
     text += f"\nPhotos to look at, and right ones then:\n\n{outcomes.round(1)}\n"
     grid.write_output(arguments.output, text)
@@ -168,6 +169,41 @@ def measure_checked(photos: Photos, seed: int) -> list[tuple[float, ...]]:
             share = 100 * float(np.mean(is_right | np.isin(np.arange(len(rows)), checked)))
             outcomes.append((len(checked), share))
     return outcomes
+
+
+def measure_checks(photos: Photos, seed: int) -> list[tuple[float, ...]]:
+    """The same after 20 of the other photos, drawn at random, were checked and learned as well."""
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.permutation(len(photos.truth))[:_NUM_DRAWN])
+    frozen = photos.frozen.convert(lambda array: array[rows])
+    truth = photos.truth[rows]
+    coverage = Coverage(build_graph(frozen.descriptors))
+    order, _ = coverage.choose(np.ones(len(rows), bool), max(_INTERVAL_BUDGETS))
+    outcomes = []
+    for budget in _INTERVAL_BUDGETS:
+        known = order[:budget]
+        names, before = _infer(frozen, truth, known)
+        checked = rng.choice(np.setdiff1d(np.arange(len(rows)), known), MIN_CHECKS, replace=False)
+        guessed = before.probabilities[checked]
+        is_right = names[guessed.argmax(axis=1)] == truth[checked]
+        names, after = _infer(frozen, truth, np.append(known, checked))
+        is_open = np.setdiff1d(np.arange(len(rows)), [*known, *checked])
+        right = 100 * float(np.mean((names[after.labels] == truth)[is_open]))
+        assert after.estimate is not None, "there are other photos"
+        found = correct_estimate(after.estimate, is_right.tolist(), guessed.max(axis=1).tolist())
+        ends = found.accuracy, found.accuracy_low, found.accuracy_high
+        estimated, low, high = (float("nan") if end is None else end for end in ends)
+        outcomes.append((estimated, right, low, high))
+    return outcomes
+
+
+def _infer(
+    frozen: FrozenFeatures, truth: np.ndarray, known: np.ndarray
+) -> tuple[np.ndarray, InferredLabels]:
+    """The classes of the known photos, and the labels inferred from these."""
+    labels = np.full(len(truth), -1)
+    names, labels[known] = np.unique(truth[known], return_inverse=True)
+    return names, label_images(frozen, labels, len(names))
 
 
 def measure_delay(features: np.ndarray, labels: np.ndarray) -> str:
