@@ -29,6 +29,7 @@ from cls_jax.io import (
     to_csv,
     write_atomically,
 )
+from cls_jax.models.weights.sources import find_origin
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.metrics import METRICS
 from cls_jax.runs.sessions import LOCK, SESSIONS
@@ -199,6 +200,7 @@ def create_run_folder(
     written.
     """
     remedy = "free disk space and rerun the command, or choose another --workdir"
+    has_begun = (workdir / DATASET).exists()
     with explain_writing(workdir, remedy):
         write_atomically(workdir / CONFIG, to_json(config))
         write_labeled_indices(workdir, labeled_indices, dataset)
@@ -210,6 +212,7 @@ def create_run_folder(
             "num_classes": dataset.num_classes,
             "num_images": len(dataset.train.images),
             **held_out,
+            **(read_weights(workdir) if has_begun else describe_weights(config)),
             "mean": dataset.mean,
             "std": dataset.std,
             "fingerprint": dataset.fingerprint,
@@ -294,6 +297,33 @@ def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[f
         if not all(map(is_number, mean + std)) or len(mean) != len(std) or min(std) <= 0:
             raise ValueError("mean and std are not a number and a positive one for each channel")
         return tuple(map(float, mean)), tuple(map(float, std))
+
+
+def describe_weights(config: ConfigDict) -> dict[str, list[dict[str, str]]]:
+    """The entry `weights` of `result.json`: license and commit of each pretrained network.
+
+    The weights of a run are those that it began with. {} if the networks began at random.
+    """
+    inits = [config.model.init, *config.model.inferred_by.split(",")]
+    found: list[dict[str, str]] = []
+    for init in filter(None, map(str.strip, inits)):
+        run = pathlib.Path(init).expanduser()
+        if (run / CONFIG).exists():
+            found += (read_result(run) or {}).get("weights", [])
+        else:
+            found.append(find_origin(init)._asdict())
+    return {"weights": found} if found else {}
+
+
+def read_weights(workdir: pathlib.Path) -> dict[str, list[dict[str, str]]]:
+    """What `describe_weights` said when the run began: its source may have changed since then.
+
+    {} without a dataset.json.
+    """
+    if not (workdir / DATASET).exists():
+        return {}
+    with _open_description(workdir) as stored:
+        return {"weights": stored["weights"]} if "weights" in stored else {}
 
 
 @contextlib.contextmanager

@@ -8,8 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from cls_jax.models.weights.sources import find_origin
-from cls_jax.runs.folder import CONFIG, read_result
+from cls_jax.runs.folder import read_weights
 from cls_jax.runs.metrics import read_metrics
 
 # A row of monitors describes a single batch, so the result averages several.
@@ -71,24 +70,8 @@ def create_result(
         "validation_best_step": best.get("step"),
         "monitors": _average_monitors(rows),
         "train_seconds": train_seconds,
-        **describe_weights(config),
+        **read_weights(workdir),
     }
-
-
-def describe_weights(config: ConfigDict) -> dict[str, list[dict[str, str]]]:
-    """The entry `weights` of `result.json`: license and commit of each pretrained network.
-
-    The weights of a run are those that it began with. {} if the networks began at random.
-    """
-    inits = [config.model.init, *config.model.inferred_by.split(",")]
-    found: list[dict[str, str]] = []
-    for init in filter(None, map(str.strip, inits)):
-        run = pathlib.Path(init).expanduser()
-        if (run / CONFIG).exists():
-            found += (read_result(run) or {}).get("weights", [])
-        else:
-            found.append(find_origin(init)._asdict())
-    return {"weights": found} if found else {}
 
 
 def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:

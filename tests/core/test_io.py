@@ -64,7 +64,7 @@ def test_damaged_file_of_a_run_names_the_remedy(tmp_path, text):
         (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(UserError, match="delete it and rerun the command that trained"):
         read_result(tmp_path)
-    with pytest.raises(UserError, match=r"not the configuration of a run .*pass the folder of an"):
+    with pytest.raises(UserError, match=r"cannot read .*use the version that wrote it"):
         read_config(tmp_path / "config.json")
 
 

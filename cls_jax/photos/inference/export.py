@@ -23,8 +23,7 @@ from cls_jax.models.weights.sources import Origin, describe_license, to_safetens
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.images.files import is_left_by_system
 from cls_jax.photos.inference.classifier import Classifier, load
-from cls_jax.runs.folder import read_result
-from cls_jax.runs.result import describe_weights
+from cls_jax.runs.folder import describe_weights, read_result
 from cls_jax.training.prepare import collect_weights
 
 MODEL = "model.jaxexport"

@@ -22,8 +22,7 @@ from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
 from cls_jax.photos.start.frozen import open_other_networks
 from cls_jax.photos.start.hold_out import count_near_copies
 from cls_jax.process import write_command
-from cls_jax.runs.folder import CONFIG
-from cls_jax.runs.result import describe_weights
+from cls_jax.runs.folder import CONFIG, describe_weights
 from cls_jax.training.prepare import read_weights, resolve_model
 from cls_jax.training.setup import describe_model
 

@@ -31,11 +31,11 @@ from cls_jax.runs.folder import (
     check_unused,
     create_run_folder,
     describe_finished,
+    describe_weights,
     read_result,
     write_pseudo_labels,
     write_result,
 )
-from cls_jax.runs.result import describe_weights
 from cls_jax.runs.sessions import record_session
 from cls_jax.training.prepare import (
     WEIGHT_READERS,

@@ -83,7 +83,8 @@ def test_held_out_labels_are_predicted_without_them():
     few = np.where(np.arange(300) < K, truth, -1)
     names = label_images(_freeze(features), few, K).figures.keys()
     counts = {"near_copies", "near_copy_groups", "classes", "classes_with_one_label"}
-    assert names == {"weight_graph", "weight_stages", *counts}
+    confidences = {"confidence", "confidence_deviation", "images"}
+    assert names == {"weight_graph", "weight_stages", *counts, *confidences}
     # Copies of the labeled images say nothing more.
     copied, doubled = np.vstack([features, features[:K]]), np.append(few, truth[:K])
     assert label_images(_freeze(copied), doubled, K).figures.keys() == names

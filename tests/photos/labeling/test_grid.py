@@ -318,7 +318,7 @@ def test_240_drawings_are_sorted_by_looking_at_some_of_them(open_page, tmp_path)
         # What the page asks for: the wrong ones one by one, and then all others as suggested.
         show(page, "result")
         page.wait_for_selector("#look:visible")
-        page.wait_for_selector(".about:has-text('Fitted to')")
+        page.wait_for_selector(".about:has-text('Learned from')")
         page.click("#look")
         page.wait_for_selector("h2:has-text('Photos to look at')")
         page.wait_for_selector(".cell img")
