@@ -121,16 +121,23 @@ def fit_and_score(pool: Pool, labels: np.ndarray) -> tuple[float, float]:
     return right, float("nan") if estimated is None else estimated
 
 
+def _draw(
+    photos: Photos, rng: np.random.Generator
+) -> tuple[np.ndarray, FrozenFeatures, np.ndarray, np.ndarray]:
+    """Rows of 400 random photos, their features and classes, and the page's order of asking."""
+    rows = np.sort(rng.permutation(len(photos.truth))[:_NUM_DRAWN])
+    frozen = photos.frozen.convert(lambda array: array[rows])
+    coverage = Coverage(build_graph(frozen.descriptors))
+    order, _ = coverage.choose(np.ones(len(rows), bool), max(_INTERVAL_BUDGETS))
+    return rows, frozen, photos.truth[rows], order
+
+
 def measure_interval(photos: Photos, seed: int) -> list[tuple[float, ...]]:
     """The expected accuracy of 400 random photos, the truth, and the ends of the interval.
 
     In percent, for each of `_INTERVAL_BUDGETS` in the page's order. NaN while it is too early.
     """
-    rows = np.sort(np.random.default_rng(seed).permutation(len(photos.truth))[:_NUM_DRAWN])
-    frozen = photos.frozen.convert(lambda array: array[rows])
-    truth = photos.truth[rows]
-    coverage = Coverage(build_graph(frozen.descriptors))
-    order, _ = coverage.choose(np.ones(len(rows), bool), max(_INTERVAL_BUDGETS))
+    rows, frozen, truth, order = _draw(photos, np.random.default_rng(seed))
     outcomes = []
     for budget in _INTERVAL_BUDGETS:
         labels = np.full(len(rows), -1)
@@ -174,11 +181,7 @@ def measure_checked(photos: Photos, seed: int) -> list[tuple[float, ...]]:
 def measure_checks(photos: Photos, seed: int) -> list[tuple[float, ...]]:
     """The same after 20 of the other photos, drawn at random, were checked and learned as well."""
     rng = np.random.default_rng(seed)
-    rows = np.sort(rng.permutation(len(photos.truth))[:_NUM_DRAWN])
-    frozen = photos.frozen.convert(lambda array: array[rows])
-    truth = photos.truth[rows]
-    coverage = Coverage(build_graph(frozen.descriptors))
-    order, _ = coverage.choose(np.ones(len(rows), bool), max(_INTERVAL_BUDGETS))
+    rows, frozen, truth, order = _draw(photos, rng)
     outcomes = []
     for budget in _INTERVAL_BUDGETS:
         known = order[:budget]

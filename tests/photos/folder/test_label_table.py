@@ -207,7 +207,7 @@ def test_names_are_found_however_they_are_written(root, names, cells):
     rows = [f"{cells.format(root=root, i=i)},{label}" for i, label in ((1, "cat"), (2, "dog"))]
     layout = read(root, "\n".join(["image,label", *rows]), names)
     assert get_labels(layout.train) == dict(zip(names, ["cat", "dog"], strict=False))
-    # Folders of another machine are left out, which is said.
+    # A warning says that the folders of another machine are left out.
     is_told = cells.startswith(("/home", "file:", "https:", "C:"))
     assert any("looked up without it" in text for text in layout.warnings) == is_told
 

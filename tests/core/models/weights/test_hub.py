@@ -1,4 +1,4 @@
-"""Downloads from a hub on this machine, and what is said where they fail."""
+"""Downloads from a hub on this machine, and their error messages."""
 
 import hashlib
 import http.server
