@@ -33,7 +33,9 @@ def wait_for_count(page, digit):
 
 
 def show(page, view):
+    """Opens a view and waits until it is complete."""
     page.click(f"nav button[data-view={view}]")
+    page.wait_for_selector("#view:not([aria-busy])")
 
 
 def read_decisions(folder):

@@ -214,7 +214,6 @@ def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
         read_name(page)
         for view in VIEWS:
             show(page, view)
-            page.wait_for_function("() => document.querySelector('#view').childElementCount > 0")
             # Without its source, which arrives later, an image is complete, too.
             page.wait_for_function("() => [...document.images].every((i) => i.src && i.complete)")
             width = page.evaluate("document.documentElement.scrollWidth")
@@ -361,6 +360,20 @@ def test_no_key_answers_for_a_photo_that_nobody_has_seen(open_page, folder):
         assert read_decisions(folder)[len(before) :] == [(name, "", "skip")]
 
 
+def test_a_view_has_its_heading_before_its_content_arrives(open_page, folder):
+    with serve(open_labeled(folder, 12)) as port:
+        page = open_page(port)
+        read_name(page)
+        page.route("**/api/**", lambda route: None)  # Never answered.
+        for view in VIEWS[1:]:
+            page.click(f"nav button[data-view={view}]")
+            headings = page.locator("#view").locator("h1, h2, h3")
+            levels = headings.evaluate_all("all => all.map((one) => one.tagName)")
+            assert levels[0] == "H2" and set(levels[1:]) <= {"H3"}, view
+            is_busy = page.locator("#view").get_attribute("aria-busy") == "true"
+            assert is_busy == (view != "classes"), view
+
+
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE, ZOOMED])
 def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewport):
     session = open_labeled(folder, 24)
@@ -376,8 +389,6 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewpo
             assert box["y"] + box["height"] <= viewport["height"]
         for view in VIEWS:
             show(page, view)
-            page.wait_for_function("() => document.querySelector('#view').childElementCount > 0")
-            page.wait_for_load_state("networkidle")
             if view == "photos":  # With all of its buttons.
                 page.locator(".cell").first.click()
                 page.wait_for_selector(".selected-count:has-text('1 selected')")

@@ -140,12 +140,15 @@ async function render() {
   if (!view) {
     root.replaceChildren();
     view = VIEWS[viewName].mount(root, app);
+    root.setAttribute("aria-busy", "true");
   }
+  const current = view;
   try {
-    await view.update(state);
+    await current.update(state);
   } catch (error) {
     report(error);
   }
+  if (!view || view === current) root.removeAttribute("aria-busy");
 }
 
 function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUndo }) {

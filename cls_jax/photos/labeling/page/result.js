@@ -6,11 +6,13 @@ import { createSorting } from "./sorting.js";
 import { createTraining } from "./training.js";
 
 export function mount(root, app) {
-  const content = create("div", { class: "page" });
+  const title = create("h2", {}, "Result");
+  const content = create("div", { class: "page" }, title);
   const sorting = createSorting(app);
   const training = createTraining(app);
   const others = create("div", { class: "page" });
-  root.append(content, create("div", { class: "page" }, sorting.element, training.element), others);
+  const body = create("div", { class: "page" }, sorting.element, training.element);
+  root.append(content, body, others);
   let version = -1;
 
   async function update(state) {
@@ -18,11 +20,7 @@ export function mount(root, app) {
     if (state.version === version) return;
     version = state.version;
     const result = await app.get("result");
-    content.replaceChildren(
-      create("h2", {}, "Result"),
-      createFigures(state, result),
-      createTable(state, result),
-    );
+    content.replaceChildren(title, createFigures(state, result), createTable(state, result));
     others.replaceChildren(createNextStep(state), createUnreadable(result));
     training.fit();
     await sorting.update();
