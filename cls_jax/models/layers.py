@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from cls_jax.batch import PyTree
+from cls_jax.models.neighbor_head import NeighborHead, multiply_heads
 
 # N(0, sqrt(2 / fan_out)), as `kaiming_normal_(mode='fan_out')` in the authors' code. Not
 # truncated: a truncated normal of the same variance is another distribution.
@@ -22,7 +23,9 @@ dense_init = nn.initializers.glorot_normal()
 FEATURES = "features"
 ALL_FEATURES = "features, descriptors and stages"
 ALL_HEADS = "all heads"
-STAGE_HEAD = "stage_head"  # Its parameters.
+# Names of their parameters.
+STAGE_HEAD = "stage_head"
+NEIGHBOR_HEAD = "neighbor_head"
 # Standard deviation of the weights in `pool_descriptor`, as a share of the image.
 _CENTER_WIDTH = 0.35
 
@@ -116,6 +119,9 @@ class Architecture(nn.Module):
     extra_heads: tuple[tuple[str, int], ...] = ()  # Names and sizes of further dense layers.
     # Whether the logits of the classes also depend on the features of `pool_stages`.
     has_stage_head: bool = False
+    # Known images and components of a `NeighborHead`, which takes part in the logits of the classes
+    # and depends on the pooled features and those of `pool_stages`. None without it.
+    neighbors: tuple[int, int] | None = None
     data_axis: str | None = None  # `BatchNorm.axis_name`.
     # Whether training recomputes activations for the gradient, to save memory. It keeps only the
     # inputs of the blocks and, in a convolutional network, the results of convolutions, which take
@@ -126,7 +132,8 @@ class Architecture(nn.Module):
     def head_names(self) -> tuple[str, ...]:
         """Names of the parameters that compute the logits, for `order_layers`."""
         names = ("head", *(name for name, _ in self.extra_heads))
-        return (*names, STAGE_HEAD) if self.has_stage_head else names
+        names += (STAGE_HEAD,) if self.has_stage_head else ()
+        return names + ((NEIGHBOR_HEAD,) if self.neighbors else ())
 
     def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
         """The block, rematerialized in training if `remat` is set, with the same parameters.
@@ -176,6 +183,10 @@ class Architecture(nn.Module):
         if self.has_stage_head:
             stage_head = dense(self.num_classes, use_bias=False, name=STAGE_HEAD)
             logits["head"] += stage_head(pool_stages(stages))
+        if self.neighbors:
+            neighbor_head = NeighborHead(*self.neighbors, self.num_classes, name=NEIGHBOR_HEAD)
+            inputs = jnp.concatenate([x_BC, pool_stages(stages)], axis=-1)
+            logits["head"] = multiply_heads(logits["head"], neighbor_head(inputs))
         if wanted == ALL_HEADS:
             return jnp.concatenate(list(logits.values()), axis=-1)
         if wanted == ALL_FEATURES:

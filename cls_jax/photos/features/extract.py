@@ -378,12 +378,15 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 
 
 def create_network(
-    network: FrozenNetwork, num_classes: int = 1, has_stage_head: bool = False
+    network: FrozenNetwork, num_classes: int = 1, **heads_used: Any
 ) -> tuple[Architecture, Any]:
-    """An architecture and its variables, with a head of zeros, or a UserError if they differ."""
+    """An architecture and its variables, with a head of zeros, or a UserError if they differ.
+
+    Further arguments are fields of `Architecture` that say which heads there are.
+    """
     spec = MODELS[network.name]
     settings = dict(network.settings)
-    model = spec.create(num_classes=num_classes, has_stage_head=has_stage_head, **settings)
+    model = spec.create(num_classes=num_classes, **heads_used, **settings)
     image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.float32)
     variables = jax.eval_shape(model.init, jax.random.key(0), image)
     heads = {name: variables["params"][name] for name in model.head_names}

@@ -1,6 +1,6 @@
-"""The instant classifier: a frozen network with a head fitted to inferred labels, in one file.
+"""The instant classifier: a frozen network with heads fitted to inferred labels, in one file.
 
-Shape suffixes: B images, C features, K classes.
+Shape suffixes: B images, M known images, C features, S features of stages, R components, K classes.
 """
 
 import io
@@ -13,26 +13,56 @@ import numpy as np
 import scipy.special
 
 from cls_jax.data.resize import DecodeOptions
+from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
-from cls_jax.models.layers import STAGE_HEAD, Architecture
+from cls_jax.models.layers import NEIGHBOR_HEAD, STAGE_HEAD, Architecture
+from cls_jax.models.neighbor_head import NeighborHead, multiply_heads
 from cls_jax.models.weights.layout import Weights
 from cls_jax.photos.features.extract import FrozenFeatures, FrozenNetwork, create_network
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.heads import INSTANT_C, Head, choose_fitted, fit_head
 from cls_jax.photos.features.labels import InferredLabels
+from cls_jax.photos.features.neighbors import fit_whitening, normalize_rows
 
 INSTANT_FILE = "instant.npz"
 _MAX_BYTES = 2**32  # Limit of a file.
+_MAX_KNOWN = 10_000  # Images that a new one is compared with. They take 5 MB.
+_ROWS_AT_ONCE = 1024  # New images, to bound memory.
+
+
+class KnownImages(NamedTuple):
+    """The folder's own images, among which a new one is placed: the parameters of a NeighborHead.
+
+    Features are those of the last layer and of all stages, side by side.
+    """
+
+    kernel: np.ndarray  # float32 [C + S, R], see `fit_whitening`.
+    bias: np.ndarray  # float32 [R].
+    known: np.ndarray  # Components of unit length, float16 [M, R].
+    probabilities: np.ndarray  # Of their inferred labels, float16 [M, K].
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(M, R)."""
+        return len(self.known), len(self.bias)
+
+    def compute_log_probabilities(self, features_BC: np.ndarray) -> np.ndarray:
+        """Log probabilities float32 [B, K] of images with features float32 [B, C + S]."""
+        head = NeighborHead(*self.shape, self.probabilities.shape[1])
+        starts = range(0, max(len(features_BC), 1), _ROWS_AT_ONCE)
+        parts = [features_BC[start : start + _ROWS_AT_ONCE] for start in starts]
+        return np.concatenate([head.apply({"params": self._asdict()}, part) for part in parts])
 
 
 class InstantClassifier(NamedTuple):
-    """A frozen network, and a head for its classes."""
+    """A frozen network, and heads for its classes."""
 
     network: FrozenNetwork | None  # None if the features are pixels.
     head: Head  # Of the last layer.
     # The kernel of the head of all stages, float32 [S, K], which is added. None without one.
     stage_kernel: np.ndarray | None = None
+    neighbors: KnownImages | None = None  # Without them, the heads alone classify.
 
     def predict_with_features(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
         """What `Networks.predict_with_features` returns for B images, given their features.
@@ -43,6 +73,10 @@ class InstantClassifier(NamedTuple):
         logits_BK = pooled_BC @ self.head.kernel + self.head.bias
         if self.stage_kernel is not None:
             logits_BK += features.stages.astype(np.float32) @ self.stage_kernel
+        if self.neighbors is not None:
+            inputs = np.concatenate([pooled_BC, features.stages], axis=1, dtype=np.float32)
+            log_p_BK = self.neighbors.compute_log_probabilities(inputs)
+            logits_BK = np.asarray(multiply_heads(logits_BK, log_p_BK))
         return scipy.special.softmax(logits_BK, axis=1)[None], join_features(pooled_BC[None])
 
     def create_model(self) -> tuple[Architecture, Any]:
@@ -51,15 +85,22 @@ class InstantClassifier(NamedTuple):
         heads = {"head": self.head._asdict()}
         if self.stage_kernel is not None:
             heads[STAGE_HEAD] = {"kernel": self.stage_kernel}
-        model, variables = create_network(self.network, len(self.head.bias), STAGE_HEAD in heads)
+        if self.neighbors is not None:
+            heads[NEIGHBOR_HEAD] = self.neighbors._asdict()
+        model, variables = create_network(
+            self.network,
+            len(self.head.bias),
+            has_stage_head=STAGE_HEAD in heads,
+            neighbors=self.neighbors and self.neighbors.shape,
+        )
         expected = {name: variables["params"][name] for name in model.head_names}
         if jax.tree.map(np.shape, heads) != jax.tree.map(np.shape, expected):
-            raise ValueError("its head does not fit its network")
+            raise ValueError("its heads do not fit its network")
         variables["params"] |= heads
         return model, variables
 
     def write(self, path: pathlib.Path) -> None:
-        """Writes both into one file. Raises an OSError if the system refuses."""
+        """Writes all into one file. Raises an OSError if the system refuses."""
         assert self.network is not None, "pixels are no network's features"
         weights = self.network.weights
         buffer = io.BytesIO()
@@ -68,6 +109,8 @@ class InstantClassifier(NamedTuple):
         arrays |= self.head._asdict()
         if self.stage_kernel is not None:
             arrays["stage_kernel"] = self.stage_kernel
+        if self.neighbors is not None:
+            arrays |= {f"neighbors/{name}": a for name, a in self.neighbors._asdict().items()}
         np.savez(buffer, settings=np.array(json.dumps(settings)), **arrays)
         write_atomically(path, buffer.getvalue())
 
@@ -87,12 +130,14 @@ def read_instant(path: pathlib.Path) -> InstantClassifier:
             stored = {name: file[name] for name in file.files}
         settings = {k: to_tuple(v) for k, v in parse_json(str(stored.pop("settings"))).items()}
         head = Head(stored.pop("kernel"), stored.pop("bias"))
-        stage_kernel = stored.pop("stage_kernel", None)
+        stage_kernel, neighbors = stored.pop("stage_kernel", None), None
+        if "neighbors/known" in stored:  # Earlier versions had none.
+            neighbors = KnownImages(*(stored.pop(f"neighbors/{n}") for n in KnownImages._fields))
         arrays = {name.removeprefix("weights/"): array for name, array in stored.items()}
         settings["weights"] = Weights(arrays, settings["weights"])
         resize, bit_depth = settings["decoding"]
         settings["decoding"] = DecodeOptions(resize, bit_depth)
-        instant = InstantClassifier(FrozenNetwork(**settings), head, stage_kernel)
+        instant = InstantClassifier(FrozenNetwork(**settings), head, stage_kernel, neighbors)
         instant.create_model()
         return instant
     except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
@@ -107,7 +152,8 @@ def fit_classifier(
 ) -> InstantClassifier:
     """The heads of the last layer and of all stages, fitted together to inferred labels.
 
-    The features are those of the network for the images of `inferred`.
+    The features are those of the network for the images of `inferred`, among which new ones are
+    placed. Images whose features are pixels have only the head.
     """
     rows = choose_fitted(inferred.labels, inferred.sample_weights)
     inputs = np.concatenate([features.pooled[rows], features.stages[rows]], axis=1)
@@ -119,5 +165,22 @@ def fit_classifier(
         weights_B=inferred.sample_weights[rows],
     )
     num_pooled = features.pooled.shape[1]
-    stage_kernel = kernel[num_pooled:] if features.stages.shape[1] else None
-    return InstantClassifier(network, Head(kernel[:num_pooled], bias), stage_kernel)
+    head = Head(kernel[:num_pooled], bias)
+    if not features.stages.shape[1]:
+        return InstantClassifier(network, head)
+    neighbors = find_known(features, inferred.probabilities)
+    return InstantClassifier(network, head, kernel[num_pooled:], neighbors)
+
+
+def find_known(features: FrozenFeatures, p_BK: np.ndarray) -> KnownImages:
+    """The images with these features and inferred probabilities, at most 10,000, evenly spaced."""
+    rows = take_rows(np.arange(len(p_BK)), _MAX_KNOWN)
+    parts = [features.pooled[rows], features.stages[rows]]
+    inputs = np.concatenate(parts, axis=1, dtype=np.float32)
+    whitening = fit_whitening(inputs)
+    return KnownImages(
+        kernel=whitening.kernel,
+        bias=-whitening.mean @ whitening.kernel,
+        known=normalize_rows(whitening(inputs)).astype(np.float16),
+        probabilities=p_BK[rows].astype(np.float16),
+    )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from tqdm import tqdm
 
 from cls_jax.extras import is_installed, write_install
@@ -27,8 +28,8 @@ _MIN_APPROXIMATE = 100_000
 _LINKS = 32  # Links per image in faiss's graph.
 _CANDIDATES_KEPT = 64  # Kept while faiss follows the links. More of them find more neighbors.
 
-# Principal components kept by `whiten`, and the variance that it adds to each, in mean variances.
-# From 3 to 30 times the mean, labels of photos are equally accurate.
+# Principal components kept by `fit_whitening`, and the variance that it adds to each, in mean
+# variances. From 3 to 30 times the mean, labels of photos are equally accurate.
 _NUM_COMPONENTS = 256
 _SHRINKAGE = 10
 
@@ -116,20 +117,39 @@ def _search_links(normalized_BC: np.ndarray, num_neighbors: int) -> Neighbors:
     return Neighbors(indices, np.where(is_missing, 0, cosines))
 
 
-def whiten(features_BC: np.ndarray) -> np.ndarray:
-    """The 256 largest principal components at nearly equal variance, float32 [B, ≤ 256].
+class Whitening(NamedTuple):
+    """A linear function of features: their largest principal components at equal variance."""
+
+    mean: np.ndarray  # float32 [C].
+    kernel: np.ndarray  # float32 [C, ≤ 256].
+
+    def __call__(self, features_BC: np.ndarray) -> np.ndarray:
+        """The components of images, float32 [B, ≤ 256]."""
+        return (features_BC - self.mean) @ self.kernel
+
+
+def fit_whitening(features_BC: np.ndarray) -> Whitening:
+    """The 256 largest principal components at nearly equal variance, of features float32 [B, C].
 
     Statistics of stages are strongly correlated, so a few components decide which images are
     similar. Divided by their deviations, all take part (Jégou and Chum, "Negative Evidences and
     Co-occurrences in Image Retrieval", ECCV 2012). Ten times the mean variance is added to all
     variances first, since small ones are mostly noise.
     """
-    scaled = standardize(features_BC)[0]
+    scaled, mean, deviation = standardize(features_BC)
     covariance = scaled.T @ scaled / len(scaled)
-    variances, axes = np.linalg.eigh(covariance)
-    variances, axes = variances[-_NUM_COMPONENTS:], axes[:, -_NUM_COMPONENTS:]
-    added = max(_SHRINKAGE * np.trace(covariance) / len(covariance), 1e-12)
-    return scaled @ (axes / np.sqrt(np.maximum(variances, 0) + added))
+    size = len(covariance)
+    largest = (max(size - _NUM_COMPONENTS, 0), size - 1)
+    # Driver "evr" computes only these: of 2,848, three times faster than all.
+    variances, axes = scipy.linalg.eigh(covariance, subset_by_index=largest, driver="evr")
+    added = max(_SHRINKAGE * np.trace(covariance) / size, 1e-12)
+    axes = axes / np.sqrt(np.maximum(variances, 0) + added)
+    return Whitening(mean, axes / deviation[:, None])
+
+
+def whiten(features_BC: np.ndarray) -> np.ndarray:
+    """The components of `fit_whitening` of the same images, float32 [B, ≤ 256]."""
+    return fit_whitening(features_BC)(features_BC)
 
 
 def normalize_rows(features_BC: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.cli import console
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.heads import fit_head
-from cls_jax.photos.features.instant import read_instant
+from cls_jax.photos.features.instant import find_known, read_instant
 from cls_jax.photos.features.labels import hold_out_labels, label_images
 from cls_jax.photos.features.neighbors import find_neighbors, whiten
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
@@ -60,6 +60,26 @@ def test_inferred_labels_teach_a_better_head_than_one_label_per_class(num_classe
     probe = fit_head(features[:num_classes], truth[:num_classes], num_classes, 0.01)
     accuracy, baseline = (np.mean(h.predict(test_features) == test_truth) for h in (instant, probe))
     assert accuracy > max(baseline, 0.85)
+
+
+@pytest.mark.parametrize("most", [10_000, 40])
+def test_new_images_get_the_classes_of_similar_known_ones(monkeypatch, most):
+    monkeypatch.setattr("cls_jax.photos.features.instant._MAX_KNOWN", most)
+    monkeypatch.setattr("cls_jax.photos.features.instant._ROWS_AT_ONCE", 32)
+    features, truth = _make_features(300)
+    new, new_truth = _make_features(50, seed=1)
+    p_BK = np.where(np.arange(K) == truth[:, None], 0.8, 0.2 / (K - 1))
+    known = find_known(_freeze(features, np.tanh(features)), p_BK)
+    assert len(known.known) == min(most, 300)
+    both = np.concatenate([new, np.tanh(new)], axis=1)
+    log_p_BK = known.compute_log_probabilities(both.astype(np.float32))
+    assert np.mean(log_p_BK.argmax(axis=1) == new_truth) > 0.8
+    # Equal to the sums in float64.
+    components = both @ known.kernel.astype(float) + known.bias
+    components /= np.linalg.norm(components, axis=1, keepdims=True)
+    weights = np.exp(12 * components @ known.known.astype(float).T)
+    expected = weights @ known.probabilities.astype(float) / weights.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.exp(log_p_BK), expected, rtol=1e-3)
 
 
 def _freeze(last, stages=None):
@@ -242,10 +262,14 @@ def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monke
     path, damaged = run.workdir / "instant.npz", run.workdir.parent / "damaged.npz"
     instant = read_instant(path)
     assert instant.stage_kernel.shape == (2 * 64, K)
-    instant._replace(stage_kernel=None).write(damaged)  # As from earlier versions.
-    assert read_instant(damaged).stage_kernel is None
-    with pytest.raises(ValueError, match="does not fit"):
+    assert instant.neighbors.shape == (len(opened.dataset.train), 192)
+    instant._replace(stage_kernel=None, neighbors=None).write(damaged)  # As by earlier versions.
+    assert read_instant(damaged).stage_kernel is read_instant(damaged).neighbors is None
+    with pytest.raises(ValueError, match="do not fit"):
         instant._replace(stage_kernel=instant.stage_kernel[1:]).create_model()
+    fewer = instant.neighbors._replace(bias=instant.neighbors.bias[1:])
+    with pytest.raises(ValueError, match="do not fit"):
+        instant._replace(neighbors=fewer).create_model()
     for content in (b"", path.read_bytes()[:-100], path.read_bytes()[:1000]):
         damaged.write_bytes(content)
         with pytest.raises(UserError, match=r"damaged\.npz is not an instant .*train it again\.$"):

@@ -1,0 +1,48 @@
+"""A head that is not trained: a new image's classes are those of similar known images.
+
+Shape suffixes: B images, M known images, C features, R components, K classes.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+# How fast the weight of a known image falls with its distance, and the power of the product with
+# another head: two heads that use the same labels are right together, and their plain product would
+# be too sure. Chosen on photos (experiments/results/any_folder.md).
+_SHARPNESS = 12.0
+_POWER = 0.7
+_MIN_PROBABILITY = 1e-6
+
+
+class NeighborHead(nn.Module):
+    """The mean class probabilities of known images, weighted by exp(12 cosine).
+
+    Cosines are those of R linear components of the features, so an image is placed among the known
+    ones by a product of matrices, as by a layer of attention. The parameters are "kernel" [C, R],
+    "bias" [R], the components "known" [M, R] of unit length, and their "probabilities" [M, K].
+    """
+
+    num_known: int  # M.
+    num_components: int  # R.
+    num_classes: int  # K.
+
+    @nn.compact
+    def __call__(self, x_BC: jax.Array) -> jax.Array:
+        """Log probabilities, float32 [B, K], of images with features float32 [B, C]."""
+        zeros = nn.initializers.zeros
+        kernel = self.param("kernel", zeros, (x_BC.shape[-1], self.num_components))
+        bias = self.param("bias", zeros, (self.num_components,))
+        known = self.param("known", zeros, (self.num_known, self.num_components))
+        probabilities = self.param("probabilities", zeros, (self.num_known, self.num_classes))
+        components = x_BC @ kernel + bias
+        norms = jnp.linalg.norm(components, axis=-1, keepdims=True)
+        cosines = components / jnp.maximum(norms, _MIN_PROBABILITY) @ known.astype(jnp.float32).T
+        p_BK = jax.nn.softmax(_SHARPNESS * cosines) @ probabilities.astype(jnp.float32)
+        return jnp.log(jnp.maximum(p_BK, _MIN_PROBABILITY))
+
+
+def multiply_heads(logits: ArrayLike, log_p: ArrayLike) -> jax.Array:
+    """Logits of the product of a head's probabilities and a `NeighborHead`'s, all [B, K]."""
+    return _POWER * jnp.add(logits, log_p)
