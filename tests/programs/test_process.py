@@ -126,6 +126,8 @@ cls_jax.UserError, cls_jax.photos.cli.console.create_parser().print_help()
 assert not {"jax", "tensorflow", "filelock"} & {*sys.modules}
 import cls_jax.photos.cli.commands
 assert not {"tensorflow", "jinja2"} & {*sys.modules}
+import cls_jax.photos.labeling.start
+assert not {"tensorflow", "jinja2", "sklearn", "scipy.stats"} & {*sys.modules}
 import cls_jax.photos.inference.export, cls_jax.photos.inference.predict_files
 assert not {"tensorflow", "jinja2", "sklearn"} & {*sys.modules}
 """
