@@ -146,6 +146,7 @@ class _Service:
         self._classifier = SessionClassifier(session, self._trained)
         self._report_codes = set[str]()
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
+        self._scan = asyncio.Semaphore()
         self._views = {
             "check": lambda: views.describe_check(session),
             "photos": lambda: grid.describe_photos(session),
@@ -284,7 +285,10 @@ class _Service:
                             size = f"{limit // 2**10} KB" if is_small else f"{limit // 2**20} MB"
                             return _explain(f"The {what} is larger than {size}.", 413)
                 body.seek(0)
-                return await run_in_threadpool(self._change, request, body)
+                # Reading new photos takes long. Other scans wait here, where they need no thread:
+                # there are 40, and answers need them.
+                async with self._scan if verb == "scan" else contextlib.nullcontext():
+                    return await run_in_threadpool(self._change, request, body)
         except TimeoutError:
             return _explain("The request took too long to arrive.", 408)
         except ClientDisconnect:

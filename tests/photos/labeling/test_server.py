@@ -12,6 +12,7 @@ import re
 import socket
 import stat
 import struct
+import threading
 import types
 import unittest.mock
 import urllib.error
@@ -32,6 +33,7 @@ from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling import classifier, grid, photos, server, start
 from tests.outcomes import read_table
 from tests.photos.labeling.sessions import create_features, create_photos, open_ready, serve
+from tests.processes import PATIENCE_S
 
 PORT = 8123
 TOKEN, CODE = "secret", "once"
@@ -283,6 +285,28 @@ def test_slow_photos_delay_no_answer(folder):
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["counts"]["none"] == 1
+
+
+def test_scans_that_take_long_delay_no_answer(folder, monkeypatch):
+    """More of them than the server has threads."""
+    session = open_ready(folder, create_photos(folder, 12), ["cat", "dog"])
+    is_read = threading.Event()
+    monkeypatch.setattr(server, "find_new", lambda session: is_read.wait(PATIENCE_S) and {"new": 0})
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(serve(session))
+        origin = f"Host: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\nX-Token: token"
+        scan = f"POST /api/scan HTTP/1.1\r\n{origin}\r\nContent-Type: application/json\r\n"
+        for _ in range(50):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+            slow.sendall(f"{scan}Content-Length: 2\r\n\r\n{{}}".encode())
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/api/state")
+        request.add_header("X-Token", "token")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                assert json.load(answer)["phase"] == "ready"
+        finally:
+            is_read.set()
+        assert slow.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_a_refusing_disk_becomes_a_message(client, monkeypatch):
