@@ -53,6 +53,8 @@ MAX_PHOTO_BYTES = 2**26
 _SPOOLED_BYTES = 2**20  # Larger bodies go to an unnamed file.
 _MAX_PHOTO_BODIES = 4  # At once. Others wait.
 _BODY_SECONDS = 120
+_LONG_VERBS = ("scan", "try", "copies")  # They read photos, or wait for the classifier.
+_MAX_LONG = 8  # At once, with the table for spreadsheets. Others wait.
 PHOTO_VERBS = ("try", "add")  # Their body is a file.
 _MAX_CHANGES = 200  # In one request.
 _LONGEST_WINDOW = 64  # Characters in the ID of a window.
@@ -146,7 +148,7 @@ class _Service:
         self._classifier = SessionClassifier(session, self._trained)
         self._report_codes = set[str]()
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
-        self._scan = asyncio.Semaphore()
+        self._long = asyncio.Semaphore(_MAX_LONG)
         self._views = {
             "check": lambda: views.describe_check(session),
             "photos": lambda: grid.describe_photos(session),
@@ -253,14 +255,16 @@ class _Service:
         found = grid.describe_check(self._session, percent)
         return JSONResponse(found | {"is_fitting": is_fitting})
 
-    def get_proposals(self, request: Request) -> Response:
+    async def get_proposals(self, request: Request) -> Response:
         """The classes of all photos, as a file to download."""
         try:
             below = grid.parse_percent(request.query_params.get("unsure_below", "0"))
         except ValueError:
             return _explain("unsure_below must be a percentage.", 400)
-        return StreamingResponse(
-            self._classifier.write_table(below / 100),
+        async with self._long:
+            parts = await run_in_threadpool(list, self._classifier.write_table(below / 100))
+        return Response(
+            "".join(parts),
             media_type="text/csv",
             headers={"Content-Disposition": 'attachment; filename="sorted.csv"'},
         )
@@ -285,9 +289,8 @@ class _Service:
                             size = f"{limit // 2**10} KB" if is_small else f"{limit // 2**20} MB"
                             return _explain(f"The {what} is larger than {size}.", 413)
                 body.seek(0)
-                # Reading new photos takes long. Other scans wait here, where they need no thread:
-                # there are 40, and answers need them.
-                async with self._scan if verb == "scan" else contextlib.nullcontext():
+                # Others wait here, where they need no thread: there are 40, for answers as well.
+                async with self._long if verb in _LONG_VERBS else contextlib.nullcontext():
                     return await run_in_threadpool(self._change, request, body)
         except TimeoutError:
             return _explain("The request took too long to arrive.", 408)

@@ -287,25 +287,45 @@ def test_slow_photos_delay_no_answer(folder):
             assert json.load(answer)["counts"]["none"] == 1
 
 
-def test_scans_that_take_long_delay_no_answer(folder, monkeypatch):
+@pytest.mark.parametrize(
+    ("request_line", "place", "name"),
+    [
+        ("POST /api/scan", server, "find_new"),
+        ("POST /api/try", classifier.SessionClassifier, "classify"),
+        ("POST /api/copies", classifier.SessionClassifier, "copy_by_class"),
+        ("GET /api/proposals.csv", classifier.SessionClassifier, "write_table"),
+    ],
+)
+def test_requests_that_take_long_delay_no_answer(folder, monkeypatch, request_line, place, name):
     """More of them than the server has threads."""
     session = open_ready(folder, create_photos(folder, 12), ["cat", "dog"])
-    is_read = threading.Event()
-    monkeypatch.setattr(server, "find_new", lambda session: is_read.wait(PATIENCE_S) and {"new": 0})
+    has_ended = threading.Event()
+
+    def wait(*arguments):
+        yield str(has_ended.wait(PATIENCE_S))
+
+    is_table = name == "write_table"
+    answer = wait if is_table else lambda *_: {"waited": list(wait())}
+    monkeypatch.setattr(place, name, answer)
+    monkeypatch.setattr(server, "_encode", lambda *_: b"")
+    kind = "octet-stream" if request_line.endswith("try") else "json"
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(serve(session))
-        origin = f"Host: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\nX-Token: token"
-        scan = f"POST /api/scan HTTP/1.1\r\n{origin}\r\nContent-Type: application/json\r\n"
+        slow_request = (
+            f"{request_line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Token: token\r\n"
+            f"Origin: http://127.0.0.1:{port}\r\nContent-Type: application/{kind}\r\n"
+            "Content-Length: 2\r\n\r\n{}"
+        )
         for _ in range(50):
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
-            slow.sendall(f"{scan}Content-Length: 2\r\n\r\n{{}}".encode())
+            slow.sendall(slow_request.encode())
         request = urllib.request.Request(f"http://127.0.0.1:{port}/api/state")
         request.add_header("X-Token", "token")
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=20) as answer:
                 assert json.load(answer)["phase"] == "ready"
         finally:
-            is_read.set()
+            has_ended.set()
         assert slow.recv(15) == b"HTTP/1.1 200 OK"
 
 
