@@ -87,8 +87,12 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def describe_error(error: Exception) -> str:
-    """An error's message as one short line that is safe to print in a terminal."""
-    text = make_printable(" ".join(str(error).split())) or type(error).__name__
+    """An error's message as one short line that is safe to print in a terminal.
+
+    The system's has neither its number nor the file, which the sentence around it names.
+    """
+    reason = (isinstance(error, OSError) and error.strerror) or str(error)
+    text = make_printable(" ".join(reason.split())) or type(error).__name__
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " …"
 
 

@@ -23,6 +23,7 @@ from jax.experimental import multihost_utils
 
 from cls_jax.batch import Leaf, PyTree
 from cls_jax.errors import UserError
+from cls_jax.io import describe_error
 from cls_jax.parallel.distributed import all_processes, barrier, from_main_process, is_main_process
 
 # Earlier formats were never released. In this one, every row of an array has a hash, which a
@@ -363,13 +364,10 @@ def _name_arrays(arrays: PyTree) -> dict[str, Leaf]:
 
 def describe_failure(error: Exception) -> str:
     """An error in a few words: the operating system's reason if known, else its text."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    text = " ".join(str(error).split())
     for reason in ("No space left on device", "Read-only file system", "No such file or directory"):
-        if reason in text:
+        if reason in str(error):
             return reason
-    return text[:200].rstrip(".: ") or type(error).__name__
+    return describe_error(error).rstrip(".: ")
 
 
 def describe_newest(step: int | None, which: str = "newest") -> str:

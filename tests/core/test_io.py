@@ -8,7 +8,14 @@ import pytest
 
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
-from cls_jax.io import make_printable, open_regular, read_bytes, read_json, write_atomically
+from cls_jax.io import (
+    describe_error,
+    make_printable,
+    open_regular,
+    read_bytes,
+    read_json,
+    write_atomically,
+)
 from cls_jax.process import exit_with_error
 from cls_jax.runs.folder import read_dataset_description, read_mean_and_std, read_result
 
@@ -28,6 +35,12 @@ def test_pipes_folders_large_and_deep_files_are_refused_without_waiting(tmp_path
         read_json(path)
     with pytest.raises(ValueError, match="more than 10 bytes"):
         read_bytes(path, 10)
+
+
+def test_the_reason_why_a_file_cannot_be_read_does_not_name_it_again(tmp_path):
+    with pytest.raises(OSError, match="nothing") as caught:
+        open_regular(tmp_path / "nothing")
+    assert describe_error(caught.value) == "No such file or directory"
 
 
 def test_terminal_only_shows_names(capsys):

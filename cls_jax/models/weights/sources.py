@@ -149,19 +149,20 @@ def read_safetensors(path: pathlib.Path) -> Weights:
     """Reads a safetensors file."""
     check_extra("pretrained", f"Reading {path}")
     safetensors = importlib.import_module("safetensors")  # Its own types are incomplete.
+    choose = "set model.init to a .safetensors file"
     try:
+        if not path.is_file():
+            raise UserError(f"There is no file {path}: {choose}.")
         with safetensors.safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
         mean, std = (json.loads(metadata.get(name, "null")) for name in ("mean", "std"))
         return Weights(arrays, _to_normalization(mean, std))
     except (safetensors.SafetensorError, *PARSE_ERRORS) as error:
-        remedy = "set model.init to a .safetensors file"
-        command = f"python -m cls_jax.models.weights.convert {path} FILE.safetensors"
-        if path.suffix in _PYTORCH_SUFFIXES and path.is_file():
+        remedy = f"it may be damaged, so copy it again or {choose}"
+        if path.suffix in _PYTORCH_SUFFIXES:
+            command = f"python -m cls_jax.models.weights.convert {path} FILE.safetensors"
             remedy = f"convert it with {command}"
-        elif path.is_file():
-            remedy = f"it may be damaged, so copy it again or {remedy}"
         raise UserError(
             f"{path} cannot be read as weights ({describe_error(error)}): {remedy}."
         ) from error
