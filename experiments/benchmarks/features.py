@@ -2,8 +2,8 @@
 
 python -m experiments.benchmarks.features --images 512 --vectors 1000000
 
-Features are of random images of the network's own size, without decoding. Weights are
-pretrained if the `pretrained` extra is installed. Neighbors are searched among random vectors.
+Features are of random images of each network's own size, without decoding, for every backbone
+whose weights are installed or downloaded. Neighbors are searched among random vectors.
 """
 
 import argparse
@@ -13,6 +13,9 @@ import jax
 import numpy as np
 
 from cls_jax.errors import UserError
+from cls_jax.models import MODELS
+from cls_jax.models.weights.backbones import BACKBONES
+from cls_jax.models.weights.sources import has_weights
 from cls_jax.photos.features.extract import extract_from_arrays, open_backbone
 from cls_jax.photos.features.graph import NUM_NEIGHBORS
 from cls_jax.photos.features.neighbors import find_neighbors
@@ -21,13 +24,17 @@ from experiments.paper import grid
 LENGTH = 1_280  # The features of EfficientNet-Lite0.
 
 
-def measure_features(num_images: int) -> str:
-    """Features per second and their relative difference from full precision, or why not."""
+def measure_features(init: str, num_images: int) -> str:
+    """Features per second of a backbone and their relative difference from full precision.
+
+    Or why there are none.
+    """
     try:
-        network = open_backbone()
+        network = open_backbone(init)
     except UserError as error:
         return str(error)
-    images = np.random.default_rng(0).integers(0, 256, (num_images, 224, 224, 3), dtype=np.uint8)
+    size = network.image_size
+    images = np.random.default_rng(0).integers(0, 256, (num_images, size, size, 3), dtype=np.uint8)
     rates, pooled = [], []
     for precision in ("default", "highest"):
         times: list[tuple[int, float]] = []
@@ -41,29 +48,36 @@ def measure_features(num_images: int) -> str:
         pooled.append(found.pooled.astype(np.float32))
     difference = np.linalg.norm(pooled[0] - pooled[1], axis=1) / np.linalg.norm(pooled[1], axis=1)
     return (
-        f"{rates[0]:,.0f} features per second, {rates[1]:,.0f} with full-precision products, from "
-        f"which the former differ by {difference.mean():.1e} of their norm, at most "
-        f"{difference.max():.1e}"
+        f"{MODELS[network.name].title} at {size} pixels: {rates[0]:,.0f} features per second, "
+        f"{rates[1]:,.0f} with full-precision products, from which the former differ by "
+        f"{difference.mean():.1e} of their norm, at most {difference.max():.1e}"
+    )
+
+
+def measure_neighbors(num_vectors: int) -> str:
+    """Seconds of a search among random vectors."""
+    vectors = np.random.default_rng(0).normal(size=(num_vectors, LENGTH)).astype(np.float32)
+    started = time.perf_counter()
+    find_neighbors(vectors, NUM_NEIGHBORS)
+    seconds = time.perf_counter() - started
+    return (
+        f"{NUM_NEIGHBORS} neighbors of each of {num_vectors:,} random vectors of {LENGTH} numbers: "
+        f"{seconds:.1f} s on {jax.devices()[0].device_kind}"
     )
 
 
 def main() -> None:
-    """Times both and writes a page."""
+    """Times both and writes a page, anew after each line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=4_096, help="random images to compute")
     parser.add_argument("--vectors", type=int, default=1_000_000, help="to search neighbors among")
     parser.add_argument("--output", default="runs/features.md")
     arguments = parser.parse_args()
-    first = measure_features(arguments.images)
-    vectors = np.random.default_rng(0).normal(size=(arguments.vectors, LENGTH)).astype(np.float32)
-    started = time.perf_counter()
-    find_neighbors(vectors, NUM_NEIGHBORS)
-    seconds = time.perf_counter() - started
-    second = (
-        f"{NUM_NEIGHBORS} neighbors of each of {arguments.vectors:,} random vectors of {LENGTH} "
-        f"numbers: {seconds:.1f} s on {jax.devices()[0].device_kind}"
-    )
-    grid.write_page(arguments.output, "Features", f"{first}\n\n{second}")
+    lines = [measure_neighbors(arguments.vectors)]
+    for init in filter(has_weights, BACKBONES):
+        grid.write_page(arguments.output, "Features", "\n\n".join(lines))
+        lines.append(measure_features(init, arguments.images))
+    grid.write_page(arguments.output, "Features", "\n\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,20 @@
 """The programs of experiments/: every row of a table is a run, and differences are found."""
 
 import argparse
-import importlib.util
 import math
-import re
-import subprocess
 import tarfile
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.config import validate_config
 from cls_jax.data.sources.benchmarks import read_single_file
 from experiments.benchmarks.pack_archive import pack_archive
 from experiments.benchmarks.step import Benchmark, describe_variants
-from experiments.benchmarks.variants import StepVariant, configure_variant, create_variant
+from experiments.benchmarks.variants import StepVariant, create_variant
 from experiments.paper import grid, table3, tables
 from experiments.studies import transfer
-from tests.conftest import ROOT, create_tiny_config, load_config
+from tests.conftest import create_tiny_config
 from tests.core.methods.tiny_model import use_tiny_model
 from tests.outcomes import describe_difference, read_end
 
@@ -110,20 +106,6 @@ def test_an_archive_of_images_becomes_a_dataset(tmp_path):
     assert dataset.train.images[:, 0, 0, 0].tolist() == [9, 5]
     assert dataset.train.labels.tolist() == [1, 0]
     assert dataset.test.labels.tolist() == [1]
-
-
-def test_the_script_for_a_gpu_names_programs_variants_and_keys_that_exist():
-    script = ROOT / "experiments" / "gpu_check.sh"
-    subprocess.run(["bash", "-n", script], check=True)
-    text, config = script.read_text(), load_config("cifar10", "250")
-    programs = re.findall(r"-m (experiments[\w.]+)", text)
-    assert len(programs) > 3
-    assert all(map(importlib.util.find_spec, programs))
-    for key, value in re.findall(r"--config\.([\w.]+)=(\d+)\b", text):
-        config.update_from_flattened_dict({key: int(value)})
-        validate_config(config)
-    for name in re.findall(r"\w+,\w+,(?:synthetic|device|tfdata)\b(?:,\d)?", text):
-        configure_variant(name, config)
 
 
 def test_every_difference_between_two_runs_is_seen(trained_run):
