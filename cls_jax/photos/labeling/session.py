@@ -437,20 +437,21 @@ class Session:
     def draw_sample(self, count: int = MIN_CHECKS) -> int:
         """Draws photos without an answer, each with the same probability, to be asked next.
 
-        Those of an earlier draw that have no answer yet stay. Returns how many there are. Raises a
-        RefusedError if the photos are being read, or all have an answer.
+        Random photos without an answer stay, and others are added until there are `count`. Returns
+        how many there are. Raises a RefusedError if the photos are being read, or all have an
+        answer.
         """
         with self._lock:
             self._check_ready()
             is_open = self._read().find_open()
             self._sample = {i: p for i, p in self._sample.items() if is_open[i]}
+            is_open[list(self._sample)] = False
+            images = np.flatnonzero(is_open)
+            missing = min(max(count - len(self._sample), 0), len(images))
+            drawn = self._random.choice(images, missing, replace=False)
+            self._sample |= {int(i): missing / len(images) for i in drawn}
             if not self._sample:
-                images = np.flatnonzero(is_open)
-                if not len(images):
-                    raise RefusedError("All photos have an answer.")
-                count = min(count, len(images))
-                drawn = self._random.choice(images, count, replace=False)
-                self._sample = dict.fromkeys(drawn.tolist(), count / len(images))
+                raise RefusedError("All photos have an answer.")
             self._refresh()
             return len(self._sample)
 

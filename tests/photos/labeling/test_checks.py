@@ -14,7 +14,14 @@ from cls_jax.photos.inference import checks
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
-from tests.photos.labeling.sessions import create_photos, decide, open_ready
+from cls_jax.photos.labeling.photos import open_session
+from tests.photos.labeling.sessions import (
+    create_features,
+    create_photos,
+    decide,
+    describe_some,
+    open_ready,
+)
 
 
 @pytest.fixture(params=["", "name,class\nIMG_0000.png,a\n"])
@@ -48,6 +55,20 @@ def test_random_photos_are_asked_first_without_a_guess(checked):
         shares[list(session._sample)] += 1 / 400
     assert not shares[:8].any()
     assert abs(shares[8:] - 20 / 32).max() < 0.12
+
+
+def test_a_random_photo_that_is_still_open_does_not_replace_the_others(folder):
+    kinds = create_photos(folder, 40)
+    session = open_session(folder)
+    shown, *_ = session.share_out("w")  # While the photos are read.
+    session.load(lambda report: describe_some(range(40), create_features(kinds)))
+    assert session.draw_sample() == 20
+    assert shown in session._sample
+    for image in list(session._sample)[:17]:
+        decide(session, image, "a")
+    left = set(list(session._sample)[17:])
+    assert session.draw_sample() == 20
+    assert left < set(session._sample)
 
 
 def test_checks_are_labels_that_tell_how_often_the_guess_was_right(checked):
