@@ -45,6 +45,11 @@ class Predictions:
     indices: np.ndarray  # int [B], positions among the test or training images.
     is_test: bool  # Otherwise they are training images.
 
+    @property
+    def whose(self) -> str:
+        """The first of the networks, in a sentence."""
+        return "network 1" if self.step else "the instant classifier"
+
     @functools.cached_property
     def predicted(self) -> np.ndarray:
         """The most probable class by network, int64 [N, B]."""

@@ -12,7 +12,8 @@ from cls_jax.runs.result import get_accuracy
 def describe_accuracies(accuracies: Mapping[str, Any], is_instant: bool = False) -> str:
     """Aligned lines of accuracies, keyed as in `result.json` or as evaluation returns them.
 
-    `is_instant`: nothing was trained, and they are those of an instant classifier.
+    The figure to report is that of the classifier that predicts. `is_instant`: nothing was trained,
+    and they are those of an instant classifier.
     """
     names = {
         "test_accuracy": "network 1 (EMA weights), the figure to report",
@@ -32,6 +33,11 @@ def describe_accuracies(accuracies: Mapping[str, Any], is_instant: bool = False)
             "validation_accuracy": "instant classifier on the validation images",
             "test_accuracy_probe": "linear probe on the labeled images",
         }
+    elif accuracies.get("predictor") == INSTANT:
+        del names["test_accuracy_instant"]
+        names["test_accuracy"] = "network 1 (EMA weights)"
+        used = "instant classifier, which is used: the figure to report"
+        names = {"test_accuracy_instant": used, **names}
     by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
     return _format_percentages(by_name, names)
 
@@ -88,10 +94,13 @@ def describe_gain(result: dict[str, Any]) -> str | None:
         final = result.get("test_accuracy_instant")
     if final is None or probe is None:
         return None
-    side = "above" if final >= probe else "below"
+    points = f"{abs(final - probe):.1f}"
+    compared = f"{points} points {'above' if final > probe else 'below'}"
+    if points == "0.0":
+        compared = "as accurate as"
     return (
-        f"On the test images, the classifier used for prediction is {abs(final - probe):.1f} "
-        f"points {side} a linear probe on frozen features."
+        f"On the test images, the classifier used for prediction is {compared} a linear probe on "
+        "frozen features."
     )
 
 

@@ -22,6 +22,7 @@ from cls_jax.photos.inference.scores import compute_reliability, find_confused_p
 from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
 from cls_jax.photos.report.data import NUM_PICTURES, RunData, leave_out_folders
 from cls_jax.photos.report.outcome import describe_labelers, describe_outcome
+from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.result import wilson_interval
 
 # Up to this number of classes, the confusion matrix shows every count.
@@ -66,6 +67,7 @@ def view_header(run: RunData) -> dict[str, Any]:
         **{name: _measure(run, name) for name in names},
         "sentences": [*describe_outcome(result), *filter(None, [describe_labelers(result)])],
         "num_networks": num_networks,
+        "keeps_instant": result.get("predictor") == INSTANT,
         "duration": _format_duration(result.get("train_seconds")),
     }
 
@@ -144,7 +146,7 @@ def color_confusions(confusions: np.ndarray) -> np.ndarray:
 
 
 def view_calibration(run: RunData) -> dict[str, Any] | None:
-    """Reliability diagrams of network 1, the ensemble, and the ensemble after calibration.
+    """Reliability diagrams of what predicts, the ensemble, and the ensemble after calibration.
 
     None with fewer images than calibration needs: their diagram would be a bar or two.
     """
@@ -152,12 +154,13 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
     if len(labels) < MIN_IMAGES:
         return None
     mean = probabilities.mean(axis=0)
-    predicted = {"Network 1": probabilities[0]}
+    whose = run.predictions.whose.removeprefix("the ").capitalize() if run.predictions else ""
+    predicted = {whose: probabilities[0]}
     if len(probabilities) > 1:
         predicted["Ensemble"] = mean
     if (fitted := run.calibration) is not None:
         calibrated = apply_calibration(mean, fitted.temperature, fitted.uniform_share)
-        name = "Ensemble" if len(probabilities) > 1 else "Network 1"
+        name = "Ensemble" if len(probabilities) > 1 else whose
         predicted[f"{name}, calibrated"] = calibrated
     diagrams = []
     for name, p in predicted.items():

@@ -299,6 +299,8 @@ def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, t
         export_run(run.workdir, tmp_path / predictor)
         page = write_report(run.workdir).read_text()
         assert ("The instant classifier classifies" in page) == (predictor == "instant")
+        assert ("Network 1 classifies every test image" in page) == (predictor == "trained")
+        assert ("instant classifier, which is used" in page) == (predictor == "instant")
     assert len(fingerprints) == 2
     assert cls_jax.load(run.workdir / "instant").num_networks == 1
     assert evaluate_run(run.workdir / "instant").accuracies["test/accuracy"] == 100

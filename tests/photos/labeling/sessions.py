@@ -16,6 +16,7 @@ from tests.processes import PATIENCE_S
 
 CLASSES = ("cat", "dog", "owl")
 _COLORS = ((200, 60, 40), (40, 160, 80), (50, 80, 200))
+_SIZES = ((24, 16), (16, 48), (24, 24))
 
 
 def create_photos(root: pathlib.Path, num_images: int, names=None) -> list[int]:
@@ -30,7 +31,7 @@ def create_photos(root: pathlib.Path, num_images: int, names=None) -> list[int]:
         if kind in first:
             os.link(first[kind], path)
         else:
-            Image.new("RGB", (24, 16), _COLORS[kind]).save(path, "PNG")
+            Image.new("RGB", _SIZES[kind], _COLORS[kind]).save(path, "PNG")
             first[kind] = path
     return kinds
 

@@ -42,6 +42,13 @@ def list_selected(page):
     return cells.evaluate_all("(all) => all.map((one) => one.ariaLabel.split(',')[0])")
 
 
+def measure_overflow(page):
+    """By how many pixels photos are higher than their rows."""
+    return page.locator(".cell").evaluate_all(
+        "(all) => Math.max(...all.map((one) => one.offsetHeight - one.parentElement.offsetHeight))"
+    )
+
+
 def wait_for_labeled(page, count):
     page.wait_for_selector(f"#count:text-is('{count} of 240 labeled')")
 
@@ -229,6 +236,8 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folde
         page.select_option("#filter-label", label="dog")
         page.wait_for_selector(".head:has-text('dog · 1')")
         assert list_cells(page) == ["IMG_0001.png"]
+        page.wait_for_selector(".cell .thumb img")
+        assert measure_overflow(page) <= 0  # This one is three times as high as it is wide.
         page.select_option("#filter-below", label="Below 50%")
         page.wait_for_selector(".hint:has-text('No photo matches')")
 

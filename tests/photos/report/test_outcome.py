@@ -14,6 +14,12 @@ def test_figures_are_named():
     assert outcome.describe_monitors({"mask_ratio": 0.5}).startswith("   50.00%  of images")
     instant = outcome.describe_accuracies({"test/accuracy": 50.0}, is_instant=True)
     assert instant == "   50.00%  instant classifier, the figure to report"
+    measured = {"test_accuracy": 40.0, "test_accuracy_instant": 50.0}
+    for used, figure in (("trained", "40.00%"), ("instant", "50.00%")):
+        first, *others = outcome.describe_accuracies({**measured, "predictor": used}).split("\n")
+        assert figure in first
+        assert "the figure to report" in first
+        assert not any("report" in line for line in others)
 
 
 @pytest.mark.parametrize(
@@ -80,4 +86,7 @@ def test_gain_over_a_probe_is_that_of_what_predicts():
     both = result | {"test_accuracy_ensemble": 55.0}
     assert "1.0 points below" in outcome.describe_gain(both)
     assert "19.0 points above" in outcome.describe_gain(both | {"predictor": "instant"})
+    assert "is as accurate as a linear" in outcome.describe_gain(
+        both | {"test_accuracy_probe": 55.0}
+    )
     assert outcome.describe_gain(result | {"test_accuracy_probe": None}) is None
