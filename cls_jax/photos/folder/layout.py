@@ -8,7 +8,9 @@ matter, regardless of case and composition of accents. No image is opened here.
 import array
 import io
 import json
+import os
 import pathlib
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +30,7 @@ from cls_jax.photos.folder.names import (
     fold_class,
     may_mean_unlabeled,
     means_unlabeled,
+    resemble,
 )
 from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, SPLITS, FolderOptions
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile
@@ -36,6 +39,12 @@ _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
     "it, or as one folder for each class (see cls-jax help own_images)"
 )
+# Endings of tables → what makes one readable.
+_TABLES = {
+    (".csv",): f"rename it to {LABELS_CSV}",
+    (".csv.txt", ".ods", ".tsv", ".xls", ".xlsx"): f"save it as {LABELS_CSV}, a CSV file in UTF-8",
+}
+_NUMBER = re.compile("0*([0-9]+)")
 _PARTS = ("train", "validation", "test")
 _MAX_NAMED = 6
 _MAX_FILES_NAMED = 3
@@ -103,8 +112,8 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         if found.skipped and not found.classes and len(files):
             raise UserError(
                 f"No row of {table} names an image of {root}: it has names such as "
-                f"{found.skipped[0][0]!r:.200}, and the folder has {next(files.names())!r:.200}. "
-                "Write names relative to the folder."
+                f"{found.skipped[0][0]!r:.200}, and the folder has "
+                f"{_find_alike(found.skipped[0][0], files.names())}"
             )
         rows = _sort_by_table(files.names(), splits, found, skipped)
     else:
@@ -165,6 +174,25 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     )
 
 
+def _find_alike(cell: str, names: Iterable[str]) -> str:
+    """The file that a cell of a table seems to mean, or any other, and what to write instead."""
+
+    def simplify_path(path: str) -> tuple[str, str]:
+        stem, ending = os.path.splitext(fold(path.replace("\\", "/").rpartition("/")[2]))
+        return stem, ending
+
+    stem, ending = simplify_path(cell)
+    first = ""
+    for name in names:
+        first = first or name
+        other, other_ending = simplify_path(name)
+        if stem == other and ending != other_ending:
+            return f"{name!r:.200}. Write names with the extensions of the files."
+        if stem != other and _NUMBER.sub(r"\1", stem) == _NUMBER.sub(r"\1", other):
+            return f"{name!r:.200}. Write names with all their zeros, which spreadsheets leave out."
+    return f"{first!r:.200}. Write names relative to the folder."
+
+
 def _check_two_classes(
     root: pathlib.Path, names: Mapping[str, str], table: str | None, skipped: list[SkippedFile]
 ) -> None:
@@ -172,16 +200,16 @@ def _check_two_classes(
     if len(names) >= 2:
         return
     what = f"only the class {min(names.values())!r}" if names else "no labeled image"
-    tables = [name for name, _ in skipped if name.lower().endswith(".csv") and "/" not in name]
-    if not table and tables:
+    needed = f"{root} has {what}, but at least two classes are needed"
+    if table:
         raise UserError(
-            f"{root} has {what}, but at least two classes are needed: if {tables[0]!r} has the "
-            f"labels, rename it to {LABELS_CSV}."
+            f"{needed}{describe_skipped(skipped)}: write the classes of more images into {table}."
         )
-    raise UserError(
-        f"{root} has {what}, but at least two classes are needed"
-        f"{describe_skipped(skipped)}: {_REMEDY}."
-    )
+    for endings, remedy in _TABLES.items():
+        tables = [name for name, _ in skipped if name.lower().endswith(endings)]
+        if top := [name for name in tables if "/" not in name]:
+            raise UserError(f"{needed}: if {top[0]!r} has the labels, {remedy}.")
+    raise UserError(f"{needed}{describe_skipped(skipped)}: {_REMEDY}.")
 
 
 def _describe_foreign(part: str, foreign: list[str]) -> list[str]:
@@ -446,7 +474,17 @@ def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
                 f"{' and '.join(map(repr, sorted(different)))} count as one class: rename one if "
                 "they are different."
             )
-    return {folded: min(map(clean, names)) for folded, names in spellings.items()}
+    chosen = {folded: min(map(clean, names)) for folded, names in spellings.items()}
+    alike: dict[str, list[str]] = {}
+    for folded, name in chosen.items():
+        alike.setdefault(resemble(folded), []).append(name)
+    warnings += [
+        f"{' and '.join(map(repr, sorted(names)))} count as different classes: rename one if they "
+        "are the same."
+        for names in alike.values()
+        if len(names) > 1
+    ]
+    return chosen
 
 
 def _sort_by_table(
@@ -596,4 +634,41 @@ def _label_all(
         found.warnings.append(
             f"{images_are}, such as {rest[0]!r}: move those without a label to unlabeled/."
         )
+    if not any(row.decision for row in table.rows):
+        found.warnings.extend(_compare_with_folders(path.name, listing, splits, by_folder, found))
     return splits, found._replace(classes={**by_folder, **found.classes})
+
+
+def _compare_with_folders(
+    table: str,
+    listing: Listing,
+    splits: Mapping[str, str],
+    by_folder: Mapping[str, str],
+    found: TableLabels,
+) -> list[str]:
+    """Warnings about images in folders that are called as classes of a table without decisions."""
+    classes = {fold_class(label) for label in found.classes.values() if label}
+    others, unlabeled = [], []
+    for name in listing.files.names():
+        parts = name.split("/")
+        folder = fold_class(parts[-2]) if len(parts) > 1 else ""
+        if folder not in classes or splits.get(parts[0], "train") != "train":
+            continue
+        if label := found.classes.get(name):
+            others += [name] if fold_class(label) != folder else []
+        elif name not in found.classes and name not in by_folder:
+            unlabeled.append(name)
+    warnings = []
+    if others:
+        have = write_count(len(others), "image has", "images have")
+        warnings.append(
+            f"{have} another class in {table} than by its folder, such as {others[0]!r}: {table} "
+            "counts."
+        )
+    if unlabeled:
+        have = write_count(len(unlabeled), "image is", "images are")
+        warnings.append(
+            f"{have} unlabeled, such as {unlabeled[0]!r}, since {table} has the classes, and no "
+            "row for it: add rows, or move the class folders into labeled/."
+        )
+    return warnings

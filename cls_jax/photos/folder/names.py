@@ -10,11 +10,13 @@ _PARTS = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
 }
-# Cells of a table that mean no label: what pandas writes and reads as missing, and "?".
+# Cells of a table that mean no label: what pandas writes and reads as missing, "?", and the errors
+# of a spreadsheet's formulas.
 # https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html, `na_values`.
 _MISSING = {
     *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
-    *("<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null", "?"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"),
+    *("#DIV/0!", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!"),
 }
 # Names of folders and classes that say so in words, such as FiftyOne's `_unlabeled`.
 _UNLABELED = re.compile(
@@ -22,10 +24,13 @@ _UNLABELED = re.compile(
 )
 # Names that may say so, or name a class.
 _DOUBTFUL = {
-    *("missing", "na", "nan", "nil", "none", "notsure", "null", "tbd", "todo", "tolabel"),
-    *("unannotated", "unassigned", "uncategorized", "unclassified", "undefined", "unknown"),
-    *("unlabel", "unlabled", "unsorted", "unsure"),
+    *("missing", "na", "nan", "nil", "noclass", "none", "notag", "notannotated", "notsure"),
+    *("null", "pending", "skip", "skipped", "tbd", "todo", "tolabel", "unannotated"),
+    *("unassigned", "uncategorized", "unclassified", "undefined", "unknown", "unlabel"),
+    *("unlabled", "unsorted", "unsure", "untagged"),
 }
+_DASHES = "?-\u2013\u2014_.*/~ "
+_BETWEEN = re.compile(r"(?<=[^\W_])[\s_-]+(?=[^\W_])")
 _INTEGER = re.compile(r"([+-]?\d+)\.0+", re.ASCII)
 
 
@@ -47,18 +52,29 @@ def clean(name: str) -> str:
 
 
 def _is_blank(character: str) -> bool:
-    """Whether it is a space or has no width, as U+200B."""
-    return character.isspace() or unicodedata.category(character) == "Cf"
+    """Whether it is a space or has no width."""
+    return character.isspace() or _has_no_width(character)
+
+
+def _has_no_width(character: str) -> bool:
+    """Whether it is invisible, as U+200B, or only selects how an emoji is drawn."""
+    return unicodedata.category(character) == "Cf" or "\ufe00" <= character <= "\ufe0f"
+
+
+def _narrow(character: str) -> str:
+    """The usual form of a letter that is wide or narrow in East Asian text."""
+    is_variant = unicodedata.decomposition(character).startswith(("<wide>", "<narrow>"))
+    return unicodedata.normalize("NFKC", character) if is_variant else character
 
 
 def fold_class(name: str) -> str:
     """What equal names of classes have in common.
 
-    Spaces, invisible characters and case make no difference, and "0.0", as pandas writes an integer
-    in a column with gaps, is "0".
+    Spaces, invisible characters, case and the width of letters make no difference, and "0.0", as
+    pandas writes an integer in a column with gaps, is "0".
     """
     if not name.isascii():
-        name = "".join(c for c in name if unicodedata.category(c) != "Cf")
+        name = "".join(_narrow(c) for c in name if not _has_no_width(c))
     folded = " ".join(fold(name).split())
     number = _INTEGER.fullmatch(folded)
     return number[1] if number else folded
@@ -71,7 +87,7 @@ def simplify(name: str) -> str:
 
 def is_missing(cell: str) -> bool:
     """Whether a cell of another program's table means that there is no label."""
-    return not cell or cell in _MISSING or means_unlabeled(cell)
+    return not cell.strip("?") or cell in _MISSING or means_unlabeled(cell)
 
 
 def means_unlabeled(name: str) -> bool:
@@ -81,8 +97,15 @@ def means_unlabeled(name: str) -> bool:
 
 def may_mean_unlabeled(name: str) -> bool:
     """Whether a name resembles those that say so, but may name a class."""
+    if not name.strip(_DASHES) or fold_class(name) == "-1":
+        return True
     simple = simplify(name)
-    return simple in _DOUBTFUL or simple.startswith(("unlabel", "nolabel"))
+    return simple in _DOUBTFUL or simple.startswith(("unlabel", "nolabel", "notlabel"))
+
+
+def resemble(name: str) -> str:
+    """What folded names have in common that differ only in "_", "-" and spaces between words."""
+    return _BETWEEN.sub(" ", name)
 
 
 def find_part(name: str) -> str | None:

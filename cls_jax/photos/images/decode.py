@@ -187,7 +187,11 @@ def _decoding(file: Any, bit_depth: int) -> Iterator[Image.Image]:
     except UnidentifiedImageError as error:
         file.seek(0)
         brand = file.read(12)
-        known = _BRANDS.get(brand[8:]) if brand[4:8] == b"ftyp" else None
+        known = None
+        if brand[4:8] == b"ftyp" and (known := _BRANDS.get(brand[8:])):
+            needed = "AVIF" if known == _AVIF_READER else "HEIF"
+            if needed in _get_formats():  # It is installed.
+                known = "damaged: truncated, or not an image of its format"
         known = tiff.OTHER if brand.startswith(tiff.SIGNATURES) else known
         raise ImageError(known or "not an image of a known format") from error
     except Exception as error:  # Decoders raise any kind of exception for damaged files.

@@ -11,7 +11,7 @@ import zlib
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageFile, TiffImagePlugin
+from PIL import Image, ImageFile, ImagePalette, TiffImagePlugin
 
 from cls_jax.data.resize import TRANSPOSITIONS, ImageError, scale_levels
 from cls_jax.extras import is_installed, write_install
@@ -97,8 +97,17 @@ def open_tiff(file: BinaryIO, bit_depth: int) -> Image.Image:
     reader = choose_reader(layout, bit_depth)
     file.seek(0)
     if reader == "pillow":
-        return Image.open(file, formats=("TIFF",))
+        image = Image.open(file, formats=("TIFF",))
+        _widen_palette(image)
+        return image
     return PlainTiff(file, layout, reader, bit_depth)
+
+
+def _widen_palette(image: Any) -> None:
+    """Takes a color map of 8-bit values for one, as libtiff does. It should have 16 bits."""
+    levels = image.tag_v2.get(TiffImagePlugin.COLORMAP) if image.mode == "P" else None
+    if levels and max(levels) < 256:
+        image.palette = ImagePalette.raw("RGB;L", bytes(levels))
 
 
 def read_layout(file: BinaryIO) -> Layout:

@@ -88,6 +88,8 @@ def _convert(image: Any) -> ImageLike:
     if isinstance(image, os.PathLike):
         return os.fsdecode(image)
     if isinstance(image, str | Image.Image):
+        if image == "":
+            raise ImageError("its path is empty")
         return image
     if isinstance(image, bytes | bytearray | memoryview):
         content = bytes(image)
@@ -118,7 +120,7 @@ def _check_array(array: np.ndarray) -> np.ndarray:
     elif array.ndim == 3 and array.shape[0] in _CHANNELS and array.shape[2] not in _CHANNELS:
         remedy = ": put the channels last, as numpy.moveaxis(image, 0, -1) does"
     elif array.ndim in (2, 3) and array.dtype != np.uint8:
-        remedy = ": scale the values to 0 to 255"
+        remedy = ": scale the values to 0 to 255 and convert them to uint8"
     raise ImageError(f"it is {found}, not {_ARRAYS}{remedy}")
 
 

@@ -305,8 +305,10 @@ def test_first_frame_of_an_animation(format):
     np.testing.assert_allclose(decode_image(file, SHAPE), np.full(SHAPE, (255, 0, 0)), atol=3)
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "AVIF", "HEIF"])
 def test_what_is_not_a_whole_image_is_named(format):
+    if format == "HEIF":
+        pytest.importorskip("pillow_heif").register_heif_opener()
     noise = Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8))
     whole = encode(noise, format).getvalue()
     for content in (whole[: len(whole) // 2], whole[:8], b"", b"a text"):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from cls_jax.data.resize import TRANSPOSITIONS, DecodeOptions, ImageError
 from cls_jax.photos.images import decode, tiff
-from cls_jax.photos.images.decode import decode_image
+from cls_jax.photos.images.decode import decode_image, read_upright
 from cls_jax.photos.images.files import read_ahead
 from tests.photos.helpers import read_image
 from tests.photos.images.test_decode import decode_in_strips
@@ -249,6 +249,17 @@ def test_a_strip_that_decompresses_to_more_than_its_rows_is_refused():
         struct.pack_into("<I", content, place, value)
     with pytest.raises(ImageError, match="too many bytes"):
         decode_image(io.BytesIO(bytes(content) + bomb), SHAPE)
+
+
+@pytest.mark.parametrize("factor", [1, 257])
+def test_a_color_map_of_8_bits_is_read_as_one_of_16(factor):
+    levels = np.arange(256, dtype=np.uint16)
+    values = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    file = io.BytesIO()
+    colormap = factor * np.stack([levels, levels[::-1], levels])
+    tifffile.imwrite(file, values, photometric="palette", colormap=colormap, metadata=None)
+    shown = np.stack([values, 255 - values, values], axis=-1)
+    np.testing.assert_array_equal(read_upright(file, 8), shown)
 
 
 def test_numbers_without_a_known_white_are_refused():

@@ -123,7 +123,7 @@ class Tensor:
         (np.frombuffer(encode(), np.uint8), r"array uint8 \[\d+\].*: pass the content .* as bytes"),
         (np.array([encode()]), r"array \|S\d+ \[1\].*: pass the content .* as bytes"),
         (np.moveaxis(PIXELS, -1, 0)[:, :6], r"uint8 \[3, 6, 8\].*numpy.moveaxis"),
-        (PIXELS / 255, r"array float64 \[8, 8, 3\].*: scale the values to 0 to 255"),
+        (PIXELS / 255, r"array float64 \[8, 8, 3\].*: scale the values to 0 to 255 and convert"),
         (PIXELS.astype(np.uint16), r"array uint16 \[8, 8, 3\]"),
         (PIXELS[..., 0] > 9, r"array bool \[8, 8\]"),
         (PIXELS[..., :2], r"array uint8 \[8, 8, 2\], not uint8 \[h, w\]"),

@@ -1,0 +1,92 @@
+"""Tables and folders of other programs: what looks alike, and what contradicts the folders."""
+
+import pytest
+
+from cls_jax.errors import UserError
+from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.images.files import list_images
+
+IMAGES = "images/1.png images/2.png images/3.png images/4.png"
+
+
+def read(root, names, *rows, table="labels.csv"):
+    """The layout of a folder with empty files, and a table if it has rows."""
+    for name in names.split():
+        path = root / name.replace("+", " ")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    if rows:
+        (root / table).write_text("\n".join(rows) + "\n", newline="")
+    return read_layout(root, list_images(root))
+
+
+@pytest.mark.parametrize("word", ["??", "#REF!", "#NAME?", "N/A", "No label"])
+def test_words_for_no_label_are_none(tmp_path, word):
+    layout = read(tmp_path, IMAGES, "file,label", "1.png,a", "2.png,b", f"3.png,{word}")
+    assert layout.class_names == ("a", "b")
+    assert repr(word) in layout.warnings[0]
+
+
+@pytest.mark.parametrize("word", ["-", "--", "-1", "-1.0", "n.a.", "not_labeled_yet", "untagged"])
+def test_words_that_may_mean_no_label_are_asked_about(tmp_path, word):
+    layout = read(tmp_path, IMAGES, "file,label", "1.png,a", "2.png,b", f"3.png,{word}")
+    assert [f"{word!r} counts as a class" in one for one in layout.warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("names", "count", "warning"),
+    [
+        ("black+cat/1.png black_cat/2.png dog/3.png", 3, "count as different classes"),
+        ("t-shirt/1.png T+Shirt/2.png dog/3.png", 3, "count as different classes"),
+        ("❤/1.png ❤\ufe0f/2.png dog/3.png", 2, "count as one class"),
+        ("\uff43\uff41\uff54/1.png cat/2.png dog/3.png", 2, "count as one class"),
+        ("1/1.png 2/2.png 1-2/3.png", 3, ""),
+        ("C/1.png C#/2.png F#/3.png", 3, ""),
+    ],
+)
+def test_names_that_look_alike_are_told(tmp_path, names, count, warning):
+    layout = read(tmp_path, names)
+    assert len(layout.class_names) == count
+    assert [warning in one for one in layout.warnings] == [True] * bool(warning)
+
+
+@pytest.mark.parametrize("cell", ['"a\nb"', '"a\r\nb"', "a\tb"])
+def test_several_classes_in_lines_of_a_cell_are_refused(tmp_path, cell):
+    with pytest.raises(UserError, match="several classes, 'a', 'b'"):
+        read(tmp_path, IMAGES, "file,label", f"1.png,{cell}", "2.png,b", "3.png,a")
+
+
+def test_marks_of_competitions_are_parts_and_unknown_ones_are_refused(tmp_path):
+    marks = ("Training", "Training", "PublicTest", "PrivateTest")
+    rows = [f"{i + 1}.png,{'ab'[i % 2]},{mark}" for i, mark in enumerate(marks)]
+    layout = read(tmp_path, IMAGES, "file,label,Usage", *rows)
+    assert len(layout.train) == len(layout.test) == 2
+    with pytest.raises(UserError, match="'extra' in the column 'Usage'"):
+        read(tmp_path, IMAGES, "file,label,Usage", *rows[:3], "4.png,b,extra")
+
+
+def test_folders_that_contradict_a_table_are_told(tmp_path):
+    names = "a/1.png a/2.png b/3.png b/4.png unlabeled/5.png test/a/6.png"
+    layout = read(tmp_path, names, "file,label", "a/1.png,b", "a/2.png,a", "b/3.png,b")
+    first, second = layout.warnings
+    assert "1 image has another class in labels.csv than by its folder, such as 'a/1.png'" in first
+    assert "1 image is unlabeled, such as 'b/4.png'" in second
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "remedy"),
+    [
+        ("1.jpg", "1.png", "the extensions of the files"),
+        ("IMG_001.jpg", "IMG_1", "all their zeros"),
+        ("x.jpg", "y.jpg", "relative to the folder"),
+    ],
+)
+def test_names_that_fit_no_file_get_a_remedy_that_fits(tmp_path, name, cell, remedy):
+    with pytest.raises(UserError, match=f"the folder has '{name}'.*{remedy}"):
+        read(tmp_path, name, "file,label", f"{cell},a")
+
+
+@pytest.mark.parametrize("table", ["labels.xlsx", "labels.tsv", "labels.csv.txt"])
+def test_tables_of_other_formats_are_named(tmp_path, table):
+    with pytest.raises(UserError, match=f"if '{table}' has the labels, save it as labels.csv"):
+        read(tmp_path, IMAGES, "file,label", "1.png,a", "2.png,b", table=table)
