@@ -184,7 +184,10 @@ class Architecture(nn.Module):
             stage_head = dense(self.num_classes, use_bias=False, name=STAGE_HEAD)
             logits["head"] += stage_head(pool_stages(stages))
         if self.neighbors:
-            neighbor_head = NeighborHead(*self.neighbors, self.num_classes, name=NEIGHBOR_HEAD)
+            num_known, num_components = self.neighbors
+            neighbor_head = NeighborHead(
+                num_known, num_components, self.num_classes, name=NEIGHBOR_HEAD
+            )
             inputs = jnp.concatenate([x_BC, pool_stages(stages)], axis=-1)
             logits["head"] = multiply_heads(logits["head"], neighbor_head(inputs))
         if wanted == ALL_HEADS:

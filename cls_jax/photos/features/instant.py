@@ -49,7 +49,8 @@ class KnownImages(NamedTuple):
 
     def compute_log_probabilities(self, features_BC: np.ndarray) -> np.ndarray:
         """Log probabilities float32 [B, K] of images with features float32 [B, C + S]."""
-        head = NeighborHead(*self.shape, self.probabilities.shape[1])
+        num_known, num_classes = self.probabilities.shape
+        head = NeighborHead(num_known, len(self.bias), num_classes)
         starts = range(0, max(len(features_BC), 1), _ROWS_AT_ONCE)
         parts = [features_BC[start : start + _ROWS_AT_ONCE] for start in starts]
         return np.concatenate([head.apply({"params": self._asdict()}, part) for part in parts])
@@ -132,7 +133,8 @@ def read_instant(path: pathlib.Path) -> InstantClassifier:
         head = Head(stored.pop("kernel"), stored.pop("bias"))
         stage_kernel, neighbors = stored.pop("stage_kernel", None), None
         if "neighbors/known" in stored:  # Earlier versions had none.
-            neighbors = KnownImages(*(stored.pop(f"neighbors/{n}") for n in KnownImages._fields))
+            parts = {name: stored.pop(f"neighbors/{name}") for name in KnownImages._fields}
+            neighbors = KnownImages(**parts)
         arrays = {name.removeprefix("weights/"): array for name, array in stored.items()}
         settings["weights"] = Weights(arrays, settings["weights"])
         resize, bit_depth = settings["decoding"]
