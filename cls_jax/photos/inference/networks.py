@@ -50,7 +50,7 @@ class ImageFormat(NamedTuple):
 
 
 class Networks:
-    """Trained networks, or a frozen one with its linear classifier, on the devices at hand.
+    """Trained networks, or a frozen one with an instant classifier's heads, on the devices at hand.
 
     Threads that compute at the same time take turns.
 
@@ -217,7 +217,7 @@ def open_trained_networks(workdir: pathlib.Path, end: RunEnd | None = None) -> N
 
 
 def open_instant_networks(instant: InstantClassifier) -> Networks:
-    """The frozen network of an instant classifier, with its linear classifier as heads."""
+    """The frozen network of an instant classifier, with its heads."""
     network = instant.network
     assert network is not None, "pixels are no network's features"
     assert network.weights.normalization is not None, "an instant classifier stores it"

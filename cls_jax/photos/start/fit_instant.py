@@ -1,6 +1,6 @@
 """The instant classifier of a folder of images, and a folder of its own to keep it in.
 
-It is a frozen network with a linear classifier. Nothing is trained. Its folder has the files of a
+It is a frozen network with heads for the classes. Nothing is trained. Its folder has the files of a
 run's folder, as far as there is something to write, and the classifier itself.
 """
 
