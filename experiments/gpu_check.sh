@@ -7,7 +7,7 @@
 #           and, where TensorFlow is installed, the tf.data pipeline.
 #        B: accuracy: training on CIFAR-10, its evaluation on both devices, agreement with the CPU.
 #        C: photographs: the instant classifier, training to its end, frozen features.
-# SIZE   full, or small: a rehearsal of every command that takes a minute or two on a CPU.
+# SIZE   full, or small: a rehearsal of every command, some minutes a part on a CPU.
 # OUT    where results go, one file per measurement, written as soon as there is something to write.
 # DATA   CIFAR-10: an .npz as in the README, or a tar of SPLIT/CLASS/FILE. Without it, the digits.
 # PEER   a checkout of the authors' PyTorch code; without it PyTorch is not timed.
@@ -23,7 +23,6 @@ cd "$(dirname "$0")/.."
 PART=${PART:?PART is A, B or C}
 SIZE=${SIZE:-full}
 OUT=${OUT:-runs/gpu_check}
-LIMIT=${LIMIT:-540}
 PYTHON=${PYTHON:-python3}
 RUNS=${RUNS:-runs/gpu_check-$SIZE}
 THREADS=$((($(getconf _NPROCESSORS_ONLN) + 3) / 4)) # To compile a variant takes several cores.
@@ -40,6 +39,7 @@ if [ "$SIZE" = small ]; then
   TRAINING="$MODEL --config.data.image_size=32 --config.num_steps=4"
   LABELS=50 PHOTO_TRAINING="--steps 2 --size 64 --config.batch_size=2 --config.mu=1"
   TRAININGS=${TRAININGS:-cls-250 fixmatch-40}
+  LIMIT=${LIMIT:-1800} SECONDS_OF_CPU=600
   export JAX_DISABLE_MOST_OPTIMIZATIONS=1 # Nearly all of the time would be compilation.
 else
   MODEL="--config.mu=7"
@@ -49,6 +49,7 @@ else
   SECONDS_OF_TRAINING=${SECONDS_OF_TRAINING:-290}
   LABELS=50 PHOTO_TRAINING="--minutes 3"
   TRAININGS=${TRAININGS:-cls-250}
+  LIMIT=${LIMIT:-540} SECONDS_OF_CPU=150
 fi
 TRANSFORMER="$TRANSFORMER --config.mu=3"
 
@@ -151,7 +152,7 @@ part_b() {
   # The first training's checkpoint.
   local evaluate=("$PYTHON" main.py --mode eval --workdir "$RUNS/${TRAININGS%% *}")
   measure B-eval "${evaluate[@]}" &
-  JAX_PLATFORMS=cpu AT_MOST=150 measure B-eval-cpu "${evaluate[@]}"
+  JAX_PLATFORMS=cpu AT_MOST=$SECONDS_OF_CPU measure B-eval-cpu "${evaluate[@]}"
   wait
   measure B-compare "$PYTHON" -m experiments.benchmarks.compare_devices --config configs/cifar10.py \
     $COMPARED
