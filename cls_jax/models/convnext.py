@@ -11,23 +11,23 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from cls_jax.models.convolutions import DepthwiseConv, convolve_pointwise
-from cls_jax.models.layers import Architecture, pool_mean
+from cls_jax.models.layers import Architecture, create_layer_norm, pool_mean, transformer_init
 
 _EXPANSION = 4  # Channels inside a block over its inputs.
 _LAYER_SCALE = 1e-6
-# For all kernels, as in timm and the authors' code.
-_init = nn.initializers.truncated_normal(0.02)
-
-
-def _norm(dtype: DTypeLike, name: str) -> nn.LayerNorm:
-    return nn.LayerNorm(1e-6, dtype, use_fast_variance=False, name=name)
 
 
 def _create_patch_conv(features: int, size: int, dtype: DTypeLike, name: str) -> nn.Conv:
     """A convolution of patches that do not overlap. Rows and columns that fill none are cut."""
     patch = (size, size)
     return nn.Conv(
-        features, patch, patch, padding="VALID", dtype=dtype, kernel_init=_init, name=name
+        features,
+        patch,
+        patch,
+        padding="VALID",
+        dtype=dtype,
+        kernel_init=transformer_init,
+        name=name,
     )
 
 
@@ -40,7 +40,7 @@ class Downsample(nn.Module):
     @nn.compact
     def __call__(self, x_BHWC: jax.Array) -> jax.Array:
         """Returns `dtype` [B, ⌊H / 2⌋, ⌊W / 2⌋, features]."""
-        x_BHWC = _norm(self.dtype, "down_norm")(x_BHWC)
+        x_BHWC = create_layer_norm(self.dtype, "down_norm")(x_BHWC)
         return _create_patch_conv(self.features, 2, self.dtype, "down")(x_BHWC)
 
 
@@ -59,7 +59,7 @@ class ConvMlp(nn.Module):
                 features,
                 (1, 1),
                 dtype=self.dtype,
-                kernel_init=_init,
+                kernel_init=transformer_init,
                 conv_general_dilated=convolve_pointwise,
                 name=name,
             )
@@ -80,7 +80,7 @@ class Block(nn.Module):
     def __call__(self, x_BHWC: jax.Array, dropout: bool) -> jax.Array:
         """Returns `dtype` [B, H, W, C]."""
         y = DepthwiseConv(7, dtype=self.dtype, use_bias=True, name="conv_dw")(x_BHWC)
-        y = _norm(self.dtype, "norm")(y)
+        y = create_layer_norm(self.dtype, "norm")(y)
         y = ConvMlp(self.dropout_rate, self.dtype, name="mlp")(y, dropout)
         gamma = self.param("gamma", nn.initializers.constant(_LAYER_SCALE), y.shape[-1:])
         return x_BHWC + y * gamma.astype(y.dtype)
@@ -104,7 +104,7 @@ class ConvNeXt(Architecture):
         """See `Architecture`."""
         block = self.block_layer(Block, train)
         x = _create_patch_conv(self.widths[0], 4, self.dtype, "stem")(x_BHWC)
-        x = _norm(self.dtype, "stem_norm")(x)
+        x = create_layer_norm(self.dtype, "stem_norm")(x)
         stages = []
         for i, (width, depth) in enumerate(zip(self.widths, self.depths, strict=True), start=1):
             if i > 1:
@@ -115,5 +115,5 @@ class ConvNeXt(Architecture):
             stages.append(x)
         # The last activations have both signs, so the generalized means of `pool_descriptor`, for
         # which negative ones are 0, do not suit them: the features are the descriptors, too.
-        x_BC = _norm(jnp.float32, "top_norm")(pool_mean(x))
+        x_BC = create_layer_norm(jnp.float32, "top_norm")(pool_mean(x))
         return self.apply_heads(x_BC, head, stages)

@@ -20,6 +20,8 @@ from cls_jax.models.neighbor_head import NeighborHead, multiply_heads
 # truncated: a truncated normal of the same variance is another distribution.
 conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 dense_init = nn.initializers.glorot_normal()
+# Of all kernels and embeddings of transformers and ConvNeXt, as in timm and the authors' code.
+transformer_init = nn.initializers.truncated_normal(0.02)
 FEATURES = "features"
 ALL_FEATURES = "features, descriptors and stages"
 ALL_HEADS = "all heads"
@@ -222,6 +224,11 @@ def create_conv(
         kernel_init=conv_init,
         **kwargs,
     )
+
+
+def create_layer_norm(dtype: DTypeLike, name: str) -> nn.LayerNorm:
+    """LayerNorm of transformers and ConvNeXt, with timm's epsilon."""
+    return nn.LayerNorm(1e-6, dtype, use_fast_variance=False, name=name)
 
 
 def create_stem_conv(stem: str, features: int, dtype: DTypeLike) -> nn.Conv:

@@ -13,15 +13,9 @@ from jax.extend.backend import get_backend
 from jax.typing import DTypeLike
 
 from cls_jax.batch import PyTree
-from cls_jax.models.layers import Architecture
+from cls_jax.models.layers import Architecture, create_layer_norm, transformer_init
 
 _MLP_RATIO = 4
-# For all kernels and embeddings, as in timm and Dosovitskiy et al.'s code.
-_init = nn.initializers.truncated_normal(0.02)
-
-
-def _norm(dtype: DTypeLike, name: str) -> nn.LayerNorm:
-    return nn.LayerNorm(1e-6, dtype, use_fast_variance=False, name=name)
 
 
 def attend(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array:
@@ -72,11 +66,11 @@ class Attention(nn.Module):
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         """Returns `dtype` [B, T, D]."""
         batch, tokens, width = x_BTD.shape
-        qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=_init, name="qkv")(x_BTD)
+        qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=transformer_init, name="qkv")(x_BTD)
         shape = (batch, tokens, 3, self.num_heads, width // self.num_heads)
         q, k, v = jnp.moveaxis(qkv.reshape(shape), 2, 0)
         x_BTD = attend(q, k, v).reshape(batch, tokens, width)
-        return nn.Dense(width, dtype=self.dtype, kernel_init=_init, name="proj")(x_BTD)
+        return nn.Dense(width, dtype=self.dtype, kernel_init=transformer_init, name="proj")(x_BTD)
 
 
 class Mlp(nn.Module):
@@ -89,10 +83,12 @@ class Mlp(nn.Module):
     def __call__(self, x_BTD: jax.Array, dropout: bool) -> jax.Array:
         """Returns `dtype` [B, T, D]."""
         width = x_BTD.shape[-1]
-        y = nn.Dense(_MLP_RATIO * width, dtype=self.dtype, kernel_init=_init, name="fc1")(x_BTD)
+        y = nn.Dense(
+            _MLP_RATIO * width, dtype=self.dtype, kernel_init=transformer_init, name="fc1"
+        )(x_BTD)
         y = nn.gelu(y, approximate=False)
         y = nn.Dropout(self.dropout_rate, deterministic=not dropout)(y)
-        return nn.Dense(width, dtype=self.dtype, kernel_init=_init, name="fc2")(y)
+        return nn.Dense(width, dtype=self.dtype, kernel_init=transformer_init, name="fc2")(y)
 
 
 class LayerScale(nn.Module):
@@ -122,9 +118,9 @@ class Block(nn.Module):
         def scale(y: jax.Array, name: str) -> jax.Array:
             return LayerScale(self.layer_scale, name=name)(y) if self.layer_scale else y
 
-        y = _norm(self.dtype, "norm1")(x_BTD)
+        y = create_layer_norm(self.dtype, "norm1")(x_BTD)
         x_BTD += scale(Attention(self.num_heads, self.dtype, name="attn")(y), "ls1")
-        y = _norm(self.dtype, "norm2")(x_BTD)
+        y = create_layer_norm(self.dtype, "norm2")(x_BTD)
         return x_BTD + scale(Mlp(self.dropout_rate, self.dtype, name="mlp")(y, dropout), "ls2")
 
 
@@ -157,12 +153,12 @@ class VisionTransformer(Architecture):
             strides=patch,
             padding="VALID",
             dtype=self.dtype,
-            kernel_init=_init,
+            kernel_init=transformer_init,
             name="patch_embed",
         )(x_BHWC)
         x_BTD = self._add_tokens(x_BHWD.reshape(x_BHWD.shape[0], -1, self.width))
         x_BTD, stages = self._apply_blocks(x_BTD, dropout, is_looped=self.remat and train)
-        x_BD = _norm(jnp.float32, "norm")(x_BTD[:, 0])
+        x_BD = create_layer_norm(jnp.float32, "norm")(x_BTD[:, 0])
         return self.apply_heads(x_BD, head, stages)
 
     def _apply_blocks(
@@ -212,7 +208,7 @@ class VisionTransformer(Architecture):
         has_class_position = self.num_registers == 0
 
         def create(name: str, tokens: int) -> jax.Array:
-            return self.param(name, _init, (1, tokens, self.width)).astype(self.dtype)
+            return self.param(name, transformer_init, (1, tokens, self.width)).astype(self.dtype)
 
         positions = create("pos_embed", x_BTD.shape[1] + has_class_position)
         tokens = [create("cls_token", 1)]

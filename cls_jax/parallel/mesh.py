@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import PyTree, RawBatch
 from cls_jax.errors import UserError
+from cls_jax.io import write_count
 
 NETWORK_AXIS = "network"
 DATA_AXIS = "data"
@@ -69,8 +70,9 @@ def _choose_sides(
         network = max(n for n in fits if n <= num_devices)
     if num_networks % network:
         raise UserError(
-            f"mesh.network={network} does not divide {num_networks} network(s): "
-            "set it to 0 to choose it automatically."
+            f"mesh.network={network} does not divide "
+            f"{write_count(num_networks, 'network', 'networks')}: set it to 0 to choose it "
+            "automatically."
         )
     if data == 0:
         limit = max(1, num_devices // network)

@@ -29,6 +29,7 @@ from cls_jax.io import (
     to_csv,
     write_atomically,
 )
+from cls_jax.models.weights.backbones import split_inits
 from cls_jax.models.weights.sources import find_origin
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.metrics import METRICS
@@ -304,9 +305,9 @@ def describe_weights(config: ConfigDict) -> dict[str, list[dict[str, str]]]:
 
     The weights of a run are those that it began with. {} if the networks began at random.
     """
-    inits = [config.model.init, *config.model.inferred_by.split(",")]
+    inits = [config.model.init, *split_inits(config.model.inferred_by)]
     found: list[dict[str, str]] = []
-    for init in filter(None, map(str.strip, inits)):
+    for init in filter(None, inits):
         run = pathlib.Path(init).expanduser()
         if (run / CONFIG).exists():
             found += (read_result(run) or {}).get("weights", [])

@@ -24,6 +24,7 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.layers import Architecture
+from cls_jax.models.weights.backbones import split_inits
 from cls_jax.models.weights.layout import Normalization, Weights, to_torch
 from cls_jax.models.weights.sources import check_init, find_architecture, read_init
 from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
@@ -71,7 +72,7 @@ def check_packages(config: ConfigDict) -> None:
     so it comes before everything else.
     """
     check_pipeline(config.data.get("pipeline", ""))  # An instant classifier has none.
-    for init in (config.model.init, *config.model.inferred_by.split(",")):
+    for init in (config.model.init, *split_inits(config.model.inferred_by)):
         if init:
             check_init(init)
 

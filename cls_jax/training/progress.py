@@ -76,12 +76,13 @@ def announce(prepared: Prepared, first_step: int) -> None:
     num_networks = setup.method.num_networks
     parameters = count_parameters(shapes.params) // num_networks
     devices = " x ".join(str(size) for size in setup.mesh.shape.values())
+    noun = "device" if setup.mesh.size == 1 else "devices"
     start = f"from step {first_step}" if first_step else "from the start"
     print(
         f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "
         f"{len(dataset.train):,} training and {len(dataset.test):,} test images\n"
         f"{num_networks} x {describe_model(config)} "
-        f"({parameters:,} parameters each) on {devices} {jax.default_backend()} device(s)\n"
+        f"({parameters:,} parameters each) on {devices} {jax.default_backend()} {noun}\n"
         f"{start} to step {config.num_steps:,} in {workdir}"
     )
 

@@ -44,6 +44,11 @@ class Backbone(NamedTuple):
     partner: str = ""
 
 
+def split_inits(inferred_by: str) -> list[str]:
+    """The values of `model.init` in a `model.inferred_by`."""
+    return [init.strip() for init in inferred_by.split(",") if init.strip()]
+
+
 def _count_bytes(million_outputs: float) -> float:
     """Bytes per pixel of a step, which keeps each output of a layer twice.
 

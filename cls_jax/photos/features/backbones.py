@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from cls_jax.errors import UserError
 from cls_jax.extras import is_installed, write_install
 from cls_jax.models import MODELS
-from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, Backbone, Package
+from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, Backbone, Package, split_inits
 from cls_jax.models.weights.sources import has_weights
 
 DEFAULT_BACKBONE = next(iter(BACKBONES))
@@ -74,11 +74,6 @@ def get_backbone(init: str) -> Backbone:
             "set --config.model.init to other weights."
         )
     return BACKBONES[init]
-
-
-def split_inits(inferred_by: str) -> list[str]:
-    """The values of `model.init` in a `model.inferred_by`."""
-    return [init.strip() for init in inferred_by.split(",") if init.strip()]
 
 
 def describe_others(inferred_by: str) -> str:

@@ -458,8 +458,7 @@ def describe_left_out(layout: Layout) -> str | None:
         )
         more = ", …" if len(names) > _MAX_FILES_NAMED else ""
         clauses.append(f"{len(names):,} {reason} ({listed}{more})")
-    are = "1 file is" if num_files == 1 else f"{num_files:,} files are"
-    return f"{are} left out: {'; '.join(clauses)}."
+    return f"{write_count(num_files, 'file is', 'files are')} left out: {'; '.join(clauses)}."
 
 
 def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:

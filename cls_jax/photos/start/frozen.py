@@ -10,9 +10,9 @@ from cls_jax.data.resize import get_decode_options
 from cls_jax.data.types import Dataset, Split
 from cls_jax.models import MODELS, ModelSpec
 from cls_jax.models.layers import resolve_stem
+from cls_jax.models.weights.backbones import split_inits
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import find_architecture
-from cls_jax.photos.features.backbones import split_inits
 from cls_jax.photos.features.extract import (
     FrozenFeatures,
     FrozenNetwork,
