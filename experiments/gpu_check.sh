@@ -27,6 +27,7 @@ PYTHON=${PYTHON:-python3}
 RUNS=${RUNS:-runs/gpu_check-$SIZE}
 THREADS=$((($(getconf _NPROCESSORS_ONLN) + 3) / 4)) # To compile a variant takes several cores.
 LOG="$OUT/$PART.log"
+HAS_TENSORFLOW="import importlib.util, sys; sys.exit(not importlib.util.find_spec('tensorflow'))"
 mkdir -p "$OUT" "$RUNS"
 export PYTHONUNBUFFERED=1
 
@@ -95,7 +96,7 @@ part_a() {
   # Compiled programs are kept, so that this one is not compiled again.
   measure A-profile "$PYTHON" -m experiments.benchmarks.profile_step --config configs/cifar10.py \
     $MODEL --variant bfloat16,unrolled,device --output "$OUT/A-profile.md" --runs "$RUNS"
-  find "$RUNS/profile" -name "*.xplane.pb" -exec cp {} "$OUT/A-profile.xplane.pb" \;
+  find "$RUNS" -name "*.xplane.pb" -exec cp {} "$OUT/A-profile.xplane.pb" \;
   if [ -n "${PEER:-}" ]; then
     # In a process of its own, in which JAX leaves the GPU's memory to PyTorch.
     XLA_PYTHON_CLIENT_PREALLOCATE=false \
@@ -113,7 +114,8 @@ from experiments.benchmarks import step
 from experiments.paper import grid
 grid.run_main(step.main)" --config configs/cifar10.py --variants bfloat16,unrolled,synthetic \
     --steps "$STEPS" --blocks "$BLOCKS" --output "$OUT/A-attention.md" $TRANSFORMER
-  if "$PYTHON" -c "import tensorflow" 2>/dev/null; then
+  # To import it takes long.
+  if "$PYTHON" -c "$HAS_TENSORFLOW"; then
     step A-tfdata "bfloat16,unrolled,tfdata bfloat16,unrolled,device" $MODEL
   else
     report "A-tfdata: left out, TensorFlow is not installed"
@@ -200,6 +202,9 @@ case $PART in
   C) part_c ;;
   *) report "There is no part $PART: choose A, B or C" && exit 2 ;;
 esac
+for name in ${ONLY:-}; do
+  grep -qF "] $name: " "$LOG" || report "$name: failed, part $PART has none with these settings"
+done
 report "part $PART ends"
 # Measurements in the background can tell by the log only.
 ! grep -qE "^\[[0-9]+ s\] [A-Za-z0-9-]+: (failed|passed over)" "$LOG"
