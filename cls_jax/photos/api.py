@@ -41,7 +41,8 @@ def train(
             `configs/digits.py` builds.
         workdir: The run's folder. None for the default under runs/.
         method: The name of a method, for a folder of images. A configuration has its own. None for
-            "fixmatch" on photos with the built-in weights, and otherwise "cls".
+            "fixmatch" on photos with one of the pretrained networks of `cls-jax backbones`, and
+            otherwise "cls".
         start_from: The folder of another run to start from, for a folder of images.
         instant: Whether to fit only the instant classifier, without training, for a folder of
             images.

@@ -103,7 +103,7 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     )
     _add(train, "folder", "FOLDER", "images, see cls-jax help own_images")
     _add(train, "--workdir", "RUN", "folder of the run (default: under runs/)")
-    by_default = "fixmatch for photos and built-in weights, else cls"
+    by_default = "fixmatch for photos and pretrained networks, else cls"
     _add(train, "--method", "NAME", f"see cls-jax help methods (default: {by_default})")
     does = "the first is trained, and all infer labels"
     _add(train, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {does}")
