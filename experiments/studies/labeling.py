@@ -1,35 +1,42 @@
 """Labeling in the browser with a simulated person: accuracy over the number of answers.
 
-python -m experiments.studies.labeling --data FOLDER
+python -m experiments.studies.labeling --data FOLDER [--parts orders,delay,accuracy]
 
-FOLDER has one folder per class. For each start, 300 photos (with all of their near-copies) are kept
-for testing and all others have no label. The person answers with the true class of each suggested
-photo. Three orders of photos with the same number of answers are compared.
+FOLDER has one folder per class. The person answers with the true class of each suggested photo. For
+"orders", 300 photos (with all of their near-copies) are kept for testing for each seed, and three
+orders of the others with the same number of answers are compared. For "accuracy", 400 photos are
+drawn for each seed: how often the interval of the expected accuracy holds the truth, and what is
+reached by looking at the photos that the page asks for.
 """
 
 import argparse
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from sklearn.cluster import KMeans
 
-from cls_jax.photos.features.accuracy import MIN_CHECKS, choose_to_check, correct_estimate
+from cls_jax.photos.features.accuracy import (
+    MIN_CHECKS,
+    Estimate,
+    choose_to_check,
+    correct_estimate,
+)
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
 from cls_jax.photos.features.heads import INSTANT_C, fit_head
-from cls_jax.photos.features.labels import InferredLabels, label_images
+from cls_jax.photos.features.labels import label_images
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import Answers
-from cls_jax.photos.labeling.session import Change, Features, Session
+from cls_jax.photos.labeling.session import NUM_ANSWERS, Change, Features, Session
 from experiments.paper import grid
 from experiments.studies.instant import Photos, open_photos
 
@@ -52,14 +59,27 @@ class Pool(NamedTuple):
 
 
 def main() -> None:
-    """Writes the comparison."""
+    """Writes what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="folder of class folders")
     parser.add_argument("--seeds", default="100,101,102,103", help="comma-separated seeds")
-    parser.add_argument("--output", default="experiments/results/labeling.md")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--output", help="a .md to write (default: print)")
     arguments = parser.parse_args()
     photos = open_photos(arguments.data)
-    pools = [draw_pool(photos, int(seed)) for seed in arguments.seeds.split(",")]
+    photos = photos._replace(frozen=photos.frozen._replace(others=()))  # As the page has them.
+    seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    parts = [PARTS[name](photos, seeds) for name in arguments.parts.split(",")]
+    text = "\n\n".join([grid.describe_provenance(), *parts]) + "\n"
+    if arguments.output:
+        grid.write_output(arguments.output, text)
+    else:
+        print(text)
+
+
+def compare_orders(photos: Photos, seeds: Sequence[int]) -> str:
+    """A table of what three orders of the photos are worth."""
+    pools = [draw_pool(photos, seed) for seed in seeds]
     rows = []
     for name, choose in ORDERS.items():
         # Start × budget × (held-out, proposals, estimate, classes seen).
@@ -67,21 +87,46 @@ def main() -> None:
         for column, what in enumerate(("held-out", "proposals", "estimated", "classes")):
             cells = [grid.describe_mean(outcomes[:, i, column]) for i in range(len(_BUDGETS))]
             rows.append([name, what, *cells])
-    header = ["order", "figure", *(f"{budget} answers" for budget in _BUDGETS)]
-    text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
-    descriptors = normalize_rows(photos.frozen.descriptors)
-    text += f"\n{measure_delay(descriptors, photos.truth)}\n"
-    for measure_one, when in ((measure_interval, ""), (measure_checks, " after 20 checks")):
-        found = np.array([measure_one(photos, int(s)) for s in arguments.seeds.split(",")])
-        text += f"\nExpected accuracy, truth and ends of the interval{when}:\n\n{found.round(1)}\n"
-    outcomes = np.array([measure_checked(photos, int(s)) for s in arguments.seeds.split(",")])
-    text += f"\nPhotos to look at, and right ones then:\n\n{outcomes.round(1)}\n"
-    grid.write_output(arguments.output, text)
+    return grid.format_table(["order", "figure", *(f"{n} answers" for n in _BUDGETS)], rows)
+
+
+def describe_delay(photos: Photos, seeds: Sequence[int]) -> str:
+    """A sentence about the time from an answer to the next suggestions."""
+    return measure_delay(normalize_rows(photos.frozen.descriptors), photos.truth)
+
+
+def describe_accuracy(photos: Photos, seeds: Sequence[int]) -> str:
+    """Tables of the expected accuracy and its interval, and of the photos to look at.
+
+    After answers in the page's order, and after 20 random photos were checked as well. For the
+    photos to look at, their number, and the mean and the lowest share that is right then.
+    """
+    drawn = [list(_answer(photos, seed)) for seed in seeds]
+    intervals, lists = [], []
+    for part, num_checks in enumerate((0, MIN_CHECKS)):
+        for i, budget in enumerate(_INTERVAL_BUDGETS):
+            learned = [answered[i][part] for answered in drawn]
+            ends = np.array([measure_interval(one) for one in learned])
+            estimated, right, low, high = ends[~np.isnan(ends[:, 0])].T
+            error, is_held = estimated - right, (low <= right) & (right <= high)
+            means = (right.mean(), error.mean(), np.abs(error).mean(), (high - low).mean())
+            answers, held = f"{budget} + {num_checks}", f"{is_held.sum()} of {len(is_held)}"
+            intervals.append([answers, *(f"{mean:.1f}" for mean in means), held])
+            reached = np.array([measure_lists(one) for one in learned])
+            cells = [
+                f"{numbers.mean():.0f}: {shares.mean():.1f}%, {shares.min():.1f}%"
+                for numbers, shares in np.moveaxis(reached, 0, 2)
+            ]
+            lists.append([answers, *cells])
+    header = ["answers", "accuracy", "error", "absolute error", "width", "interval holds"]
+    targets = [f"for {target}%" for target in _TARGETS]
+    tables = [grid.format_table(header, intervals), grid.format_table(["answers", *targets], lists)]
+    return "\n\n".join(tables)
 
 
 def draw_pool(photos: Photos, seed: int) -> Pool:
     """Draws the test photos of a start."""
-    frozen, labels = photos.frozen._replace(others=()), photos.truth  # As the page has them.
+    frozen, labels = photos.frozen, photos.truth
     order = np.random.default_rng(seed).permutation(len(labels))
     is_test = np.isin(photos.groups[order], photos.groups[order[:_NUM_TEST]])
     test, rest = order[is_test], np.sort(order[~is_test])
@@ -123,90 +168,83 @@ def fit_and_score(pool: Pool, labels: np.ndarray) -> tuple[float, float]:
 
 def _draw(
     photos: Photos, rng: np.random.Generator
-) -> tuple[np.ndarray, FrozenFeatures, np.ndarray, np.ndarray]:
-    """Rows of 400 random photos, their features and classes, and the page's order of asking."""
+) -> tuple[FrozenFeatures, np.ndarray, np.ndarray]:
+    """400 random photos: features, classes, and the order in which the page asks for them."""
     rows = np.sort(rng.permutation(len(photos.truth))[:_NUM_DRAWN])
     frozen = photos.frozen.convert(lambda array: array[rows])
     coverage = Coverage(build_graph(frozen.descriptors))
     order, _ = coverage.choose(np.ones(len(rows), bool), max(_INTERVAL_BUDGETS))
-    return rows, frozen, photos.truth[rows], order
+    return frozen, photos.truth[rows], order
 
 
-def measure_interval(photos: Photos, seed: int) -> list[tuple[float, ...]]:
-    """The expected accuracy of 400 random photos, the truth, and the ends of the interval.
+class _Learned(NamedTuple):
+    """What a session knows after some answers about B photos."""
 
-    In percent, for each of `_INTERVAL_BUDGETS` in the page's order. NaN while it is too early.
-    """
-    rows, frozen, truth, order = _draw(photos, np.random.default_rng(seed))
-    outcomes = []
-    for budget in _INTERVAL_BUDGETS:
-        labels = np.full(len(rows), -1)
-        seen, labels[order[:budget]] = np.unique(truth[order[:budget]], return_inverse=True)
-        inferred = label_images(frozen, labels, len(seen))
-        right = 100 * float(np.mean((seen[inferred.labels] == truth)[labels < 0]))
-        found = inferred.estimate
-        assert found is not None, "there are other photos"
-        ends = found.accuracy, found.accuracy_low, found.accuracy_high
-        estimated, low, high = (float("nan") if end is None else end for end in ends)
-        outcomes.append((estimated, right, low, high))
-    return outcomes
+    probabilities: np.ndarray  # float32 [B, K].
+    is_right: np.ndarray  # Whether the most probable class is the true one, bool [B].
+    is_open: np.ndarray  # Whether it has no answer, bool [B].
+    estimate: Estimate
 
 
-def measure_checked(photos: Photos, seed: int) -> list[tuple[float, ...]]:
-    """What is reached by looking at the photos that the page asks for, among 400 random ones.
-
-    For 40 and 80 answers in the page's order and each of `_TARGETS`: the number of photos to look
-    at, and the percentage of all 400 that are right once these are.
-    """
-    rows = np.sort(np.random.default_rng(seed).permutation(len(photos.truth))[:_NUM_DRAWN])
-    frozen = photos.frozen._replace(others=()).convert(lambda array: array[rows])
-    truth = photos.truth[rows]
-    coverage = Coverage(build_graph(frozen.descriptors))
-    order, _ = coverage.choose(np.ones(len(rows), bool), max(_INTERVAL_BUDGETS))
-    outcomes: list[tuple[float, ...]] = []
-    for budget in _INTERVAL_BUDGETS[1:]:
-        labels = np.full(len(rows), -1)
-        seen, labels[order[:budget]] = np.unique(truth[order[:budget]], return_inverse=True)
-        inferred = label_images(frozen, labels, len(seen))
-        is_right = seen[inferred.labels] == truth
-        others = np.flatnonzero(labels < 0)
-        confidences = inferred.probabilities[others].max(axis=1).astype(np.float64)
-        for target in _TARGETS:
-            checked = others[choose_to_check(confidences, budget, target / 100)]
-            share = 100 * float(np.mean(is_right | np.isin(np.arange(len(rows)), checked)))
-            outcomes.append((len(checked), share))
-    return outcomes
-
-
-def measure_checks(photos: Photos, seed: int) -> list[tuple[float, ...]]:
-    """The same after 20 of the other photos, drawn at random, were checked and learned as well."""
-    rng = np.random.default_rng(seed)
-    rows, frozen, truth, order = _draw(photos, rng)
-    outcomes = []
-    for budget in _INTERVAL_BUDGETS:
-        known = order[:budget]
-        names, before = _infer(frozen, truth, known)
-        checked = rng.choice(np.setdiff1d(np.arange(len(rows)), known), MIN_CHECKS, replace=False)
-        guessed = before.probabilities[checked]
-        is_right = names[guessed.argmax(axis=1)] == truth[checked]
-        names, after = _infer(frozen, truth, np.append(known, checked))
-        is_open = np.setdiff1d(np.arange(len(rows)), [*known, *checked])
-        right = 100 * float(np.mean((names[after.labels] == truth)[is_open]))
-        assert after.estimate is not None, "there are other photos"
-        found = correct_estimate(after.estimate, is_right.tolist(), guessed.max(axis=1).tolist())
-        ends = found.accuracy, found.accuracy_low, found.accuracy_high
-        estimated, low, high = (float("nan") if end is None else end for end in ends)
-        outcomes.append((estimated, right, low, high))
-    return outcomes
-
-
-def _infer(
-    frozen: FrozenFeatures, truth: np.ndarray, known: np.ndarray
-) -> tuple[np.ndarray, InferredLabels]:
-    """The classes of the known photos, and the labels inferred from these."""
+def _learn(frozen: FrozenFeatures, truth: np.ndarray, known: np.ndarray) -> _Learned:
+    """Infers labels from the true classes of the known photos."""
     labels = np.full(len(truth), -1)
     names, labels[known] = np.unique(truth[known], return_inverse=True)
-    return names, label_images(frozen, labels, len(names))
+    inferred = label_images(frozen, labels, len(names))
+    assert inferred.estimate is not None, "there are other photos"
+    is_right = names[inferred.probabilities.argmax(axis=1)] == truth
+    return _Learned(inferred.probabilities, is_right, labels < 0, inferred.estimate)
+
+
+def _answer(photos: Photos, seed: int) -> Iterator[tuple[_Learned, _Learned]]:
+    """Before and after 20 random photos, for each of `_INTERVAL_BUDGETS` in the page's order.
+
+    The classifier learns after every ten answers. It guesses each random photo before.
+    """
+    rng = np.random.default_rng(seed)
+    frozen, truth, order = _draw(photos, rng)
+    for budget in _INTERVAL_BUDGETS:
+        known = order[:budget]
+        before = learned = _learn(frozen, truth, known)
+        checked = rng.choice(np.flatnonzero(learned.is_open), MIN_CHECKS, replace=False)
+        is_right: list[bool] = []
+        confidences: list[float] = []
+        for part in np.split(checked, range(NUM_ANSWERS, MIN_CHECKS, NUM_ANSWERS)):
+            is_right += learned.is_right[part].tolist()
+            confidences += learned.probabilities[part].max(axis=1).tolist()
+            known = np.append(known, part)
+            learned = _learn(frozen, truth, known)
+        estimate = correct_estimate(learned.estimate, is_right, confidences)
+        yield before, learned._replace(estimate=estimate)
+
+
+def measure_interval(learned: _Learned) -> tuple[float, ...]:
+    """The expected accuracy, the truth, and the ends of the interval, in percent.
+
+    NaN while it is too early.
+    """
+    found = learned.estimate
+    right = 100 * float(np.mean(learned.is_right[learned.is_open]))
+    ends = found.accuracy, found.accuracy_low, found.accuracy_high
+    estimated, low, high = (float("nan") if end is None else end for end in ends)
+    return estimated, right, low, high
+
+
+def measure_lists(learned: _Learned) -> list[tuple[float, float]]:
+    """What is reached by looking at the photos that the page asks for, for each of `_TARGETS`.
+
+    Their number, and the percentage of all photos that are right once these are.
+    """
+    others = np.flatnonzero(learned.is_open)
+    confidences = learned.probabilities[others].max(axis=1).astype(np.float64)
+    num_right = len(learned.is_open) - len(others)
+    reached = []
+    for target in _TARGETS:
+        chosen = choose_to_check(confidences, num_right, target / 100, learned.estimate)
+        is_right = learned.is_right.copy()
+        is_right[others[chosen]] = True
+        reached.append((float(len(chosen)), 100 * float(np.mean(is_right))))
+    return reached
 
 
 def measure_delay(features: np.ndarray, labels: np.ndarray) -> str:
@@ -259,6 +297,12 @@ def choose_randomly(pool: Pool, num_answers: int) -> np.ndarray:
 
 
 ORDERS = {"suggested": choose_by_coverage, "k-means": choose_typical, "random": choose_randomly}
+
+PARTS: dict[str, Callable[[Photos, Sequence[int]], str]] = {
+    "orders": compare_orders,
+    "delay": describe_delay,
+    "accuracy": describe_accuracy,
+}
 
 
 if __name__ == "__main__":

@@ -96,13 +96,16 @@ class SessionClassifier:
 
     def describe_shortly(self) -> str:
         """The accuracy by the newest classifier in a few words, "" without one."""
-        fitted = self._fitted
-        estimate = self._estimate(fitted) if fitted else None
-        if estimate is None:
+        if (estimate := self.estimate()) is None:
             return ""
         if estimate.accuracy is None:
             return "Too early to say how many are named right"
         return f"About {estimate.accuracy:.0f}% named right"
+
+    def estimate(self) -> Estimate | None:
+        """The accuracy of the newest classifier on the other photos. None if there is none."""
+        fitted = self._fitted
+        return self._estimate(fitted) if fitted else None
 
     def _estimate(self, fitted: Fitted) -> Estimate | None:
         """The accuracy of a classifier, measured on random photos if enough were checked."""

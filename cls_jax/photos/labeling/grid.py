@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from cls_jax.photos.features.accuracy import choose_to_check, count_labels, is_too_early
+from cls_jax.photos.features.accuracy import (
+    Estimate,
+    choose_to_check,
+    count_labels,
+    is_too_early,
+)
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABEL, NONE
 from cls_jax.photos.labeling.answers import RefusedError
@@ -76,9 +81,12 @@ def find_similar(session: Session, image: int) -> dict[str, Any]:
     return {"images": [int(i) for i in order if np.isfinite(similarities[i])]}
 
 
-def describe_check(session: Session, percent: int) -> dict[str, Any]:
+def describe_check(
+    session: Session, percent: int, estimate: Estimate | None = None
+) -> dict[str, Any]:
     """The fewest photos to look at so that `percent` of the sorted ones are expected to be right.
 
+    `estimate` is what random photos say about the classifier, see `SessionClassifier.estimate`.
     "images" are those, the least certain first, "sorted" counts all that have or are suggested a
     class, and "unsure_below" is the percentage of confidence that all other photos reach. While it
     is too early to say, there are only the reasons in "message".
@@ -93,7 +101,7 @@ def describe_check(session: Session, percent: int) -> dict[str, Any]:
         images = np.flatnonzero(known.find_open())
         confidences = known.probabilities[images].max(axis=1)
         num_right = sum(bool(state.label) for _, state in known.list_answered())
-    chosen = choose_to_check(confidences, num_right, percent / 100)
+    chosen = choose_to_check(confidences, num_right, percent / 100, estimate)
     highest = float(confidences[chosen].max(initial=0.0))
     return {
         "message": "",

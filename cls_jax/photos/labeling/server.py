@@ -252,7 +252,7 @@ class _Service:
         if percent > 100:
             return PlainTextResponse("There is no such percentage.\n", 404)
         is_fitting = self._classifier.describe()["is_fitting"]
-        found = grid.describe_check(self._session, percent)
+        found = grid.describe_check(self._session, percent, self._classifier.estimate())
         return JSONResponse(found | {"is_fitting": is_fitting})
 
     async def get_proposals(self, request: Request) -> Response:

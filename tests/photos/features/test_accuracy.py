@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cls_jax.photos.features.accuracy import (
+    Estimate,
     choose_to_check,
     correct_estimate,
     count_labels,
@@ -59,32 +60,58 @@ def test_the_interval_holds_the_truth_in_nine_of_ten_folders():
     assert abs(np.mean(errors)) < 8
 
 
-@pytest.mark.parametrize("num_checks", [20, 60])
-@pytest.mark.parametrize("accuracy", [0.5, 0.75, 0.97])
-@pytest.mark.parametrize("excess", [0.0, 0.1])
-def test_random_photos_correct_a_classifier_that_is_too_sure(num_checks, accuracy, excess):
-    """Intervals over 300 draws of a folder, of its confidences, and of the photos."""
+def _check_randomly(accuracy, num_checks, num_labels, excess, excess_then):
+    """The estimate and the truth in percent, for 300 draws of a folder and of random photos.
+
+    The confidences are too high by `excess`, and by `excess_then` when the photos were checked.
+    """
     rng = np.random.default_rng(0)
-    is_held, errors = [], []
     for _ in range(300):
-        c_B = rng.beta(
-            8 * min(accuracy + excess, 0.98), 8 * (1 - min(accuracy + excess, 0.98)), 500
-        )
+        mean = min(accuracy + excess, 0.98)
+        c_B = rng.beta(8 * mean, 8 * (1 - mean), 500)
         chance_B = c_B - excess
         chance_B += accuracy - chance_B.mean()
         right_B = rng.random(500) < chance_B
         checked = rng.choice(500, num_checks, replace=False)
-        labels = np.r_[np.full(500, -1), 0, 1, 0, 1]  # Too early to say without checks.
-        confidences = np.r_[c_B, np.ones(4)]
-        probabilities = np.stack([confidences, np.zeros(504)], axis=1)
-        estimate = estimate_accuracy(probabilities, labels, np.zeros(504, int))
-        estimate = correct_estimate(estimate, right_B[checked], c_B[checked])
-        is_held.append(estimate.accuracy_low <= 100 * right_B.mean() <= estimate.accuracy_high)
-        errors.append(estimate.accuracy - 100 * right_B.mean())
-    assert np.mean(is_held) >= 0.9
-    assert abs(np.mean(errors)) < 2
+        labels = np.r_[np.full(500, -1), np.arange(num_labels) % 2]
+        confidences = np.r_[c_B, np.ones(num_labels)]
+        probabilities = np.stack([confidences, np.zeros(len(labels))], axis=1)
+        estimate = estimate_accuracy(probabilities, labels, np.arange(len(labels)))
+        then = np.minimum(c_B[checked] + excess_then - excess, 1)
+        yield correct_estimate(estimate, right_B[checked], then), 100 * right_B.mean()
+
+
+def _summarize(drawn):
+    """How often the interval holds, the mean error and the mean absolute error."""
+    is_held = [one.accuracy_low <= right <= one.accuracy_high for one, right in drawn]
+    errors = np.array([one.accuracy - right for one, right in drawn])
+    return np.mean(is_held), errors.mean(), np.abs(errors).mean()
+
+
+@pytest.mark.parametrize("num_checks", [20, 60])
+@pytest.mark.parametrize("accuracy", [0.5, 0.75, 0.97])
+@pytest.mark.parametrize("excess", [0.0, 0.1])
+def test_random_photos_correct_a_classifier_that_is_too_sure(num_checks, accuracy, excess):
+    """While it is otherwise too early to say, and with 40 labels."""
+    alone = list(_check_randomly(accuracy, num_checks, 2, excess, excess))
+    held, error, size = _summarize(alone)
+    assert held >= 0.9
+    assert abs(error) < 2
     said = f"%), measured on {num_checks} random photos."
-    assert describe_estimate(estimate).endswith(said)
+    assert describe_estimate(alone[-1][0]).endswith(said)
+    held, error, size_with_confidence = _summarize(
+        list(_check_randomly(accuracy, num_checks, 40, excess, excess))
+    )
+    assert held >= 0.9
+    assert abs(error) < 5
+    # A mean confidence that is right makes the estimate more exact.
+    assert excess or size_with_confidence < 0.8 * size
+
+
+def test_the_interval_holds_once_the_classifier_has_learned_the_random_photos():
+    """With the labels doubled, it is less wrong about itself than when it was checked."""
+    held, *_ = _summarize(list(_check_randomly(0.75, 20, 40, 0.0, 0.13)))
+    assert held >= 0.9
 
 
 def test_few_random_photos_change_nothing():
@@ -121,13 +148,21 @@ def test_without_labels_or_other_images_there_is_no_estimate():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9, 0.95, 0.98, 1.0])
-def test_the_fewest_least_confident_images_reach_the_share(share):
+@pytest.mark.parametrize("errors", [1, 2])
+def test_the_fewest_least_confident_images_reach_the_share(share, errors):
+    """Also if random photos are wrong twice as often as their confidence says."""
     confidences = np.random.default_rng(0).beta(5, 1, size=300)
-    chosen = choose_to_check(confidences, 20, share)
+    mean = 100 * confidences.mean()
+    measured = Estimate(2, 0, 100 - errors * (100 - mean), confidence=mean, checks=20)
+    chosen = choose_to_check(confidences, 20, share, measured)
     assert confidences[chosen].max(initial=0) <= np.delete(confidences, chosen).min(initial=1)
     assert (np.diff(confidences[chosen]) >= 0).all()
     for num_checked in (len(chosen), len(chosen) - 1):  # One fewer would not do.
-        wrong = 1.5 * (1 - np.sort(confidences)[max(num_checked, 0) :]).sum()
+        wrong = 1.5 * errors * (1 - np.sort(confidences)[max(num_checked, 0) :]).sum()
         expected = 1 - wrong / 320
         assert num_checked < 0 or (expected >= share - 1e-9) == (num_checked == len(chosen))
     assert len(choose_to_check(np.zeros(0), 0, share)) == 0
+    # Random photos make no list shorter, and a mean confidence alone changes none.
+    without = choose_to_check(confidences, 20, share).tolist()
+    for known in (measured._replace(accuracy=99.0), measured._replace(accuracy=5.0, checks=None)):
+        assert choose_to_check(confidences, 20, share, known).tolist() == without

@@ -11,7 +11,7 @@ from cls_jax.photos.folder.layout import read_layout, read_table
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference import checks
-from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
@@ -113,6 +113,19 @@ def test_a_run_says_the_same(checked):
     assert measured["labels_accuracy"] > 70
     config.num_labels = 4
     assert checks.measure_with_checks(config, result) == {}
+
+
+def test_guesses_that_were_wrong_add_photos_to_look_at(checked):
+    _, kinds, session, classifier = checked
+    for place, image in enumerate(list(session._sample)):
+        right = "aab"[kinds[image]]
+        decide(session, image, right if place % 2 else "ba"["ab".index(right)])
+    classifier._wait()
+    found, without = (
+        grid.describe_check(session, 90, estimate) for estimate in (classifier.estimate(), None)
+    )
+    assert len(found["images"]) > len(without["images"])
+    assert found["images"][: len(without["images"])] == without["images"]
 
 
 def test_corrections_count_and_undone_or_renamed_checks_stay_true(checked):
