@@ -26,7 +26,8 @@ from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Classified, Session
+from cls_jax.photos.labeling.proposals import Classified
+from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
 

@@ -17,7 +17,8 @@ from cls_jax.photos.features.accuracy import (
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABEL, NONE
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.session import Change, Session, show_name
+from cls_jax.photos.labeling.reading import show_name
+from cls_jax.photos.labeling.session import Change, Session
 
 MAX_CHANGES = 50_000  # In one request, which is one step to undo.
 _NUM_SIMILAR = 24

@@ -19,7 +19,8 @@ from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.answers import Answers, check_writable
-from cls_jax.photos.labeling.session import Features, Session, show_name
+from cls_jax.photos.labeling.reading import show_name
+from cls_jax.photos.labeling.session import Features, Session
 
 
 def _list_folder(

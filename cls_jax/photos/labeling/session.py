@@ -1,43 +1,38 @@
 """A labeling session: the photos and their answers. `views` describes it for the page."""
 
 import contextlib
-import dataclasses
+import itertools
 import pathlib
 import threading
-import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error
-from cls_jax.photos.features.accuracy import MIN_CHECKS, count_labels, is_too_early
+from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import FrozenFeatures, Progress, concatenate_features
 from cls_jax.photos.features.graph import build_graph
-from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.checks import Check, Checked
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
 from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.images.decode import read_upright
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
+from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
+from cls_jax.photos.labeling.questions import Questions, draw_readable
+from cls_jax.photos.labeling.reading import Reading
 
 JAX_THREAD = "jax"  # Threads of this name must end before the process does.
 NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 _MAX_UNDO_STEPS = 1000
-_NUM_NEXT = 8
 _NUM_EARLY = 3  # Photos to ask next before the features are known.
 _NUM_RESERVED = 30  # The same while the graph is built, which takes seconds for large folders.
-_SMALL_SIDE = 32  # Pixels.
 NUM_RECENT = 24  # Photos in the strip of earlier answers.
-_CLAIM_SECONDS = 30.0
 _LONGEST_DESCRIPTION = 500
 
 
@@ -47,15 +42,6 @@ class Features(NamedTuple):
     readable: np.ndarray  # int [B], indices of the files that could be read.
     frozen: FrozenFeatures  # Of these B files.
     reasons: Mapping[int, str] = {}  # Index of each other file → why it cannot be read.
-
-
-class Classified(NamedTuple):
-    """What the instant classifier of some labels says about B photos and K classes."""
-
-    class_names: list[str]  # Those with a label.
-    labels: np.ndarray  # int [B], -1 for photos without a label.
-    probabilities: np.ndarray  # float32 [B, K].
-    held_out: HeldOutLabels
 
 
 class Change(NamedTuple):
@@ -71,49 +57,6 @@ class ConflictError(RefusedError):
     """The page is out of date: another window decided first, or the photo is gone."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """What a session knows, see `Session.reading`."""
-
-    version: int  # Increases with each change.
-    phase: str  # "reading" before the features are known, "ready", or "failed".
-    message: str  # Why it failed.
-    progress: tuple[int, int]  # Images read, and images in all.
-    pending: AbstractSet[str]  # All files that may be labeled, before the features are known.
-    root: pathlib.Path
-    options: FolderOptions  # How to read it.
-    backbone: str  # See `Session`.
-    # The names of the B photos, by their indices, which never change. Before the features are
-    # known, these are the random photos that have been asked so far.
-    files: Sequence[str]
-    index: Mapping[str, int]  # Their indices, by their names.
-    unreadable: Mapping[str, str]  # The name of each other file → why it cannot be read.
-    gone: AbstractSet[int]  # The photos whose files are no longer in the folder.
-    answers: Answers
-    propagation: Propagation | None  # None before the features are known.
-    probabilities: np.ndarray  # The proposals, floating [B, K].
-    sample: Mapping[int, float]  # Random photos to check → the probability of each to be drawn.
-    classified: Classified | None  # The newest, None before the first.
-
-    def get_state(self, image: int) -> State:
-        """The state of a photo."""
-        return self.answers.get(self.files[image])
-
-    def list_answered(self) -> Iterator[tuple[int, State]]:
-        """The photos in the folder with a decision, the last decision first."""
-        for key, state in reversed(self.answers.states.items()):
-            image = self.index.get(key) if isinstance(key, str) else None
-            if state.decision and image is not None and image not in self.gone:
-                yield image, state
-
-    def find_open(self) -> np.ndarray:
-        """Which photos are in the folder and have no answer, bool [B]."""
-        is_open = np.ones(len(self.files), bool)
-        is_open[list(self.gone)] = False
-        is_open[[image for image, _ in self.list_answered()]] = False
-        return is_open
-
-
 class _Changed(NamedTuple):
     """What a step changed about a file or a note."""
 
@@ -127,13 +70,6 @@ class _Step(NamedTuple):
 
     changes: list[_Changed]
     class_names: list[str]  # All classes before, if the step changed these. Otherwise empty.
-
-
-class _Claim(NamedTuple):
-    """What a window shows."""
-
-    image: int
-    time: float  # Of the window's last request.
 
 
 class Session:
@@ -170,13 +106,11 @@ class Session:
         self._pending = list(files)  # Before the features are known.
         self._pending_names = frozenset(files)
         self._set_files([])
-        self._draws: list[str] | None = None  # Those without an answer, in random order.
+        self._draws: Iterator[str] | None = None  # Those without an answer, in random order.
         self._is_drawing = True
         self._undo: dict[str, list[_Step]] = {}  # By window.
-        self._marked: list[int] = []
-        self._sample: dict[int, float] = {}  # Random photos → the probability of each.
+        self._questions = Questions()
         self._random = np.random.default_rng()
-        self._claims: dict[str, _Claim] = {}  # By window.
         self._frozen: FrozenFeatures | None = None
         self._propagation: Propagation | None = None
         self._unreadable: dict[str, str] = {}  # File → reason.
@@ -187,7 +121,6 @@ class Session:
         self._has_adopted = False  # Whether proposals are from an older one.
         self._coverage: Coverage | None = None
         self._probabilities = np.zeros((0, 0), np.float32)
-        self._next: list[int] = []
 
     def _set_files(self, files: Sequence[str]) -> None:
         self._files = list(files)
@@ -216,7 +149,7 @@ class Session:
             answers=self._answers,
             propagation=self._propagation,
             probabilities=self._probabilities,
-            sample=self._sample,
+            sample=self._questions.sample,
             classified=self._classified,
         )
 
@@ -269,16 +202,12 @@ class Session:
         """
         if self._draws is None:
             rest = [name for name in self._pending if not self._answers.get(name).decision]
-            self._draws = [rest[i] for i in self._random.permutation(len(rest))[::-1]]
+            self._draws = draw_readable(self.root, rest, self._random)
             self._num_drawable = len(rest)
-        missing = count - int(self._read().find_open().sum())
-        while missing > 0 and self._draws:
-            name = self._draws.pop()
-            if not _can_be_read(self.root / name):
-                continue
-            self._sample[len(self._files)] = (len(self._files) + 1) / self._num_drawable
+        missing = max(0, count - int(self._read().find_open().sum()))
+        for name in itertools.islice(self._draws, missing):
+            self._questions.sample[len(self._files)] = (len(self._files) + 1) / self._num_drawable
             self._set_files([*self._files, name])
-            missing -= 1
 
     def _take_over(self, files: Sequence[str], found: Features, before: Sequence[str]) -> None:
         """Appends files with features to those `before`, whose indices stay."""
@@ -291,8 +220,7 @@ class Session:
         with self._lock:
             self._set_files([*before, *(files[i] for i in found.readable)])
             if self._pending:  # From here on, the better questions are asked.
-                shown = {claim.image for claim in self._claims.values()}
-                self._sample = {i: p for i, p in self._sample.items() if i in shown}
+                self._questions.forget_random()
                 self._pending, self._pending_names, self._draws = [], frozenset(), None
             self._frozen = frozen
             self._propagation = propagation
@@ -423,13 +351,14 @@ class Session:
     def _get_check(self, change: Change) -> Check | None:
         """What the classifier guesses of a random photo, before it gets its first answer."""
         image = change.image
-        if image not in self._sample or change.decision == SKIP or self._get_state(image).decision:
+        sample = self._questions.sample
+        if image not in sample or change.decision == SKIP or self._get_state(image).decision:
             return None
         found = self._classified
         if found is None or image >= len(found.labels) or found.labels[image] >= 0:
-            return Check(self._sample[image])
+            return Check(sample[image])
         p_K = found.probabilities[image]
-        return Check(self._sample[image], float(p_K.max()), found.class_names[p_K.argmax()])
+        return Check(sample[image], float(p_K.max()), found.class_names[p_K.argmax()])
 
     def _get_state(self, image: int) -> State:
         return self._answers.get(self._files[image])
@@ -443,17 +372,11 @@ class Session:
         """
         with self._lock:
             self._check_ready()
-            is_open = self._read().find_open()
-            self._sample = {i: p for i, p in self._sample.items() if is_open[i]}
-            is_open[list(self._sample)] = False
-            images = np.flatnonzero(is_open)
-            missing = min(max(count - len(self._sample), 0), len(images))
-            drawn = self._random.choice(images, missing, replace=False)
-            self._sample |= {int(i): missing / len(images) for i in drawn}
-            if not self._sample:
+            drawn = self._questions.draw(self._read().find_open(), count, self._random)
+            if not drawn:
                 raise RefusedError("All photos have an answer.")
             self._refresh()
-            return len(self._sample)
+            return drawn
 
     def compare_checks(self) -> Checked:
         """The random photos that were checked, and what had been guessed of them."""
@@ -594,7 +517,7 @@ class Session:
         with self._lock:
             if any(not 0 <= image < len(self._files) for image in images):
                 raise RefusedError("There is no such photo.")
-            self._marked = [*images, *(i for i in self._marked if i not in images)]
+            self._questions.mark(images)
             self._refresh()
 
     def follow_table(self) -> None:
@@ -613,7 +536,7 @@ class Session:
         """Propagates changed labels and chooses what to show next."""
         self._version += 1
         if self._propagation is None or self._coverage is None:
-            self._next = np.flatnonzero(self._read().find_open()).tolist()[:_NUM_NEXT]
+            self._questions.choose_first(self._read().find_open())
             return
         index = {name: k for k, name in enumerate(self._answers.class_names)}
         labels = np.full(len(self._files), -1)
@@ -628,75 +551,19 @@ class Session:
         self.labels_version += len(changed)
         self._propagation.update({int(i): int(labels[i]) for i in changed})
         self._probabilities = self._propagation.compute_probabilities()
-        self._take_over_probabilities(index, labels)
+        if self._classified is not None:
+            take_over_probabilities(self._classified, index, labels, self._probabilities)
         self._has_adopted = False
-        is_open = known.find_open()
-        self._marked = [image for image in self._marked if is_open[image]]
-        chosen, _ = self._coverage.choose(
-            is_open, _NUM_NEXT, self._weigh_images(labels, self._propagation.groups)
-        )
-        first = [*(i for i in self._sample if is_open[i] and i not in self._marked), *self._marked]
-        others = (int(image) for image in chosen if image not in first)
-        self._next = [*first, *others][:_NUM_NEXT]
-
-    def _take_over_probabilities(self, index: Mapping[str, int], labels: np.ndarray) -> None:
-        """Replaces the probabilities of the graph by those of the classifier.
-
-        Not those of photos whose label has been given or removed since, or that look most like a
-        class that the classifier does not know yet. `index` are the columns of all classes, and
-        `labels` those of all photos, int [B].
-        """
-        found = self._classified
-        if found is None:
-            return
-        known = np.array([index.get(name, -1) for name in found.class_names])
-        present = np.unique(labels[labels >= 0])
-        if not np.isin(known, present).all():  # A class has been renamed or deleted since.
-            return
-        num_images = len(found.labels)
-        is_known = np.isin(self._probabilities[:num_images].argmax(axis=1), known)
-        rows = np.flatnonzero(is_known & (found.labels < 0) & (labels[:num_images] < 0))
-        self._probabilities[rows] = 0
-        self._probabilities[np.ix_(rows, known)] = found.probabilities[rows]
-
-    def _weigh_images(self, labels: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """The share of each photo in the coverage, float [B]: 1 - (p1 - p2), or 1 if it is early.
-
-        By the two highest probabilities of the classifier. While many answers are the only ones of
-        their class, it is sure of wrong classes (experiments/results/labeling.md).
-        """
-        shares = np.ones(len(labels))
-        found = self._classified
-        if found is None or is_too_early(count_labels(labels, groups)):
-            return shares
-        second, first = np.sort(found.probabilities, axis=1)[:, -2:].T
-        shares[: len(first)] = np.where(found.labels < 0, 1 - (first - second), 1)
-        return shares
+        shares = weigh_images(self._classified, labels, self._propagation.groups)
+        self._questions.choose(known.find_open(), self._coverage, shares)
 
     def share_out(self, window: str) -> list[int]:
         """Chooses what to show next in a window. Photos shown in other windows come last."""
-        now = time.monotonic()
         with self._lock:
             if self._phase == "reading" and self._is_drawing:
-                self._draw(_NUM_EARLY + len(self._claims))
-                self._next = np.flatnonzero(self._read().find_open()).tolist()[:_NUM_NEXT]
-            recent = self._claims.items()
-            self._claims = {key: one for key, one in recent if now - one.time < _CLAIM_SECONDS}
-            claimed = self._claims.pop(window, _Claim(-1, 0)).image
-            taken = {claim.image for claim in self._claims.values()}
-            # Sorting is stable.
-            order = sorted(
-                self._next,
-                key=lambda i: (
-                    i in taken,
-                    i not in self._sample,
-                    i not in self._marked,
-                    i != claimed,
-                ),
-            )
-            if order:
-                self._claims[window] = _Claim(order[0], now)
-            return order
+                self._draw(_NUM_EARLY + self._questions.count_windows())
+                self._questions.choose_first(self._read().find_open())
+            return self._questions.share_out(window)
 
     def list_states(self) -> list[tuple[int, str, State]]:
         """All photos in the folder: index, name and state."""
@@ -706,16 +573,3 @@ class Session:
                 for image, name in enumerate(self._files)
                 if image not in self._gone
             ]
-
-
-def _can_be_read(path: pathlib.Path) -> bool:
-    try:
-        read_upright(path, _SMALL_SIDE)
-    except ImageError:
-        return False
-    return True
-
-
-def show_name(name: str) -> str:
-    """A name for JSON, with "?" for bytes that are not Unicode."""
-    return name.encode("utf-8", "replace").decode()

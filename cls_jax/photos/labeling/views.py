@@ -15,7 +15,8 @@ from cls_jax.photos.features.propagation import find_confident
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.inference.suspects import choose_suspects
 from cls_jax.photos.labeling.answers import Note, RefusedError
-from cls_jax.photos.labeling.session import NUM_RECENT, Reading, Session, show_name
+from cls_jax.photos.labeling.reading import Reading, show_name
+from cls_jax.photos.labeling.session import NUM_RECENT, Session
 from cls_jax.process import write_command
 
 _NUM_PER_CLASS = 8

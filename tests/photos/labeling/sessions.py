@@ -9,6 +9,8 @@ import numpy as np
 from PIL import Image
 
 from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling import server, views
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, Features, Session
@@ -62,6 +64,20 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
         label = session.add_class(label)
     revision = views.describe_image(session, image)["revision"]
     session.decide([Change(image, decision, label, revision)], window)
+
+
+def read_states(session):
+    """Name → decision and label of everything that has an answer."""
+    images = [views.describe_image(session, i) for i in range(len(session.list_paths()))]
+    return {
+        image["name"]: (image["decision"], image["label"]) for image in images if image["decision"]
+    }
+
+
+def read_training(folder):
+    """What training makes of a folder: file → label, and the whole layout."""
+    layout = read_layout(folder, list_images(folder))
+    return {file.name: label for file, label in layout.train}, layout
 
 
 @contextlib.contextmanager

@@ -45,14 +45,14 @@ def test_random_photos_are_asked_first_without_a_guess(checked):
     assert state["sample"] == 20
     assert all(item["check"] and not item["proposals"] for item in state["next"])
     assert session.draw_sample() == 20  # The same ones.
-    drawn = set(session._sample)
+    drawn = set(session._questions.sample)
     rows = views.describe_check(session)["rows"]
     assert not drawn & {item["image"] for row in rows for item in row["images"]}
     shares = np.zeros(40)
     for _ in range(400):
-        session._sample = {}
+        session._questions.sample = {}
         session.draw_sample()
-        shares[list(session._sample)] += 1 / 400
+        shares[list(session._questions.sample)] += 1 / 400
     assert not shares[:8].any()
     assert abs(shares[8:] - 20 / 32).max() < 0.12
 
@@ -63,17 +63,17 @@ def test_a_random_photo_that_is_still_open_does_not_replace_the_others(folder):
     shown, *_ = session.share_out("w")  # While the photos are read.
     session.load(lambda report: describe_some(range(40), create_features(kinds)))
     assert session.draw_sample() == 20
-    assert shown in session._sample
-    for image in list(session._sample)[:17]:
+    assert shown in session._questions.sample
+    for image in list(session._questions.sample)[:17]:
         decide(session, image, "a")
-    left = set(list(session._sample)[17:])
+    left = set(list(session._questions.sample)[17:])
     assert session.draw_sample() == 20
-    assert left < set(session._sample)
+    assert left < set(session._questions.sample)
 
 
 def test_checks_are_labels_that_tell_how_often_the_guess_was_right(checked):
     folder, kinds, session, classifier = checked
-    images = list(session._sample)
+    images = list(session._questions.sample)
     for image in images[:-2]:
         decide(session, image, "aab"[kinds[image]])
     decide(session, images[-2], "", decision="none")
@@ -102,7 +102,7 @@ def test_checks_are_labels_that_tell_how_often_the_guess_was_right(checked):
 
 def test_a_run_says_the_same(checked):
     folder, kinds, session, _ = checked
-    for image in list(session._sample):
+    for image in list(session._questions.sample):
         decide(session, image, "aab"[kinds[image]])
     estimate = Estimate(3, 0, 70.0, 60.0, 80.0, 70.0, 10.0, 100)
     result = {f"labels_{name}": value for name, value in estimate._asdict().items()}
@@ -117,7 +117,7 @@ def test_a_run_says_the_same(checked):
 
 def test_guesses_that_were_wrong_add_photos_to_look_at(checked):
     _, kinds, session, classifier = checked
-    for place, image in enumerate(list(session._sample)):
+    for place, image in enumerate(list(session._questions.sample)):
         right = "aab"[kinds[image]]
         decide(session, image, right if place % 2 else "ba"["ab".index(right)])
     classifier._wait()
@@ -130,7 +130,7 @@ def test_guesses_that_were_wrong_add_photos_to_look_at(checked):
 
 def test_corrections_count_and_undone_or_renamed_checks_stay_true(checked):
     _, kinds, session, _ = checked
-    first, second, *_ = session._sample
+    first, second, *_ = session._questions.sample
     right = "aab"[kinds[first]]
     decide(session, first, "ba"["ab".index(right)])
     assert session.compare_checks().is_right == [False]
@@ -149,7 +149,7 @@ def test_corrections_count_and_undone_or_renamed_checks_stay_true(checked):
 
 def test_without_a_classifier_random_photos_are_labels_only(session):
     session.draw_sample()
-    decide(session, next(iter(session._sample)), "cat")
+    decide(session, next(iter(session._questions.sample)), "cat")
     assert session.compare_checks().is_right == []
     for image in range(30):
         decide(session, image, "", decision="none")

@@ -15,7 +15,8 @@ from cls_jax.photos.inference.prediction import create_prediction
 from cls_jax.photos.labeling import photos, trained, views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import JAX_THREAD, Classified
+from cls_jax.photos.labeling.proposals import Classified
+from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
 from cls_jax.runs.folder import write_result
 from tests.photos.labeling.sessions import (
@@ -147,19 +148,19 @@ def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(folde
     session = open_ready(folder, kinds)
     for image in range(9):
         decide(session, image, "abc"[kinds[image]])
-    by_coverage = list(session._next)
+    by_coverage = list(session._questions.next)
     unsure = by_coverage[-1]
     labels = np.array([kinds[i] if i < 9 else -1 for i in range(30)])
     sure = np.tile(np.float32([0.99, 0.01, 0]), (30, 1))
     sure[unsure] = 1 / 3
     held_out = HeldOutLabels(sure, np.zeros(30, bool))
     session.adopt(Classified(["a", "b", "c"], labels, sure, held_out))
-    assert session._next == by_coverage
+    assert session._questions.next == by_coverage
     views.describe_check(session)
-    assert session._next[0] == unsure
+    assert session._questions.next[0] == unsure
     for image in (1, 2, 4, 5):
         decide(session, image, "", decision="skip")
-    assert session._next[0] != unsure
+    assert session._questions.next[0] != unsure
 
 
 def test_windows_are_shown_different_photos_and_first_what_was_marked_as_wrong(session):

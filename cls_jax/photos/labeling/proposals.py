@@ -1,0 +1,61 @@
+"""What the classifier of a session changes: the proposals, and which photos are asked.
+
+Shape suffixes: B photos, K classes.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.photos.features.accuracy import count_labels, is_too_early
+from cls_jax.photos.features.labels import HeldOutLabels
+
+
+class Classified(NamedTuple):
+    """What the instant classifier of some labels says about B photos and K classes."""
+
+    class_names: list[str]  # Those with a label.
+    labels: np.ndarray  # int [B], -1 for photos without a label.
+    probabilities: np.ndarray  # float32 [B, K].
+    held_out: HeldOutLabels
+
+
+def take_over_probabilities(
+    found: Classified, index: Mapping[str, int], labels: np.ndarray, probabilities: np.ndarray
+) -> None:
+    """Replaces probabilities of the graph by those of the classifier, in place.
+
+    Not those of photos whose label has been given or removed since, or that look most like a class
+    that the classifier does not know yet. There may be more photos than it knows.
+
+    Args:
+        found: What the classifier says.
+        index: The columns of all classes.
+        labels: Those of all photos, int, -1 for photos without a label.
+        probabilities: Of all photos by the graph, floating.
+    """
+    known = np.array([index.get(name, -1) for name in found.class_names])
+    present = np.unique(labels[labels >= 0])
+    if not np.isin(known, present).all():  # A class has been renamed or deleted since.
+        return
+    num_images = len(found.labels)
+    is_known = np.isin(probabilities[:num_images].argmax(axis=1), known)
+    rows = np.flatnonzero(is_known & (found.labels < 0) & (labels[:num_images] < 0))
+    probabilities[rows] = 0
+    probabilities[np.ix_(rows, known)] = found.probabilities[rows]
+
+
+def weigh_images(found: Classified | None, labels: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The share of each photo in the coverage, float: 1 - (p1 - p2), or 1 if it is early.
+
+    By the two highest probabilities of the classifier. While many answers are the only ones of
+    their class, it is sure of wrong classes (experiments/results/labeling.md). The labels of all
+    photos and their groups of near-copies are int.
+    """
+    shares = np.ones(len(labels))
+    if found is None or is_too_early(count_labels(labels, groups)):
+        return shares
+    second, first = np.sort(found.probabilities, axis=1)[:, -2:].T
+    shares[: len(first)] = np.where(found.labels < 0, 1 - (first - second), 1)
+    return shares

@@ -1,0 +1,112 @@
+"""Which photos a session asks next, and in which window.
+
+Nothing here is thread-safe: a session calls it under its lock.
+
+Shape suffixes: B photos.
+"""
+
+import pathlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.data.resize import ImageError
+from cls_jax.photos.features.coverage import Coverage
+from cls_jax.photos.images.decode import read_upright
+
+_NUM_NEXT = 8
+_SMALL_SIDE = 32  # Pixels.
+_CLAIM_SECONDS = 30.0
+
+
+class _Claim(NamedTuple):
+    """What a window shows."""
+
+    image: int
+    time: float  # Of the window's last request.
+
+
+class Questions:
+    """The photos to ask next: random ones to check, then marked ones, then those that cover most.
+
+    Attributes:
+        sample: Random photos to check → the probability of each to be drawn.
+        next: The photos to ask next.
+    """
+
+    def __init__(self) -> None:
+        self.sample: dict[int, float] = {}
+        self.next: list[int] = []
+        self._marked: list[int] = []
+        self._claims: dict[str, _Claim] = {}  # By window.
+
+    def choose_first(self, is_open_B: np.ndarray) -> None:
+        """Asks the first photos without an answer (`is_open_B`, bool [B])."""
+        self.next = np.flatnonzero(is_open_B).tolist()[:_NUM_NEXT]
+
+    def choose(self, is_open_B: np.ndarray, coverage: Coverage, shares_B: np.ndarray) -> None:
+        """Asks photos without an answer. The arguments are those of `Coverage.choose`."""
+        self._marked = [image for image in self._marked if is_open_B[image]]
+        chosen, _ = coverage.choose(is_open_B, _NUM_NEXT, shares_B)
+        sample = [i for i in self.sample if is_open_B[i] and i not in self._marked]
+        first = [*sample, *self._marked]
+        others = (int(image) for image in chosen if image not in first)
+        self.next = [*first, *others][:_NUM_NEXT]
+
+    def mark(self, images: Sequence[int]) -> None:
+        """Asks photos with wrong proposals soon."""
+        self._marked = [*images, *(i for i in self._marked if i not in images)]
+
+    def draw(self, is_open_B: np.ndarray, count: int, rng: np.random.Generator) -> int:
+        """Draws photos without an answer, each with the same probability, to be asked next.
+
+        Random photos without an answer stay, and others are added until there are `count`. Returns
+        how many there are, 0 if all photos have an answer.
+        """
+        self.sample = {i: p for i, p in self.sample.items() if is_open_B[i]}
+        is_other = is_open_B.copy()
+        is_other[list(self.sample)] = False
+        images = np.flatnonzero(is_other)
+        missing = min(max(count - len(self.sample), 0), len(images))
+        drawn = rng.choice(images, missing, replace=False)
+        self.sample |= {int(i): missing / len(images) for i in drawn}
+        return len(self.sample)
+
+    def forget_random(self) -> None:
+        """Keeps only those random photos that a window shows."""
+        shown = {claim.image for claim in self._claims.values()}
+        self.sample = {i: p for i, p in self.sample.items() if i in shown}
+
+    def count_windows(self) -> int:
+        """The windows that show a photo."""
+        return len(self._claims)
+
+    def share_out(self, window: str) -> list[int]:
+        """The photos to ask next in a window. Those shown in other windows come last."""
+        now = time.monotonic()
+        recent = self._claims.items()
+        self._claims = {key: one for key, one in recent if now - one.time < _CLAIM_SECONDS}
+        claimed = self._claims.pop(window, _Claim(-1, 0)).image
+        taken = {claim.image for claim in self._claims.values()}
+        # Sorting is stable.
+        order = sorted(
+            self.next,
+            key=lambda i: (i in taken, i not in self.sample, i not in self._marked, i != claimed),
+        )
+        if order:
+            self._claims[window] = _Claim(order[0], now)
+        return order
+
+
+def draw_readable(
+    root: pathlib.Path, names: Sequence[str], rng: np.random.Generator
+) -> Iterator[str]:
+    """The names of files in `root` in random order, without those that cannot be read."""
+    for place in rng.permutation(len(names)):
+        try:
+            read_upright(root / names[place], _SMALL_SIDE)
+        except ImageError:
+            continue
+        yield names[place]
