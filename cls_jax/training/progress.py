@@ -26,6 +26,7 @@ from cls_jax.data.datasets import compute_mean_and_std
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
+from cls_jax.io import write_count
 from cls_jax.methods import choose_decay, get_round_length
 from cls_jax.models import count_parameters
 from cls_jax.parallel.distributed import is_main_process
@@ -77,13 +78,15 @@ def announce(prepared: Prepared, first_step: int) -> None:
     parameters = count_parameters(shapes.params) // num_networks
     devices = " x ".join(str(size) for size in setup.mesh.shape.values())
     noun = "device" if setup.mesh.size == 1 else "devices"
-    start = f"from step {first_step}" if first_step else "from the start"
+    steps = write_count(config.num_steps, "step", "steps")
+    if first_step:
+        steps = f"from step {first_step:,} to step {config.num_steps:,}"
     print(
         f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "
         f"{len(dataset.train):,} training and {len(dataset.test):,} test images\n"
         f"{num_networks} x {describe_model(config)} "
         f"({parameters:,} parameters each) on {devices} {jax.default_backend()} {noun}\n"
-        f"{start} to step {config.num_steps:,} in {workdir}"
+        f"Training: {steps}. Run folder: {workdir}"
     )
 
 

@@ -109,6 +109,7 @@ def _train_and_report(run: "Run") -> None:
     far = describe_far(read_unknown(folder, result["step"]))
     for sentence in filter(None, [*describe_outcome(result), far]):
         print(sentence, flush=True)
+    print("\nWriting the report…", flush=True)  # Which takes a minute on a busy machine.
     report = _draw_report(run)
     print()
     if report:

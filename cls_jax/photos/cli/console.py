@@ -38,7 +38,9 @@ _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOL
 _FILE_COLUMN = "column of labels.csv with the files, if it is not found"
 _LABEL_COLUMN = "column of labels.csv with the classes"
 _NETWORKS = "pretrained networks, see cls-jax backbones"
-_LAYOUT = "whether folders called train, val or test are classes, or splits that hold some"
+_LAYOUT = (
+    "classes if folders called train, val or test are classes, splits if they hold class folders"
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -153,10 +155,15 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         predict,
         "--output",
         "FILE",
-        "a .csv or .parquet to write (default: predictions.csv for folders and patterns; "
+        "write this .csv or .parquet file (default: predictions.csv for folders and patterns; "
         "single images are printed)",
     )
-    _add(predict, "--shard", "I/N", "process only part I of N, from 0; FILE gets -I-of-N")
+    _add(
+        predict,
+        "--shard",
+        "I/N",
+        "process only part I of N (I counts from 0); the name of FILE gets -I-of-N",
+    )
     _add_switch(predict, "--overwrite", "overwrite FILE even if it is not a table of predictions")
     _add_switch(predict, "--json", "print one JSON object per image instead", dest="as_json")
     _add(predict, "--sort-into", "DIR", "copy the images into a new folder, by class")
@@ -193,7 +200,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
     _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
-    _add(suggest, "--output", "FILE", "a .csv or .parquet to write instead of a list")
+    _add(suggest, "--output", "FILE", "write a .csv or .parquet file instead of printing a list")
     compares = "the first of several compares the images"
     _add(suggest, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {compares}", default="")
     _add_folder_options(suggest)

@@ -1,5 +1,6 @@
 """What the cells of another program's table mean: its classes, and the parts of the data."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ _MORE_PARTS = {
     **dict.fromkeys(("eval", "evaluation", "holdout", "publictest", "privatetest"), "test"),
 }
 _YES, _NO = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
+_MAX_MARKS = 20
 _PLURALS = ("labels", "classes", "categories", "choices", "tags")
 _SEPARATORS = ";|\n\r\t"  # Between labels. They hardly occur in the name of a class.
 _RARE_SEPARATORS = ",/+&"  # They do, so the parts must be classes of their own.
@@ -37,8 +39,7 @@ def read_classes(table: str, header: str, labels: Iterable[str]) -> dict[str, st
         classes[cell] = "" if is_missing(clean(name)) else clean(name)
     known = {fold_class(name) for name in classes.values() if name}
     for cell, name in classes.items():
-        spaces = " " if simplify(header) in _PLURALS else ""
-        for separator in _SEPARATORS + _RARE_SEPARATORS + spaces:
+        for separator in _list_separators(header):
             parts = list(filter(None, map(clean, name.split(separator))))
             are_known = [fold_class(part) in known for part in parts]
             # With a comma, or a space below a header in the plural, one of them is enough.
@@ -47,6 +48,16 @@ def read_classes(table: str, header: str, labels: Iterable[str]) -> dict[str, st
             if len(parts) > 1 and is_list:
                 raise _refuse_several(table, cell, parts)
     return classes
+
+
+def _list_separators(header: str) -> str:
+    return _SEPARATORS + _RARE_SEPARATORS + (" " if simplify(header) in _PLURALS else "")
+
+
+def is_read_as_written(header: str, name: str) -> bool:
+    """Whether `read_classes` certainly takes the name of a class for itself."""
+    is_list = name[:1] in ("{", "[") or any(one in name for one in _list_separators(header))
+    return not is_list and not is_missing(name)
 
 
 def _unpack(table: str, cell: str) -> str:
@@ -92,7 +103,10 @@ def holds_parts(cells: Iterable[str]) -> bool:
 
     With both, other cells are a mistake, which `read_parts` reports.
     """
-    found = {_find_part(cell) for cell in cells if cell.strip()}
+    marks = list(itertools.islice(filter(str.strip, cells), _MAX_MARKS + 1))
+    if len(marks) > _MAX_MARKS:  # Such as the names of files.
+        return False
+    found = set(map(_find_part, marks))
     if None in found:
         return "train" in found and not found.isdisjoint(("test", "validation"))
     return len(found) > 1 and "train" in found

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, read_bytes, to_csv
-from cls_jax.photos.folder.cells import read_classes, read_parts
+from cls_jax.photos.folder.cells import is_read_as_written, read_classes, read_parts
 from cls_jax.photos.folder.columns import Columns, Table, choose_columns, find_header
 from cls_jax.photos.folder.find_files import NO_MATCH, FileIndex, Match, Matches
 from cls_jax.photos.folder.names import clean
@@ -288,7 +288,8 @@ def append_rows(
 
     All rows are appended by one write, in the columns of the table, as read before: it is read
     again only if it begins with another line. Without a column for
-    decisions, decisions other than labels get two cells after the last column. Returns the byte
+    decisions, decisions other than labels get two cells after the last column, and so do classes
+    that would mean something else in a table of another program. Returns the byte
     where the rows begin, and the appended bytes. Raises an OSError if the system refuses, and a
     UserError if the table is a link, or cannot be read as a table.
     """
@@ -311,6 +312,8 @@ def append_rows(
         # The first row shows who started the table.
         is_label = row.decision in ("", LABEL, UNDO)
         is_plain = before and places[2] >= len(header) and is_label
+        # Other classes are read back only beside a decision.
+        is_plain = is_plain and (not row.label or is_read_as_written(header[places[1]], row.label))
         line = [""] * max(len(header), 0 if is_plain else places[3] + 1)
         cells = [row.file, row.label, f"{row.decision} {row.detail}".rstrip(), row.time]
         for place, value in zip(places[: 2 if is_plain else 4], cells, strict=False):

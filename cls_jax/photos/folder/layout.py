@@ -6,6 +6,7 @@ matter, regardless of case and composition of accents. No image is opened here.
 """
 
 import array
+import functools
 import io
 import json
 import os
@@ -646,15 +647,16 @@ def _compare_with_folders(
     found: TableLabels,
 ) -> list[str]:
     """Warnings about images in folders that are called as classes of a table without decisions."""
-    classes = {fold_class(label) for label in found.classes.values() if label}
+    fold_once = functools.cache(fold_class)
+    classes = {fold_once(label) for label in found.classes.values() if label}
     others, unlabeled = [], []
     for name in listing.files.names():
         parts = name.split("/")
-        folder = fold_class(parts[-2]) if len(parts) > 1 else ""
+        folder = fold_once(parts[-2]) if len(parts) > 1 else ""
         if folder not in classes or splits.get(parts[0], "train") != "train":
             continue
         if label := found.classes.get(name):
-            others += [name] if fold_class(label) != folder else []
+            others += [name] if fold_once(label) != folder else []
         elif name not in found.classes and name not in by_folder:
             unlabeled.append(name)
     warnings = []

@@ -23,7 +23,7 @@ from cls_jax.photos.folder.label_table import (
     LabelTable,
     order_rows,
 )
-from cls_jax.photos.folder.names import clean, fold_class
+from cls_jax.photos.folder.names import clean, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 MAX_CLASSES = 1000
@@ -108,8 +108,8 @@ class Answers:
     def add_class(self, name: str) -> str:
         """Adds a class without labels and returns its name, as spelled first.
 
-        Raises a RefusedError if the name is empty, too long or contains characters that control a
-        terminal or the direction of writing.
+        Raises a RefusedError if the name is empty, too long, says that there is no label, or
+        contains characters that control a terminal or the direction of writing.
         """
         name = clean(unicodedata.normalize("NFC", name))
         if not name or len(name) > label_table.LONGEST_CLASS:
@@ -118,6 +118,8 @@ class Answers:
             )
         if make_printable(name) != name:
             raise RefusedError("The name of a class cannot contain control characters.")
+        if means_unlabeled(name):
+            raise RefusedError(f"{name} means no label: skip the photo, or choose another name.")
         names = self.class_names
         count = len(names)
         name = _find_class({fold_class(other): other for other in names}, names, name)

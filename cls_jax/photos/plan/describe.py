@@ -78,15 +78,16 @@ def describe_dry_run(plan: Plan) -> str:
     ]
     if not plan.is_instant:
         measured = measure_run(resolve_model(plan.config), plan.summary)
-        seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
-        lines += [
-            f"Memory:      {measured.memory}",
-            f"Steps alone: about {_describe_duration(seconds)}: "
-            f"{measured.step_seconds:.3f} s per step, the median of a few, and "
-            f"{measured.compile_seconds:.0f} s to compile",
-        ]
-        busy = measured.describe_slowdown()
-        lines += [busy] if busy and plan.reason is None else []  # Otherwise the reason says it.
+        lines.append(f"Memory:      {measured.memory}")
+        if plan.reason is None:  # Otherwise it has the time.
+            seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
+            lines.append(
+                f"Steps alone: about {_describe_duration(seconds)}: "
+                f"{measured.step_seconds:.3f} s per step, the median of a few, and "
+                f"{measured.compile_seconds:.0f} s to compile"
+            )
+            if busy := measured.describe_slowdown():
+                lines.append(busy)
     return "\n".join([*lines, "Dry run; nothing written."])
 
 

@@ -163,38 +163,41 @@ def _decode_and_extract(plan: Plan) -> Dataset:
 
 
 def _explain(plan: Plan, sizes: list[int]) -> str:
-    """A sentence about what the time has decided among resolutions, and why."""
+    """Sentences about what the time has decided, and why."""
     budget, config = plan.budget, plan.config
     assert budget is not None, "the time has decided"
     size, measured = config.data.image_size, budget.measured
     step = measured.estimate_step(size, config.batch_size)
-    left, minutes = budget.estimate_left(config, size), budget.seconds / 60
-    reason = ""
+    left, seconds = budget.estimate_left(config, size), budget.seconds
     is_enough = left >= ENOUGH_STEPS * measured.estimate_step(size, measured.batch_size)
+    is_short = config.num_steps < (find_affordable_steps(plan) or 0)
+    is_long = not is_short and left < STEP_UNIT * step
+    if is_short or is_long:
+        seconds = seconds - left + config.num_steps * step
+    sentences = [
+        f"{seconds / 60:.3g} minutes{', more than requested' if is_long else ''}: "
+        f"{config.num_steps:,} steps of about {step:.2f} s at {size} pixels with "
+        f"{config.batch_size} labeled images each, and {budget.seconds - left:.0f} s for "
+        "everything else."
+    ]
+    if is_short:
+        sentences.append("More steps would not help with so few labels.")
     if len(sizes) > 1 and is_enough:
         shown = ", ".join(map(str, sizes))
-        reason = f", the highest of {shown} pixels with at least {ENOUGH_STEPS} steps"
-    elif len(sizes) > 1:
-        reason = f", too few steps for more than {size} pixels"
-    if config.model.inferred_images:
-        reason += f", {config.model.inferred_images:,} unlabeled images in the graph"
-    if absent := describe_absent_partner(plan):
-        reason += f", {absent}"
-    is_short = config.num_steps < (find_affordable_steps(plan) or 0)
-    if is_short or left < STEP_UNIT * step:
-        minutes = (budget.seconds - left + config.num_steps * step) / 60
-        reason += (
-            ", more steps would not help with so few labels"
-            if is_short
-            else ", more than requested"
+        sentences.append(
+            f"Of {shown} pixels, {size} is the most that leaves time for {ENOUGH_STEPS} steps."
         )
-    busy = measured.describe_slowdown()
-    return (
-        f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
-        f"with {config.batch_size} labeled images each, and {budget.seconds - left:.0f} s for "
-        f"everything else (measured: {measured.step_seconds:.2f} s at {measured.image_size} "
-        f"pixels{reason}).{f' {busy}' if busy else ''}"
-    )
+    elif len(sizes) > 1:
+        sentences.append(f"There is no time for steps at more than {size} pixels.")
+    if config.model.inferred_images:
+        count = config.model.inferred_images
+        sentences.append(f"There is time for only {count:,} unlabeled images in the graph.")
+    sentences += [
+        sentence
+        for sentence in (describe_absent_partner(plan), measured.describe_slowdown())
+        if sentence
+    ]
+    return " ".join(sentences)
 
 
 def _time_features(images: ImageSource, network: FrozenNetwork) -> float:

@@ -189,7 +189,7 @@ def _is_too_slow(plan: Plan, inferred_by: str) -> bool:
 
 
 def describe_absent_partner(plan: Plan) -> str:
-    """What the time has left out of inferring labels, or ""."""
+    """A sentence about what the time has left out of inferring labels, or ""."""
     backbone = BACKBONES.get(plan.config.model.init)
     is_open = "model.inferred_by" not in plan.set_by_user
     is_open &= plan.config.model.init_head == "inferred"
@@ -197,7 +197,8 @@ def describe_absent_partner(plan: Plan) -> str:
         return ""
     if not _is_too_slow(plan, backbone.partner):
         return ""
-    return f"no time to infer labels with {MODELS[BACKBONES[backbone.partner].name].title}, too"
+    title = MODELS[BACKBONES[backbone.partner].name].title
+    return f"There is no time to infer labels with {title}, too."
 
 
 def _choose_inferred_images(plan: Plan) -> int:

@@ -10,6 +10,8 @@ from cls_jax.errors import UserError
 from cls_jax.io import hold_lock
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling import answers, views
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change
@@ -195,3 +197,23 @@ def test_a_table_that_breaks_meanwhile_is_not_written_to(session, folder, table,
     (folder / LABELS_CSV).write_text("file,label\nIMG_0002.png,dog\n")
     decide(session, 1, "cat")
     assert set(read_states(session)) == {"IMG_0001.png", "IMG_0002.png"}
+
+
+@pytest.mark.parametrize(
+    "name", ["cat;dog", "a, b", "None", "null", '["a"]', "cat/dog", "black cat"]
+)
+@pytest.mark.parametrize("header", ["name,class", "name,labels"])
+def test_a_table_of_another_program_keeps_every_class(folder, name, header):
+    kinds = create_photos(folder, 12)
+    table = f"{header}\nIMG_0000.png,a\nIMG_0001.png,b\n"
+    (folder / LABELS_CSV).write_text(table)
+    session = open_ready(folder, kinds)
+    decide(session, 3, name)
+    decide(session, 4, name)
+    session.undo("w")
+    assert (folder / LABELS_CSV).read_text().startswith(table)
+    states = open_ready(folder, kinds)._answers
+    assert states.get("IMG_0003.png").label == name
+    assert states.get("IMG_0004.png").label == ""
+    rows = read_layout(folder, list_images(folder)).train
+    assert {file.name: label for file, label in rows if label}["IMG_0003.png"] == name

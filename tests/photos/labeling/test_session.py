@@ -133,6 +133,8 @@ def test_unusable_class_names_are_refused_and_those_that_differ_in_case_are_one(
     for name in ("", "  ", "a\nb", "\x1b[2J", "\ud800", "a\u202eb", "x" * 256):
         with pytest.raises(RefusedError, match="name of a class"):
             session.add_class(name)
+    with pytest.raises(RefusedError, match="no label"):
+        session.add_class("No label")
     assert session.add_class("cAT ") == "Cat"
     assert [known["name"] for known in views.describe(session)["classes"]] == ["Cat"]
 

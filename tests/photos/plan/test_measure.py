@@ -164,7 +164,7 @@ def test_training_on_few_labels_only_is_short_and_slow(monkeypatch, num_labels, 
     config, sentence = choose(monkeypatch, 0.1, 10.0, **known)
     assert (config.num_steps, config.optimizer.learning_rate) == (num_steps, rate)
     assert float(sentence.split()[0]) < 3
-    assert "more steps would not help with so few labels" in sentence
+    assert "More steps would not help with so few labels" in sentence
     config, sentence = choose(monkeypatch, 0.1, 10.0, **known | {"num_steps": 300})
     assert (config.num_steps, sentence) == (300, None)
     # Random weights need all the time there is.
