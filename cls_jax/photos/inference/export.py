@@ -52,7 +52,7 @@ Images must be upright, opaque and square, with 8 bits per channel: `preprocessi
 and `example.py` does it. Gray pixels with 16 bits are scaled from the range 0 to {white:,}.
 {origins}"""
 _README_ORIGINS = """
-The networks began with pretrained weights, whose licenses hold for this classifier, too:
+Pretrained weights went into this classifier. Their licenses apply to it, too:
 
 """
 _README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"

@@ -344,6 +344,9 @@ def test_everything_measured_has_its_panel_once():
     panels = draw_names(*names)
     assert sum(len(panel.curves) for panel in panels) == len(names)
     assert panels[0].title == "Test accuracy"
+    everyday = "train/learning_rate perf/input_wait perf/images_per_second perf/steps_per_second"
+    for panel in draw_names(*everyday.split()):
+        assert "/" not in panel.title + "".join(curve.name for curve in panel.curves)
     # An accuracy has no second curve under another name.
     one = ["test/accuracy", "test/accuracy_network_1", "test/accuracy_ensemble"]
     assert [len(panel.curves) for panel in draw_names(*one)] == [1]

@@ -81,5 +81,6 @@ export function mount(root, app) {
 
 function describe(name, text, count) {
   const photos = formatCount(count, "photo");
+  text = text.replace(/^[\p{Cf}\s]+|[\p{Cf}\s]+$/gu, ""); // As it is stored.
   return text ? `${name} is now ${text} (${photos}).` : `${name} deleted. Now unlabeled: ${photos}.`;
 }

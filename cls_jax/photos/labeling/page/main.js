@@ -182,14 +182,15 @@ function describeProgress([done, total]) {
 
 function renderProgress({ phase, message, progress: [done, total] }) {
   if (phase === "failed") return renderFailure(message);
-  const text = `${done.toLocaleString("en")} of ${formatCount(total, "photo")}`;
+  const isRead = total > 0 && done >= total;
+  const text = `${done.toLocaleString("en")} of ${formatCount(total, "photo")}. This is slow only the first time.`;
   root.replaceChildren(
     create(
       "div",
       { class: "wait" },
-      create("h2", {}, "Reading photos…"),
+      create("h2", {}, isRead ? "Comparing photos…" : "Reading photos…"),
       create("progress", { max: total || 1, value: done, "aria-label": "Photos read" }),
-      create("p", { class: "hint" }, `${text}. This is slow only the first time.`),
+      create("p", { class: "hint" }, isRead ? "All photos have been read." : text),
     ),
   );
 }
