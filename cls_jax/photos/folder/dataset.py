@@ -30,15 +30,17 @@ from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import (
     Layout,
     describe_skipped,
+    find_example,
     pack_layout,
     read_layout,
+    refuse_unreadable,
     unpack_layout,
 )
 from cls_jax.photos.folder.names import fold
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.images.cache import load_decoded
 from cls_jax.photos.images.decode import find_bit_depth, open_file, read_header
-from cls_jax.photos.images.files import is_left_by_system, list_images, read_ahead
+from cls_jax.photos.images.files import SkippedFile, is_left_by_system, list_images, read_ahead
 from cls_jax.photos.images.store import hash_content
 
 NO_CLASS = -1
@@ -98,7 +100,10 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     warnings = list(layout.warnings)
     if skipped:
         were = write_count(len(skipped), "file was", "files were")
-        warnings.append(f"{were} skipped: see skipped_files.csv.")
+        example, reason, _ = find_example(skipped)
+        warnings.append(
+            f"{were} skipped, such as {example!r:.100} ({reason}): see skipped_files.csv."
+        )
     warnings += repeats
     if not len(test) and layout.test:
         warnings.append("No test image could be read, so there will be no test accuracy.")
@@ -263,6 +268,7 @@ class FolderSummary(NamedTuple):
     num_validation: int = 0
     bit_depth: int = 16  # Bits used by 16-bit images among them. 16 if there are none.
     channels: int = 3  # 1 if all are gray, 3 if some have colors.
+    unreadable: str = ""  # A sentence about those whose headers cannot be read, "" without any.
 
     @property
     def num_labeled(self) -> int:
@@ -289,10 +295,16 @@ def summarize_folder(
     layout = list_layout(root, options)
     num_unlabeled, *counts = np.bincount(layout.train.labels + 1).tolist()
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_SAMPLED)]
-    sizes, channels = sample_headers(paths)
+    sizes, channels, failures = sample_headers(paths)
     if not len(sizes):
-        raise UserError(
-            f"None of the sampled images in {root} can be read: convert them to JPEG or PNG."
+        raise refuse_unreadable(f"None of the sampled images in {root}", failures)
+    unreadable = ""
+    if failures:
+        example, reason, _ = find_example(failures)
+        name = os.path.relpath(example, root)
+        unreadable = (
+            f"{len(failures):,} of {len(paths):,} sampled images cannot be read, such as "
+            f"{make_printable(name)!r:.100}: {reason}."
         )
     return FolderSummary(
         root=root,
@@ -304,21 +316,27 @@ def summarize_folder(
         num_validation=len(layout.validation),
         bit_depth=find_bit_depth(paths),
         channels=channels,
+        unreadable=unreadable,
     )
 
 
-def sample_headers(paths: Sequence[str | os.PathLike]) -> tuple[np.ndarray, int]:
+def sample_headers(
+    paths: Sequence[str | os.PathLike],
+) -> tuple[np.ndarray, int, list[SkippedFile]]:
     """Width and height of up to 200 images in pixels, int64 [n, 2], and their channels, 1 or 3.
 
-    Files are evenly spaced, and those without a readable header are left out. The channels are 3 if
-    any image has colors.
+    Files are evenly spaced, and those without a readable header are left out: they are returned
+    with the reasons. The channels are 3 if any image has colors.
     """
     headers = []
+    failures = []
     for path in take_evenly(paths, _NUM_SAMPLED):
-        with contextlib.suppress(ImageError):  # Training will list it in skipped_files.csv.
+        try:
             headers.append(read_header(path))
+        except ImageError as error:
+            failures.append((os.fspath(path), str(error)))
     sizes, channels = np.split(np.asarray(headers, np.int64).reshape(-1, 3), [2], axis=1)
-    return sizes, int(channels.max()) if len(channels) else 3
+    return sizes, int(channels.max()) if len(channels) else 3, failures
 
 
 def find_short_side(sizes: np.ndarray) -> float:
@@ -351,10 +369,8 @@ def load_sample(
     images = batch.images
     labels = np.delete(train.labels[places], list(errors))
     if not (labels >= 0).any():
-        raise UserError(
-            f"None of the sampled labeled images in {summary.root} can be read: convert "
-            "them to JPEG or PNG."
-        )
+        failures = [(files[i], error) for i, error in errors.items()]
+        raise refuse_unreadable(f"None of the sampled labeled images in {summary.root}", failures)
     return Dataset(
         name=summary.root.resolve().name,
         class_names=tuple(summary.class_counts),

@@ -437,10 +437,24 @@ def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
     rows = [(name, reason) for name, reason in skipped if name.startswith(prefix)]
     if not rows:
         return ""
-    reason, count = Counter(reason for _, reason in rows).most_common(1)[0]
-    example = min(name for name, why in rows if why == reason)
+    example, reason, count = find_example(rows)
     were = write_count(count, "file was", "files were")
     return f" ({were} skipped, such as {example!r:.100}: {reason})"
+
+
+def find_example(skipped: Sequence[SkippedFile]) -> tuple[str, str, int]:
+    """A file that is skipped for the most frequent reason, this reason, and how many files are."""
+    reason, count = Counter(reason for _, reason in skipped).most_common(1)[0]
+    return min(name for name, why in skipped if why == reason), reason, count
+
+
+def refuse_unreadable(what: str, failures: Sequence[SkippedFile]) -> UserError:
+    """The error that no image can be read, with the most frequent reason and the remedy."""
+    if not failures:
+        return UserError(f"{what} can be read: convert them to JPEG or PNG.")
+    example, reason, _ = find_example(failures)
+    remedy = "" if "pip install" in reason else ": convert them to JPEG or PNG"
+    return UserError(f"{what} can be read ({example!r:.100}: {reason}){remedy}.")
 
 
 def describe_left_out(layout: Layout) -> str | None:

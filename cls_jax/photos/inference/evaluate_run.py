@@ -14,6 +14,7 @@ from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.folder.labels import NO_CLASS_NAME
+from cls_jax.photos.folder.layout import refuse_unreadable
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.inference.calibration import (
@@ -201,13 +202,15 @@ def evaluate_folder(
         )
     parts = []
     is_read = []
+    failures = []
     for batch in classifier.read_files([str(root / file.name) for file, _ in rows]):
         parts.append(classifier.networks.predict_probabilities(batch.images))
         is_read += [error is None for error in batch.errors]
+        failures += [(f, e) for f, e in zip(batch.files, batch.errors, strict=True) if e]
     p_NBK = np.concatenate(parts, axis=1)
     labels = np.array([index[fold_class(name)] for _, name in rows])[np.array(is_read)]
     if not len(labels):
-        raise UserError(f"No labeled image in {root} can be read: convert them to JPEG or PNG.")
+        raise refuse_unreadable(f"None of the labeled images in {root}", failures)
     wanted = ["test/accuracy", "test/accuracy_network_2", "test/accuracy_ensemble"]
     measured = compute_accuracies(p_NBK, labels)
     accuracies = {name: measured[name] for name in (wanted if len(p_NBK) > 1 else wanted[:1])}

@@ -22,7 +22,7 @@ from cls_jax.photos.features.extract import load_features
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
-from cls_jax.photos.folder.layout import find_table, sort_by_label
+from cls_jax.photos.folder.layout import find_table, refuse_unreadable, sort_by_label
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier, find_predictor, load
@@ -115,7 +115,8 @@ def suggest_from(
     kept, features_BC, contents = _describe_files(paths, classifier, init)
     num_unlabeled = int((kept < len(unlabeled)).sum())
     if not num_unlabeled:
-        raise UserError("None of the unlabeled images can be read: convert them to JPEG or PNG.")
+        failures = sample_headers(unlabeled)[2]
+        raise refuse_unreadable("None of the unlabeled images", failures)
     # Skip copies of labeled images and of earlier images.
     first = {content: i for i, content in reversed(list(enumerate(contents[:num_unlabeled])))}
     new = sorted(first[content] for content in first.keys() - set(contents[num_unlabeled:]))

@@ -20,6 +20,7 @@ from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.checks import Check, Checked
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
+from cls_jax.photos.folder.layout import refuse_unreadable
 from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
@@ -160,9 +161,10 @@ class Session:
         """
         try:
             found = load_features(self._report_progress)
-            if not len(found.readable):
-                raise UserError("None of the photos can be read: convert them to JPEG or PNG.")
             files = self._pending
+            if not len(found.readable):
+                failures = [(files[i], why) for i, why in found.reasons.items()]
+                raise refuse_unreadable("None of the photos", failures)
             self._unreadable = {files[i]: why for i, why in found.reasons.items()}
             found, lost = self._put_asked_first(found)
             self._gone |= lost

@@ -47,7 +47,8 @@ def list_notices(plan: Plan) -> list[str]:
     """Sentences that people should read before the training begins."""
     summary = plan.summary
     layout = summary.layout
-    data = (layout.table, describe_left_out(layout), describe_imbalance(summary))
+    left_out = describe_left_out(layout)
+    data = (layout.table, left_out, summary.unreadable, describe_imbalance(summary))
     scans = _propose_backbone(plan) if summary.channels == 1 else None
     more = (*_describe_shortages(plan), _warn_of_licenses(plan), scans, plan.reason)
     return [text for text in (*data, *more) if text]
@@ -112,7 +113,8 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     if imbalance := describe_imbalance(summary):
         lines.append(imbalance)
-    lines += filter(None, (summary.layout.table, describe_left_out(summary.layout)))
+    left_out = describe_left_out(summary.layout)
+    lines += filter(None, (summary.layout.table, left_out, summary.unreadable))
     lines += [
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",

@@ -18,7 +18,9 @@ from cls_jax.photos.folder.dataset import (
     summarize_folder,
 )
 from cls_jax.photos.folder.layout import pack_layout, read_layout, unpack_layout
+from cls_jax.photos.images import decode
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
+from cls_jax.photos.plan.describe import describe_folder
 from tests.conftest import load_config
 from tests.photos.folder.test_odd_folders import put
 from tests.photos.helpers import read_image
@@ -191,12 +193,30 @@ def test_sample_has_readable_images_of_both_kinds_with_their_labels(folder):
     assert few.train.labels.tolist() == [0, -1, -1]  # The other labeled one is damaged.
 
 
+def test_a_plan_tells_which_images_cannot_be_read(folder, monkeypatch):
+    monkeypatch.setattr(decode, "_get_formats", lambda: ("JPEG", "PNG"))
+    assert summarize_folder(folder).unreadable.endswith(
+        "sampled images cannot be read, such as 'labeled/bee/broken.png': not an image of a known "
+        "format."
+    )
+    for i in range(2):
+        (folder / f"unlabeled/{i}.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(99))
+    summary = summarize_folder(folder)
+    said = "cannot be read, such as 'unlabeled/0.heic': HEIC, which needs the extra heif"
+    assert said in summary.unreadable
+    assert summary.unreadable in describe_folder(summary)
+    for path in folder.rglob("*.png"):
+        path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(99))
+    with pytest.raises(UserError, match=r"None of .* HEIC, which needs the extra heif: [^:]*$"):
+        summarize_folder(folder)
+
+
 def test_a_folder_that_cannot_be_used_is_named(folder, tmp_path):
     with pytest.raises(UserError, match="nothing is not a folder"):
         summarize_folder(tmp_path / "nothing")
     for path in folder.rglob("*.png"):
         path.write_text("no image")
-    with pytest.raises(UserError, match="can be read: convert them"):
+    with pytest.raises(UserError, match=r"can be read \(.*0.png.*\): convert them"):
         summarize_folder(folder)
     (folder / "labels.csv").write_text(f"file,label\n0.png,{'x' * 300}\n")
     with pytest.raises(UserError, match="more than 255 characters"):

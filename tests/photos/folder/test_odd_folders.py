@@ -334,7 +334,7 @@ def describe(folder: pathlib.Path, title: str) -> tuple[str, str]:
         }
         parts = [f"{count} {name}" for name, count in counts.items() if count]
         training = f"{', '.join(parts)}; classes {', '.join(dataset.class_names)}."
-        warnings = [text for text in dataset.warnings if "skipped: see" not in text]
+        warnings = [text for text in dataset.warnings if "see skipped_files.csv" not in text]
         training = " ".join([training, *warnings])
         if dataset.skipped_files:
             rows = [f"{name}: {why.split(';')[0]}" for name, why in dataset.skipped_files]
