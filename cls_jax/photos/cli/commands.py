@@ -106,7 +106,7 @@ def _train_and_report(run: "Run") -> None:
         evaluate = f"{write_command(['evaluate', str(folder)])} FOLDER"
         outcome = f"{no_test}To measure the accuracy on labeled images: {evaluate}"
     print(f"\n{outcome}", flush=True)
-    far = describe_far(read_unknown(folder, result["step"]))
+    far = describe_far(read_unknown(folder, result["step"]), result)
     for sentence in filter(None, [*describe_outcome(result), far]):
         print(sentence, flush=True)
     print("\nWriting the report…", flush=True)  # Which takes a minute on a busy machine.

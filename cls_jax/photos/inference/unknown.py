@@ -11,7 +11,8 @@ Shape suffixes: B images, C features of all networks, K classes.
 """
 
 import pathlib
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -102,9 +103,16 @@ def measure_reach(graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: i
     return np.max(spread @ one_hot / np.maximum(counts, 1), axis=1)
 
 
-def describe_far(score: UnknownScore | None) -> str | None:
-    """A warning if many unlabeled images are far from every label. Otherwise None."""
+def describe_far(score: UnknownScore | None, result: Mapping[str, Any]) -> str | None:
+    """A warning if many unlabeled images are far from every label. Otherwise None.
+
+    Also None if most labeled images of a run with this result are near-copies: they are so close to
+    each other that all others would count as far.
+    """
     if score is None or score.far_share is None or score.far_share < _MANY:
+        return None
+    copies, groups = (result.get(f"labels_{name}") for name in ("near_copies", "near_copy_groups"))
+    if copies and groups and 2 * (copies + groups) > result["num_labels"]:
         return None
     return (
         f"{score.far_share:.0%} of your unlabeled images look unlike everything you labeled. Label "

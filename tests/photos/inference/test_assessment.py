@@ -99,8 +99,12 @@ def test_images_of_no_class_score_higher_and_many_are_noticed():
     quantiles = np.quantile(score.apply(features[labels < 0]), [0, 0.1, 0.5, 0.9, 1])
     np.testing.assert_allclose(quantiles, [0, 0.1, 0.5, 0.9, 1], atol=0.02)
     without = unknown.fit_unknown(features[groups < K], labels[groups < K], K)
-    assert "of your unlabeled images look unlike" in unknown.describe_far(score)
-    assert unknown.describe_far(without) is None
+    for num_copies, says_it in ((0.0, True), (3.0, True), (6.0, False)):  # And two groups of them.
+        result = {"num_labels": 10, "labels_near_copies": num_copies}
+        said = unknown.describe_far(score, result | {"labels_near_copy_groups": 2.0})
+        assert says_it == (said is not None and "unlabeled images look unlike" in said)
+    assert unknown.describe_far(score, {}) is not None
+    assert unknown.describe_far(without, {}) is None
     # With one label per class, distances within a class are unknown.
     assert unknown.fit_unknown(*sample(5, per_class=1)[::2], K).far_share is None
     # Without labels or without unlabeled images there is no score.
