@@ -435,13 +435,14 @@ def _find_delimiter(path: pathlib.Path, text: str, index: FileIndex) -> str:
 
 
 def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:
-    """All lines that are not empty."""
+    """All lines that are not empty, without the one that tells Excel the delimiter."""
     # In a `StringIO`, a character takes four bytes.
     file = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")
     try:
-        return list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
+        lines = list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
     except csv.Error as error:
         raise _explain(path, error) from error
+    return lines[1:] if lines and lines[0] == ["sep=", ""] else lines
 
 
 def _explain(path: pathlib.Path, error: Exception) -> UserError:

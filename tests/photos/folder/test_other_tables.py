@@ -65,6 +65,13 @@ def test_marks_of_competitions_are_parts_and_unknown_ones_are_refused(tmp_path):
         read(tmp_path, IMAGES, "file,label,Usage", *rows[:3], "4.png,b,extra")
 
 
+@pytest.mark.parametrize("delimiter", [";", ","])
+def test_a_line_that_tells_excel_the_delimiter_is_no_header(tmp_path, delimiter):
+    rows = ["sep=,", "file,label", "1.png,a", "2.png,b"]
+    layout = read(tmp_path, IMAGES, *(row.replace(",", delimiter) for row in rows))
+    assert layout.table == "labels.csv: files in file, classes in label; 2 of 2 rows found."
+
+
 def test_folders_that_contradict_a_table_are_told(tmp_path):
     names = "a/1.png a/2.png b/3.png b/4.png unlabeled/5.png test/a/6.png"
     layout = read(tmp_path, names, "file,label", "a/1.png,b", "a/2.png,a", "b/3.png,b")
