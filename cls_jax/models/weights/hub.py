@@ -5,9 +5,13 @@ The cache is the hub's own, so other programs share it: `snapshots/<commit>/<fil
 the first download found.
 """
 
+import contextlib
 import hashlib
+import logging
 import pathlib
 import re
+import sys
+from collections.abc import Iterator
 
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
@@ -72,6 +76,10 @@ def fetch_weights(repository: str) -> pathlib.Path:
     check_extra("pretrained", f"{HUB}{repository:.100}")
     path = find_cached(repository, WEIGHTS_FILE)
     if path is None:
+        from huggingface_hub import constants
+
+        source = constants.ENDPOINT
+        print(f"Downloading {HUB}{repository:.100} from {source}…", file=sys.stderr, flush=True)
         for name in ("config.json", CARD):
             _download(repository, name, is_optional=True)
         path = _download(repository, WEIGHTS_FILE)
@@ -86,13 +94,26 @@ def _download(repository: str, name: str, is_optional: bool = False) -> pathlib.
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
     try:
-        return pathlib.Path(
-            hf_hub_download(repository, name, revision=get_download(repository).revision)
-        )
+        with _without_warnings():
+            return pathlib.Path(
+                hf_hub_download(repository, name, revision=get_download(repository).revision)
+            )
     except Exception as error:  # The library and its network layers raise their own types.
         if is_optional and isinstance(error, RemoteEntryNotFoundError):
             return None
         raise UserError(_explain(repository, name, error)) from error
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keeps the library from reporting each attempt to connect: one sentence follows the last."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _explain(repository: str, name: str, error: Exception) -> str:

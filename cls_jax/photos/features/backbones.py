@@ -23,9 +23,13 @@ def read_names(text: str) -> tuple[str, str]:
 def read_inits(text: str) -> list[str]:
     """The `model.init` of each of comma-separated names, or that of the default for "".
 
-    Raises a UserError if there is no such name.
+    Raises a UserError if there is no such name, or one is repeated.
     """
-    return [_complete(name.strip()) for name in text.split(",")] if text else [DEFAULT_BACKBONE]
+    if not text:
+        return [DEFAULT_BACKBONE]
+    inits = [_complete(name.strip()) for name in text.split(",")]
+    _check_different(inits)
+    return inits
 
 
 def _complete(name: str) -> str:
@@ -97,7 +101,18 @@ def describe_chooser(inits: Sequence[str]) -> str:
     return f"{first} alone compares the images. {only}." if others else ""
 
 
-def check_backbones(inferred_by: str) -> None:
-    """Raises a UserError unless all weights of a `model.inferred_by` are in the table."""
-    for init in split_inits(inferred_by):
-        get_backbone(init)
+def check_backbones(init: str, inferred_by: str) -> None:
+    """Raises a UserError unless all weights of a `model.inferred_by` are in the table.
+
+    Or if one is repeated, or is the `model.init`, whose graphs and probes would count twice.
+    """
+    others = split_inits(inferred_by)
+    for other in others:
+        get_backbone(other)
+    _check_different([init, *others])
+
+
+def _check_different(inits: Sequence[str]) -> None:
+    repeated = [init for i, init in enumerate(inits) if init in inits[:i]]
+    if repeated:
+        raise UserError(f"{repeated[0].removeprefix(BUILTIN)} is named twice: name it once.")

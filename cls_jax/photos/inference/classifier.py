@@ -171,7 +171,9 @@ def load(
     workdir = pathlib.Path(run).expanduser()
     workdir = workdir if trained or step is not None else find_predictor(workdir)
     if step is not None and is_instant(workdir):
-        raise UserError(f"{workdir} has an instant classifier, which has no steps: leave out step.")
+        raise UserError(
+            f"{workdir} has an instant classifier, which has no steps: leave out --step."
+        )
     instant: InstantClassifier | None = None
     if is_instant(workdir):
         instant = read_instant(workdir / INSTANT_FILE)

@@ -140,7 +140,7 @@ def _check_alone(plan: Plan) -> None:
     else:
         validate_config(plan.config, is_whole=False)
     check_packages(plan.config)
-    check_backbones(plan.config.model.inferred_by)
+    check_backbones(plan.config.model.init, plan.config.model.inferred_by)
 
 
 def _check_together(plan: Plan, config: ConfigDict) -> None:
@@ -241,7 +241,7 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     config = with_values(config, read_empty(flatten(config.to_dict())))
     validate_config(config)
     check_packages(config)
-    check_backbones(config.model.inferred_by)
+    check_backbones(config.model.init, config.model.inferred_by)
     root = pathlib.Path(config.data.data_dir).expanduser()
     is_folder = config.data.name == "folder"
     if is_folder:

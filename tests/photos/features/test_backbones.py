@@ -68,7 +68,10 @@ def test_names_become_the_trained_network_and_the_others():
         "EfficientNet-Lite0, too."
     )
     with pytest.raises(UserError, match=r"no backbone 'hf:a/b'"):
-        check_backbones(f"{LITE2},hf:a/b")
+        check_backbones(LITE0, f"{LITE2},hf:a/b")
+    for init, others in ((LITE0, LITE0), (LITE0, f"{LITE2},{LITE2}")):
+        with pytest.raises(UserError, match="named twice"):
+            check_backbones(init, others)
     with pytest.raises(UserError, match="--from and --backbone both choose the weights"):
         commands.train(
             "x", None, None, "runs/a", [], False, False, False, None, "efficientnet_lite0"
