@@ -53,8 +53,9 @@ MAX_PHOTO_BYTES = 2**26
 _SPOOLED_BYTES = 2**20  # Larger bodies go to an unnamed file.
 _MAX_PHOTO_BODIES = 4  # At once. Others wait.
 _BODY_SECONDS = 120
-_LONG_VERBS = ("scan", "try", "copies")  # They read photos, or wait for the classifier.
-_MAX_LONG = 8  # At once, with the table for spreadsheets. Others wait.
+_TABLE = "table"
+# They read photos, or wait for the classifier: one of each at once. Others wait.
+_LONG = ("scan", "try", "copies", _TABLE)
 PHOTO_VERBS = ("try", "add")  # Their body is a file.
 _MAX_CHANGES = 200  # In one request.
 _LONGEST_WINDOW = 64  # Characters in the ID of a window.
@@ -148,7 +149,7 @@ class _Service:
         self._classifier = SessionClassifier(session, self._trained)
         self._report_codes = set[str]()
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
-        self._long = asyncio.Semaphore(_MAX_LONG)
+        self._long = {name: asyncio.Semaphore() for name in _LONG}
         self._views = {
             "check": lambda: views.describe_check(session),
             "photos": lambda: grid.describe_photos(session),
@@ -261,7 +262,7 @@ class _Service:
             below = grid.parse_percent(request.query_params.get("unsure_below", "0"))
         except ValueError:
             return _explain("unsure_below must be a percentage.", 400)
-        async with self._long:
+        async with self._long[_TABLE]:
             parts = await run_in_threadpool(list, self._classifier.write_table(below / 100))
         return Response(
             "".join(parts),
@@ -290,7 +291,7 @@ class _Service:
                             return _explain(f"The {what} is larger than {size}.", 413)
                 body.seek(0)
                 # Others wait here, where they need no thread: there are 40, for answers as well.
-                async with self._long if verb in _LONG_VERBS else contextlib.nullcontext():
+                async with self._long.get(verb) or contextlib.nullcontext():
                     return await run_in_threadpool(self._change, request, body)
         except TimeoutError:
             return _explain("The request took too long to arrive.", 408)
