@@ -72,7 +72,8 @@ def _describe_state(init: str) -> str:
 def get_backbone(init: str) -> Backbone:
     """The row of a `model.init`. Raises a UserError if there is none."""
     if init not in BACKBONES:
-        known = ", ".join(_shorten(BACKBONES))
+        is_short = init.startswith(BUILTIN)  # As `read_inits` completes it.
+        known = ", ".join(_shorten(BACKBONES) if is_short else BACKBONES)
         raise UserError(
             f"There is no backbone {init.removeprefix(BUILTIN)[:100]!r}: choose from {known}, or "
             "set --config.model.init to other weights."

@@ -69,6 +69,8 @@ def test_names_become_the_trained_network_and_the_others():
     )
     with pytest.raises(UserError, match=r"no backbone 'hf:a/b'"):
         check_backbones(LITE0, f"{LITE2},hf:a/b")
+    with pytest.raises(UserError, match=r"no backbone 'efficientnet_lite2': choose from builtin:"):
+        check_backbones(LITE0, "efficientnet_lite2")
     for init, others in ((LITE0, LITE0), (LITE0, f"{LITE2},{LITE2}")):
         with pytest.raises(UserError, match="named twice"):
             check_backbones(init, others)
