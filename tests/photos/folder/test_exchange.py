@@ -97,22 +97,21 @@ def read_labels(root):
     return {file.name: label for file, label in read_layout(root, list_images(root)).train if label}
 
 
-@pytest.mark.parametrize(
-    "content",
-    {
-        "Label Studio JSON": dump(LABEL_STUDIO),
-        "Label Studio JSON-MIN": dump(MINIMAL),
-        "Label Studio CSV": LABEL_STUDIO_CSV.encode(),
-        "CVAT XML": XML.encode(),
-        "CVAT archive": archive(XML),
-        "FiftyOne labels": dump(FIFTYONE),
-        "FiftyOne labels with attributes": dump(
-            {"classes": None, "labels": {k: {"label": v} for k, v in LABELS.items()}}
-        ),
-        "FiftyOne samples": dump({"samples": SAMPLES}),
-    }.values(),
-    ids=lambda content: content[:12],
-)
+OTHER_PROGRAMS = {
+    "Label Studio JSON": dump(LABEL_STUDIO),
+    "Label Studio JSON-MIN": dump(MINIMAL),
+    "Label Studio CSV": LABEL_STUDIO_CSV.encode(),
+    "CVAT XML": XML.encode(),
+    "CVAT archive": archive(XML),
+    "FiftyOne labels": dump(FIFTYONE),
+    "FiftyOne labels with attributes": dump(
+        {"classes": None, "labels": {k: {"label": v} for k, v in LABELS.items()}}
+    ),
+    "FiftyOne samples": dump({"samples": SAMPLES}),
+}
+
+
+@pytest.mark.parametrize("content", OTHER_PROGRAMS.values(), ids=OTHER_PROGRAMS)
 def test_labels_of_other_programs_are_added_once(root, tmp_path, content):
     path = tmp_path / "export"
     path.write_bytes(content)
