@@ -67,7 +67,7 @@ def measure_neighbors(num_vectors: int) -> str:
 
 
 def main() -> None:
-    """Times both and writes a page, anew after each line."""
+    """Times both. The results are saved after each measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=4_096, help="random images to compute")
     parser.add_argument("--vectors", type=int, default=1_000_000, help="to search neighbors among")

@@ -269,7 +269,7 @@ def suggest(
 ) -> None:
     """Lists images to label next."""
     from cls_jax.photos.features.backbones import describe_chooser, read_inits
-    from cls_jax.photos.folder.layout import find_table
+    from cls_jax.photos.folder.given_labels import find_table
     from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.images.files import list_images
     from cls_jax.photos.inference.suggest import SUGGESTION_COLUMNS, suggest_files
@@ -388,7 +388,7 @@ def cache(clear: bool = False) -> None:
 
 def pack(folder: str, output: str) -> None:
     """Packs a folder of images into a few large files, which every command accepts."""
-    from cls_jax.photos.folder.layout import find_table
+    from cls_jax.photos.folder.given_labels import find_table
     from cls_jax.photos.images.files import list_images, read_ahead
     from cls_jax.photos.images.packed import pack_folder
 

@@ -27,17 +27,10 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.layout import (
-    Layout,
-    describe_skipped,
-    find_example,
-    pack_layout,
-    read_layout,
-    refuse_unreadable,
-    unpack_layout,
-)
+from cls_jax.photos.folder.layout import Layout, pack_layout, read_layout, unpack_layout
 from cls_jax.photos.folder.names import fold
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
+from cls_jax.photos.folder.skipped import describe_skipped, find_example, refuse_unreadable
 from cls_jax.photos.images.cache import load_decoded
 from cls_jax.photos.images.decode import find_bit_depth, open_file, read_header
 from cls_jax.photos.images.files import SkippedFile, is_left_by_system, list_images, read_ahead

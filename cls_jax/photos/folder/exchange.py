@@ -28,6 +28,7 @@ from cls_jax.io import (
     write_count,
 )
 from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.given_labels import find_table, label_labelable, read_table
 from cls_jax.photos.folder.label_table import (
     LABEL,
     LABELS_CSV,
@@ -39,7 +40,6 @@ from cls_jax.photos.folder.label_table import (
     read_label_table,
 )
 from cls_jax.photos.folder.labels import collect_labels
-from cls_jax.photos.folder.layout import find_table, label_labelable, read_table
 from cls_jax.photos.folder.names import find_part, fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.decode import read_header

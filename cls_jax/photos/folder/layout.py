@@ -6,24 +6,22 @@ matter, regardless of case and composition of accents. No image is opened here.
 """
 
 import array
-import functools
 import io
 import json
 import os
 import pathlib
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.io import make_printable, write_count
-from cls_jax.photos.folder.find_files import FileIndex
-from cls_jax.photos.folder.label_table import LABELS_CSV, LabelTable, read_label_table
-from cls_jax.photos.folder.labels import NO_CLASS_NAME, TableLabels, collect_labels
+from cls_jax.io import write_count
+from cls_jax.photos.folder.given_labels import find_table, label_all, read_table
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.labels import NO_CLASS_NAME, TableLabels
 from cls_jax.photos.folder.names import (
     clean,
     find_part,
@@ -33,7 +31,9 @@ from cls_jax.photos.folder.names import (
     means_unlabeled,
     resemble,
 )
-from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, SPLITS, FolderOptions
+from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, FolderOptions
+from cls_jax.photos.folder.skipped import describe_skipped
+from cls_jax.photos.folder.splits import find_splits
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile
 
 _REMEDY = (
@@ -47,8 +47,6 @@ _TABLES = {
 }
 _NUMBER = re.compile("0*([0-9]+)")
 _PARTS = ("train", "validation", "test")
-_MAX_NAMED = 6
-_MAX_FILES_NAMED = 3
 _FOREIGN = -2  # A class without training images.
 Row = tuple[ImageFile, str]  # A file and its class.
 Found = Iterator[tuple[str, int, str]]  # The part, the index among all files, and the class.
@@ -106,7 +104,7 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     sentence = ""
     if table is not None:
         content = read_table(root, listing, options)
-        splits, found = _label_all(root / table, listing, content, options)
+        splits, found = label_all(root / table, listing, content, options)
         skipped = [row for row in skipped if row[0] != table] + found.skipped
         warnings += found.warnings
         sentence = found.sentence
@@ -118,7 +116,7 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
             )
         rows = _sort_by_table(files.names(), splits, found, skipped)
     else:
-        splits = _find_splits(listing, has_table=False, options=options)
+        splits = find_splits(listing, has_table=False, options=options)
         rows = _sort_by_folder(files.names(), splits, skipped)
     parts = {name: (array.array("q"), array.array("i")) for name in _PARTS}
     numbers = {NO_CLASS_NAME: 0}  # Class → its number in order of appearance.
@@ -261,101 +259,6 @@ def unpack_layout(content: bytes) -> Layout:
     )
 
 
-class _Top(NamedTuple):
-    """A folder at the top."""
-
-    part: str | None  # What its name stands for.
-    num_direct: int  # Images directly in it.
-    inner: set[str]  # Folders in it that have images, folded, without those of unlabeled images.
-
-    @property
-    def has_images(self) -> bool:
-        return self.num_direct > 0 or len(self.inner) > 0
-
-
-def _list_tops(listing: Listing) -> dict[str, _Top]:
-    """The folders at the top, by name."""
-    counts = Counter[str]()
-    inner: dict[str, set[str]] = {}
-    for name in listing.files.names():
-        top, *rest = name.split("/", 2)
-        if len(rest) == 1:
-            counts[top] += 1
-        elif rest and not means_unlabeled(rest[0]):
-            inner.setdefault(top, set()).add(fold_class(rest[0]))
-    tops = dict.fromkeys(name for name in listing.folders if "/" not in name)
-    return {name: _Top(find_part(name), counts[name], inner.get(name, set())) for name in tops}
-
-
-def _find_splits(listing: Listing, has_table: bool, options: FolderOptions) -> dict[str, str]:
-    """Folder → its contents, as `find_part` names them. Of `labeled` and `train`, the first counts.
-
-    With a table, its rows have the classes. Without one, folders called train, val or test may be
-    classes. Raises a UserError if they may be either, and `options.layout` does not say so.
-    """
-    tops = _list_tops(listing)
-    named = {name: top.part for name, top in tops.items() if top.part is not None}
-    sure = {name: part for name, part in named.items() if "label" in fold_class(name)}
-    if "train" in sure.values():
-        with_folders = {name.split("/")[0] for name in listing.folders if "/" in name}
-        return sure | {
-            name: part
-            for name, part in named.items()
-            if part != "train" and (has_table or part == "test" or name in with_folders)
-        }
-    if options.layout or has_table:
-        return sure if options.layout == CLASSES else named
-    if _choose_layout(tops, sure) == CLASSES:
-        return sure
-    return {n: part for n, part in named.items() if part != "train" or n in sure or tops[n].inner}
-
-
-def _choose_layout(tops: Mapping[str, _Top], sure: Mapping[str, str]) -> str:
-    """Whether folders called train, val or test are classes or splits.
-
-    Raises a UserError if they may be either.
-    """
-    found = {name: top for name, top in tops.items() if name not in sure and top.has_images}
-    # A folder called train without class folders is a class, if anything.
-    others = {n: top for n, top in found.items() if not top.part or _is_plain_train(top)}
-    doubtful = {n: top for n, top in found.items() if n not in others}
-    bases = [top for top in doubtful.values() if top.part == "train"]
-    held_out = [top for top in doubtful.values() if top.part != "train"]
-    classes = set(map(fold_class, others))
-    if bases:
-        classes = set().union(*(top.inner for top in bases))
-    # A split has class folders, and a class has images of its own.
-    may_be_splits = len(classes) >= 2
-    # Beside two classes, it may be one whose images are all in folders.
-    num_clear = sum(top.num_direct > 0 for top in others.values())
-    have_images = all(top.num_direct for top in doubtful.values())
-    may_be_classes = bool(others) and (have_images or num_clear >= 2)
-    if any(top.inner & classes for top in held_out) and not any(top.num_direct for top in bases):
-        may_be_classes = False
-    if may_be_splits and may_be_classes and doubtful:
-        kinds = {"train": "training", "test": "test", "validation": "validation"}
-        parts = dict.fromkeys(kinds[top.part] for top in doubtful.values() if top.part)
-        raise UserError(
-            f"The folder can be read in two ways: {_list_names(doubtful)} may be "
-            f"{'a class' if len(doubtful) == 1 else 'classes'} beside {_list_names(others)}, or "
-            f"{' and '.join(parts)} images of the classes {_list_names(sorted(classes))}: pass "
-            "--layout classes or --layout splits."
-        )
-    # Photos and test photos, none of them labeled, are no two classes.
-    is_test = any(top.part == "test" for top in held_out)
-    return CLASSES if may_be_classes and not is_test else SPLITS
-
-
-def _is_plain_train(top: _Top) -> bool:
-    return top.part == "train" and not top.inner
-
-
-def _list_names(names: Iterable[str]) -> str:
-    names = list(names)
-    listed = ", ".join(map(repr, names[:_MAX_NAMED]))
-    return listed + (f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else "")
-
-
 def _sort_by_folder(
     names: Iterable[str], splits: Mapping[str, str], skipped: list[SkippedFile]
 ) -> Found:
@@ -432,50 +335,6 @@ def _check_class_folders(
         )
 
 
-def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
-    """The most frequent reason for skipped files, in parentheses."""
-    rows = [(name, reason) for name, reason in skipped if name.startswith(prefix)]
-    if not rows:
-        return ""
-    example, reason, count = find_example(rows)
-    were = write_count(count, "file was", "files were")
-    return f" ({were} skipped, such as {example!r:.100}: {reason})"
-
-
-def find_example(skipped: Sequence[SkippedFile]) -> tuple[str, str, int]:
-    """A file that is skipped for the most frequent reason, this reason, and how many files are."""
-    reason, count = Counter(reason for _, reason in skipped).most_common(1)[0]
-    return min(name for name, why in skipped if why == reason), reason, count
-
-
-def refuse_unreadable(what: str, failures: Sequence[SkippedFile]) -> UserError:
-    """The error that no image can be read, with the most frequent reason and the remedy."""
-    if not failures:
-        return UserError(f"{what} can be read: convert them to JPEG or PNG.")
-    example, reason, _ = find_example(failures)
-    remedy = "" if "pip install" in reason else ": convert them to JPEG or PNG"
-    return UserError(f"{what} can be read ({example!r:.100}: {reason}){remedy}.")
-
-
-def describe_left_out(layout: Layout) -> str | None:
-    """A sentence about the files that are left out, the first three by name. None without any."""
-    reasons: dict[str, list[str]] = {}
-    for name, reason in layout.skipped:
-        if not fold(reason).startswith(f"in {LABELS_CSV}, but"):  # A row of it, not a file.
-            reasons.setdefault(reason.split(";")[0], []).append(name)
-    if not reasons:
-        return None
-    num_files = sum(map(len, reasons.values()))
-    clauses = []
-    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        listed = ", ".join(
-            f"{make_printable(name)!r:.100}" for name in sorted(names)[:_MAX_FILES_NAMED]
-        )
-        more = ", …" if len(names) > _MAX_FILES_NAMED else ""
-        clauses.append(f"{len(names):,} {reason} ({listed}{more})")
-    return f"{write_count(num_files, 'file is', 'files are')} left out: {'; '.join(clauses)}."
-
-
 def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
     """Folded name → name, of all classes of training images."""
     spellings: dict[str, set[str]] = {}
@@ -526,164 +385,3 @@ def _sort_by_table(
         else:
             where = "outside of a class folder" if is_split else f"without a class in {LABELS_CSV}"
             skipped.append((file, f"a {kind} image {where}"))
-
-
-def label_by_folder(
-    listing: Listing, table: LabelTable | None = None, options: FolderOptions = AUTOMATIC
-) -> tuple[dict[str, str], dict[str, str]]:
-    """The labels by folder, given a table.
-
-    A table of `cls-jax label`, even an empty one, adds to the labels of all class folders. Any
-    other table replaces them, except for labeled/<class>/. Returns folder → its contents, as
-    `find_part` names them, and image → class.
-    """
-    names = listing.files.names
-    rows = table.rows if table else []
-    bases = set[str]()
-    if not rows or rows[0].decision:
-        splits = _find_splits(listing, has_table=False, options=options)
-        bases = {name for name, kind in splits.items() if kind == "train"}
-        tops = {name.split("/")[0] for name in names() if name.count("/") == 1} - splits.keys()
-        are_classes = len(set(map(fold_class, tops))) >= 2 and not all(map(find_part, tops))
-        if not bases and are_classes:
-            return splits, {name: top for name in names() if (top := name.split("/")[0]) in tops}
-    if not bases:
-        splits = _find_splits(listing, has_table=True, options=options)
-        bases = {name for name in listing.folders if fold_class(name) in ("labeled", "labelled")}
-    return splits, {
-        name: name.split("/")[1]
-        for name in (names() if bases else ())
-        if name.count("/") >= 2 and name.split("/")[0] in bases
-        if not means_unlabeled(name.split("/")[1])
-    }
-
-
-def list_labelable(
-    listing: Listing, splits: Mapping[str, str], table: LabelTable | None = None
-) -> list[str]:
-    """The images that a person may label, given the contents of folders: no test or validation.
-
-    Neither those that a table's rows hold out. Names that are not Unicode are left out, since a
-    table cannot contain them.
-    """
-    kinds = {name for name, kind in splits.items() if kind in ("test", "validation")}
-    held_out = set[str | None]()
-    if table is not None:
-        rows = (row for row in table.rows if row.part in ("test", "validation"))
-        held_out = {table.find(row) for row in rows}
-    return [
-        file.name
-        for file in listing.files
-        if not ("/" in file.name and file.name.split("/")[0] in kinds)
-        if file.name not in held_out
-        if not any("\ud800" <= character <= "\udfff" for character in file.name)
-    ]
-
-
-def sort_by_label(
-    root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
-) -> tuple[list[str], list[str]]:
-    """The images that a person may label, without and with a class.
-
-    Those marked as no class are left out. Raises a UserError if labels.csv cannot be read.
-    """
-    found = label_labelable(root, listing, options).items()
-    return [name for name, label in found if label == ""], [name for name, label in found if label]
-
-
-def find_table(listing: Listing) -> str | None:
-    """The name of the label table, ignoring case. None if there is none.
-
-    Raises a UserError if there are several.
-    """
-    names = [name for name, _ in listing.skipped if fold(name) == LABELS_CSV]
-    if len(names) > 1:
-        raise UserError(f"The folder has {' and '.join(map(repr, names))}: remove one of them.")
-    return names[0] if names else None
-
-
-def read_table(
-    root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
-) -> LabelTable:
-    """The label table of a folder, empty without one. Raises as `read_label_table` does."""
-    name = find_table(listing)
-    if name is None:
-        return LabelTable([])
-    return read_label_table(root / name, FileIndex(listing.files.names, root), options)
-
-
-def label_labelable(
-    root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
-) -> dict[str, str | None]:
-    """File → class, "" without a label, None for no class, of the images that a person may label.
-
-    Raises a UserError if labels.csv cannot be read.
-    """
-    table = read_table(root, listing, options)
-    classes: Mapping[str, str | None]
-    if name := find_table(listing):
-        splits, labels = _label_all(root / name, listing, table, options)
-        classes = labels.classes
-    else:
-        splits, classes = label_by_folder(listing, options=options)
-    return {name: classes.get(name, "") for name in list_labelable(listing, splits, table)}
-
-
-def _label_all(
-    path: pathlib.Path, listing: Listing, table: LabelTable, options: FolderOptions
-) -> tuple[dict[str, str], TableLabels]:
-    """The labels by the table beside the folders, and by folder.
-
-    Returns folder → its contents, and the labels.
-    """
-    found = collect_labels(path, table)
-    splits, by_folder = label_by_folder(listing, table, options)
-    rest = [name for name in by_folder if name not in found.classes]
-    if rest and "train" not in splits.values():
-        images_are = write_count(
-            len(rest),
-            f"image without a row in {path.name} is labeled by its folder",
-            f"images without a row in {path.name} are labeled by their folders",
-        )
-        found.warnings.append(
-            f"{images_are}, such as {rest[0]!r}: move those without a label to unlabeled/."
-        )
-    if not any(row.decision for row in table.rows):
-        found.warnings.extend(_compare_with_folders(path.name, listing, splits, by_folder, found))
-    return splits, found._replace(classes={**by_folder, **found.classes})
-
-
-def _compare_with_folders(
-    table: str,
-    listing: Listing,
-    splits: Mapping[str, str],
-    by_folder: Mapping[str, str],
-    found: TableLabels,
-) -> list[str]:
-    """Warnings about images in folders that are called as classes of a table without decisions."""
-    fold_once = functools.cache(fold_class)
-    classes = {fold_once(label) for label in found.classes.values() if label}
-    others, unlabeled = [], []
-    for name in listing.files.names():
-        parts = name.split("/")
-        folder = fold_once(parts[-2]) if len(parts) > 1 else ""
-        if folder not in classes or splits.get(parts[0], "train") != "train":
-            continue
-        if label := found.classes.get(name):
-            others += [name] if fold_once(label) != folder else []
-        elif name not in found.classes and name not in by_folder:
-            unlabeled.append(name)
-    warnings = []
-    if others:
-        have = write_count(len(others), "image has", "images have")
-        warnings.append(
-            f"{have} another class in {table} than by its folder, such as {others[0]!r}: {table} "
-            "counts."
-        )
-    if unlabeled:
-        have = write_count(len(unlabeled), "image is", "images are")
-        warnings.append(
-            f"{have} unlabeled, such as {unlabeled[0]!r}, since {table} has the classes, and no "
-            "row for it: add rows, or move the class folders into labeled/."
-        )
-    return warnings

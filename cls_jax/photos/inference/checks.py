@@ -8,8 +8,8 @@ from ml_collections import ConfigDict
 
 from cls_jax.photos.features.accuracy import correct_estimate, read_estimate
 from cls_jax.photos.folder.checks import collect_checks
+from cls_jax.photos.folder.given_labels import find_table, read_table
 from cls_jax.photos.folder.label_table import CHECK, read_content
-from cls_jax.photos.folder.layout import find_table, read_table
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.images.files import list_images
 

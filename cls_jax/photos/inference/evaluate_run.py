@@ -14,9 +14,9 @@ from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.folder.labels import NO_CLASS_NAME
-from cls_jax.photos.folder.layout import refuse_unreadable
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.inference.calibration import (
     CALIBRATION,
     MIN_IMAGES,

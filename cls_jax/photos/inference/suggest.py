@@ -21,9 +21,10 @@ from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import load_features
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
+from cls_jax.photos.folder.given_labels import find_table, sort_by_label
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
-from cls_jax.photos.folder.layout import find_table, refuse_unreadable, sort_by_label
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
+from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier, find_predictor, load
 from cls_jax.runs.folder import CONFIG

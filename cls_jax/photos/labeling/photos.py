@@ -13,8 +13,13 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_atomically
 from cls_jax.photos.features.backbones import read_inits
 from cls_jax.photos.features.extract import Progress, extract_all_features, open_backbones
+from cls_jax.photos.folder.given_labels import (
+    find_table,
+    label_by_folder,
+    list_labelable,
+    read_table,
+)
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.layout import find_table, label_by_folder, list_labelable, read_table
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import list_images

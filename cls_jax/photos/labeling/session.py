@@ -20,9 +20,9 @@ from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.checks import Check, Checked
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
-from cls_jax.photos.folder.layout import refuse_unreadable
 from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
 from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
 from cls_jax.photos.labeling.questions import Questions, draw_readable

@@ -18,8 +18,8 @@ from cls_jax.io import make_printable
 from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.folder.given_labels import find_table, label_by_folder, read_table
 from cls_jax.photos.folder.label_table import read_content
-from cls_jax.photos.folder.layout import find_table, label_by_folder, read_table
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference.predictor import describe_choice

@@ -15,7 +15,7 @@ from cls_jax.models.weights.sources import (
 )
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, describe_others
 from cls_jax.photos.folder.dataset import FolderSummary
-from cls_jax.photos.folder.layout import describe_left_out
+from cls_jax.photos.folder.skipped import describe_left_out
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
@@ -47,7 +47,7 @@ def list_notices(plan: Plan) -> list[str]:
     """Sentences that people should read before the training begins."""
     summary = plan.summary
     layout = summary.layout
-    left_out = describe_left_out(layout)
+    left_out = describe_left_out(layout.skipped)
     data = (layout.table, left_out, summary.unreadable, describe_imbalance(summary))
     scans = _propose_backbone(plan) if summary.channels == 1 else None
     more = (*_describe_shortages(plan), _warn_of_licenses(plan), scans, plan.reason)
@@ -113,7 +113,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     if imbalance := describe_imbalance(summary):
         lines.append(imbalance)
-    left_out = describe_left_out(summary.layout)
+    left_out = describe_left_out(summary.layout.skipped)
     lines += filter(None, (summary.layout.table, left_out, summary.unreadable))
     lines += [
         *summary.layout.warnings,

@@ -198,7 +198,7 @@ def describe_absent_partner(plan: Plan) -> str:
     if not _is_too_slow(plan, backbone.partner):
         return ""
     title = MODELS[BACKBONES[backbone.partner].name].title
-    return f"There is no time to infer labels with {title}, too."
+    return f"{title} is not used to infer labels: it would take too much of the time."
 
 
 def _choose_inferred_images(plan: Plan) -> int:

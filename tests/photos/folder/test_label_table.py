@@ -6,8 +6,9 @@ The files are `photos/1.png` to `photos/4.png`, unless a test says otherwise.
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.layout import describe_left_out, read_layout
+from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.skipped import describe_left_out
 from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
 
@@ -288,7 +289,7 @@ def test_two_readings_of_a_folder_are_said_and_asked(root, names, classes, split
     layout = read(root, None, [], layout="splits")
     assert get_labels(layout.train) == splits
     # Whatever is left out is named.
-    sentence = describe_left_out(layout)
+    sentence = describe_left_out(layout.skipped)
     num_left_out = len(names.split()) - len(splits)
     assert sentence.startswith(f"{num_left_out} files are left out: ")
 
@@ -304,12 +305,12 @@ def test_a_table_is_named_and_there_is_one(root):
 
 def test_a_plan_says_how_many_files_are_left_out_and_why(root):
     names = [f"labeled/{name}/1.png" for name in ("cat", "dog")]
-    assert describe_left_out(read(root, None, names)) is None
+    assert describe_left_out(read(root, None, names).skipped) is None
     for i in range(5):
         place(root, f"{i}.png").touch()
     place(root, "notes.txt").touch()
     (root / "labeled/cat/2.png").symlink_to("/nowhere")
-    assert describe_left_out(read(root, None, names)) == (
+    assert describe_left_out(read(root, None, names).skipped) == (
         "7 files are left out: 5 outside of a class folder ('0.png', '1.png', '2.png', …); 1 a "
         "broken link ('labeled/cat/2.png'); 1 not an image extension ('notes.txt')."
     )

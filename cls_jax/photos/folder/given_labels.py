@@ -1,0 +1,176 @@
+"""The labels of a folder's images, by its label table and by its class folders."""
+
+import functools
+import pathlib
+from collections.abc import Mapping
+
+from cls_jax.errors import UserError
+from cls_jax.io import write_count
+from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.label_table import LABELS_CSV, LabelTable, read_label_table
+from cls_jax.photos.folder.labels import TableLabels, collect_labels
+from cls_jax.photos.folder.names import find_part, fold, fold_class, means_unlabeled
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.splits import find_splits
+from cls_jax.photos.images.files import Listing
+
+
+def label_by_folder(
+    listing: Listing, table: LabelTable | None = None, options: FolderOptions = AUTOMATIC
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The labels by folder, given a table.
+
+    A table of `cls-jax label`, even an empty one, adds to the labels of all class folders. Any
+    other table replaces them, except for labeled/<class>/. Returns folder → its contents, as
+    `find_part` names them, and image → class.
+    """
+    names = listing.files.names
+    rows = table.rows if table else []
+    bases = set[str]()
+    if not rows or rows[0].decision:
+        splits = find_splits(listing, has_table=False, options=options)
+        bases = {name for name, kind in splits.items() if kind == "train"}
+        tops = {name.split("/")[0] for name in names() if name.count("/") == 1} - splits.keys()
+        are_classes = len(set(map(fold_class, tops))) >= 2 and not all(map(find_part, tops))
+        if not bases and are_classes:
+            return splits, {name: top for name in names() if (top := name.split("/")[0]) in tops}
+    if not bases:
+        splits = find_splits(listing, has_table=True, options=options)
+        bases = {name for name in listing.folders if fold_class(name) in ("labeled", "labelled")}
+    return splits, {
+        name: name.split("/")[1]
+        for name in (names() if bases else ())
+        if name.count("/") >= 2 and name.split("/")[0] in bases
+        if not means_unlabeled(name.split("/")[1])
+    }
+
+
+def list_labelable(
+    listing: Listing, splits: Mapping[str, str], table: LabelTable | None = None
+) -> list[str]:
+    """The images that a person may label, given the contents of folders: no test or validation.
+
+    Neither those that a table's rows hold out. Names that are not Unicode are left out, since a
+    table cannot contain them.
+    """
+    kinds = {name for name, kind in splits.items() if kind in ("test", "validation")}
+    held_out = set[str | None]()
+    if table is not None:
+        rows = (row for row in table.rows if row.part in ("test", "validation"))
+        held_out = {table.find(row) for row in rows}
+    return [
+        file.name
+        for file in listing.files
+        if not ("/" in file.name and file.name.split("/")[0] in kinds)
+        if file.name not in held_out
+        if not any("\ud800" <= character <= "\udfff" for character in file.name)
+    ]
+
+
+def sort_by_label(
+    root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
+) -> tuple[list[str], list[str]]:
+    """The images that a person may label, without and with a class.
+
+    Those marked as no class are left out. Raises a UserError if labels.csv cannot be read.
+    """
+    found = label_labelable(root, listing, options).items()
+    return [name for name, label in found if label == ""], [name for name, label in found if label]
+
+
+def find_table(listing: Listing) -> str | None:
+    """The name of the label table, ignoring case. None if there is none.
+
+    Raises a UserError if there are several.
+    """
+    names = [name for name, _ in listing.skipped if fold(name) == LABELS_CSV]
+    if len(names) > 1:
+        raise UserError(f"The folder has {' and '.join(map(repr, names))}: remove one of them.")
+    return names[0] if names else None
+
+
+def read_table(
+    root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
+) -> LabelTable:
+    """The label table of a folder, empty without one. Raises as `read_label_table` does."""
+    name = find_table(listing)
+    if name is None:
+        return LabelTable([])
+    return read_label_table(root / name, FileIndex(listing.files.names, root), options)
+
+
+def label_labelable(
+    root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
+) -> dict[str, str | None]:
+    """File → class, "" without a label, None for no class, of the images that a person may label.
+
+    Raises a UserError if labels.csv cannot be read.
+    """
+    table = read_table(root, listing, options)
+    classes: Mapping[str, str | None]
+    if name := find_table(listing):
+        splits, labels = label_all(root / name, listing, table, options)
+        classes = labels.classes
+    else:
+        splits, classes = label_by_folder(listing, options=options)
+    return {name: classes.get(name, "") for name in list_labelable(listing, splits, table)}
+
+
+def label_all(
+    path: pathlib.Path, listing: Listing, table: LabelTable, options: FolderOptions
+) -> tuple[dict[str, str], TableLabels]:
+    """The labels by the table beside the folders, and by folder.
+
+    Returns folder → its contents, and the labels.
+    """
+    found = collect_labels(path, table)
+    splits, by_folder = label_by_folder(listing, table, options)
+    rest = [name for name in by_folder if name not in found.classes]
+    if rest and "train" not in splits.values():
+        images_are = write_count(
+            len(rest),
+            f"image without a row in {path.name} is labeled by its folder",
+            f"images without a row in {path.name} are labeled by their folders",
+        )
+        found.warnings.append(
+            f"{images_are}, such as {rest[0]!r}: move those without a label to unlabeled/."
+        )
+    if not any(row.decision for row in table.rows):
+        found.warnings.extend(_compare_with_folders(path.name, listing, splits, by_folder, found))
+    return splits, found._replace(classes={**by_folder, **found.classes})
+
+
+def _compare_with_folders(
+    table: str,
+    listing: Listing,
+    splits: Mapping[str, str],
+    by_folder: Mapping[str, str],
+    found: TableLabels,
+) -> list[str]:
+    """Warnings about images in folders that are called as classes of a table without decisions."""
+    fold_once = functools.cache(fold_class)
+    classes = {fold_once(label) for label in found.classes.values() if label}
+    others, unlabeled = [], []
+    for name in listing.files.names():
+        parts = name.split("/")
+        folder = fold_once(parts[-2]) if len(parts) > 1 else ""
+        if folder not in classes or splits.get(parts[0], "train") != "train":
+            continue
+        if label := found.classes.get(name):
+            others += [name] if fold_once(label) != folder else []
+        elif name not in found.classes and name not in by_folder:
+            unlabeled.append(name)
+    warnings = []
+    if others:
+        have = write_count(len(others), "image has", "images have")
+        warnings.append(
+            f"{have} another class in {table} than by its folder, such as {others[0]!r}: {table} "
+            "counts."
+        )
+    if unlabeled:
+        have = write_count(len(unlabeled), "image is", "images are")
+        warnings.append(
+            f"{have} unlabeled, such as {unlabeled[0]!r}, since {table} has the classes, and no "
+            "row for it: add rows, or move the class folders into labeled/."
+        )
+    return warnings

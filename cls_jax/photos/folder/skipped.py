@@ -1,0 +1,56 @@
+"""Sentences about the files of a folder that are left out."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from cls_jax.errors import UserError
+from cls_jax.io import make_printable, write_count
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.names import fold
+from cls_jax.photos.images.files import SkippedFile
+
+_MAX_FILES_NAMED = 3
+
+
+def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
+    """The most frequent reason for skipped files, in parentheses."""
+    rows = [(name, reason) for name, reason in skipped if name.startswith(prefix)]
+    if not rows:
+        return ""
+    example, reason, count = find_example(rows)
+    were = write_count(count, "file was", "files were")
+    return f" ({were} skipped, such as {example!r:.100}: {reason})"
+
+
+def find_example(skipped: Sequence[SkippedFile]) -> tuple[str, str, int]:
+    """A file that is skipped for the most frequent reason, this reason, and how many files are."""
+    reason, count = Counter(reason for _, reason in skipped).most_common(1)[0]
+    return min(name for name, why in skipped if why == reason), reason, count
+
+
+def refuse_unreadable(what: str, failures: Sequence[SkippedFile]) -> UserError:
+    """The error that no image can be read, with the most frequent reason and the remedy."""
+    if not failures:
+        return UserError(f"{what} can be read: convert them to JPEG or PNG.")
+    example, reason, _ = find_example(failures)
+    remedy = "" if "pip install" in reason else ": convert them to JPEG or PNG"
+    return UserError(f"{what} can be read ({example!r:.100}: {reason}){remedy}.")
+
+
+def describe_left_out(skipped: Iterable[SkippedFile]) -> str | None:
+    """A sentence about the files that are left out, the first three by name. None without any."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in skipped:
+        if not fold(reason).startswith(f"in {LABELS_CSV}, but"):  # A row of it, not a file.
+            reasons.setdefault(reason.split(";")[0], []).append(name)
+    if not reasons:
+        return None
+    num_files = sum(map(len, reasons.values()))
+    clauses = []
+    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        listed = ", ".join(
+            f"{make_printable(name)!r:.100}" for name in sorted(names)[:_MAX_FILES_NAMED]
+        )
+        more = ", …" if len(names) > _MAX_FILES_NAMED else ""
+        clauses.append(f"{len(names):,} {reason} ({listed}{more})")
+    return f"{write_count(num_files, 'file is', 'files are')} left out: {'; '.join(clauses)}."
