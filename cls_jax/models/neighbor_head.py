@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 _SHARPNESS = 12.0
 _POWER = 0.7
 _MIN_PROBABILITY = 1e-6
+_MIN_NORM = 1e-6
 
 
 class NeighborHead(nn.Module):
@@ -38,7 +39,7 @@ class NeighborHead(nn.Module):
         probabilities = self.param("probabilities", zeros, (self.num_known, self.num_classes))
         components = x_BC @ kernel + bias
         norms = jnp.linalg.norm(components, axis=-1, keepdims=True)
-        cosines = components / jnp.maximum(norms, _MIN_PROBABILITY) @ known.astype(jnp.float32).T
+        cosines = components / jnp.maximum(norms, _MIN_NORM) @ known.astype(jnp.float32).T
         p_BK = jax.nn.softmax(_SHARPNESS * cosines) @ probabilities.astype(jnp.float32)
         return jnp.log(jnp.maximum(p_BK, _MIN_PROBABILITY))
 

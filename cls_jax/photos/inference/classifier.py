@@ -172,7 +172,7 @@ def load(
     workdir = workdir if trained or step is not None else find_predictor(workdir)
     if step is not None and is_instant(workdir):
         raise UserError(
-            f"{workdir} has an instant classifier, which has no steps: leave out --step."
+            f"{workdir} has an instant classifier, which has no steps: leave out the step."
         )
     instant: InstantClassifier | None = None
     if is_instant(workdir):
