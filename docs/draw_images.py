@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from playwright import sync_api
 
-from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.labeling import server, views
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, Features, Session

@@ -16,9 +16,10 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.models.weights.sources import has_weights
-from cls_jax.photos.features.extract import extract_from_arrays, open_backbone
+from cls_jax.photos.features.extract import open_backbone
 from cls_jax.photos.features.graph import NUM_NEIGHBORS
 from cls_jax.photos.features.neighbors import find_neighbors
+from cls_jax.photos.features.network import open_network
 from experiments.paper import grid
 
 LENGTH = 1_280  # The features of EfficientNet-Lite0.
@@ -39,8 +40,8 @@ def measure_features(init: str, num_images: int) -> str:
     for precision in ("default", "highest"):
         times: list[tuple[int, float]] = []
         with jax.default_matmul_precision(precision):
-            found = extract_from_arrays(
-                *(images, network, lambda done, _, t=times: t.append((done, time.perf_counter())))
+            found = open_network(network).extract(
+                images, lambda done, _, t=times: t.append((done, time.perf_counter()))
             )
         # The first batch compiles.
         (first, started), (last, ended) = next(t for t in times if t[0]), times[-1]

@@ -20,7 +20,7 @@ import tempfile
 import numpy as np
 from playwright import sync_api
 
-from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.labeling import photos, start
 from cls_jax.photos.labeling.session import Features
 from docs.draw_images import KINDS, draw_picture

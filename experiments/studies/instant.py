@@ -20,10 +20,11 @@ import numpy as np
 from cls_jax.data.datasets import load_dataset
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
-from cls_jax.photos.features.extract import FrozenFeatures, extract_features, open_backbone
+from cls_jax.photos.features.extract import extract_features, open_backbone
 from cls_jax.photos.features.instant import fit_classifier
 from cls_jax.photos.features.labels import label_images
 from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.process import prepare_process
 from experiments.paper import grid
 

@@ -26,12 +26,12 @@ from cls_jax.photos.features.accuracy import (
     correct_estimate,
 )
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
 from cls_jax.photos.features.heads import INSTANT_C, fit_head
 from cls_jax.photos.features.labels import label_images
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views

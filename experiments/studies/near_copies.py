@@ -17,13 +17,9 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from cls_jax.photos.features.extract import (
-    FrozenFeatures,
-    concatenate_features,
-    extract_features,
-    open_backbone,
-)
+from cls_jax.photos.features.extract import concatenate_features, extract_features, open_backbone
 from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.process import prepare_process
 
 _NUM_PHOTOS = 100

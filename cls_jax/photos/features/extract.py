@@ -1,91 +1,41 @@
-"""Features of image files from a frozen network with pretrained weights, cached on disk.
+"""Features of image files from frozen networks, cached on disk.
 
 They are computed once per image content and weights, for all commands, and stored by the digest of
-the file's bytes. One forward pass gives features of several depths (Head2Toe: Evci et al., ICML
-2022): the last layer separates objects, earlier layers separate scans and textures.
+the file's bytes.
 
-Shape suffixes: B images, H rows, W columns, C channels or features.
+Shape suffixes: B images, C channels or features, R columns of a row of the store.
 """
 
 import contextlib
+import dataclasses
 import functools
-import hashlib
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
-from tqdm import tqdm
 
-from cls_jax.batch import normalize
-from cls_jax.data.resize import CENTER_CROP, DecodeOptions
 from cls_jax.data.types import ImageSource, Selection
-from cls_jax.errors import UserError
-from cls_jax.io import make_printable
 from cls_jax.models import MODELS
-from cls_jax.models.layers import ALL_FEATURES, Architecture
-from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import read_init
 from cls_jax.parallel.distributed import gather_rows, take_local
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, get_backbone
 from cls_jax.photos.features.neighbors import normalize_rows
+from cls_jax.photos.features.network import (
+    FrozenFeatures,
+    FrozenNetwork,
+    Progress,
+    check_finite,
+    open_network,
+    report_progress,
+    unpack,
+)
 from cls_jax.photos.images.files import ImageBatch, find_digests, find_settled, read_ahead
 from cls_jax.photos.images.store import Store, get_cache_folder
 
 # Increase when features of the same image and weights change.
 _VERSION = 4
-_BATCH_SIZE = 16  # Per device. Larger batches are no faster on a CPU.
-_ACCELERATOR_BATCH_SIZE = 256
-_FLOAT16_MAX = 65504.0
-
-Progress = Callable[[int, int], None]  # Called with (images done, images in all).
-
-
-class FrozenFeatures(NamedTuple):
-    """Features of B images from a frozen network."""
-
-    pooled: np.ndarray  # The inputs of the network's heads, float16 [B, C].
-    # Descriptors for the search of similar images, float16 [B, C], see `pool_descriptor`.
-    descriptors: np.ndarray
-    # Mean and deviation over positions of each stage's output, float16 [B, S]. S is 0 if the
-    # features are pixels.
-    stages: np.ndarray
-    # Features of the same images from more networks, which take part in inferring labels.
-    others: tuple["FrozenFeatures", ...] = ()
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Those of this network."""
-        return self.pooled, self.descriptors, self.stages
-
-    def convert(self, convert_rows: Callable[[np.ndarray], np.ndarray]) -> "FrozenFeatures":
-        """The same features after a function of each array."""
-        return FrozenFeatures(
-            pooled=convert_rows(self.pooled),
-            descriptors=convert_rows(self.descriptors),
-            stages=convert_rows(self.stages),
-            others=tuple(each.convert(convert_rows) for each in self.others),
-        )
-
-
-class FrozenNetwork(NamedTuple):
-    """A network whose features are used without training."""
-
-    name: str  # One of `MODELS`.
-    weights: Weights
-    image_size: int  # The height and width of its images in pixels.
-    settings: tuple[tuple[str, Any], ...] = ()  # Its own keys of `config.model`, with values.
-    decoding: DecodeOptions = CENTER_CROP
-    channels: int = 3  # 1 or 3.
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """The shape (H, W, C) of its images."""
-        return self.image_size, self.image_size, self.channels
 
 
 def open_backbone(init: str = DEFAULT_BACKBONE) -> FrozenNetwork:
@@ -110,7 +60,7 @@ def open_backbones(
     """
     networks = [open_backbone(init) for init in inits]
     image_size = image_size or networks[0].image_size
-    return tuple(each._replace(image_size=image_size, **settings) for each in networks)
+    return tuple(dataclasses.replace(each, image_size=image_size, **settings) for each in networks)
 
 
 def load_features(files: Sequence[str | os.PathLike], init: str = DEFAULT_BACKBONE) -> np.ndarray:
@@ -157,29 +107,9 @@ def extract_features(
     if images is not None and jax.process_count() > 1:
         images = Selection(images, np.arange(local.start, local.stop))
     rows = _extract_local(files[local], network, on_progress, images)
-    features = _unpack(gather_rows(rows, len(files)))
-    _check_finite(features, [os.fspath(file) for file in files])
+    features = unpack(gather_rows(rows, len(files)))
+    check_finite(features, [os.fspath(file) for file in files])
     return features
-
-
-def _check_finite(features: FrozenFeatures, names: Sequence[str]) -> None:
-    """Raises a UserError that names an image whose features are NaN. Infinite ones are clipped."""
-    is_finite = np.ones(len(names), bool)
-    for rows in features.arrays:
-        is_finite &= np.isfinite(rows).all(axis=1)
-    damaged = [names[i] for i in np.flatnonzero(~is_finite).tolist()]
-    if not damaged:
-        return
-    if len(damaged) == len(names) > 1:
-        raise UserError(
-            "The pretrained network's features are not numbers for any of the images, so its "
-            "weights are damaged: choose others with --config.model.init."
-        )
-    raise UserError(
-        f"The pretrained network's features are not numbers for {len(damaged):,} of {len(names):,} "
-        f"images, such as {make_printable(damaged[0])}: remove these images, or choose other "
-        "weights with --config.model.init."
-    )
 
 
 def concatenate_features(parts: Sequence[FrozenFeatures]) -> FrozenFeatures:
@@ -213,10 +143,10 @@ def _extract_local(
     is_done, rows = _recall(store, options, digests)
     if is_done.all() and rows.shape[1]:
         return rows
-    compute, blank, batch_size = _compile(network)
+    opened = open_network(network)
     if not rows.shape[1]:
-        rows = np.zeros((len(paths), len(blank)), np.float16)
-    rows[~is_done] = blank
+        rows = np.zeros((len(paths), len(opened.blank)), np.float16)
+    rows[~is_done] = opened.blank
     # The first of several files with the same content. Files without a digest are all kept.
     todo = sorted({digests[i] or i: i for i in np.flatnonzero(~is_done)[::-1].tolist()}.values())
     recalled = dict[bytes, bytes]()  # Rows found by content while reading.
@@ -227,24 +157,25 @@ def _extract_local(
         return digest in recalled
 
     if decoded is not None:
-        batches = _cut_batches(paths, digests, images, todo, batch_size)
+        batches = _cut_batches(paths, digests, images, todo, opened.batch_size)
     else:
         missing = [paths[i] for i in todo]
         batches = read_ahead(
             missing,
             network.image_shape,
-            batch_size=batch_size,
+            batch_size=opened.batch_size,
             options=network.decoding,
             is_known=is_known,
         )
-    with contextlib.closing(batches), _report(on_progress, len(todo)) as report:
-        for start, batch in zip(range(0, len(todo), batch_size), batches, strict=True):
-            part = todo[start : start + batch_size]
+    with contextlib.closing(batches), report_progress(on_progress, len(todo)) as report:
+        starts = range(0, len(todo), opened.batch_size)
+        for start, batch in zip(starts, batches, strict=True):
+            part = todo[start : start + opened.batch_size]
             for i, digest in zip(part, batch.digests, strict=True):
                 digests[i] = digest
             read = [i for i, error in zip(part, batch.errors, strict=True) if error is None]
             if read:
-                rows[read] = compute(batch.images)
+                rows[read] = opened.compute_rows(batch.images)
                 is_done[read] = True
             # A full disk must not stop a command that only needs the features.
             with contextlib.suppress(OSError):
@@ -259,20 +190,6 @@ def _extract_local(
         if digests[i] in recalled:
             rows[i] = np.frombuffer(recalled[digests[i]], np.float16)
     return rows
-
-
-def _pack(features: np.ndarray, num_pooled: int) -> np.ndarray:
-    """Rows for the store, float16 [B, 1 + 2C + S]: the bits of C, an integer, and the features."""
-    width = np.full((len(features), 1), num_pooled, np.uint16).view(np.float16)
-    features = np.clip(features, -_FLOAT16_MAX, _FLOAT16_MAX).astype(np.float16)
-    return np.concatenate([width, features], axis=1)
-
-
-def _unpack(rows: np.ndarray) -> FrozenFeatures:
-    """The features of rows that `_pack` returned, of which there is at least one."""
-    width = int(np.ascontiguousarray(rows[:, :1]).view(np.uint16).max(initial=0))
-    pooled, descriptors, stages = np.split(rows[:, 1:], [width, 2 * width], axis=1)
-    return FrozenFeatures(pooled, descriptors, stages)
 
 
 def _cut_batches(
@@ -307,123 +224,9 @@ def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.nd
     return is_done, rows
 
 
-def extract_from_arrays(
-    images: Any, network: FrozenNetwork, on_progress: Progress | None = None
-) -> FrozenFeatures:
-    """Features of an `ImageSource` of uint8 [B, H, W, 1 or 3], without caching.
-
-    The images are scaled to the network's own resolution. Raises the same as `extract_features`.
-    """
-    compute, blank, batch_size = _compile(network)
-    rows = np.zeros((len(images), len(blank)), np.float16)
-    with _report(on_progress, len(images)) as report:
-        for start in range(0, len(images), batch_size):
-            batch = np.asarray(images[start : start + batch_size])
-            enlarged = _enlarge(batch, network.image_size, network.channels)
-            rows[start : start + batch_size] = compute(enlarged)
-            report(start + len(batch))
-    features = _unpack(rows)
-    _check_finite(features, [f"number {i:,}" for i in range(len(images))])
-    return features
-
-
-def _enlarge(images: np.ndarray, size: int, channels: int) -> np.ndarray:
-    """Bicubic, as image files are scaled: uint8 [B, H, W, C] → [B, size, size, channels]."""
-    shape = (len(images), size, size, images.shape[-1])
-    if images.shape == shape:
-        return np.broadcast_to(images, (*shape[:-1], channels))
-    scaled = jax.image.resize(images.astype(np.float32), shape, "bicubic")
-    scaled = np.asarray(jnp.clip(jnp.round(scaled), 0, 255)).astype(np.uint8)
-    return np.broadcast_to(scaled, (*shape[:-1], channels))
-
-
-@contextlib.contextmanager
-def _report(on_progress: Progress | None, total: int) -> Iterator[Callable[[int], Any]]:
-    """A function to call with the number of images done so far."""
-    if on_progress is not None:
-        yield lambda done: on_progress(done, total)
-        return
-    with tqdm(None, "Features", total, unit="image", dynamic_ncols=True, disable=not total) as bar:
-        yield lambda done: bar.update(done - bar.n)
-
-
-def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, int]:
-    """Compiles a network: a function uint8 [n, H, W, C] → rows of the store, float16 [n, R].
-
-    It uses all local devices. Returns it with the row of an image that cannot be read, float16 [R],
-    and the largest n, a batch.
-    """
-    model, variables = create_network(network)
-    devices = jax.local_devices()
-    mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
-    on_all = NamedSharding(mesh, P())
-    by_image = NamedSharding(mesh, P("data"))
-    variables = jax.device_put(variables, on_all)
-    mean, std = network.weights.normalization or MODELS[network.name].layout.normalization
-
-    per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
-    batch_size = per_device * len(devices)
-    forward = functools.partial(_forward, model, mean, std, variables)
-
-    def compute(images: np.ndarray) -> np.ndarray:
-        padded = np.zeros((batch_size, *network.image_shape), np.uint8)
-        padded[: len(images)] = images
-        features = np.asarray(forward(jax.device_put(padded, by_image)))
-        return _pack(features[: len(images)], num_pooled)
-
-    num_pooled = len(variables["params"]["head"]["kernel"])
-    image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.uint8)
-    (blank,) = _pack(np.zeros(jax.eval_shape(forward, image).shape), num_pooled)
-    return compute, blank, batch_size
-
-
-def create_network(
-    network: FrozenNetwork, num_classes: int = 1, **heads_used: Any
-) -> tuple[Architecture, Any]:
-    """An architecture and its variables, with a head of zeros, or a UserError if they differ.
-
-    Further arguments are fields of `Architecture` that say which heads there are.
-    """
-    spec = MODELS[network.name]
-    settings = dict(network.settings)
-    model = spec.create(num_classes=num_classes, **heads_used, **settings)
-    image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.float32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), image)
-    heads = {name: variables["params"][name] for name in model.head_names}
-    try:
-        variables = from_torch(network.weights.arrays, variables, spec.layout, model.head_names)
-    except WeightsError as error:
-        raise UserError(
-            f"The weights are not those of {spec.title.format(**settings)} "
-            f"({error}): set model.name to their architecture."
-        ) from error
-    variables["params"] |= jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), heads)
-    return model, variables
-
-
-# Outside of `_compile`, so that the training and the test images share one compiled program.
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _forward(
-    model: Architecture,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    variables: Any,
-    images: jax.Array,
-) -> jax.Array:
-    """Pooled features, descriptors and stages side by side, float32 [B, 2C + S]."""
-    features = model.apply(variables, normalize(images, mean, std), head=ALL_FEATURES)
-    assert isinstance(features, jax.Array)  # Nothing is mutable.
-    return features
-
-
 def _name_options(network: FrozenNetwork) -> str:
     """A name for everything that features depend on, except for the images."""
-    settings = network._replace(weights=network.weights._replace(arrays={}))
     precision = jax.default_matmul_precision.value  # Of JAX's configuration.
-    how = (_VERSION, settings, jax.__version__, jax.default_backend(), precision)
-    digest = hashlib.blake2b(repr(how).encode(), digest_size=16)
-    for name in sorted(network.weights.arrays):
-        array = np.ascontiguousarray(network.weights.arrays[name])
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(array.data.cast("B") if array.ndim else array.tobytes())
-    return f"features/{network.name}-{digest.hexdigest()}"
+    backend = jax.default_backend()
+    how = (_VERSION, network.without_weights(), jax.__version__, backend, precision)
+    return f"features/{network.name}-{network.hash_weights(repr(how))}"

@@ -3,6 +3,7 @@
 Shape suffixes: B images, M known images, C features, S features of stages, R components, K classes.
 """
 
+import dataclasses
 import io
 import json
 import pathlib
@@ -19,11 +20,11 @@ from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, wri
 from cls_jax.models.layers import NEIGHBOR_HEAD, STAGE_HEAD, Architecture
 from cls_jax.models.neighbor_head import NeighborHead, multiply_heads
 from cls_jax.models.weights.layout import Weights
-from cls_jax.photos.features.extract import FrozenFeatures, FrozenNetwork, create_network
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.heads import INSTANT_C, Head, choose_fitted, fit_head
 from cls_jax.photos.features.labels import InferredLabels
 from cls_jax.photos.features.neighbors import fit_whitening, normalize_rows
+from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 
 INSTANT_FILE = "instant.npz"
 _MAX_BYTES = 2**32  # Limit of a file.
@@ -88,24 +89,38 @@ class InstantClassifier(NamedTuple):
             heads[STAGE_HEAD] = {"kernel": self.stage_kernel}
         if self.neighbors is not None:
             heads[NEIGHBOR_HEAD] = self.neighbors._asdict()
-        model, variables = create_network(
-            self.network,
-            len(self.head.bias),
-            has_stage_head=STAGE_HEAD in heads,
-            neighbors=self.neighbors and self.neighbors.shape,
-        )
-        expected = {name: variables["params"][name] for name in model.head_names}
-        if jax.tree.map(np.shape, heads) != jax.tree.map(np.shape, expected):
+        opened, neighbors = open_network(self.network), self.neighbors
+        num_classes = len(self.head.bias)
+        expected: dict[str, dict[str, tuple[int, ...]]] = {
+            "head": {"kernel": (opened.num_pooled, num_classes), "bias": (num_classes,)}
+        }
+        if STAGE_HEAD in heads:
+            expected[STAGE_HEAD] = {"kernel": (opened.num_stages, num_classes)}
+        if neighbors is not None:
+            num_known, num_components = neighbors.shape
+            expected[NEIGHBOR_HEAD] = {
+                "kernel": (opened.num_pooled + opened.num_stages, num_components),
+                "bias": (num_components,),
+                "known": (num_known, num_components),
+                "probabilities": (num_known, num_classes),
+            }
+        if jax.tree.map(np.shape, heads) != expected:
             raise ValueError("its heads do not fit its network")
-        variables["params"] |= heads
-        return model, variables
+        model = opened.model.clone(
+            num_classes=num_classes,
+            has_stage_head=STAGE_HEAD in heads,
+            neighbors=neighbors and neighbors.shape,
+        )
+        return model, opened.variables | {"params": opened.variables["params"] | heads}
 
     def write(self, path: pathlib.Path) -> None:
         """Writes all into one file. Raises an OSError if the system refuses."""
         assert self.network is not None, "pixels are no network's features"
         weights = self.network.weights
         buffer = io.BytesIO()
-        settings = self.network._asdict() | {"weights": weights.normalization}
+        names = [field.name for field in dataclasses.fields(self.network)]
+        settings = {name: getattr(self.network, name) for name in names}
+        settings["weights"] = weights.normalization
         arrays: dict[str, Any] = {f"weights/{name}": a for name, a in weights.arrays.items()}
         arrays |= self.head._asdict()
         if self.stage_kernel is not None:

@@ -20,7 +20,6 @@ from scipy import sparse
 
 from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.accuracy import Estimate, estimate_accuracy
-from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import (
     NUM_NEIGHBORS,
     build_graph,
@@ -31,6 +30,7 @@ from cls_jax.photos.features.graph import (
 from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
 from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, whiten
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.propagation import Propagation
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of

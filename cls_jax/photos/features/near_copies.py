@@ -17,9 +17,9 @@ import hashlib
 import numpy as np
 from scipy import sparse
 
-from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.heads import standardize
 from cls_jax.photos.features.neighbors import Neighbors, find_neighbors, normalize_rows, whiten
+from cls_jax.photos.features.network import FrozenFeatures
 
 # Cosines from which two images are near-copies. Chosen on clothing, textures, scans and digits, and
 # then checked once on trash and CIFAR-10 (experiments/results/near_copies.md).

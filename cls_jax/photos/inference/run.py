@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from cls_jax.config import read_config
 from cls_jax.data.types import Dataset, ImageSource, Split
-from cls_jax.photos.features.extract import FrozenFeatures, FrozenNetwork
 from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
+from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.inference.classifier import Classifier, load
@@ -136,7 +136,7 @@ class Run:
         if self._frozen is not None:
             split = self._get_split(part).take(rows)
             data_dir = self.config.data.data_dir
-            return compute_frozen(self.dataset, split, data_dir, self._frozen)
+            return compute_frozen(self.dataset, split, data_dir, [self._frozen])
         _, features_BC = self.predict_with_features(part, rows)
         return FrozenFeatures(features_BC, features_BC, features_BC[:, :0])
 

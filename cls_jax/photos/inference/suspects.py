@@ -12,8 +12,9 @@ import numpy as np
 from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.io import to_csv, write_atomically
-from cls_jax.photos.features.extract import FrozenFeatures, concatenate_features
+from cls_jax.photos.features.extract import concatenate_features
 from cls_jax.photos.features.labels import HeldOutLabels, hold_out_labels
+from cls_jax.photos.features.network import FrozenFeatures
 
 SUSPECTS = "suspects.csv"
 # More would take minutes on a CPU.

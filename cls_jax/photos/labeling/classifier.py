@@ -19,10 +19,11 @@ import numpy as np
 from cls_jax.io import describe_error, make_printable, to_csv
 from cls_jax.photos.features.accuracy import Estimate, correct_estimate, describe_estimate
 from cls_jax.photos.features.backbones import read_inits
-from cls_jax.photos.features.extract import FrozenFeatures, extract_from_arrays, open_backbone
+from cls_jax.photos.features.extract import open_backbone
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling.answers import RefusedError
@@ -266,7 +267,7 @@ def read_photo(file: BinaryIO, backbone: str = "") -> FrozenFeatures:
     """
     network = _get_network(read_inits(backbone)[0])
     image = decode_image(file, network.image_shape, network.decoding)
-    return extract_from_arrays(image[None], network, lambda *_: None)
+    return open_network(network).extract(image[None], lambda *_: None)
 
 
 def _to_text(cell: str, prefix: str) -> str:

@@ -12,7 +12,8 @@ from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_atomically
 from cls_jax.photos.features.backbones import read_inits
-from cls_jax.photos.features.extract import Progress, extract_all_features, open_backbones
+from cls_jax.photos.features.extract import extract_all_features, open_backbones
+from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.given_labels import (
     find_table,
     label_by_folder,

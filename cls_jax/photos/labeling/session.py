@@ -14,9 +14,10 @@ from cls_jax.errors import UserError
 from cls_jax.io import describe_error
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.extract import FrozenFeatures, Progress, concatenate_features
+from cls_jax.photos.features.extract import concatenate_features
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.photos.features.network import FrozenFeatures, Progress
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.checks import Check, Checked
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.io import make_printable
-from cls_jax.photos.features.extract import Progress
+from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling import photos, server, views
 from cls_jax.photos.labeling.answers import RefusedError

@@ -19,7 +19,7 @@ from cls_jax.photos.folder.skipped import describe_left_out
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
-from cls_jax.photos.start.frozen import open_other_networks
+from cls_jax.photos.start.frozen import read_networks
 from cls_jax.photos.start.hold_out import count_near_copies
 from cls_jax.process import write_command
 from cls_jax.runs.folder import CONFIG, describe_weights
@@ -94,8 +94,8 @@ def describe_dry_run(plan: Plan) -> str:
 
 def _check_weights(plan: Plan) -> None:
     config = resolve_model(plan.config)
-    read_weights(config.model.init, PHOTO_WEIGHT_READERS)
-    open_other_networks(config, config.data.image_size, config.data.channels)
+    weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
+    read_networks(config, weights, config.data.image_size, config.data.channels)
 
 
 def describe_folder(summary: FolderSummary) -> list[str]:

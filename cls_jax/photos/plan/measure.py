@@ -15,12 +15,12 @@ from cls_jax.config import validate_config
 from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.resize import get_decode_options, get_image_shape
-from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.data.types import Dataset
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.parallel.contention import ContentionMeter
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.parallel.preemption import leave_when_asked
-from cls_jax.photos.features.extract import FrozenNetwork, extract_from_arrays
+from cls_jax.photos.features.network import open_network
 from cls_jax.photos.folder.dataset import FolderSummary, load_sample, open_dataset
 from cls_jax.photos.plan.estimate import Budget, Measurement
 from cls_jax.photos.plan.rules import (
@@ -38,8 +38,7 @@ from cls_jax.photos.start.fit_labels import choose_rows
 from cls_jax.photos.start.frozen import (
     compute_frozen,
     find_native_size,
-    open_frozen_network,
-    open_other_networks,
+    read_networks,
 )
 from cls_jax.photos.start.stages import needs_labels
 from cls_jax.runs.folder import use_mean_and_std
@@ -147,18 +146,17 @@ def _decode_and_extract(plan: Plan) -> Dataset:
     if needs_labels(config) and config.model.init:
         read = functools.partial(read_weights, config.model.init, PHOTO_WEIGHT_READERS)
         dataset = use_stored_normalization(config, dataset, read)
-        network = open_frozen_network(
+        networks = read_networks(
             use_mean_and_std(config, dataset.mean, dataset.std),
             read(),
             find_native_size(config),
             channels=dataset.image_shape[-1],
         )
-        others = open_other_networks(config, network.image_size, network.channels)
         rows = choose_rows(labeled, unlabeled, config.model.inferred_images)
-        compute_frozen(dataset, dataset.train.take(rows), config.data.data_dir, network, others)
+        compute_frozen(dataset, dataset.train.take(rows), config.data.data_dir, networks)
         for split in dataset.held_out.values():
             if len(split):
-                compute_frozen(dataset, split, config.data.data_dir, network)
+                compute_frozen(dataset, split, config.data.data_dir, networks[:1])
     return whole
 
 
@@ -200,14 +198,6 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
     return " ".join(sentences)
 
 
-def _time_features(images: ImageSource, network: FrozenNetwork) -> float:
-    """Seconds for the features of an image, without compilation."""
-    extract_from_arrays(images[:1], network, lambda *_: None)
-    started = time.perf_counter()
-    extract_from_arrays(images, network, lambda *_: None)
-    return (time.perf_counter() - started) / len(images)
-
-
 def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
     """Compiles the step of a run and takes a few on a sample of its images. Writes nothing.
 
@@ -244,13 +234,8 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
                     break
     feature_seconds = other_seconds = 0.0
     if config.model.init and config.method.get("inferred"):
-        network = open_frozen_network(
-            setup.config, read(), find_native_size(config), channels=shape[-1]
-        )
-        others = open_other_networks(config, network.image_size, network.channels)
-        feature_seconds, *rest = (
-            _time_features(dataset.train.images, each) for each in (network, *others)
-        )
+        networks = read_networks(setup.config, read(), find_native_size(config), channels=shape[-1])
+        feature_seconds, *rest = (open_network(network).time() for network in networks)
         other_seconds = sum(rest)
     return Measurement(
         compile_seconds=compile_seconds,

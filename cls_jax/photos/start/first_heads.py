@@ -6,6 +6,7 @@ pseudo-labels are wrong. So fine-tuning starts from a fitted one (LP-FT: Kumar e
 Shape suffixes: N networks, B images, C features.
 """
 
+import dataclasses
 import zlib
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from cls_jax.methods.losses import PseudoLabels, draw_least_probable
 from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.parallel.mesh import to_global_arrays
-from cls_jax.photos.features.extract import FrozenNetwork
 from cls_jax.photos.features.heads import INSTANT_C, PROBE_C, fit_heads
 from cls_jax.photos.start.fit_labels import FittedLabels
 from cls_jax.photos.start.frozen import compute_frozen
@@ -99,9 +99,9 @@ def _choose_inferred(setup: TrainSetup, dataset: Dataset, fitted: FittedLabels) 
     if network.image_size != image_size:
         others = take_rows(chosen[~fitted.is_labeled], _MAX_UNLABELED)
         chosen = np.sort(np.concatenate([chosen[fitted.is_labeled], others]))
-    at_run_size: FrozenNetwork = network._replace(image_size=image_size)
+    at_run_size = dataclasses.replace(network, image_size=image_size)
     split, data_dir = dataset.train.take(fitted.rows[chosen]), setup.config.data.data_dir
-    features_BC = compute_frozen(dataset, split, data_dir, at_run_size).pooled
+    features_BC = compute_frozen(dataset, split, data_dir, [at_run_size]).pooled
     return _Lesson(
         np.broadcast_to(features_BC, (setup.method.num_networks, *features_BC.shape)),
         fitted.inferred.labels[chosen],

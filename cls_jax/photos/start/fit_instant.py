@@ -25,7 +25,7 @@ from cls_jax.photos.folder.instant_config import (
     read_instant_config,
 )
 from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
-from cls_jax.photos.start.frozen import open_frozen_network, open_other_networks
+from cls_jax.photos.start.frozen import read_networks
 from cls_jax.runs.folder import (
     CONFIG,
     check_unused,
@@ -85,13 +85,12 @@ def fit_instant(
     check_packages(config)
     with leave_when_asked():
         dataset, labeled, unlabeled = choose_images(config, workdir, load)
-        network = open_frozen_network(
+        networks = read_networks(
             config,
             read_weights(config.model.init, PHOTO_WEIGHT_READERS),
             config.data.image_size,
             channels=dataset.image_shape[-1],
         )
-        others = open_other_networks(config, network.image_size, network.channels)
         with hold_folder(
             workdir,
             check=lambda: check_instant_folder(workdir, config),
@@ -105,10 +104,9 @@ def fit_instant(
                 dataset,
                 labeled,
                 unlabeled,
-                network,
+                networks,
                 config.data.data_dir,
                 config.model.inferred_images,
-                others,
             )
             if is_main_process():
                 write_instant_folder(workdir, config, dataset, labeled, fitted)

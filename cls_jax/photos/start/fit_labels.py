@@ -11,9 +11,9 @@ import numpy as np
 from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.photos.features.accuracy import Estimate
-from cls_jax.photos.features.extract import FrozenNetwork
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
+from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.start.frozen import compute_frozen
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
@@ -68,10 +68,9 @@ def fit_labels(
     dataset: Dataset,
     labeled: np.ndarray,
     unlabeled: np.ndarray,
-    network: FrozenNetwork | None,
+    networks: Sequence[FrozenNetwork],
     data_dir: str,
     max_unlabeled: int = 0,
-    other_networks: Sequence[FrozenNetwork] = (),
 ) -> FittedLabels:
     """Infers the labels of a run's images, and fits the instant classifier to them.
 
@@ -79,16 +78,17 @@ def fit_labels(
         dataset: The images. Its held-out splits only measure.
         labeled: Training images that count as labeled, int [num_labels].
         unlabeled: Those of the unlabeled set, int.
-        network: Whose features are used, or None for pixels.
+        networks: Whose features are used. The first one is the classifier's, and the others only
+            infer labels. Without any, the features are pixels.
         data_dir: The folder of the images' files.
         max_unlabeled: Use at most so many of the unlabeled images, evenly spaced. 0 for all.
-        other_networks: Whose features take part in inferring labels.
 
     Raises:
         UserError: If the weights do not fit the network.
     """
     rows = choose_rows(labeled, unlabeled, max_unlabeled)
-    train = compute_frozen(dataset, dataset.train.take(rows), data_dir, network, other_networks)
+    train = compute_frozen(dataset, dataset.train.take(rows), data_dir, networks)
+    network = networks[0] if networks else None
     is_labeled = np.isin(rows, labeled)
     labels = np.where(is_labeled, dataset.train.labels[rows], -1)
     inferred = label_images(train, labels, dataset.num_classes)
@@ -100,7 +100,7 @@ def fit_labels(
     for part, split in dataset.held_out.items():
         if not len(split):
             continue
-        features = compute_frozen(dataset, split, data_dir, network)
+        features = compute_frozen(dataset, split, data_dir, networks[:1])
         for name, classifier in classifiers.items():
             p_NBK, _ = classifier.predict_with_features(features)
             accuracies[name] |= compute_accuracies(p_NBK, split.labels, part)

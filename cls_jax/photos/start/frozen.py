@@ -13,13 +13,8 @@ from cls_jax.models.layers import resolve_stem
 from cls_jax.models.weights.backbones import split_inits
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import find_architecture
-from cls_jax.photos.features.extract import (
-    FrozenFeatures,
-    FrozenNetwork,
-    extract_features,
-    extract_from_arrays,
-    open_backbones,
-)
+from cls_jax.photos.features.extract import extract_features, open_backbones
+from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.runs.folder import CONFIG
 from cls_jax.training.setup import get_model_settings
@@ -48,7 +43,7 @@ def find_native_size(config: ConfigDict) -> int:
     return config.data.image_size if is_small else spec.image_size
 
 
-def open_frozen_network(
+def create_frozen_network(
     config: ConfigDict, weights: Weights, image_size: int, channels: int
 ) -> FrozenNetwork:
     """Weights as the network of `config.model`, at a resolution of its own.
@@ -69,38 +64,48 @@ def open_frozen_network(
     )
 
 
-def open_other_networks(
-    config: ConfigDict, image_size: int, channels: int
+def read_networks(
+    config: ConfigDict, weights: Weights, image_size: int, channels: int
 ) -> tuple[FrozenNetwork, ...]:
-    """The networks of `model.inferred_by`. Raises a UserError if their weights cannot be read.
+    """The frozen network of a run, see `create_frozen_network`, and those of `model.inferred_by`.
 
-    All see images of the same resolution, so that these are decoded once.
+    All see images of the same resolution, so that these are decoded once. Raises a UserError if
+    weights of `model.inferred_by` cannot be read.
     """
-    inits, decoding = split_inits(config.model.inferred_by), get_decode_options(config.data)
-    return open_backbones(inits, image_size, decoding=decoding, channels=channels)
+    network = create_frozen_network(config, weights, image_size, channels)
+    return network, *read_other_networks(config, network)
+
+
+def read_other_networks(config: ConfigDict, network: FrozenNetwork) -> tuple[FrozenNetwork, ...]:
+    """The networks of `model.inferred_by`, for the images of the run's frozen network.
+
+    Raises a UserError if their weights cannot be read.
+    """
+    how = {"decoding": network.decoding, "channels": network.channels}
+    return open_backbones(split_inits(config.model.inferred_by), network.image_size, **how)
 
 
 def compute_frozen(
-    dataset: Dataset,
-    split: Split,
-    data_dir: str,
-    network: FrozenNetwork | None,
-    others: Sequence[FrozenNetwork] = (),
+    dataset: Dataset, split: Split, data_dir: str, networks: Sequence[FrozenNetwork]
 ) -> FrozenFeatures:
     """Features of the images of a part of a dataset, or their pixels without a network.
 
-    Those of `others` are the features' `others`. Files are read in the folder `data_dir`, unless
-    their features are in the store.
+    Those of all networks after the first are the features' `others`. Files are read in the folder
+    `data_dir`, unless their features are in the store.
     """
-    if others:
-        parts = [compute_frozen(dataset, split, data_dir, each) for each in (network, *others)]
-        return parts[0]._replace(others=tuple(parts[1:]))
-    if network is None:
+    if not networks:
         pixels = np.asarray(split.images[:], np.float32)
         pixels = pixels.reshape(len(pixels), -1) / np.float32(255)
         return FrozenFeatures(pixels, pixels, pixels[:, :0])
-    if split.files:
-        root = pathlib.Path(data_dir).expanduser()
-        decoded = split.images if dataset.image_shape == network.image_shape else None
-        return extract_features([root / file for file in split.files], network, images=decoded)
-    return extract_from_arrays(split.images, network)
+    first, *others = (_compute(dataset, split, data_dir, network) for network in networks)
+    return first._replace(others=tuple(others))
+
+
+def _compute(
+    dataset: Dataset, split: Split, data_dir: str, network: FrozenNetwork
+) -> FrozenFeatures:
+    if not split.files:
+        return open_network(network).extract(split.images)
+    root = pathlib.Path(data_dir).expanduser()
+    decoded = split.images if dataset.image_shape == network.image_shape else None
+    return extract_features([root / file for file in split.files], network, images=decoded)

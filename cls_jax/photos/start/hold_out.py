@@ -15,12 +15,13 @@ from ml_collections import ConfigDict
 from cls_jax.data.datasets import hold_out_validation
 from cls_jax.data.types import Dataset
 from cls_jax.parallel.distributed import arrays_from_main_process
-from cls_jax.photos.features.extract import FrozenNetwork, extract_features
+from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
-from cls_jax.photos.start.frozen import compute_frozen, find_native_size, open_frozen_network
+from cls_jax.photos.start.frozen import compute_frozen, create_frozen_network, find_native_size
 from cls_jax.runs.folder import read_fingerprint, read_held_out
 from cls_jax.training.prepare import read_weights, resolve_model
 
@@ -54,7 +55,7 @@ def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:
     """Groups of near-copies among the training images of known class, int [n]."""
     network = _open_network(config, dataset.image_shape[-1])
     known = np.flatnonzero(dataset.train.labels >= 0)
-    features = compute_frozen(dataset, dataset.train.take(known), config.data.data_dir, network)
+    features = compute_frozen(dataset, dataset.train.take(known), config.data.data_dir, [network])
     found = arrays_from_main_process(group_near_copies(features))
     groups = np.arange(len(dataset.train))
     groups[known] = known[np.unique(found, return_index=True)[1]][found]
@@ -75,4 +76,4 @@ def _open_network(config: ConfigDict, channels: int) -> FrozenNetwork:
     """The frozen network that a run begins with."""
     config = resolve_model(config)
     weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
-    return open_frozen_network(config, weights, find_native_size(config), channels=channels)
+    return create_frozen_network(config, weights, find_native_size(config), channels=channels)

@@ -10,13 +10,13 @@ from ml_collections import ConfigDict
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.photos.features.extract import FrozenNetwork
 from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
+from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.start.final_heads import fit_final_heads
 from cls_jax.photos.start.first_heads import init_state_with_heads
 from cls_jax.photos.start.fit_instant import INSTANT, PHOTO_WEIGHT_READERS, write_instant_folder
 from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
-from cls_jax.photos.start.frozen import find_native_size, open_frozen_network, open_other_networks
+from cls_jax.photos.start.frozen import find_native_size, read_networks, read_other_networks
 from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.runs.folder import write_pseudo_labels
 from cls_jax.training.loop import run_training
@@ -87,28 +87,26 @@ class FeatureStages(Stages):
         """The run's labels. A resumed run infers them again with the network in its folder."""
         if self._fitted is None:
             config, path = setup.config, self._workdir / INSTANT / INSTANT_FILE
-            network: FrozenNetwork | None = None
+            networks: tuple[FrozenNetwork, ...] = ()
             if path.exists():
                 network = read_instant(path).network
+                assert network is not None, "read from a file"
+                networks = network, *read_other_networks(config, network)
             elif config.model.init:
                 assert setup.read_weights is not None, config.model.init
-                network = open_frozen_network(
+                networks = read_networks(
                     config,
                     setup.read_weights(),
                     find_native_size(config),
                     channels=setup.dataset_spec.image_shape[-1],
                 )
-            others: tuple[FrozenNetwork, ...] = ()
-            if network is not None:
-                others = open_other_networks(config, network.image_size, network.channels)
             self._fitted = fit_labels(
                 dataset,
                 spec.labeled_indices,
                 spec.unlabeled_indices,
-                network,
+                networks,
                 config.data.data_dir,
                 config.model.inferred_images,
-                others,
             )
         return self._fitted
 

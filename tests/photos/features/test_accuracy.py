@@ -13,9 +13,9 @@ from cls_jax.photos.features.accuracy import (
     is_too_early,
 )
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.features.labels import label_images
+from cls_jax.photos.features.network import FrozenFeatures
 
 NUM_IMAGES = 200
 

@@ -17,8 +17,8 @@ from cls_jax.photos.features.backbones import (
     read_inits,
     read_names,
 )
-from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.labels import hold_out_labels, label_images
+from cls_jax.photos.features.network import FrozenFeatures
 
 LITE0, LITE2 = (f"{BUILTIN}efficientnet_lite{i}" for i in (0, 2))
 NUM_CLASSES = 4

@@ -1,5 +1,6 @@
 """Features of image files: the same whatever the cache holds, each computed once."""
 
+import dataclasses
 import functools
 import os
 import sqlite3
@@ -15,7 +16,9 @@ from cls_jax.models import MODELS
 from cls_jax.models.layers import ALL_FEATURES
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.photos.features import extract
-from cls_jax.photos.features.extract import FrozenNetwork, extract_features
+from cls_jax.photos.features import network as network_module
+from cls_jax.photos.features.extract import extract_features
+from cls_jax.photos.features.network import FrozenNetwork, OpenedNetwork, open_network
 from cls_jax.photos.images import files as files_module
 from cls_jax.photos.images.store import Store, get_cache_folder
 
@@ -28,32 +31,26 @@ def variables(one_block):
     return jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
 
 
-_COMPILED, _COMPILE, _NUM_COMPUTED = {}, extract._compile, []
-
-
-def _compile_once(network):
-    """`_compile`, which takes seconds. Counts the images that are computed."""
-    key = extract._name_options(network)
-    if key not in _COMPILED:
-        _COMPILED[key] = _COMPILE(network)
-    compute, *sizes = _COMPILED[key]
-
-    def count(images):
-        _NUM_COMPUTED.append(len(images))
-        return compute(images)
-
-    return count, *sizes
+_NUM_COMPUTED = []
 
 
 @pytest.fixture
 def network(variables, tmp_path, monkeypatch):
     """A Wide ResNet of one block with random weights, and a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(extract, "_BATCH_SIZE", 2)
+    monkeypatch.setattr(network_module, "_BATCH_SIZE", 2)
+    open_network.cache_clear()
     monkeypatch.setattr(files_module, "_SETTLED_NS", 0)
-    monkeypatch.setattr(extract, "_compile", _compile_once)
+    compute = OpenedNetwork.compute_rows
+
+    def count(opened, images):
+        _NUM_COMPUTED.append(len(images))
+        return compute(opened, images)
+
+    monkeypatch.setattr(OpenedNetwork, "compute_rows", count)
     weights = Weights(to_torch(variables, MODELS["wide_resnet"].layout))
-    return FrozenNetwork("wide_resnet", weights, SIZE)
+    yield FrozenNetwork("wide_resnet", weights, SIZE)
+    open_network.cache_clear()
 
 
 @pytest.fixture
@@ -93,7 +90,7 @@ def test_features_are_those_of_the_network(network, files, variables):
     num_computed, features = _count(network, files)
     assert num_computed == 9  # Copies are computed once.
     np.testing.assert_allclose(features, np.hstack([last, *moments]), rtol=2e-3, atol=2e-3)
-    in_memory = np.hstack(extract.extract_from_arrays(images, network).arrays)
+    in_memory = np.hstack(open_network(network).extract(images).arrays)
     np.testing.assert_allclose(in_memory, features, atol=2e-3)
 
 
@@ -110,7 +107,7 @@ def test_only_what_changed_is_computed(network, files, tmp_path, monkeypatch):
     os.utime(files[1], ns=(time, time))
     np.testing.assert_array_equal(_count(network, files[1:3])[1], first[[2, 2]])
     arrays = {name: 1.5 * array for name, array in network.weights.arrays.items()}
-    num_computed, other = _count(network._replace(weights=Weights(arrays)), files[1:3])
+    num_computed, other = _count(dataclasses.replace(network, weights=Weights(arrays)), files[1:3])
     assert num_computed == 1
     assert not np.allclose(other, first[[2, 2]])
 
@@ -160,7 +157,7 @@ def test_neither_damaged_images_nor_a_full_cache_stop(network, files, tmp_path, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     np.testing.assert_array_equal(_count(network, some)[1], features)
     with pytest.raises(UserError, match="ResNet-50"):
-        extract_features(files, network._replace(name="resnet50"))
+        extract_features(files, dataclasses.replace(network, name="resnet50"))
 
 
 def test_features_that_are_not_numbers_are_an_error_that_names_the_images(
@@ -168,17 +165,43 @@ def test_features_that_are_not_numbers_are_an_error_that_names_the_images(
 ):
     arrays = {name: np.full_like(array, np.nan) for name, array in network.weights.arrays.items()}
     with pytest.raises(UserError, match=r"weights are damaged: choose others with --config\.model"):
-        extract_features(files, network._replace(weights=Weights(arrays)))
-    compute = extract._compile
+        extract_features(files, dataclasses.replace(network, weights=Weights(arrays)))
+    compute = OpenedNetwork.compute_rows
 
-    def spoil(network):
-        run, *sizes = compute(network)
-        return lambda images: np.where(images[:, :1, 0, 0] == spoiled, np.nan, run(images)), *sizes
+    def spoil(opened, images):
+        return np.where(images[:, :1, 0, 0] == spoiled, np.nan, compute(opened, images))
 
     spoiled = np.asarray(Image.open(files[3]))[0, 0, 0]
-    monkeypatch.setattr(extract, "_compile", spoil)
+    monkeypatch.setattr(OpenedNetwork, "compute_rows", spoil)
     for _ in range(2):  # They are not kept for the next time.
         with pytest.raises(UserError, match=r"for 1 of 10 images, such as .*3\.png: remove"):
             extract_features(files, network)
-    monkeypatch.setattr(extract, "_compile", compute)
+    monkeypatch.setattr(OpenedNetwork, "compute_rows", compute)
     assert np.isfinite(_count(network, files)[1]).all()
+
+
+def test_equal_networks_are_opened_once_and_others_anew(network):
+    opened = open_network(network)
+    weights = Weights({name: array.copy() for name, array in network.weights.arrays.items()})
+    assert open_network(dataclasses.replace(network, weights=weights)) is opened
+    name, array = next(iter(network.weights.arrays.items()))
+    changed = Weights({**network.weights.arrays, name: array + 1})
+    for other in ({"weights": changed}, {"channels": 1}, {"image_size": 2 * SIZE}):
+        assert dataclasses.replace(network, **other) != network
+    normalized = Weights(network.weights.arrays, ((0.5,) * 3, (0.5,) * 3))
+    assert open_network(dataclasses.replace(network, weights=normalized)) is not opened
+
+
+def test_the_time_of_an_image_is_that_of_full_batches_of_an_open_network(network, monkeypatch):
+    """Neither opening nor compiling counts, nor do batches that are padded."""
+    clock, sizes = [0.0], []
+
+    def compute(opened, images):
+        sizes.append(len(images))
+        clock[0] += 1.0 if len(sizes) > 1 else 100.0
+
+    monkeypatch.setattr(OpenedNetwork, "compute_rows", compute)
+    monkeypatch.setattr(network_module.time, "perf_counter", lambda: clock[0])
+    opened = open_network(network)
+    assert opened.time() == 1.0 / opened.batch_size
+    assert set(sizes) == {opened.batch_size}

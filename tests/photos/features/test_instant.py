@@ -17,11 +17,11 @@ from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.cli import console
-from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.instant import find_known, read_instant
 from cls_jax.photos.features.labels import hold_out_labels, label_images
 from cls_jax.photos.features.neighbors import find_neighbors, whiten
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.labels import hold_out_labels, label_images
 from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
+from cls_jax.photos.features.network import FrozenFeatures
 
 K = 4
 

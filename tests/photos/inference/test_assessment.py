@@ -17,8 +17,8 @@ from sklearn.metrics import classification_report, roc_auc_score
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
-from cls_jax.photos.features.extract import FrozenFeatures
 from cls_jax.photos.features.labels import HeldOutLabels, hold_out_labels
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.inference import scores, unknown
 from cls_jax.photos.inference import suspects as suspects_lib
 from cls_jax.photos.inference.calibration import (

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 from PIL import Image
 
-from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling import server, views

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import cls_jax
-from cls_jax.photos.features import extract
+from cls_jax.photos.features import network
 from cls_jax.photos.labeling import classifier, photos, views
 from cls_jax.photos.labeling.training import Training
 from cls_jax.process import write_command
@@ -508,7 +508,7 @@ def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # For the trainings.
-    monkeypatch.setattr(extract, "_BATCH_SIZE", 1)
+    monkeypatch.setattr(network, "_BATCH_SIZE", 1)
     sizes = {"num_steps": 10, "data.image_size": 32, "batch_size": 4, "mu": 1}
     sizes |= {"data.randaugment_ops": 0, "optimizer.frozen_stages": 6, "data.pipeline": "device"}
     session = photos.open_session(folder)

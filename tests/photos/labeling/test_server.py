@@ -26,7 +26,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from cls_jax.errors import UserError
-from cls_jax.photos.features.extract import FrozenFeatures
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image

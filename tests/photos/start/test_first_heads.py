@@ -101,7 +101,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
     dataset, labeled = open_dataset(config), np.arange(0, 900, 9)
     used = np.arange(0, 1000, 2)
     setup, spec = create_setup(config, dataset, labeled, used, read_nothing)
-    labels_of_all = fit_labels(dataset, labeled, used, None, "")
+    labels_of_all = fit_labels(dataset, labeled, used, (), "")
     state = init_state_with_heads(setup, dataset, spec, labels_of_all)
     is_new = ~labels_of_all.is_labeled
     unlabeled, labels = labels_of_all.rows[is_new], labels_of_all.inferred.labels[is_new]
@@ -127,7 +127,7 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     dataset, labeled, recorded = open_dataset(config), np.arange(0, 600, 6), []
     used = np.arange(len(dataset.train) - 100)
     setup, _ = create_setup(config, dataset, labeled, used, read_nothing)
-    state, start = setup.init_state(), fit_labels(dataset, labeled, used, None, "")
+    state, start = setup.init_state(), fit_labels(dataset, labeled, used, (), "")
     record = lambda *columns: recorded.append(columns)  # noqa: E731
     fitted = fit_final_heads(setup, state, dataset, start, record)
     [(unlabeled, labels, weights)] = recorded
