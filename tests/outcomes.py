@@ -1,8 +1,12 @@
 """The outcome of a finished run, and comparisons of two outcomes."""
 
+import collections
+import contextlib
 import csv
 import json
 import pathlib
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -51,3 +55,21 @@ def describe_difference(end: dict[str, Any], expected: dict[str, Any]) -> str | 
 def assert_close(ours: Any, theirs: Any, **tolerances) -> None:
     """Asserts that two trees have the same structure and `np.testing.assert_allclose` leaves."""
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerances), ours, theirs)
+
+
+@contextlib.contextmanager
+def count_calls(*functions: Callable) -> Iterator[collections.Counter[str]]:
+    """Counts by name the calls of some functions by this thread, whoever imported them."""
+    names = {function.__code__: function.__name__ for function in functions}
+    counts: collections.Counter[str] = collections.Counter()
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code in names:
+            counts[names[frame.f_code]] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        yield counts
+    finally:
+        sys.setprofile(before)

@@ -170,12 +170,13 @@ def load(
     refuse_forked_child()
     workdir = pathlib.Path(run).expanduser()
     workdir = workdir if trained or step is not None else find_predictor(workdir)
-    if step is not None and is_instant(workdir):
+    has_instant = is_instant(workdir)
+    if step is not None and has_instant:
         raise UserError(
             f"{workdir} has an instant classifier, which has no steps: leave out the step."
         )
     instant: InstantClassifier | None = None
-    if is_instant(workdir):
+    if has_instant:
         instant = read_instant(workdir / INSTANT_FILE)
         number = 0
         networks = open_instant_networks(instant)

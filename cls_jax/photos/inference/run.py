@@ -85,19 +85,25 @@ class Run:
         return restore_run(self.workdir, self.config.eval_batch_size, self._step)
 
     @functools.cached_property
+    def is_instant(self) -> bool:
+        """Whether the folder has an instant classifier, and no trained networks. After training."""
+        return is_instant(self.workdir)
+
+    @functools.cached_property
     def classifier(self) -> Classifier:
         """The run's networks, or the instant classifier that the folder has. Only after training.
 
         Not the one in `instant/`, which is a run by itself.
         """
-        end = None if is_instant(self.workdir) else self.end
+        end = None if self.is_instant else self.end
         return load(self.workdir, trained=True, end=end, step=self._step)
 
     @functools.cached_property
     def _frozen(self) -> FrozenNetwork | None:
         """The frozen network of the instant classifier, if there is one."""
-        folder = self.workdir if is_instant(self.workdir) else self.workdir / INSTANT
-        path = folder / INSTANT_FILE
+        if (instant := self.classifier.instant) is not None:
+            return instant.network
+        path = self.workdir / INSTANT / INSTANT_FILE
         return read_instant(path).network if path.exists() else None
 
     @functools.cached_property

@@ -5,7 +5,6 @@ from typing import Any
 
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, from_main_process, is_main_process
-from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.inference.calibration import read_calibration
 from cls_jax.photos.inference.checks import measure_with_checks
 from cls_jax.photos.inference.evaluate_run import assess_run
@@ -35,7 +34,7 @@ def train_and_assess(run: Run) -> dict[str, Any]:
     else:
         result = train_with_stages(run.config, workdir, lambda config: run.dataset, keep)
     # A finished run keeps its result even without checkpoints.
-    is_there = is_instant(workdir) or any((workdir / CHECKPOINTS).glob("[0-9]*"))
+    is_there = run.is_instant or any((workdir / CHECKPOINTS).glob("[0-9]*"))
     if from_main_process("predictor" not in result and is_there):
         chosen = choose_predictor(run, result)
         if chosen and is_main_process():

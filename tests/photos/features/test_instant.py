@@ -14,14 +14,14 @@ from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import Ensemble
-from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.models.weights.layout import Weights, from_torch, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.cli import console
 from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.instant import find_known, read_instant
 from cls_jax.photos.features.labels import hold_out_labels, label_images
 from cls_jax.photos.features.neighbors import find_neighbors, whiten
-from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run
@@ -33,7 +33,7 @@ from cls_jax.photos.start import hold_out
 from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
-from tests.outcomes import read_table
+from tests.outcomes import count_calls, read_table
 
 K = 3
 SIZE = 16
@@ -333,6 +333,14 @@ def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, *(restore_run(run.workdir)[1] for run in runs))
     heads = (read_instant(run.workdir / "instant/instant.npz").head for run in runs)
     jax.tree.map(np.testing.assert_array_equal, *heads)
+
+
+def test_an_instant_classifier_with_its_report_is_read_once_and_opens_its_network_once(train):
+    open_network.cache_clear()
+    with count_calls(read_instant, from_torch) as counts:
+        run = train("once", instant=True, seed=1)
+    assert (run.workdir / "report.html").exists()
+    assert counts == {"read_instant": 1, "from_torch": 1}
 
 
 def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(train, monkeypatch):
