@@ -45,6 +45,7 @@ from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.prepare import (
     WEIGHT_READERS,
     Prepared,
+    RunEnd,
     WeightReader,
     check_packages,
     hold_folder,
@@ -60,7 +61,7 @@ from cls_jax.training.progress import (
     select_images,
 )
 from cls_jax.training.rounds import create_enter_round, is_round_boundary
-from cls_jax.training.setup import TrainSetup, TrainState, restore_newest, set_step
+from cls_jax.training.setup import TrainState, restore_newest, set_step
 from cls_jax.training.stages import Stages
 from cls_jax.training.step import (
     TakeStep,
@@ -79,16 +80,15 @@ def run_training(
     load: Callable[[ConfigDict], Dataset] = load_dataset,
     stages: Stages | None = None,
     weight_readers: Sequence[WeightReader] = WEIGHT_READERS,
-    keep: Callable[[TrainSetup, TrainState, int], object] = lambda *end: None,
-) -> dict[str, Any]:
-    """Trains or resumes the run in `workdir`, which need not exist. Returns its result.
+) -> tuple[dict[str, Any], RunEnd | None]:
+    """Trains or resumes the run in `workdir`, which need not exist.
 
     `load` loads the dataset, `weight_readers` read the weights of `model.init`, and `stages` begin
-    and end the run, by default without further ado. `keep` is called with the setup, the last state
-    and its step. None of them is called for a finished run. Raises a UserError if the folder, the
-    data or the devices do not fit the configuration, another process trains there, a loss is not
-    finite, or the last state cannot be written, and a StoppedError once a run is saved that the
-    user or the system asked to stop.
+    and end the run, by default without further ado. None of them is called for a finished run.
+    Returns the contents of `result.json` and the end of the run, which is None if it was finished
+    before. Raises a UserError if the folder, the data or the devices do not fit the configuration,
+    another process trains there, a loss is not finite, or the last state cannot be written, and a
+    StoppedError once a run is saved that the user or the system asked to stop.
     """
     config = resolve_model(config)
     stages = stages or Stages()
@@ -98,7 +98,7 @@ def run_training(
         if is_main_process():
             print(describe_finished(workdir, result["step"], config.num_steps))
         if result["step"] >= config.num_steps:
-            return result
+            return result, None
     check_packages(config)
     with leave_when_asked() as has_begun:
         prepared = prepare_run(config, workdir, load, weight_readers)
@@ -115,7 +115,6 @@ def run_training(
                 is_a_run()
 
             state, seconds = take_steps(prepared, stages, begin)
-            keep(prepared.setup, state, config.num_steps)
             if is_main_process():
                 result = create_result(
                     config,
@@ -128,7 +127,7 @@ def run_training(
     barrier("result")
     result = read_result(workdir)
     assert result is not None, workdir
-    return result
+    return result, RunEnd(prepared.setup, state, config.num_steps)
 
 
 def take_steps(

@@ -44,6 +44,15 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.sessions import lock_run_folder
 from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup, restore_newest
 
+
+class RunEnd(NamedTuple):
+    """Where a training stands: at its end, or at a checkpoint."""
+
+    setup: TrainSetup
+    state: TrainState
+    step: int
+
+
 # Reads the weights that a `model.init` names, or returns None if it names nothing of its kind.
 WeightReader = Callable[[str], Weights | None]
 
@@ -267,8 +276,8 @@ def use_stored_normalization(
 
 def restore_run(
     workdir: pathlib.Path, eval_batch_size: int | None = None, step: int | str | None = None
-) -> tuple[TrainSetup, TrainState, int]:
-    """Setup, state and its step, on the devices at hand.
+) -> RunEnd:
+    """The state of a run on the devices at hand.
 
     `eval_batch_size` replaces the run's own. The state is the newest, or that of `step`, a number
     or "best", on the validation images. Raises a UserError if there is no such checkpoint.
@@ -301,7 +310,7 @@ def restore_run(
     checkpointer.close()
     assert restored is not None, workdir  # It has a latest step.
     number, state, _ = restored
-    return setup, state, number
+    return RunEnd(setup, state, number)
 
 
 def _restore(

@@ -147,7 +147,7 @@ def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
         check_run_folder(cell.workdir, cell.config)
     results = []
     for cell in tqdm(cells, unit="run", desc="grid", dynamic_ncols=True):
-        results.append(train_with_stages(cell.config, cell.workdir))
+        results.append(train_with_stages(cell.config, cell.workdir)[0])
         jax.clear_caches()  # Compiled programs of finished runs would accumulate.
     return results
 

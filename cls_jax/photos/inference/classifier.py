@@ -27,7 +27,6 @@ from cls_jax.photos.inference.inputs import (
 )
 from cls_jax.photos.inference.networks import (
     Networks,
-    RunEnd,
     open_instant_networks,
     open_trained_networks,
 )
@@ -36,7 +35,7 @@ from cls_jax.photos.inference.unknown import UnknownScore, read_unknown
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.process import refuse_forked_child
 from cls_jax.runs.folder import read_dataset_description, read_result
-from cls_jax.training.prepare import restore_run
+from cls_jax.training.prepare import RunEnd, restore_run
 
 
 class Classifier:

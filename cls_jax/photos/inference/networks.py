@@ -30,15 +30,12 @@ from cls_jax.parallel.mesh import (
 )
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.instant import InstantClassifier
-from cls_jax.training.prepare import restore_run
-from cls_jax.training.setup import TrainSetup, TrainState
+from cls_jax.training.prepare import RunEnd, restore_run
 
 _HEAT_MAPS_AT_ONCE = 16
 # Larger batches are no faster, so more images use the program compiled for this many.
 _ENOUGH_IMAGES = 1024
 _EVAL_PIXELS = 2**20  # In a batch of an instant classifier.
-# Setup, newest state and its step, as `restore_run` returns them.
-RunEnd = tuple[TrainSetup, TrainState, int]
 
 
 class ImageFormat(NamedTuple):

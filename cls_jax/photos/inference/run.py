@@ -17,13 +17,12 @@ from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.inference.classifier import Classifier, load
 from cls_jax.photos.inference.inputs import ImageInput
-from cls_jax.photos.inference.networks import RunEnd
 from cls_jax.photos.inference.prediction import Prediction
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.photos.start.frozen import compute_frozen
 from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.runs.folder import CONFIG, read_result
-from cls_jax.training.prepare import restore_run
+from cls_jax.training.prepare import RunEnd, restore_run
 
 
 class _Seen(NamedTuple):

@@ -24,15 +24,13 @@ def train_and_assess(run: Run) -> dict[str, Any]:
     compute, and process 0 writes. Returns the contents of `result.json`, and raises
     the same as `run_training` and `fit_instant`.
     """
-
-    def keep(*end: Any) -> None:
-        run.end = end
-
     workdir = run.workdir
     if "method" not in run.config:  # It has no method, hence nothing to train.
         result = fit_instant(run.config, workdir, lambda config: run.dataset)
     else:
-        result = train_with_stages(run.config, workdir, lambda config: run.dataset, keep)
+        result, end = train_with_stages(run.config, workdir, lambda config: run.dataset)
+        if end is not None:
+            run.end = end
     # A finished run keeps its result even without checkpoints.
     is_there = run.is_instant or any((workdir / CHECKPOINTS).glob("[0-9]*"))
     if from_main_process("predictor" not in result and is_there):

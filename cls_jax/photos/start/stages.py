@@ -20,6 +20,7 @@ from cls_jax.photos.start.frozen import find_native_size, read_networks, read_ot
 from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.runs.folder import write_pseudo_labels
 from cls_jax.training.loop import run_training
+from cls_jax.training.prepare import RunEnd
 from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.stages import Stages
 
@@ -115,8 +116,7 @@ def train_with_stages(
     config: ConfigDict,
     workdir: pathlib.Path,
     load: Callable[[ConfigDict], Dataset] | None = None,
-    keep: Callable[[TrainSetup, TrainState, int], Any] = lambda *end: None,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], RunEnd | None]:
     """`run_training` with everything that the product adds: folders, stages and weights.
 
     `load` loads the dataset. None for `open_run_dataset`.
@@ -127,7 +127,6 @@ def train_with_stages(
         load=load or functools.partial(open_run_dataset, workdir=workdir),
         stages=FeatureStages(workdir),
         weight_readers=PHOTO_WEIGHT_READERS,
-        keep=keep,
     )
 
 

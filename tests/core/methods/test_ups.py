@@ -132,7 +132,7 @@ def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path):
     state_shapes = create_train_setup(config, DATASET_SPEC).state_shapes
 
     def train_to_the_end(workdir):
-        assert run_training(config, workdir)["step"] == 6
+        assert run_training(config, workdir)[0]["step"] == 6
         return Checkpointer(workdir).restore_newest(state_shapes)[1]
 
     expected = train_to_the_end(tmp_path / "whole")

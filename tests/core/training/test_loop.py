@@ -64,7 +64,7 @@ def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch):
             assert len(compiled) == session
             if session == 2:
                 monkeypatch.setattr(TrainSetup, "init_state", None)
-        result = run_training(create_tiny_config(), tmp_path / "run")
+        result, _ = run_training(create_tiny_config(), tmp_path / "run")
         assert len(compiled) == 4
 
     assert result["train_seconds"] > 0
@@ -74,7 +74,7 @@ def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch):
 def test_finished_run_is_left_alone_and_another_configuration_refused(finished, capsys):
     workdir, expected = finished
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
-    assert run_training(create_tiny_config(), workdir) == expected
+    assert run_training(create_tiny_config(), workdir)[0] == expected
     assert "is finished" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"method\.tau: 0\.85 → 0\.5.*new --workdir"):
         run_training(create_tiny_config(method__tau=0.5), workdir)
@@ -90,7 +90,7 @@ def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     with pytest.raises(UserError, match=r"lists 17 labeled images and not 20"):
         run_training(create_tiny_config("20", num_steps=2), tmp_path / "run")
     with use_tiny_model():
-        assert run_training(config, tmp_path / "run")["num_labels"] == 17
+        assert run_training(config, tmp_path / "run")[0]["num_labels"] == 17
     stored = load_labeled_indices(tmp_path / "run", dataset, config.num_labels, config.seed)
     assert set(stored.tolist()) == set(labeled.tolist())
 
@@ -159,7 +159,7 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
     run = shutil.copytree(finished[0], tmp_path / "run")
     with pytest.raises(UserError, match="num_steps: 6 → 4"):
         run_training(create_tiny_config(num_steps=4), run)
-    assert run_training(create_tiny_config(num_steps=8), run)["step"] == 8
+    assert run_training(create_tiny_config(num_steps=8), run)[0]["step"] == 8
     assert "was finished at step 6 and continues to step 8" in capsys.readouterr().out
     assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
     assert read_config(run / "config.json").num_steps == 8
@@ -183,7 +183,7 @@ def test_the_state_that_was_best_on_validation_images_is_kept(tmp_path, monkeypa
     with use_tiny_model():
         train_interrupted(config, workdir, num_batches=3)  # Step 3 is evaluated, but not saved.
         assert [path.name for path in (workdir / "best_checkpoint").iterdir()] == ["3"]
-        result = run_training(config, workdir)
+        result, _ = run_training(config, workdir)
         assert [path.name for path in (workdir / "best_checkpoint").iterdir()] == ["3"]
         assert (result["validation_best_step"], restore_run(workdir)[2]) == (3, 6)
         _, state, step = restore_run(workdir, step="best")

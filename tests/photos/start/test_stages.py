@@ -30,7 +30,7 @@ def test_a_run_starts_from_another_and_resumes_exactly_without_it(trained_run, t
     assert read_config(workdir / CONFIG).model.init == str(source)
     assert read_mean_and_std(workdir) == ((0.3053,), (0.3186,))  # Of the source's configuration.
     shutil.rmtree(source)
-    assert train_with_stages(config, workdir)["step"] == config.num_steps
+    assert train_with_stages(config, workdir)[0]["step"] == config.num_steps
     assert not describe_difference(read_end(workdir), read_end(tmp_path / "whole"))
     with pytest.raises(UserError, match=r"set model\.init to a \.safetensors file"):
         train_with_stages(config, tmp_path / "new")

@@ -56,7 +56,7 @@ def create_config(root, **changes):
 @pytest.fixture(scope="module")
 def finished(images, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "run"
-    return workdir, train_with_stages(create_config(images), workdir)
+    return workdir, train_with_stages(create_config(images), workdir)[0]
 
 
 def test_without_a_test_set_there_are_monitors_and_no_accuracy(finished, images, capsys):

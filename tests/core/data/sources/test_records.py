@@ -99,7 +99,7 @@ def test_a_run_on_one_percent_trains(config, tmp_path):
     config.num_steps, config.batch_size, config.mu, config.eval_batch_size = 2, 4, 2, 8
     config.log_every, config.data.randaugment_ops, config.mesh.data = 1, 0, 2
     config.model.name = "wide_resnet"
-    result = run_training(config, tmp_path / "run")
+    result, _ = run_training(config, tmp_path / "run")
     assert (result["step"], result["num_labels"]) == (2, 9)
     assert "test/accuracy" in read_metrics(tmp_path / "run")[-1]
 
