@@ -15,6 +15,7 @@ from cls_jax.photos.start import final_heads
 # At most this share of the time goes to features of the unlabeled images, and to one evaluation.
 # Beyond it, the graph leaves out images, and networks are evaluated after the last step only.
 _FEATURE_SHARE, _EVAL_SHARE = 0.25, 0.05
+_STEP_SHARE = 0.05  # At least this share goes to steps.
 # Seconds per image in the graph: label propagation, probes and heads. And fixed seconds: imports,
 # compiling evaluation and features, the report (measured on two cores).
 _FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
@@ -89,6 +90,13 @@ class Budget:
         rest, evaluation = self._estimate_rest(config, image_size)
         times = self.count_evaluations(config, image_size)
         return self.seconds - self.spent - rest - times * evaluation
+
+    def choose_step_seconds(self, config: ConfigDict, image_size: int) -> float:
+        """Seconds for steps at a resolution: what is left, but at least 5% of the whole time.
+
+        On an accelerator that is worth hundreds of steps, and the rest may be longer than planned.
+        """
+        return max(self.estimate_left(config, image_size), _STEP_SHARE * self.seconds)
 
     def count_evaluations(self, config: ConfigDict, image_size: int) -> int:
         """Evaluations that the time allows: several, or the one after the last step."""

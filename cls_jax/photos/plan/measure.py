@@ -26,11 +26,11 @@ from cls_jax.photos.plan.estimate import Budget, Measurement
 from cls_jax.photos.plan.rules import (
     ENOUGH_STEPS,
     MAX_DEFAULT_STEPS,
-    STEP_UNIT,
     Plan,
     describe_absent_partner,
     find_affordable_steps,
     fit,
+    has_enough_steps,
     list_sizes,
 )
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
@@ -167,9 +167,9 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
     size, measured = config.data.image_size, budget.measured
     step = measured.estimate_step(size, config.batch_size)
     left, seconds = budget.estimate_left(config, size), budget.seconds
-    is_enough = left >= ENOUGH_STEPS * measured.estimate_step(size, measured.batch_size)
+    is_enough = has_enough_steps(plan, size, measured.batch_size)
     is_short = config.num_steps < (find_affordable_steps(plan) or 0)
-    is_long = not is_short and left < STEP_UNIT * step
+    is_long = not is_short and left < config.num_steps * step
     if is_short or is_long:
         seconds = seconds - left + config.num_steps * step
     sentences = [

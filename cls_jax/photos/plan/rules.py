@@ -221,7 +221,9 @@ def _choose_image_size(plan: Plan) -> int:
         return native_size
     if plan.budget and plan.config.model.init in BACKBONES:
         sizes = list_sizes(plan)
-        return max(filter(functools.partial(_has_enough_steps, plan), sizes), default=min(sizes))
+        batch_size = plan.budget.measured.batch_size
+        enough = (size for size in sizes if has_enough_steps(plan, size, batch_size))
+        return max(enough, default=min(sizes))
     smallest, largest = 16, (64 if plan.resources.has_accelerator else 32)
     if plan.config.model.init:
         smallest, largest = (96 if native_size >= 96 else 16), 128
@@ -239,11 +241,11 @@ def list_sizes(plan: Plan) -> list[int]:
     return [size // patch * patch for size in _SIZES if size <= largest]
 
 
-def _has_enough_steps(plan: Plan, image_size: int) -> bool:
-    """Whether the time is enough for some steps with batches of the measured size."""
+def has_enough_steps(plan: Plan, image_size: int, batch_size: int) -> bool:
+    """Whether the time is enough for a training that is worth having."""
     assert plan.budget is not None, "only where time decides"
-    step = plan.budget.measured.estimate_step(image_size, plan.budget.measured.batch_size)
-    return plan.budget.estimate_left(plan.config, image_size) >= ENOUGH_STEPS * step
+    seconds = ENOUGH_STEPS * plan.budget.measured.estimate_step(image_size, batch_size)
+    return plan.budget.choose_step_seconds(plan.config, image_size) >= seconds
 
 
 def _choose_batch_size(plan: Plan) -> int:
@@ -256,9 +258,7 @@ def _choose_batch_size(plan: Plan) -> int:
     if plan.budget is None:
         return batch_size
     size, smallest = plan.config.data.image_size, max(2 * _MIN_BATCH_SIZE, 2 * num_parts)
-    left = plan.budget.estimate_left(plan.config, size)
-    enough = ENOUGH_STEPS * plan.budget.measured.estimate_step(size, 1)
-    while batch_size >= smallest and left < enough * batch_size:
+    while batch_size >= smallest and not has_enough_steps(plan, size, batch_size):
         batch_size = batch_size // 2 // num_parts * num_parts
     return batch_size
 
@@ -341,7 +341,7 @@ def find_affordable_steps(plan: Plan) -> int | None:
         return None
     size, batch_size = plan.config.data.image_size, plan.config.batch_size
     step = plan.budget.measured.estimate_step(size, batch_size)
-    units = int(plan.budget.estimate_left(plan.config, size) / step) // STEP_UNIT
+    units = int(plan.budget.choose_step_seconds(plan.config, size) / step) // STEP_UNIT
     return min(max(units, 1) * STEP_UNIT, plan.budget.max_steps)
 
 

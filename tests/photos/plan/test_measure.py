@@ -24,6 +24,7 @@ def choose(
     per_image=0,
     folder=(),
     changes=None,
+    compile_seconds=1.0,
     **settings,
 ):
     """What is chosen and said where a step at 128 pixels takes these seconds.
@@ -34,7 +35,7 @@ def choose(
     def measure_run(config, summary):
         size = config.data.image_size
         return Measurement(
-            compile_seconds=1.0,
+            compile_seconds=compile_seconds,
             step_seconds=seconds * (size / 128) ** 2,
             memory="",
             image_size=size,
@@ -186,3 +187,15 @@ def test_a_contradiction_is_found_before_a_step_is_measured(monkeypatch, setting
     # A batch that is halved keeps its parts.
     config, _ = choose(monkeypatch, 60.0, 10.0, accumulate_steps=3)
     assert (config.batch_size, config.accumulate_steps) == (6, 3)
+
+
+@pytest.mark.parametrize("compile_seconds", [30.0, 200.0])
+def test_where_a_step_costs_nothing_neither_size_nor_batch_is_reduced(monkeypatch, compile_seconds):
+    """As on an accelerator, whose compiler may take longer than the whole time."""
+    config, sentence = choose(monkeypatch, 0.001, 2.0, compile_seconds=compile_seconds)
+    assert (config.data.image_size, config.batch_size) == (224, 8)
+    assert config.num_steps >= 1_000
+    assert ("more than requested" in sentence) == (compile_seconds > 120)
+    # Where it costs much, both are.
+    config, _ = choose(monkeypatch, 3.0, 2.0, compile_seconds=compile_seconds)
+    assert (config.data.image_size, config.batch_size) == (96, 4)
