@@ -462,8 +462,9 @@ RULES: dict[str, Callable[[Plan], Any]] = {
 
 def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
     """Sets dotted keys. Raises a UserError if a key does not exist or a value has another type."""
+    known = flatten(config.to_dict()).keys()
     for key, value in settings.items():
-        if key not in flatten(config.to_dict()):
+        if key not in known:
             raise UserError(
                 f"The configuration has no key {key}: see cls-jax help configuration for all keys."
             )
