@@ -5,6 +5,7 @@ which `console.create_parser` describes. All raise a UserError if a run, images 
 missing or do not fit, or if the output cannot be written or would replace something else.
 """
 
+import difflib
 import glob
 import json
 import os
@@ -163,6 +164,7 @@ def evaluate_workdir(
     from cls_jax.photos.inference.scores import describe_figures
 
     if folder is None:
+        num_known = 0
         found = evaluate_run(workdir, data_dir, eval_batch_size, step)
         title = f"Test accuracy after {found.step:,} steps:"
         if found.is_instant:
@@ -181,7 +183,7 @@ def evaluate_workdir(
     if not is_main_process():
         return
     print(title)
-    print(describe_accuracies(found.accuracies, found.is_instant))
+    print(describe_accuracies(found.accuracies, found.is_instant, is_fair=not num_known))
     if found.figures:
         low, high = found.figures.interval
         whose = "" if found.is_instant else " of network 1"
@@ -214,6 +216,8 @@ def predict(
     from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path
 
     workdir, images = _choose_run([run, *images])
+    if not images and not workdir.exists():  # Rather images that are misspelled than a run.
+        raise UserError(_describe_missing(str(workdir)))
     if not images:
         raise UserError("Pass images, too: cls-jax predict RUN IMAGE_OR_FOLDER …")
     if as_json and output:
@@ -432,9 +436,11 @@ def export(run: str | None, output: str | None, step: str | None = None) -> None
 
 def runs(folder: str) -> None:
     """Lists the runs in a folder, the newest first."""
-    from cls_jax.photos.inference.list_runs import format_runs, list_runs
+    from cls_jax.photos.inference.list_runs import RUNS, format_runs, list_runs
 
     root = pathlib.Path(folder).expanduser()
+    if not root.exists() and root != RUNS:
+        raise UserError(_describe_missing(folder))
     found = list_runs(root)
     print(format_runs(found) if found else f"There is no run in {root.resolve()}.")
 
@@ -479,6 +485,15 @@ def _choose_run(words: Sequence[str | None]) -> tuple[pathlib.Path, list[str]]:
     if is_main_process():
         print(f"Run: {newest}", file=sys.stderr, flush=True)
     return newest, given
+
+
+def _describe_missing(word: str) -> str:
+    """A sentence about a path that does not exist, with one beside it that may be meant."""
+    path = pathlib.Path(word).expanduser()
+    names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, names, n=1)
+    guess = f"did you mean {path.parent / close[0]}?" if close else "check its spelling."
+    return f"There is no file or folder {word:.500}: {guess}"
 
 
 def _draw_report(run: "Run") -> pathlib.Path | None:

@@ -1,5 +1,6 @@
 """The documentation, which every installation brings: beside the package, or in the wheel."""
 
+import difflib
 import importlib.metadata
 import pathlib
 
@@ -23,5 +24,8 @@ def read_page(name: str) -> str:
     pages = find_pages()
     name = name.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
-        raise UserError(f"There is no page {name:.100}: choose one of {', '.join(pages)}.")
+        close = [page for page in pages if page.startswith(name)]
+        close = close or difflib.get_close_matches(name, pages, n=1, cutoff=0.55)
+        guess = f"did you mean {close[0]}? There are" if close else "choose one of"
+        raise UserError(f"There is no page {name:.100}: {guess} {', '.join(pages)}.")
     return pages[name].read_text("utf-8")

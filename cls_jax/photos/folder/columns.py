@@ -128,7 +128,7 @@ def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Co
         if not others and len(candidates) == 1 and holds_parts(table.get_distinct(candidates[0])):
             parts.remove(candidates[0])  # Classes called train and test.
             others = candidates
-        labels = [_choose_only(table, others)]
+        labels = [_choose_only(table, _leave_out_confidences(table, others))]
     label = labels[0] if len(labels) == 1 else _choose_among(table, labels)
     _check_label_column(table, label)
     return Columns(file, label, tuple(parts), matches)
@@ -245,6 +245,38 @@ def _count_up(cells: Sequence[str]) -> bool:
 
 def _are_file_names(cells: dict[str, None]) -> bool:
     return 2 * sum(cell.strip().lower().endswith(SUFFIXES) for cell in cells) > len(cells)
+
+
+def _leave_out_confidences(table: Table, places: list[int]) -> list[int]:
+    """The columns of words, if all others have fractions, as predictions have beside them.
+
+    Words are no numbers. Fractions are numbers from 0 to 1 that are not all whole, or percentages.
+    Otherwise all columns.
+    """
+    numbers = {place: list(map(_read_number, table.get_distinct(place))) for place in places}
+    words = [place for place in places if not any(numbers[place])]
+    others = [numbers[place] for place in places if place not in words]
+    return words if words and all(map(_are_fractions, others)) else places
+
+
+def _read_number(cell: str) -> str:
+    """The number or percentage in a cell, with a decimal point. "" for any other cell."""
+    text = cell.strip().replace(",", ".").replace(" ", "")
+    try:
+        float(text.removesuffix("%"))
+    except ValueError:
+        return ""
+    return text
+
+
+def _are_fractions(numbers: Sequence[str]) -> bool:
+    if not all(numbers):
+        return False
+    if all(number.endswith("%") for number in numbers):
+        return True
+    values = [float(number) for number in numbers if not number.endswith("%")]
+    is_one = len(values) == len(numbers) and all(0 <= value <= 1 for value in values)
+    return is_one and any(value not in (0, 1) for value in values)
 
 
 def _choose_only(table: Table, places: Sequence[int]) -> int:

@@ -230,7 +230,7 @@ def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
         (["train", "IMAGES", "--instant", "--config.model.init=builtin:x"], "no weights builtin:x"),
         (["train", "IMAGES", "--instant", "--config.model.init="], "needs the features"),
         (["train", "IMAGES", "--instant", "--config.data.mean=(0.5,)"], "set both"),
-        (["predict", "RUN"], "Pass images, too: cls-jax predict RUN"),
+        (["predict", "RUN"], "There is no file or folder RUN: check its spelling"),
         (["predict", "RUN", "x" * 300], "There is no file x"),
         (["predict", "x" * 300, "IMAGES"], "cannot be used (File name too long)"),
         (["train", "IMAGES", "--again", "--workdir=x"], "Remove --workdir"),

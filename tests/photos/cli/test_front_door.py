@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import pathlib
 import re
 import shutil
 import sys
@@ -73,6 +74,17 @@ def test_without_runs_a_sentence_says_so(tmp_path, monkeypatch, capsys):
     with pytest.raises(UserError, match="train one, or pass the folder of a run first"):
         find_newest()
     assert run_console("report") == 2
+    capsys.readouterr()
+    assert run_console("runs", "nowhere") == 2
+    assert "There is no file or folder nowhere" in capsys.readouterr().err
+
+
+def test_a_page_of_another_name_is_proposed(capsys):
+    for name in ("lable", "label"):
+        assert run_console("help", name) == 2
+        assert f"no page {name}: did you mean labeling? There are" in capsys.readouterr().err
+    assert run_console("help", "xyz") == 2
+    assert "no page xyz: choose one of" in capsys.readouterr().err
 
 
 def test_the_newest_run_is_used_where_none_is_named(runs, capsys):
@@ -94,6 +106,10 @@ def test_the_newest_run_is_used_where_none_is_named(runs, capsys):
     assert "runs/other" in capsys.readouterr().err
     assert run_console("predict", "runs/older") == 2
     assert "Pass images, too" in capsys.readouterr().err
+    pathlib.Path("more_photos").mkdir()
+    assert run_console("predict", "more_photso") == 2
+    sentence = "There is no file or folder more_photso: did you mean more_photos?"
+    assert sentence in capsys.readouterr().err
     assert run_console("export", "runs/older") == 2
     assert "Pass the folder to write, too" in capsys.readouterr().err
 

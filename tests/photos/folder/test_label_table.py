@@ -52,6 +52,10 @@ def root(tmp_path):
         # Classes by their header, or in the only other column.
         "file,label,class_name\n1.png,cat,a\n2.png,dog,b\n3.png,cat,a\n": (0, 1),
         "file,what\n1.png,cat\n2.png,dog\n3.png,cat\n": (0, 1),
+        # Words beside fractions, as programs write predictions.
+        "file;Klasse;Konfidenz\n1.png;cat;0,9\n2.png;dog;0,75\n3.png;cat;1\n": (0, 1),
+        "file,score,prediction\n1.png,0.93,cat\n2.png,1.0,dog\n3.png,5e-2,cat\n": (0, 2),
+        "file,kind,sure,p\n1.png,cat,93%,.9\n2.png,dog,7 %,.1\n3.png,cat,,.5\n": (0, 1),
         # Without a header, and with those of pandas.
         "a,1.png,cat\na,2.png,dog\nb,3.png,cat\n": None,
         "0,1\n1.png,cat\n2.png,dog\n3.png,cat\n": (0, 1),
@@ -112,6 +116,12 @@ def test_files_and_classes_are_found_in_columns(root, content, columns):
         ("file,label\n1.png,cat+dog\n2.png,dog\n3.png,cat\n", {}, "several classes"),
         ("file,label\n1.png,cat,dog\n2.png,dog\n", {}, r"row of 3 cells, '1.png', 'cat', 'dog'"),
         ("1.png,cat\n2.png,dog,cat\n", {}, r"but 2 columns: an image has one class here"),
+        # Beside the classes, only fractions are confidences.
+        ("file,Tier,Alter\n1.png,elk,3\n2.png,fox,4\n", {}, r"classes in 'Tier', 'Alter': pass"),
+        ("file,Tier,Sex\n1.png,elk,m\n2.png,fox,f\n", {}, r"classes in 'Tier', 'Sex': pass"),
+        ("file,age,score\n1.png,31,0.9\n2.png,40,0.7\n", {}, r"classes in 'age', 'score': pass"),
+        ("file,Tier,seen\n1.png,elk,0\n2.png,fox,1\n", {}, r"classes in 'Tier', 'seen': pass"),
+        ("file,Tier,cm\n1.png,elk,2.5\n2.png,fox,0.7\n", {}, r"classes in 'Tier', 'cm': pass"),
         ("file,cat,dog\n1.png,0,1\n2.png,1,0\n", {}, r"column of 0 and 1 for each of 'cat', 'dog'"),
         ("file,label,label\n1.png,a,a\n2.png,b,a\n", {}, r"classes in 'label', 'label': pass"),
         ("file,labels\n1.png,cat big\n2.png,cat\n", {}, "several classes, 'cat', 'big'"),

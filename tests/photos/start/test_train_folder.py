@@ -172,6 +172,8 @@ def test_evaluation_on_training_images_is_told(finished, images, tmp_path, capsy
     said = capsys.readouterr()
     assert f"Accuracy on 11 labeled images in {copy}" in said.out
     assert said.err.startswith("11 of these images are identical to training images")
+    assert "network 1 (EMA weights), too high" in said.out
+    assert "to report" not in said.out
     for path in copy.glob("labeled/*/*.png"):  # Of the same names and another content.
         Image.new("RGB", (8, 8)).save(path)
     hidden = images.rename(images.with_name("hidden"))  # The run's own images are not needed.
