@@ -6,8 +6,8 @@ Shape suffixes: B images, H rows, W columns, C channels.
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -49,21 +49,13 @@ def depthwise_conv(
 ) -> jax.Array:
     """Convolves every channel with its own filter, with SAME or with PyTorch's padding.
 
-    XLA has no depthwise kernel for CPUs: 3 x 3 filters on 32 images of 24 x 24 pixels and 144
-    channels take 81 ms as a grouped convolution and 4 ms as a sum of shifted products (2 cores).
-    The kernel is [k, k, 1, C] of the images' dtype. The stride applies to both axes. Centered,
-    both sides are padded equally, which differs for a strided convolution of an even size.
+    `_LOWERINGS` says how. The kernel is [k, k, 1, C] of the images' dtype. The stride applies to
+    both axes. Centered, both sides are padded equally, which differs for a strided convolution of
+    an even size.
     """
     if _is_grouped.get():
         return convolve_grouped(x_BHWC, kernel, stride, is_centered)
-    # Chosen when the program is lowered, not when it is traced, so that an exported file has both.
-    y_BHWC: jax.Array = jax.lax.platform_dependent(
-        x_BHWC,
-        kernel,
-        cpu=functools.partial(convolve_shifted, stride=stride, is_centered=is_centered),
-        default=functools.partial(convolve_grouped, stride=stride, is_centered=is_centered),
-    )
-    return y_BHWC
+    return _convolve_varying(x_BHWC, kernel, stride, is_centered, _BY_PLATFORM)
 
 
 def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
@@ -90,7 +82,7 @@ def grouped() -> Iterator[None]:
 def convolve_grouped(
     x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool = False
 ) -> jax.Array:
-    """`depthwise_conv` as a convolution with a group per channel."""
+    """`depthwise_conv` as a convolution with a group per channel, with XLA's own gradient."""
     return jax.lax.conv_general_dilated(
         x_BHWC,
         kernel,
@@ -101,14 +93,22 @@ def convolve_grouped(
     )
 
 
-def convolve_shifted(
-    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool = False
+def convolve_as_on(
+    platform: str, x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool = False
 ) -> jax.Array:
-    """`depthwise_conv` as the sum of k² shifted images, each times one entry of all filters."""
-    # Within `shard_map` both must vary over the same axes of the mesh, since a gradient written by
-    # hand has the type of its argument. The gradient of `pcast` sums over the axes that it adds.
+    """`depthwise_conv` as it is lowered for a "cpu", "gpu" or "tpu", on any platform."""
+    return _convolve_varying(x_BHWC, kernel, stride, is_centered, _LOWERINGS[platform])
+
+
+def _convolve_varying(
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, lowering: "_Lowering"
+) -> jax.Array:
+    """`_convolve`, also within `shard_map`."""
+    # There both must vary over the same axes of the mesh, since a gradient written by hand has the
+    # type of its argument. The gradient of `pcast` sums over the axes that it adds.
     axes = _varying_axes(x_BHWC) | _varying_axes(kernel)
-    y_BHWC: jax.Array = _convolve(_vary(x_BHWC, axes), _vary(kernel, axes), stride, is_centered)
+    images, filters = _vary(x_BHWC, axes), _vary(kernel, axes)
+    y_BHWC: jax.Array = _convolve(images, filters, stride, is_centered, lowering)
     return y_BHWC
 
 
@@ -121,36 +121,129 @@ def _varying_axes(array: jax.Array) -> frozenset[str]:
     return frozenset(jax.typeof(array).manual_axis_type.varying)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _convolve(x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool) -> jax.Array:
-    """`convolve_shifted` with a gradient of its own.
+class _Lowering(NamedTuple):
+    """The two passes of a depthwise convolution."""
 
-    XLA's own gradient takes five times as long: for each entry of the filters it reads all images,
-    which fit into no cache.
-    """
+    # (images, kernel, stride=, is_centered=) → convolved images.
+    forward: Callable[..., jax.Array]
+    # (images, kernel, gradient of the result, stride=, is_centered=) → gradients of the first two.
+    backward: Callable[..., tuple[jax.Array, jax.Array]]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _convolve(
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, lowering: _Lowering
+) -> jax.Array:
+    return lowering.forward(x_BHWC, kernel, stride=stride, is_centered=is_centered)
+
+
+def _convolve_forward(
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, lowering: _Lowering
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _convolve(x_BHWC, kernel, stride, is_centered, lowering), (x_BHWC, kernel)
+
+
+def _convolve_backward(
+    stride: int,
+    is_centered: bool,
+    lowering: _Lowering,
+    saved: tuple[jax.Array, jax.Array],
+    y_bar: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    x_BHWC, kernel = saved
+    return lowering.backward(x_BHWC, kernel, y_bar, stride=stride, is_centered=is_centered)
+
+
+_convolve.defvjp(_convolve_forward, _convolve_backward)
+
+
+def _sum_shifted(x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool) -> jax.Array:
     size = tuple(-(-length // stride) for length in x_BHWC.shape[1:3])
     padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride, is_centered), (0, 0)))
     y_BHWC: jax.Array = _sum_products(padded, kernel, stride, size)
     return y_BHWC
 
 
-def _convolve_forward(
-    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _convolve(x_BHWC, kernel, stride, is_centered), (x_BHWC, kernel)
-
-
-def _convolve_backward(
-    stride: int, is_centered: bool, saved: tuple[jax.Array, jax.Array], y_bar: jax.Array
+def _pull_at_once(
+    x_BHWC: jax.Array, kernel: jax.Array, y_bar: jax.Array, stride: int, is_centered: bool
 ) -> tuple[jax.Array, jax.Array]:
-    x_BHWC, kernel = saved
+    """The gradients of `_sum_shifted`.
+
+    On a CPU, XLA's own take five times as long: for each entry of the filters they read all images,
+    which fit into no cache.
+    """
     return (
         _pull_to_images(x_BHWC, kernel, stride, is_centered, y_bar),
         _pull_to_kernel(x_BHWC, kernel, stride, is_centered, y_bar),
     )
 
 
-_convolve.defvjp(_convolve_forward, _convolve_backward)
+def _pull_by_entry(
+    x_BHWC: jax.Array, kernel: jax.Array, y_bar: jax.Array, stride: int, is_centered: bool
+) -> tuple[jax.Array, jax.Array]:
+    """The same gradients, with one sum for each entry of the filters.
+
+    For a GPU, XLA writes all shifted images to memory before it sums them at once, and for some
+    sizes the sum needs more shared memory than there is, so that the program does not compile.
+    """
+    images, rows = jax.lax.optimization_barrier((x_BHWC, y_bar))
+    padded = jnp.pad(images, ((0, 0), *_pads(x_BHWC, kernel, stride, is_centered), (0, 0)))
+    sums = [
+        jnp.sum(shift.astype(jnp.float32) * rows.astype(jnp.float32), axis=(0, 1, 2))
+        for shift in _shifts(padded, kernel.shape[0], stride, y_bar.shape[1:3])
+    ]
+    kernel_bar = jnp.stack(sums).reshape(kernel.shape).astype(kernel.dtype)
+    return _pull_to_images(x_BHWC, kernel, stride, is_centered, y_bar), kernel_bar
+
+
+def _pull_grouped(
+    x_BHWC: jax.Array, kernel: jax.Array, y_bar: jax.Array, stride: int, is_centered: bool
+) -> tuple[jax.Array, jax.Array]:
+    """The gradients of `convolve_grouped`, by XLA."""
+    convolve = functools.partial(convolve_grouped, stride=stride, is_centered=is_centered)
+    _, pull = jax.vjp(convolve, x_BHWC, kernel)
+    x_bar, kernel_bar = pull(y_bar)
+    return x_bar, kernel_bar
+
+
+# XLA has no depthwise kernel for CPUs: 3 x 3 filters on 32 images of 24 x 24 pixels and 144
+# channels take 81 ms as a grouped convolution and 4 ms as a sum of shifted products (2 cores).
+# Others found that on a GPU the gradient of a grouped convolution is as slow as that of a dense
+# one, which has C times the work (https://github.com/jax-ml/jax/issues/13800 and 23713). We have
+# measured neither GPUs nor TPUs.
+_LOWERINGS = {
+    "cpu": _Lowering(_sum_shifted, _pull_at_once),
+    "gpu": _Lowering(convolve_grouped, _pull_by_entry),
+    "tpu": _Lowering(convolve_grouped, _pull_grouped),
+}
+
+
+def _choose_forward(x_BHWC: jax.Array, kernel: jax.Array, **options: Any) -> jax.Array:
+    y_BHWC: jax.Array = jax.lax.platform_dependent(
+        x_BHWC,
+        kernel,
+        cpu=functools.partial(_LOWERINGS["cpu"].forward, **options),
+        default=functools.partial(convolve_grouped, **options),
+    )
+    return y_BHWC
+
+
+def _choose_backward(
+    x_BHWC: jax.Array, kernel: jax.Array, y_bar: jax.Array, **options: Any
+) -> tuple[jax.Array, jax.Array]:
+    gradients: tuple[jax.Array, jax.Array] = jax.lax.platform_dependent(
+        x_BHWC,
+        kernel,
+        y_bar,
+        cpu=functools.partial(_LOWERINGS["cpu"].backward, **options),
+        tpu=functools.partial(_LOWERINGS["tpu"].backward, **options),
+        default=functools.partial(_LOWERINGS["gpu"].backward, **options),  # CUDA and ROCm.
+    )
+    return gradients
+
+
+# Chosen when a program is lowered, not when it is traced, so that an exported file has all.
+_BY_PLATFORM = _Lowering(_choose_forward, _choose_backward)
 
 
 def _pull_to_images(

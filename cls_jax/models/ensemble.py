@@ -19,6 +19,7 @@ import numpy as np
 
 from cls_jax.batch import PyTree
 from cls_jax.models.layers import Architecture
+from cls_jax.parallel import compilation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +149,11 @@ def init_networks(
 
     # With all of LLVM's passes, a CPU would take three times as long to compile the generator, for
     # the same bits.
-    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
+    @functools.partial(
+        compilation.jit,
+        runs=num_networks,
+        compiler_options={"xla_backend_optimization_level": 1},
+    )
     def init(key: jax.Array) -> PyTree:
         variables = model.init(key, jnp.zeros((1, *image_shape)))
         if drawn is None:

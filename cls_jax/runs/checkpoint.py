@@ -24,6 +24,7 @@ from jax.experimental import multihost_utils
 from cls_jax.batch import Leaf, PyTree
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error
+from cls_jax.parallel import compilation
 from cls_jax.parallel.distributed import all_processes, barrier, from_main_process, is_main_process
 
 # Earlier formats were never released. In this one, every row of an array has a hash, which a
@@ -227,7 +228,9 @@ class Checkpointer:
         # (jax #18617). A copy made by XLA can be donated. Without `out_shardings` XLA would choose
         # its own spelling of the same shardings, and the step would be compiled again.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
-        copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state), out_shardings=shardings)
+        copy = compilation.jit(
+            lambda state: jax.tree.map(jnp.copy, state), runs=1, out_shardings=shardings
+        )
         return (step, copy(state), metadata), None
 
     def _read(self, step: int, like: PyTree) -> tuple[dict[str, Any], PyTree]:

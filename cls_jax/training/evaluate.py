@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from cls_jax.batch import PyTree
 from cls_jax.data.types import ImageSource, Selection
 from cls_jax.models.layers import FEATURES
+from cls_jax.parallel import compilation
 from cls_jax.parallel.collectives import sum_over_data
 from cls_jax.parallel.machine import release_freed_memory
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, get_process_shard, to_global_arrays
@@ -81,6 +82,9 @@ def create_evaluate(setup: TrainSetup, sizes: Sequence[int] = ()) -> Callable[..
     "test/accuracy_live_network_<i>" (raw). None without images or if interrupted.
     """
     eval_step = create_eval_step(setup)
+    # Without sizes, a finished run is evaluated once.
+    num_evaluations = 1 + setup.config.num_steps // setup.config.eval_every
+    most_images = max(sizes, default=0)
 
     @functools.cache
     def compile_for(batch_size: int) -> jax.stages.Compiled:
@@ -91,7 +95,8 @@ def create_evaluate(setup: TrainSetup, sizes: Sequence[int] = ()) -> Callable[..
         images = like((batch_size, *setup.dataset_spec.image_shape), jnp.uint8)
         labels, is_image = (like((batch_size,), dtype) for dtype in (jnp.int32, jnp.bool))
         lowered = eval_step.lower(setup.state_shapes, images, labels, is_image)
-        compiled: jax.stages.Compiled = lowered.compile()
+        options = compilation.choose_options(runs=num_evaluations * -(-most_images // batch_size))
+        compiled: jax.stages.Compiled = lowered.compile(compiler_options=options or None)
         release_freed_memory()
         most = setup.config.eval_batch_size
         remedy = f"choose an eval_batch_size below {most:,}"
@@ -175,7 +180,12 @@ def compute_trained_features(
         in_specs=(setup.state_specs, P(DATA_AXIS)),
         out_specs=P(NETWORK_AXIS, DATA_AXIS),
     )
-    compute = jax.jit(sharded, out_shardings=NamedSharding(setup.mesh, P()))
+    batch_size = _choose_batch_size(setup, max(len(indices), 1))
+    compute = compilation.jit(
+        sharded,
+        runs=-(-len(indices) // batch_size),
+        out_shardings=NamedSharding(setup.mesh, P()),
+    )
     batches = iterate_on_mesh(setup, Selection(images, indices), indices)
     parts = [np.asarray(compute(state, on_mesh)) for on_mesh, *_ in batches]
     return np.concatenate(parts, axis=1)[:, : len(indices)]

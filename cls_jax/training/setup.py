@@ -29,6 +29,7 @@ from cls_jax.models.weights.layout import (
     explain_mismatch,
     from_torch,
 )
+from cls_jax.parallel import compilation
 from cls_jax.parallel.distributed import check_same_weights
 from cls_jax.parallel.mesh import (
     DATA_AXIS,
@@ -114,8 +115,10 @@ class TrainSetup:
         check_same_weights((params, batch_stats))
         # Compiled, so that parameters and their average have separate buffers: the step donates
         # both.
-        start = jax.jit(
-            self.state_from_networks, out_shardings=to_shardings(self.mesh, self.state_specs)
+        start = compilation.jit(
+            self.state_from_networks,
+            runs=1,
+            out_shardings=to_shardings(self.mesh, self.state_specs),
         )
         state: TrainState = start(key, params, batch_stats)
         return state

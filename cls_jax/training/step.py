@@ -20,6 +20,7 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
+from cls_jax.parallel import compilation
 from cls_jax.parallel.machine import get_device_memory, release_freed_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.training.optimizer import split_frozen
@@ -248,7 +249,11 @@ def make_batch_fn(
         in_specs=(setup.state_specs, input_specs),
         out_specs=BATCH_SPECS,
     )
-    return jax.jit(sharded, out_shardings=NamedSharding(setup.mesh, P()))
+    replicated = NamedSharding(setup.mesh, P())
+    make_batch: Callable[[TrainState, PyTree], RawBatch] = compilation.jit(
+        sharded, runs=1, out_shardings=replicated
+    )
+    return make_batch
 
 
 @jax.jit

@@ -3,7 +3,6 @@
 Shape suffixes: B images, C features, R rows of a block.
 """
 
-import functools
 import importlib
 import sys
 import time
@@ -16,12 +15,16 @@ import scipy.linalg
 from tqdm import tqdm
 
 from cls_jax.extras import is_installed, write_install
+from cls_jax.parallel import compilation
 from cls_jax.photos.features.heads import standardize
 from cls_jax.photos.features.sharded import find_neighbors_on_devices, has_many_devices
 
 # Inner products in memory at once, 256 MB in float32.
 _BLOCK_ELEMENTS = 2**26
 _MAX_BLOCK_ROWS = 1024
+# From this many images on, an accelerator searches, if there is one. Before, compiling for it takes
+# longer than the search on a CPU.
+_MIN_ON_ACCELERATOR = 4096
 _MIN_SHOWN = 20_000  # From this many images on, the search shows a progress bar.
 # From this many images on, the search is approximate.
 _MIN_APPROXIMATE = 100_000
@@ -57,23 +60,34 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> Neighbors:
     if has_many_devices():
         indices, cosines = find_neighbors_on_devices(normalized, num_neighbors)
         return Neighbors(indices, cosines)
-    is_large = num_images >= _MIN_APPROXIMATE
     is_cpu = jax.default_backend() == "cpu"
-    if is_large and is_cpu and is_installed("scale"):
+    if num_images < _MIN_ON_ACCELERATOR and not is_cpu:
+        with compilation.on_cpu():
+            return _search_blocks(normalized, num_neighbors, is_cpu=True)
+    if num_images >= _MIN_APPROXIMATE and is_cpu and is_installed("scale"):
         return _search_links(normalized, num_neighbors)
+    return _search_blocks(normalized, num_neighbors, is_cpu)
+
+
+def _search_blocks(normalized: np.ndarray, num_neighbors: int, is_cpu: bool) -> Neighbors:
+    """Compares rows float32 [B, C] with all, as many at once as fit into memory."""
+    num_images = len(normalized)
+    is_large = num_images >= _MIN_APPROXIMATE
     columns = jnp.asarray(normalized.T)  # Contiguous: inner products are twice as fast on a CPU.
     rows_at_once = min(_MAX_BLOCK_ROWS, max(1, _BLOCK_ELEMENTS // num_images), num_images)
     indices = np.empty((num_images, num_neighbors), np.int32)
     cosines = np.empty((num_images, num_neighbors), np.float32)
     steps = range(0, num_images, rows_at_once)
     is_quick = num_images < _MIN_SHOWN
+    static = ("num_neighbors", "is_exact")
+    search = compilation.jit(_search_block, runs=len(steps), static_argnames=static)
     blocks = tqdm(steps, "Neighbors", unit="block", dynamic_ncols=True, disable=is_quick)
     for i, start in enumerate(blocks):
         # The last block overlaps the one before, so that all have one shape.
         first = min(start, num_images - rows_at_once)
         chosen = slice(first, first + rows_at_once)
         began = time.monotonic()
-        cosines[chosen], indices[chosen] = _search_block(
+        cosines[chosen], indices[chosen] = search(
             normalized[chosen], first, columns, num_neighbors, not is_large or is_cpu
         )
         if i == 1 and is_large and is_cpu:  # The first block includes compilation.
@@ -83,7 +97,6 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> Neighbors:
     return Neighbors(indices, cosines)
 
 
-@functools.partial(jax.jit, static_argnames=("num_neighbors", "is_exact"))
 def _search_block(
     rows: jax.Array, first: int, columns: jax.Array, num_neighbors: int, is_exact: bool
 ) -> tuple[jax.Array, jax.Array]:

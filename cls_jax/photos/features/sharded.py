@@ -17,6 +17,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from scipy import sparse
 
+from cls_jax.parallel import compilation
+
 _AXIS = "device"
 _BLOCK_ELEMENTS = 2**26  # Inner products in memory at once.
 _EDGES_AT_ONCE = 2**18
@@ -73,7 +75,7 @@ def find_neighbors_on_devices(
         out_specs=P(_AXIS),
         check_vma=False,
     )
-    found = jax.jit(search)(features)
+    found = compilation.jit(search, runs=1)(features)
     indices, cosines = (_fetch(array)[:num_images] for array in found)
     return indices, cosines
 
@@ -179,7 +181,7 @@ def _compile_solve(mesh: Mesh, alpha: float, tolerance: float) -> Callable[..., 
         out_specs=(P(_AXIS), P(_AXIS)),
         check_vma=False,
     )
-    return jax.jit(solve)
+    return compilation.jit(solve, runs=1)
 
 
 def _solve(

@@ -21,6 +21,7 @@ from cls_jax.models.ensemble import Ensemble, take_network
 from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
 from cls_jax.models.weights.layout import Normalization
+from cls_jax.parallel import compilation
 from cls_jax.parallel.mesh import (
     DATA_AXIS,
     NETWORK_AXIS,
@@ -138,11 +139,13 @@ class Networks:
         model = self.ensemble.model
         variables = take_network(jax.device_get(self.variables), 0)
 
-        @jax.jit  # The weights are an argument: the same program serves all runs.
+        size = min(len(images), _HEAT_MAPS_AT_ONCE)
+
+        # The weights are an argument: the same program serves all runs.
+        @functools.partial(compilation.jit, runs=-(-len(images) // size))
         def compute(variables: Any, images: jax.Array, classes: jax.Array) -> jax.Array:
             return compute_heat_maps(model, variables, self.normalize(images), classes)
 
-        size = min(len(images), _HEAT_MAPS_AT_ONCE)
         parts = []
         for start in range(0, len(images), size):
             # The last batch overlaps the one before, so that one program serves all.
@@ -180,8 +183,10 @@ class Networks:
             in_specs=(P(NETWORK_AXIS), P(DATA_AXIS)),
             out_specs=P(NETWORK_AXIS, DATA_AXIS),
         )
+        # The number of images is unknown, but even a hundred thousand are only a hundred batches.
+        runs = 100_000 // _ENOUGH_IMAGES
         # Replicated in every process.
-        return jax.jit(sharded, out_shardings=NamedSharding(self._mesh, P()))
+        return compilation.jit(sharded, runs=runs, out_shardings=NamedSharding(self._mesh, P()))
 
     def _choose_padded_size(self, num_images: int) -> int:
         """The padded batch size: few sizes to compile, and no full batch for a single image."""

@@ -7,7 +7,6 @@ import os
 import pathlib
 from typing import Any
 
-import jax
 import numpy as np
 from PIL import Image
 from sklearn.metrics import confusion_matrix, log_loss
@@ -16,6 +15,7 @@ from cls_jax.config import create_defaults, flatten, show_value
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.methods import get_method
+from cls_jax.parallel import compilation
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
 from cls_jax.photos.inference.scores import compute_reliability, find_confused_pairs
@@ -235,7 +235,9 @@ def augment_images(images: np.ndarray, view: str, data_config, seed: int) -> np.
     augmentation = create_augmentation(data_config, images.shape[1:])
     shape = (len(images), augmentation.count_uniforms(view))
     uniforms = np.random.default_rng(seed).random(shape, np.float32)
-    make_view = jax.jit(lambda *arrays: augment(*arrays, view, augmentation, jax_augment))
+    make_view = compilation.jit(
+        lambda *arrays: augment(*arrays, view, augmentation, jax_augment), runs=1
+    )
     return np.asarray(make_view(images, uniforms))
 
 

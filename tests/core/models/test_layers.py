@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax import models
 from cls_jax.models import MODELS, ResNet18, WideResNet
-from cls_jax.models.convolutions import convolve_grouped, depthwise_conv
+from cls_jax.models.convolutions import convolve_as_on, convolve_grouped, depthwise_conv
 from cls_jax.models.efficientnet import LITE0, EfficientNetLite
 from cls_jax.models.layers import BatchNorm, pool_descriptor, pool_stem
 from cls_jax.models.wide_resnet import Block
@@ -201,3 +201,48 @@ def test_gradient_exists_for_stacked_rematerialized_and_spread_networks(is_cente
     expected = compute_gradients(convolve_grouped, x, filters)
     for gradients in (compute_gradients(depthwise_conv, x, filters), jax.jit(spread)(x, filters)):
         assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
+
+
+def convolve_and_pull(convolve, x, filters, stride, is_centered=False):
+    """The convolved images and the gradients of both arguments, for an arbitrary gradient."""
+    y, pull = jax.vjp(lambda x, filters: convolve(x, filters, stride, is_centered), x, filters)
+    y_bar = jnp.cos(jnp.arange(y.size)).reshape(y.shape)
+    return y, pull(y_bar.astype(jnp.bfloat16).astype(y.dtype))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(("stride", "is_centered"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize("k", [3, 5, 7])
+def test_every_platform_convolves_channels_alike(platform, dtype, k, stride, is_centered):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 10, 9, 6)).astype(dtype)
+    filters = rng.normal(size=(k, k, 1, 6)).astype(dtype)
+    # Of the same numbers, so that only sums are rounded differently.
+    wide = x.astype(np.float32), filters.astype(np.float32)
+    expected = convolve_and_pull(convolve_grouped, *wide, stride, is_centered)
+    convolve = functools.partial(convolve_as_on, platform)
+    found = convolve_and_pull(convolve, x, filters, stride, is_centered)
+    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(dtype)}
+    tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
+    scale = max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(expected))
+    found = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found)
+    assert_close(found, expected, rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradient_of_a_depthwise_convolution_is_no_convolution_on_a_gpu(stride):
+    """Lowered for platforms that this machine does not have."""
+    x, filters = jnp.zeros((2, 8, 8, 16)), jnp.zeros((3, 3, 1, 16))
+    pull = lambda x, filters: convolve_and_pull(depthwise_conv, x, filters, stride)[1]  # noqa: E731
+    forward = lambda x, filters: depthwise_conv(x, filters, stride)  # noqa: E731
+
+    def count(function, platform):
+        traced = jax.jit(function).trace(x, filters)
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        return text.count("stablehlo.convolution"), text.count("feature_group_count = 16")
+
+    for platform in ("cuda", "rocm"):
+        assert count(forward, platform) == (1, 1)
+        assert count(pull, platform) == (0, 0)
+    assert count(forward, "cpu") == count(pull, "cpu") == (0, 0)
