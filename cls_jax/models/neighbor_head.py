@@ -3,10 +3,16 @@
 Shape suffixes: B images, M known images, C features, R components, K classes.
 """
 
+import functools
+from typing import Any, TypeVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
+import numpy as np
+import scipy.special
+
+_Array = TypeVar("_Array", jax.Array, np.ndarray)
 
 # How fast the weight of a known image falls with its distance, and the power of the product with
 # another head: two heads that use the same labels are right together, and their plain product would
@@ -37,13 +43,37 @@ class NeighborHead(nn.Module):
         bias = self.param("bias", zeros, (self.num_components,))
         known = self.param("known", zeros, (self.num_known, self.num_components))
         probabilities = self.param("probabilities", zeros, (self.num_known, self.num_classes))
-        components = x_BC @ kernel + bias
-        norms = jnp.linalg.norm(components, axis=-1, keepdims=True)
-        cosines = components / jnp.maximum(norms, _MIN_NORM) @ known.astype(jnp.float32).T
-        p_BK = jax.nn.softmax(_SHARPNESS * cosines) @ probabilities.astype(jnp.float32)
-        return jnp.log(jnp.maximum(p_BK, _MIN_PROBABILITY))
+        log_p_BK: jax.Array = _compare(
+            x_BC, kernel, bias, known, probabilities, jnp, jax.nn.softmax
+        )
+        return log_p_BK
 
 
-def multiply_heads(logits: ArrayLike, log_p: ArrayLike) -> jax.Array:
+def compare_in_numpy(
+    x_BC: np.ndarray,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+    known: np.ndarray,
+    probabilities: np.ndarray,
+) -> np.ndarray:
+    """What a `NeighborHead` with these parameters returns, without compiling anything."""
+    softmax = functools.partial(scipy.special.softmax, axis=-1)
+    log_p_BK: np.ndarray = _compare(x_BC, kernel, bias, known, probabilities, np, softmax)
+    return log_p_BK
+
+
+def _compare(
+    x_BC: Any, kernel: Any, bias: Any, known: Any, probabilities: Any, xp: Any, softmax: Any
+) -> Any:
+    """Log probabilities, where `xp` is `jax.numpy` or NumPy."""
+    components = x_BC @ kernel + bias
+    norms = xp.linalg.norm(components, axis=-1, keepdims=True)
+    cosines = components / xp.maximum(norms, _MIN_NORM) @ known.astype(xp.float32).T
+    p_BK = softmax(_SHARPNESS * cosines) @ probabilities.astype(xp.float32)
+    return xp.log(xp.maximum(p_BK, _MIN_PROBABILITY))
+
+
+def multiply_heads(logits: _Array, log_p: _Array) -> _Array:
     """Logits of the product of a head's probabilities and a `NeighborHead`'s, all [B, K]."""
-    return _POWER * jnp.add(logits, log_p)
+    product: _Array = _POWER * (logits + log_p)
+    return product

@@ -18,7 +18,7 @@ from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
 from cls_jax.models.layers import NEIGHBOR_HEAD, STAGE_HEAD, Architecture
-from cls_jax.models.neighbor_head import NeighborHead, multiply_heads
+from cls_jax.models.neighbor_head import compare_in_numpy, multiply_heads
 from cls_jax.models.weights.layout import Weights
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.heads import INSTANT_C, Head, choose_fitted, fit_head
@@ -50,11 +50,9 @@ class KnownImages(NamedTuple):
 
     def compute_log_probabilities(self, features_BC: np.ndarray) -> np.ndarray:
         """Log probabilities float32 [B, K] of images with features float32 [B, C + S]."""
-        num_known, num_classes = self.probabilities.shape
-        head = NeighborHead(num_known, len(self.bias), num_classes)
         starts = range(0, max(len(features_BC), 1), _ROWS_AT_ONCE)
         parts = [features_BC[start : start + _ROWS_AT_ONCE] for start in starts]
-        return np.concatenate([head.apply({"params": self._asdict()}, part) for part in parts])
+        return np.concatenate([compare_in_numpy(part, **self._asdict()) for part in parts])
 
 
 class InstantClassifier(NamedTuple):
@@ -78,7 +76,7 @@ class InstantClassifier(NamedTuple):
         if self.neighbors is not None:
             inputs = np.concatenate([pooled_BC, features.stages], axis=1, dtype=np.float32)
             log_p_BK = self.neighbors.compute_log_probabilities(inputs)
-            logits_BK = np.asarray(multiply_heads(logits_BK, log_p_BK))
+            logits_BK = multiply_heads(logits_BK, log_p_BK)
         return scipy.special.softmax(logits_BK, axis=1)[None], join_features(pooled_BC[None])
 
     def create_model(self) -> tuple[Architecture, Any]:

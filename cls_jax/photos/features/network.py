@@ -136,11 +136,11 @@ class OpenedNetwork:
         on_devices = jax.device_put(self.variables, NamedSharding(mesh, P()))
         default = MODELS[network.name].layout.normalization
         mean, std = network.weights.normalization or default
-        forward = compilation.jit(_forward, runs=_NUM_RUNS, static_argnums=(0, 1, 2))
-        self._forward = functools.partial(forward, self.model, mean, std, on_devices)
-
+        forward = functools.partial(_forward, self.model, mean, std)
         image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.uint8)
-        shape = jax.eval_shape(self._forward, image).shape
+        shape = jax.eval_shape(forward, self.variables, image).shape
+        compiled = compilation.jit(_forward, runs=_NUM_RUNS, static_argnums=(0, 1, 2))
+        self._forward = functools.partial(compiled, self.model, mean, std, on_devices)
         self.num_pooled = len(self.variables["params"]["head"]["kernel"])
         self.num_stages = shape[-1] - 2 * self.num_pooled
         (self.blank,) = _pack(np.zeros(shape), self.num_pooled)
@@ -193,7 +193,7 @@ def _create_model(network: FrozenNetwork) -> tuple[Architecture, Any]:
     spec, settings = MODELS[network.name], dict(network.settings)
     model = spec.create(num_classes=1, **settings)
     image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.float32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), image)
+    variables = jax.eval_shape(lambda image: model.init(jax.random.key(0), image), image)
     heads = {name: variables["params"][name] for name in model.head_names}
     try:
         variables = from_torch(network.weights.arrays, variables, spec.layout, model.head_names)

@@ -14,6 +14,7 @@ from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.neighbor_head import NeighborHead
 from cls_jax.models.weights.layout import Weights, from_torch, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.cli import console
@@ -74,6 +75,10 @@ def test_new_images_get_the_classes_of_similar_known_ones(monkeypatch, most):
     both = np.concatenate([new, np.tanh(new)], axis=1)
     log_p_BK = known.compute_log_probabilities(both.astype(np.float32))
     assert np.mean(log_p_BK.argmax(axis=1) == new_truth) > 0.8
+    # As by the head of the exported network.
+    head = NeighborHead(*known.shape, K)
+    on_device = head.apply({"params": known._asdict()}, both.astype(np.float32))
+    np.testing.assert_allclose(log_p_BK, on_device, rtol=1e-6, atol=2e-6)
     # Equal to the sums in float64.
     components = both @ known.kernel.astype(float) + known.bias
     components /= np.linalg.norm(components, axis=1, keepdims=True)

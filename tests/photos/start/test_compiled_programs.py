@@ -1,0 +1,38 @@
+"""What an instant classifier compiles on an accelerator, with its report."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import cls_jax
+from cls_jax.extras import is_installed
+from tests.compiled import record_programs, write_programs
+
+MOST_PROGRAMS = 8
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for i, name in enumerate(("red", "green", "blue")):
+        for j in range(12):
+            pixels = rng.integers(0, 90, (40, 40, 3))
+            pixels[..., i] += 120
+            part = ("labeled/" + name, "unlabeled", "test/" + name)[j % 3]
+            path = tmp_path / "photos" / part / f"{name}{j}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+@pytest.mark.skipif(not is_installed("pretrained"), reason="needs the pretrained networks")
+def test_an_instant_classifier_compiles_few_programs(photos, monkeypatch):
+    monkeypatch.setattr("cls_jax.photos.features.neighbors.has_many_devices", lambda: False)
+    programs = record_programs(monkeypatch)
+    cls_jax.train(photos, instant=True)
+    assert len(programs) <= MOST_PROGRAMS, write_programs(programs)
+    assert not any(program.is_tuned for program in programs), write_programs(programs)
+    assert {"jit__forward", "jit__search_block", "jit_compute"} <= {p.name for p in programs}
+    assert all(program.runs for program in programs if program.name == "jit_compute")
