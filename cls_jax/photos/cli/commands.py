@@ -46,7 +46,7 @@ def train(
     backbone: str | None = None,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
-    from cls_jax.photos.features.backbones import read_names
+    from cls_jax.photos.features.backbones import Backbones
     from cls_jax.photos.plan.describe import describe_dry_run
     from cls_jax.photos.plan.plan import parse_overrides, plan_run, start_run
 
@@ -54,7 +54,7 @@ def train(
     if backbone is not None:
         if start_from:
             raise UserError("--from and --backbone both choose the weights: remove one of them.")
-        settings["model.init"], settings["model.inferred_by"] = read_names(backbone)
+        settings |= Backbones.read(backbone).to_settings()
     plan = plan_run(
         folder,
         method=method,
@@ -272,7 +272,7 @@ def suggest(
     backbone: str = "",
 ) -> None:
     """Lists images to label next."""
-    from cls_jax.photos.features.backbones import describe_chooser, read_inits
+    from cls_jax.photos.features.backbones import Backbones
     from cls_jax.photos.folder.given_labels import find_table
     from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.images.files import list_images
@@ -286,8 +286,8 @@ def suggest(
     if path:
         check_path(path)
     options = FolderOptions(file_column, label_column, layout)
-    inits = read_inits(backbone)
-    rows = suggest_files(folder, count, options, inits[0] if backbone else "")
+    backbones = Backbones.read(backbone)
+    rows = suggest_files(folder, count, options, backbones.first if backbones.is_chosen else "")
     if path is None:
         print("\n".join(make_printable(row["file"]) for row in rows), flush=True)
     else:
@@ -299,11 +299,11 @@ def suggest(
         way = f"Move each one into {make_printable(places)}"
         if table := find_table(list_images(root)):
             way = f"Add a row for each one to {make_printable(str(root / table))}"
-        networks = ["--backbone", backbone] if backbone else []
+        networks = backbones.to_arguments()
         command = write_command(["label", str(root), *networks, *options.to_arguments()])
         way += f", or label them in the browser: {command}"
         print(way, file=sys.stderr)
-    if sentence := describe_chooser(inits):
+    if sentence := backbones.describe_chooser():
         print(sentence, file=sys.stderr)
 
 
@@ -319,13 +319,15 @@ def label(
 ) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
     check_extra("label,pretrained", "Labeling in the browser")
+    from cls_jax.photos.features.backbones import Backbones
     from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
     options = FolderOptions(file_column, label_column, layout)
+    backbones = Backbones.read(backbone)
     label_folder(
-        folder, names, port, opens_browser=not no_browser, options=options, backbone=backbone
+        folder, names, port, opens_browser=not no_browser, options=options, backbones=backbones
     )
 
 

@@ -1,6 +1,9 @@
-"""What users write and read about the table of pretrained networks."""
+"""The pretrained networks of a command, and what users write and read about the table of them."""
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable
+
+from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
 from cls_jax.extras import is_installed, write_install
@@ -11,25 +14,78 @@ from cls_jax.models.weights.sources import has_weights
 DEFAULT_BACKBONE = next(iter(BACKBONES))
 
 
-def read_names(text: str) -> tuple[str, str]:
-    """Turns comma-separated names of backbones into `model.init` and `model.inferred_by`.
+@dataclasses.dataclass(frozen=True)
+class Backbones:
+    """The networks that see photos, each as a `model.init`.
 
-    The first network is trained, and all infer labels. Raises a UserError if there is no such name.
+    The first one compares images and is trained, and all infer labels.
     """
-    first, *others = read_inits(text)
-    return first, ",".join(others)
+
+    first: str = DEFAULT_BACKBONE
+    others: tuple[str, ...] = ()
+    is_chosen: bool = False  # By the user. Otherwise more networks may be added by default.
+
+    @staticmethod
+    def read(text: str) -> "Backbones":
+        """Those of comma-separated names as users write them, or the default one for "".
+
+        Raises a UserError if there is no such network, or one is repeated.
+        """
+        if not text:
+            return Backbones()
+        first, *others = (_complete(name.strip()) for name in text.split(","))
+        chosen = Backbones(first, tuple(others), is_chosen=True)
+        chosen.check()
+        return chosen
+
+    @staticmethod
+    def of(model: ConfigDict) -> "Backbones":
+        """Those of the section `model` of a configuration, whose `init` may be any weights."""
+        return Backbones(model.init, tuple(split_inits(model.inferred_by)), is_chosen=True)
+
+    @property
+    def inits(self) -> tuple[str, ...]:
+        """The `model.init` of each."""
+        return self.first, *self.others
+
+    def to_settings(self) -> dict[str, str]:
+        """The keys of a configuration, which `of` reads."""
+        return {"model.init": self.first, "model.inferred_by": ",".join(self.others)}
+
+    def to_arguments(self) -> list[str]:
+        """The option of a command, as typed. Empty unless the user has chosen the networks."""
+        return ["--backbone", ",".join(_shorten(self.inits))] if self.is_chosen else []
+
+    def check(self) -> None:
+        """Raises a UserError unless all others are in the table, and none is named twice.
+
+        The graphs and probes of a network that is repeated would count twice.
+        """
+        for other in self.others:
+            get_backbone(other)
+        repeated = [init for i, init in enumerate(self.inits) if init in self.inits[:i]]
+        if repeated:
+            raise UserError(f"{repeated[0].removeprefix(BUILTIN)} is named twice: name it once.")
+
+    def describe(self) -> str:
+        """A sentence about what the networks do for the instant classifier."""
+        sentence = f"The classifier sees photos with {_title(self.first)}"
+        return "; ".join(filter(None, [sentence, self.describe_others()])) + "."
+
+    def describe_others(self) -> str:
+        """What the networks after the first one do, or "" without any."""
+        titles = [_title(init) for init in self.others]
+        return f"labels are inferred with {' and '.join(titles)}, too" if titles else ""
+
+    def describe_chooser(self) -> str:
+        """A sentence about which network chooses images to label, or "" for a single one."""
+        first, *others = (_title(init) for init in self.inits)
+        infer = "infers" if len(others) == 1 else "infer"
+        only = f"{' and '.join(others)} {infer} labels only"
+        return f"{first} alone compares the images. {only}." if others else ""
 
 
-def read_inits(text: str) -> list[str]:
-    """The `model.init` of each of comma-separated names, or that of the default for "".
-
-    Raises a UserError if there is no such name, or one is repeated.
-    """
-    if not text:
-        return [DEFAULT_BACKBONE]
-    inits = [_complete(name.strip()) for name in text.split(",")]
-    _check_different(inits)
-    return inits
+DEFAULT_BACKBONES = Backbones()
 
 
 def _complete(name: str) -> str:
@@ -41,6 +97,10 @@ def _complete(name: str) -> str:
 
 def _shorten(inits: Iterable[str]) -> list[str]:
     return [init.removeprefix(BUILTIN) for init in inits]
+
+
+def _title(init: str) -> str:
+    return MODELS[get_backbone(init).name].title
 
 
 def format_backbones() -> str:
@@ -72,48 +132,10 @@ def _describe_state(init: str) -> str:
 def get_backbone(init: str) -> Backbone:
     """The row of a `model.init`. Raises a UserError if there is none."""
     if init not in BACKBONES:
-        is_short = init.startswith(BUILTIN)  # As `read_inits` completes it.
+        is_short = init.startswith(BUILTIN)  # As `Backbones.read` completes it.
         known = ", ".join(_shorten(BACKBONES) if is_short else BACKBONES)
         raise UserError(
             f"There is no backbone {init.removeprefix(BUILTIN)[:100]!r}: choose from {known}, or "
             "set --config.model.init to other weights."
         )
     return BACKBONES[init]
-
-
-def describe_others(inferred_by: str) -> str:
-    """A sentence about the networks of a `model.inferred_by`, or "" without any."""
-    titles = [MODELS[get_backbone(init).name].title for init in split_inits(inferred_by)]
-    return f"labels are inferred with {' and '.join(titles)}, too" if titles else ""
-
-
-def describe_networks(inits: Sequence[str]) -> str:
-    """A sentence about what the networks of some `model.init` do for the instant classifier."""
-    first, *others = inits
-    sentence = f"The classifier sees photos with {MODELS[get_backbone(first).name].title}"
-    return "; ".join(filter(None, [sentence, describe_others(",".join(others))])) + "."
-
-
-def describe_chooser(inits: Sequence[str]) -> str:
-    """A sentence about which of several networks chooses images to label, or "" for one."""
-    first, *others = (MODELS[get_backbone(init).name].title for init in inits)
-    infer = "infers" if len(others) == 1 else "infer"
-    only = f"{' and '.join(others)} {infer} labels only"
-    return f"{first} alone compares the images. {only}." if others else ""
-
-
-def check_backbones(init: str, inferred_by: str) -> None:
-    """Raises a UserError unless all weights of a `model.inferred_by` are in the table.
-
-    Or if one is repeated, or is the `model.init`, whose graphs and probes would count twice.
-    """
-    others = split_inits(inferred_by)
-    for other in others:
-        get_backbone(other)
-    _check_different([init, *others])
-
-
-def _check_different(inits: Sequence[str]) -> None:
-    repeated = [init for i, init in enumerate(inits) if init in inits[:i]]
-    if repeated:
-        raise UserError(f"{repeated[0].removeprefix(BUILTIN)} is named twice: name it once.")

@@ -18,7 +18,7 @@ import numpy as np
 
 from cls_jax.io import describe_error, make_printable, to_csv
 from cls_jax.photos.features.accuracy import Estimate, correct_estimate, describe_estimate
-from cls_jax.photos.features.backbones import read_inits
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import open_backbone
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
@@ -184,7 +184,7 @@ class SessionClassifier:
         with self._turn:  # One at a time, to bound memory.
             if (fitted := self._wait()) is None:
                 raise RefusedError(self._message)
-            found = read_photo(file, self._session.backbone)
+            found = read_photo(file, self._session.backbones)
             label, probability = self._name(fitted, file, found)
         similarities = fitted.descriptors @ normalize_rows(found.descriptors)[0]
         labeled = np.flatnonzero(fitted.labels >= 0)
@@ -260,12 +260,12 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
     )
 
 
-def read_photo(file: BinaryIO, backbone: str = "") -> FrozenFeatures:
+def read_photo(file: BinaryIO, backbones: Backbones = DEFAULT_BACKBONES) -> FrozenFeatures:
     """Features of a photo by the first network of a session, whose head classifies it.
 
     Raises an ImageError, or a UserError for unreadable weights.
     """
-    network = _get_network(read_inits(backbone)[0])
+    network = _get_network(backbones.first)
     image = decode_image(file, network.image_shape, network.decoding)
     return open_network(network).extract(image[None], lambda *_: None)
 

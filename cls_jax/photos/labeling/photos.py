@@ -11,7 +11,7 @@ import numpy as np
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_atomically
-from cls_jax.photos.features.backbones import read_inits
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import extract_all_features, open_backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.given_labels import (
@@ -52,14 +52,13 @@ def open_session(
     root: pathlib.Path,
     class_names: Sequence[str] = (),
     options: FolderOptions = AUTOMATIC,
-    backbone: str = "",
+    backbones: Backbones = DEFAULT_BACKBONES,
 ) -> Session:
     """A session on a folder, before its features are computed. Prints a hint if folders label all.
 
-    `backbone` has the names of the networks that see the photos, "" for the default. Raises a
-    UserError if there is no such name, no image, or labels.csv cannot be read or written.
+    `backbones` see the photos. Raises a UserError if there is no image, or labels.csv cannot be
+    read or written.
     """
-    read_inits(backbone)
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of photos.")
     table, files, names, folder_labels = _list_folder(root, options)
@@ -72,7 +71,7 @@ def open_session(
             f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
             f"those without a label to {root / 'unlabeled'}."
         )
-    return Session(root, files, answers, options, backbone)
+    return Session(root, files, answers, options, backbones)
 
 
 def find_new(session: Session) -> dict[str, int]:
@@ -82,15 +81,17 @@ def find_new(session: Session) -> dict[str, int]:
     """
     session.follow_table()  # A folder that is gone has not lost all its photos.
     _, files, names, folder_labels = _list_folder(session.root, session.options)
-    load = functools.partial(load_all, backbone=session.backbone)
+    load = functools.partial(load_all, backbones=session.backbones)
     return session.extend(files, names, folder_labels, load)
 
 
 def load_all(
-    paths: Sequence[pathlib.Path], on_progress: Progress = lambda *_: None, backbone: str = ""
+    paths: Sequence[pathlib.Path],
+    on_progress: Progress = lambda *_: None,
+    backbones: Backbones = DEFAULT_BACKBONES,
 ) -> Features:
     """The features of photos by the networks of a session, and why others cannot be read."""
-    found = extract_all_features(paths, open_backbones(read_inits(backbone)), on_progress)
+    found = extract_all_features(paths, open_backbones(backbones.inits), on_progress)
     networks = found, *found.others
     is_read = np.logical_and.reduce([each.descriptors.any(axis=1) for each in networks])
     reasons = {}

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
+from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.labeling.answers import Answers, State
@@ -24,7 +25,7 @@ class Reading:
     pending: AbstractSet[str]  # All files that may be labeled, before the features are known.
     root: pathlib.Path
     options: FolderOptions  # How to read it.
-    backbone: str  # See `Session`.
+    backbones: Backbones  # See `Session`.
     # The names of the B photos, by their indices, which never change. Before the features are
     # known, these are the random photos that have been asked so far.
     files: Sequence[str]

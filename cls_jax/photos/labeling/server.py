@@ -106,7 +106,7 @@ def create_app(
     The page is public. Everything else needs the `token` in the header X-Token, and each of `codes`
     can be exchanged for it once. `training` runs what the page trains.
     """
-    training = training or Training(session.root, (), session.options, session.backbone)
+    training = training or Training(session.root, (), session.options, session.backbones)
     service = _Service(session, training)
     app = Starlette(
         routes=[

@@ -13,6 +13,7 @@ import numpy as np
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error
 from cls_jax.photos.features.accuracy import MIN_CHECKS
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import concatenate_features
 from cls_jax.photos.features.graph import build_graph
@@ -89,15 +90,15 @@ class Session:
         files: Sequence[str],
         answers: Answers,
         options: FolderOptions = AUTOMATIC,
-        backbone: str = "",
+        backbones: Backbones = DEFAULT_BACKBONES,
     ):
         """`files` may be labeled, by their names in `root`. `load` must follow.
 
-        `backbone` has the names of the networks that see the photos, see `read_inits`.
+        `backbones` are the networks that see the photos.
         """
         self.root = root
         self.options = options
-        self.backbone = backbone
+        self.backbones = backbones
         self._answers = answers
         self._lock = threading.RLock()
         self._scanning = threading.Lock()
@@ -143,7 +144,7 @@ class Session:
             pending=self._pending_names,
             root=self.root,
             options=self.options,
-            backbone=self.backbone,
+            backbones=self.backbones,
             files=self._files,
             index=self._index,
             unreadable=self._unreadable,

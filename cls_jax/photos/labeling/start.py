@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.io import make_printable
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling import photos, server, views
@@ -31,7 +32,7 @@ def label_folder(
     *,
     opens_browser: bool = True,
     options: FolderOptions = AUTOMATIC,
-    backbone: str = "",
+    backbones: Backbones = DEFAULT_BACKBONES,
 ) -> None:
     """Serves the page until the process is interrupted, and opens it in a browser.
 
@@ -39,12 +40,12 @@ def label_folder(
     is no image, labels.csv cannot be read, the port is in use, or `open_session` does.
     """
     root = pathlib.Path(folder).expanduser()
-    session = photos.open_session(root, class_names, options, backbone)
+    session = photos.open_session(root, class_names, options, backbones)
     listener = server.open_socket(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
     address = f"http://{server.HOST}:{port}/#"  # Browsers do not send what follows the #.
-    training = Training(session.root, options=options, backbone=backbone)
+    training = Training(session.root, options=options, backbones=backbones)
     running = server.create_server(server.create_app(session, token, [code], training))
     training.is_closing = lambda: running.should_exit
     is_stopping = threading.Event()
@@ -55,7 +56,7 @@ def label_folder(
                 raise StoppedError("Stopped.", signal.SIGINT)
             on_progress(done, total)
 
-        return photos.load_all(session.list_paths(), report, backbone)
+        return photos.load_all(session.list_paths(), report, backbones)
 
     def load() -> None:
         try:

@@ -1,6 +1,7 @@
 """Training started from the page, as a `cls-jax train` process."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -15,9 +16,8 @@ from cls_jax.config import read_values
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.parallel.preemption import SIGNALS
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.folder.given_labels import find_table, label_by_folder, read_table
 from cls_jax.photos.folder.label_table import read_content
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -52,15 +52,15 @@ class Training:
         folder: pathlib.Path,
         arguments: Sequence[str] = (),
         options: FolderOptions = AUTOMATIC,
-        backbone: str = "",
+        backbones: Backbones = DEFAULT_BACKBONES,
     ):
         """`arguments` are further ones of `cls-jax train`, for fine-tuning.
 
-        `backbone` has the names of the session's networks, "" for the default one.
+        `backbones` are the session's networks.
         """
         self._folder = folder.resolve()
         self._options = options
-        self._backbone = backbone
+        self._backbones = backbones
         self._arguments = list(arguments)
         self._lock = threading.RLock()
         self.is_closing: Callable[[], bool] = lambda: False  # Whether the session ends.
@@ -94,13 +94,13 @@ class Training:
             if kind == FINE_TUNE and not 0 < minutes <= _MAX_MINUTES:
                 raise RefusedError(f"Minutes must be above 0 and at most {_MAX_MINUTES:,}.")
             self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
-            names = self._backbone
+            backbones = self._backbones
             how = ["--minutes", f"{minutes:g}", *self._arguments]
             if num_labels >= _MIN_LABELS and not self._has_validation():
                 how += [f"--config.data.validation={_VALIDATION}"]
             if kind == INSTANT:  # The page's own classifier, by default labeled by one network.
-                how, names = ["--instant"], names or DEFAULT_BACKBONE.removeprefix(BUILTIN)
-            how += ["--backbone", names] if names else []
+                how, backbones = ["--instant"], dataclasses.replace(backbones, is_chosen=True)
+            how += backbones.to_arguments()
             how += self._options.to_arguments()
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "curve": []}

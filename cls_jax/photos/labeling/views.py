@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from cls_jax.io import make_printable
-from cls_jax.photos.features.backbones import describe_networks, read_inits
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.propagation import find_confident
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
@@ -37,8 +36,7 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
         counts = collections.Counter(state.decision for state in answered)
         num_labels = collections.Counter(state.label for state in answered)
         num_images = len(known.pending) or len(known.files) - len(known.gone)
-        options = ["--backbone", known.backbone] if known.backbone else []
-        options += known.options.to_arguments()
+        options = [*known.backbones.to_arguments(), *known.options.to_arguments()]
         return {
             "version": known.version,
             "phase": known.phase,
@@ -46,7 +44,7 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
             "progress": known.progress,
             "folder": show_name(known.root.resolve().name),
             "command": show_name(write_command(["train", str(known.root), *options])),
-            "networks": describe_networks(read_inits(known.backbone)),
+            "networks": known.backbones.describe(),
             "classes": [
                 {"name": name, "count": num_labels[name], **_describe_notes(known, name)}
                 for name in known.answers.class_names

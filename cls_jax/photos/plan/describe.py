@@ -13,7 +13,7 @@ from cls_jax.models.weights.sources import (
     has_weights,
     is_permissive,
 )
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, describe_others
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.skipped import describe_left_out
 from cls_jax.photos.plan.measure import measure_run
@@ -151,7 +151,7 @@ def describe_training(plan: Plan) -> list[str]:
     if config.data.validation:
         labels += f", after {config.data.validation:.0%} of them are held out for validation"
     network = f"{describe_model(config)} at {config.data.image_size} pixels, with {labels}"
-    if others := describe_others(config.model.inferred_by):
+    if others := Backbones.of(config.model).describe_others():
         network += f"; {others}"
     place = f"Run:         {verb} {plan.workdir}"
     origins = list_origins(plan)

@@ -27,7 +27,7 @@ from cls_jax.models.weights.backbones import BUILTIN, HUB
 from cls_jax.models.weights.sources import has_weights
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.machine import get_device_memory
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, check_backbones
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
 from cls_jax.photos.folder.instant_config import (
@@ -140,7 +140,7 @@ def _check_alone(plan: Plan) -> None:
     else:
         validate_config(plan.config, is_whole=False)
     check_packages(plan.config)
-    check_backbones(plan.config.model.init, plan.config.model.inferred_by)
+    Backbones.of(plan.config.model).check()
 
 
 def _check_together(plan: Plan, config: ConfigDict) -> None:
@@ -241,7 +241,7 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     config = with_values(config, read_empty(flatten(config.to_dict())))
     validate_config(config)
     check_packages(config)
-    check_backbones(config.model.init, config.model.inferred_by)
+    Backbones.of(config.model).check()
     root = pathlib.Path(config.data.data_dir).expanduser()
     is_folder = config.data.name == "folder"
     if is_folder:

@@ -17,7 +17,7 @@ from cls_jax.errors import UserError, explain_writing
 from cls_jax.models.weights.layout import Weights
 from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import leave_when_asked
-from cls_jax.photos.features.backbones import describe_others
+from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier, read_instant
 from cls_jax.photos.folder.instant_config import (
     create_instant_config,
@@ -181,7 +181,7 @@ def _announce(
     """Prints what is fitted, and warnings."""
     for warning in list_warnings(dataset, num_labeled):
         print(f"Warning: {warning}")
-    others = describe_others(config.model.inferred_by)
+    others = Backbones.of(config.model).describe_others()
     print(
         f"Instant classifier on {dataset.name}: {num_labeled:,} labels, {len(dataset.train):,} "
         f"training and {len(dataset.test):,} test images\n"

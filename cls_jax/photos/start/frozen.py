@@ -10,9 +10,9 @@ from cls_jax.data.resize import get_decode_options
 from cls_jax.data.types import Dataset, Split
 from cls_jax.models import MODELS, ModelSpec
 from cls_jax.models.layers import resolve_stem
-from cls_jax.models.weights.backbones import split_inits
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import find_architecture
+from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.extract import extract_features, open_backbones
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.folder.instant_config import read_instant_config
@@ -82,7 +82,7 @@ def read_other_networks(config: ConfigDict, network: FrozenNetwork) -> tuple[Fro
     Raises a UserError if their weights cannot be read.
     """
     how = {"decoding": network.decoding, "channels": network.channels}
-    return open_backbones(split_inits(config.model.inferred_by), network.image_size, **how)
+    return open_backbones(Backbones.of(config.model).others, network.image_size, **how)
 
 
 def compute_frozen(

@@ -3,20 +3,14 @@
 import numpy as np
 import pytest
 
+from cls_jax.config import create_defaults, with_values
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB, Package
 from cls_jax.models.weights.layout import Weights
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features import extract
-from cls_jax.photos.features.backbones import (
-    check_backbones,
-    describe_networks,
-    describe_others,
-    format_backbones,
-    read_inits,
-    read_names,
-)
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones, format_backbones
 from cls_jax.photos.features.labels import hold_out_labels, label_images
 from cls_jax.photos.features.network import FrozenFeatures
 
@@ -54,26 +48,46 @@ def test_every_row_is_an_architecture_and_a_package():
 
 
 def test_names_become_the_trained_network_and_the_others():
-    assert read_names("efficientnet_lite0") == (LITE0, "")
-    assert read_names(f"{LITE2}, efficientnet_lite0") == (LITE2, LITE0)
+    assert Backbones.read("") == DEFAULT_BACKBONES == Backbones(LITE0)
+    assert DEFAULT_BACKBONES.to_arguments() == []
+    assert Backbones.read("efficientnet_lite0") == Backbones(LITE0, is_chosen=True)
+    both = Backbones.read(f"{LITE2}, efficientnet_lite0")
+    assert both == Backbones(LITE2, (LITE0,), is_chosen=True)
+    assert both.inits == (LITE2, LITE0)
+    assert both.to_arguments() == ["--backbone", "efficientnet_lite2,efficientnet_lite0"]
+    assert Backbones.read(both.to_arguments()[1]) == both
+    assert both.to_settings() == {"model.init": LITE2, "model.inferred_by": LITE0}
+    config = with_values(create_defaults(20, "cls"), both.to_settings())
+    assert Backbones.of(config.model) == both
     with pytest.raises(UserError, match=r"no backbone 'resnet18': choose from efficientnet_lite0"):
-        read_names("efficientnet_lite0,resnet18")
-    assert describe_others(LITE2) == "labels are inferred with EfficientNet-Lite2, too"
-    assert describe_others("") == ""
-    assert read_inits("") == [LITE0]
-    assert read_inits("efficientnet_lite2,efficientnet_lite0") == [LITE2, LITE0]
-    assert describe_networks([LITE0]) == "The classifier sees photos with EfficientNet-Lite0."
-    assert describe_networks([LITE2, LITE0]) == (
+        Backbones.read("efficientnet_lite0,resnet18")
+
+
+def test_sentences_say_what_each_network_does():
+    one, two = Backbones(LITE0), Backbones(LITE2, (LITE0,))
+    assert Backbones("a.safetensors", (LITE2,)).describe_others() == (
+        "labels are inferred with EfficientNet-Lite2, too"
+    )
+    assert one.describe_others() == one.describe_chooser() == ""
+    assert one.describe() == "The classifier sees photos with EfficientNet-Lite0."
+    assert two.describe() == (
         "The classifier sees photos with EfficientNet-Lite2; labels are inferred with "
         "EfficientNet-Lite0, too."
     )
+    assert two.describe_chooser() == (
+        "EfficientNet-Lite2 alone compares the images. EfficientNet-Lite0 infers labels only."
+    )
+
+
+def test_other_networks_are_of_the_table_and_named_once():
     with pytest.raises(UserError, match=r"no backbone 'hf:a/b'"):
-        check_backbones(LITE0, f"{LITE2},hf:a/b")
+        Backbones(LITE0, (LITE2, "hf:a/b")).check()
     with pytest.raises(UserError, match=r"no backbone 'efficientnet_lite2': choose from builtin:"):
-        check_backbones(LITE0, "efficientnet_lite2")
-    for init, others in ((LITE0, LITE0), (LITE0, f"{LITE2},{LITE2}")):
+        Backbones(LITE0, ("efficientnet_lite2",)).check()
+    for others in ((LITE0,), (LITE2, LITE2)):
         with pytest.raises(UserError, match="named twice"):
-            check_backbones(init, others)
+            Backbones(LITE0, others).check()
+    Backbones("a.safetensors", (LITE0,)).check()
     with pytest.raises(UserError, match="--from and --backbone both choose the weights"):
         commands.train(
             "x", None, None, "runs/a", [], False, False, False, None, "efficientnet_lite0"

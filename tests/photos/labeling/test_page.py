@@ -87,7 +87,7 @@ SERVE = """
 import sys
 from cls_jax.photos.labeling import photos, start
 from tests.photos.labeling.sessions import create_features, describe_some
-def load(files, on_progress, backbone):
+def load(files, on_progress, backbones):
     return describe_some(range(len(files)), create_features([i % 3 for i in range(len(files))]))
 photos.load_all = load
 start.label_folder(sys.argv[1], opens_browser=False)
@@ -461,11 +461,11 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
 
 
 def test_a_photo_to_try_is_shown_and_corrected_when_it_is_added(open_page, folder, monkeypatch):
-    def load(paths, report=None, backbone=""):
+    def load(paths, report=None, backbones=None):
         return describe_some(range(len(paths)), create_features([0] * len(paths)))
 
     monkeypatch.setattr(photos, "load_all", load)
-    monkeypatch.setattr(classifier, "read_photo", lambda file, backbone: load([file]).frozen)
+    monkeypatch.setattr(classifier, "read_photo", lambda file, backbones: load([file]).frozen)
     path = folder.parent / "photo.tif"  # Browsers do not show it.
     Image.new("RGB", (40, 30), "teal").save(path)
     with serve(open_labeled(folder, 24)) as port:

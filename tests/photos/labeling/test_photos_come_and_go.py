@@ -180,7 +180,7 @@ def test_photos_that_come_later_are_offered_and_broken_ones_are_tried_again(fold
         shutil.copy(folder / "IMG_0000.png", folder / name)
     (folder / "c.png").write_bytes(b"half of a photo")
 
-    def load(paths, backbone):
+    def load(paths, backbones):
         is_broken = [b"half" in path.read_bytes() for path in paths]
         read = [i for i, broken in enumerate(is_broken) if not broken]
         reasons = {i: "damaged" for i, broken in enumerate(is_broken) if broken}

@@ -394,7 +394,7 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
         finally:
             running[0].should_exit = True
 
-    def compute_for_ever(paths, on_progress, backbone):
+    def compute_for_ever(paths, on_progress, backbones):
         try:
             while True:
                 on_progress(0, 6)
@@ -449,7 +449,7 @@ WRONG_JSON += [b'{"name": "fish", "text": "x"}', b'{"image": -1}', b'{"kind": "x
 WRONG_JSON += [b'{"kind": "trained", "minutes": NaN}', b'{"kind": "trained", "minutes": -1e999}']
 
 
-def recognize(file, backbone):
+def recognize(file, backbones):
     """Features without a network."""
     mean = decode_image(file, (8, 8, 3)).mean(dtype=np.float32)
     features = create_features([0]) + mean / 1000

@@ -8,7 +8,9 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BUILTIN
+from cls_jax.photos.cli import commands
 from cls_jax.photos.features.accuracy import count_labels, describe_estimate
+from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.prediction import create_prediction
@@ -206,23 +208,24 @@ def test_the_networks_of_a_session_see_new_photos_and_train(
 
     monkeypatch.setattr(photos, "open_backbones", lambda inits: inits)
     monkeypatch.setattr(photos, "extract_all_features", extract)
-    session = open_session(folder, backbone=backbone)
-    session.load(lambda report: photos.load_all(session.list_paths(), report, backbone))
+    backbones = Backbones.read(backbone)
+    session = open_session(folder, backbones=backbones)
+    session.load(lambda report: photos.load_all(session.list_paths(), report, backbones))
     (folder / "new.png").write_bytes((folder / "IMG_0000.png").read_bytes())
     assert photos.find_new(session)["new"] == 1
     names = (backbone or "efficientnet_lite0").split(",")
-    assert opened == [[f"{BUILTIN}{name}" for name in names]] * 2
+    assert opened == [tuple(f"{BUILTIN}{name}" for name in names)] * 2
     frozen = session.take_labels()[1]
     assert len(frozen.others) == len(names) - 1
     state = views.describe(session)
     titles = [f"EfficientNet-Lite{name[-1]}" for name in names]
     assert all(title in state["networks"] for title in titles)
     assert " ".join(trained) in state["command"]
-    training = Training(folder, backbone=backbone)
+    training = Training(folder, backbones=backbones)
     monkeypatch.setattr(training, "_launch", lambda: None)
     training.start(INSTANT)
     assert training._command[-3:] == ["--instant", *saved]
     training.start(FINE_TUNE, 2)
     assert training._command[5:] == ["2", *trained]
     with pytest.raises(UserError, match="There is no backbone 'lite9'"):
-        open_session(folder, backbone="lite9")
+        commands.label(str(folder), None, 0, no_browser=True, backbone="lite9")

@@ -19,7 +19,7 @@ from cls_jax.models.weights.backbones import BACKBONES, HUB, Download
 from cls_jax.models.weights.hub import WEIGHTS_FILE
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
-from cls_jax.photos.features.backbones import format_backbones
+from cls_jax.photos.features.backbones import Backbones, format_backbones
 from cls_jax.photos.inference import export
 from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.suggest import suggest_files
@@ -115,9 +115,9 @@ def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypa
     assert len(suggest_files(run, 2)) == 2
     assert len(suggest_files(photos, 2, init=init)) == 2
     # The labeling page: its photos, and one to try.
-    _, seen, failures = load_all([pathlib.Path(file) for file in files], backbone=init)
+    _, seen, failures = load_all([pathlib.Path(file) for file in files], backbones=Backbones(init))
     with open(files[0], "rb") as file:
-        tried = read_photo(file, init)
+        tried = read_photo(file, Backbones(init))
     assert not failures
     np.testing.assert_allclose(tried.pooled, seen.pooled[:1], atol=0.1)
     # That of ONNX takes seconds.
