@@ -34,9 +34,8 @@ from cls_jax.photos.plan.rules import (
     list_sizes,
 )
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
-from cls_jax.photos.start.fit_labels import choose_rows
 from cls_jax.photos.start.frozen import (
-    compute_frozen,
+    compute_run_features,
     find_native_size,
     read_networks,
 )
@@ -152,11 +151,7 @@ def _decode_and_extract(plan: Plan) -> Dataset:
             find_native_size(config),
             channels=dataset.image_shape[-1],
         )
-        rows = choose_rows(labeled, unlabeled, config.model.inferred_images)
-        compute_frozen(dataset, dataset.train.take(rows), config.data.data_dir, networks)
-        for split in dataset.held_out.values():
-            if len(split):
-                compute_frozen(dataset, split, config.data.data_dir, networks[:1])
+        compute_run_features(config, dataset, labeled, unlabeled, networks)
     return whole
 
 

@@ -25,7 +25,7 @@ from cls_jax.photos.folder.instant_config import (
     read_instant_config,
 )
 from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
-from cls_jax.photos.start.frozen import read_networks
+from cls_jax.photos.start.frozen import compute_run_features, read_networks
 from cls_jax.runs.folder import (
     CONFIG,
     check_unused,
@@ -100,14 +100,8 @@ def fit_instant(
             if is_main_process():
                 record_session(workdir, 0)
                 _announce(config, dataset, len(labeled), workdir)
-            fitted = fit_labels(
-                dataset,
-                labeled,
-                unlabeled,
-                networks,
-                config.data.data_dir,
-                config.model.inferred_images,
-            )
+            features = compute_run_features(config, dataset, labeled, unlabeled, networks)
+            fitted = fit_labels(dataset, labeled, features)
             if is_main_process():
                 write_instant_folder(workdir, config, dataset, labeled, fitted)
     barrier("result")

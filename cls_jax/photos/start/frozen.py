@@ -2,11 +2,13 @@
 
 import pathlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.data.resize import get_decode_options
+from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset, Split
 from cls_jax.models import MODELS, ModelSpec
 from cls_jax.models.layers import resolve_stem
@@ -99,6 +101,44 @@ def compute_frozen(
         return FrozenFeatures(pixels, pixels, pixels[:, :0])
     first, *others = (_compute(dataset, split, data_dir, network) for network in networks)
     return first._replace(others=tuple(others))
+
+
+class RunFeatures(NamedTuple):
+    """Features of a run's images."""
+
+    network: FrozenNetwork | None  # The first one. None if the features are pixels.
+    rows: np.ndarray  # The training images that the run uses, int [B], sorted.
+    train: FrozenFeatures  # Of these B images, by all networks.
+    # Of the validation and test images, where there are any, by the first network.
+    held_out: dict[str, FrozenFeatures]
+
+
+def compute_run_features(
+    config: ConfigDict,
+    dataset: Dataset,
+    labeled: np.ndarray,
+    unlabeled: np.ndarray,
+    networks: Sequence[FrozenNetwork],
+) -> RunFeatures:
+    """Features of all images that a run uses, or their pixels without a network.
+
+    `labeled` and `unlabeled` are training images, int. Of the latter, at most
+    `model.inferred_images` are used, evenly spaced, and all if that is 0. Raises a UserError if the
+    weights do not fit a network, or a feature is not finite.
+    """
+    others, most = np.setdiff1d(unlabeled, labeled), config.model.inferred_images
+    rows = np.union1d(labeled, take_rows(others, most or len(others)))
+    data_dir = config.data.data_dir
+    return RunFeatures(
+        networks[0] if networks else None,
+        rows,
+        compute_frozen(dataset, dataset.train.take(rows), data_dir, networks),
+        {
+            part: compute_frozen(dataset, split, data_dir, networks[:1])
+            for part, split in dataset.held_out.items()
+            if len(split)
+        },
+    )
 
 
 def _compute(

@@ -16,7 +16,12 @@ from cls_jax.photos.start.final_heads import fit_final_heads
 from cls_jax.photos.start.first_heads import init_state_with_heads
 from cls_jax.photos.start.fit_instant import INSTANT, PHOTO_WEIGHT_READERS, write_instant_folder
 from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
-from cls_jax.photos.start.frozen import find_native_size, read_networks, read_other_networks
+from cls_jax.photos.start.frozen import (
+    compute_run_features,
+    find_native_size,
+    read_networks,
+    read_other_networks,
+)
 from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.runs.folder import write_pseudo_labels
 from cls_jax.training.loop import run_training
@@ -101,14 +106,9 @@ class FeatureStages(Stages):
                     find_native_size(config),
                     channels=setup.dataset_spec.image_shape[-1],
                 )
-            self._fitted = fit_labels(
-                dataset,
-                spec.labeled_indices,
-                spec.unlabeled_indices,
-                networks,
-                config.data.data_dir,
-                config.model.inferred_images,
-            )
+            labeled, unlabeled = spec.labeled_indices, spec.unlabeled_indices
+            features = compute_run_features(config, dataset, labeled, unlabeled, networks)
+            self._fitted = fit_labels(dataset, labeled, features)
         return self._fitted
 
 

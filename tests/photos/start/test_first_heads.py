@@ -15,6 +15,7 @@ from cls_jax.photos.start import final_heads
 from cls_jax.photos.start.final_heads import fit_final_heads
 from cls_jax.photos.start.first_heads import init_state_with_heads
 from cls_jax.photos.start.fit_labels import fit_labels
+from cls_jax.photos.start.frozen import compute_run_features
 from cls_jax.training.evaluate import compute_trained_features
 from cls_jax.training.prepare import create_setup
 from cls_jax.training.setup import create_train_setup, replace_heads
@@ -96,12 +97,18 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run,
         jax.tree.map(np.testing.assert_array_equal, state.params[name], start[name])
 
 
+def fit_pixels(config, dataset, labeled, unlabeled):
+    return fit_labels(
+        dataset, labeled, compute_run_features(config, dataset, labeled, unlabeled, ())
+    )
+
+
 def test_labels_spread_only_to_the_images_that_the_run_uses():
     config = create_tiny_config(method__inferred=1.0)
     dataset, labeled = open_dataset(config), np.arange(0, 900, 9)
     used = np.arange(0, 1000, 2)
     setup, spec = create_setup(config, dataset, labeled, used, read_nothing)
-    labels_of_all = fit_labels(dataset, labeled, used, (), "")
+    labels_of_all = fit_pixels(config, dataset, labeled, used)
     state = init_state_with_heads(setup, dataset, spec, labels_of_all)
     is_new = ~labels_of_all.is_labeled
     unlabeled, labels = labels_of_all.rows[is_new], labels_of_all.inferred.labels[is_new]
@@ -127,7 +134,7 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     dataset, labeled, recorded = open_dataset(config), np.arange(0, 600, 6), []
     used = np.arange(len(dataset.train) - 100)
     setup, _ = create_setup(config, dataset, labeled, used, read_nothing)
-    state, start = setup.init_state(), fit_labels(dataset, labeled, used, (), "")
+    state, start = setup.init_state(), fit_pixels(config, dataset, labeled, used)
     record = lambda *columns: recorded.append(columns)  # noqa: E731
     fitted = fit_final_heads(setup, state, dataset, start, record)
     [(unlabeled, labels, weights)] = recorded
