@@ -394,7 +394,7 @@ def cache(clear: bool = False) -> None:
 
 def pack(folder: str, output: str) -> None:
     """Packs a folder of images into a few large files, which every command accepts."""
-    from cls_jax.photos.folder.given_labels import find_table
+    from cls_jax.photos.folder.given_labels import list_tables
     from cls_jax.photos.images.files import list_images, read_ahead
     from cls_jax.photos.images.packed import pack_folder
 
@@ -404,13 +404,12 @@ def pack(folder: str, output: str) -> None:
         raise UserError(f"{folder} is not a folder. Pass a folder of images.")
     listing = list_images(root)
     names = list(listing.files.names())
-    table = find_table(listing)
     # Decoding at a small size is cheap, and spares training the check.
     batches = read_ahead([root / name for name in names], (32, 32, 3), _PACKED_AT_ONCE)
     errors = [error for batch in batches for error in batch.errors]
     failures = {i: error for i, error in enumerate(errors) if error is not None}
     num_shards = pack_folder(
-        root, names, failures=failures, copied=[table] if table else [], output=target
+        root, names, failures=failures, copied=list_tables(listing), output=target
     )
     images, files = len(names), write_count(num_shards, "file", "files")
     print(f"{write_count(images, 'image', 'images')} in {files}: {target}")

@@ -46,7 +46,7 @@ def read_classes(table: str, header: str, labels: Iterable[str]) -> dict[str, st
             is_list = all(are_known) or (separator in ", " and any(are_known))
             is_list |= separator in _SEPARATORS
             if len(parts) > 1 and is_list:
-                raise _refuse_several(table, cell, parts)
+                raise refuse_several(table, cell, parts)
     return classes
 
 
@@ -77,11 +77,12 @@ def _unpack(table: str, cell: str) -> str:
             "each row."
         )
     if len(names) > 1:
-        raise _refuse_several(table, cell, list(map(str, names)))
+        raise refuse_several(table, cell, list(map(str, names)))
     return str(names[0]) if names else ""
 
 
-def _refuse_several(table: str, cell: str, names: Sequence[str]) -> UserError:
+def refuse_several(table: str, cell: str, names: Sequence[str]) -> UserError:
+    """The error that a table's cell, or the row of this file, has several classes."""
     listed = ", ".join(map(repr, names))
     return UserError(
         f"{table} gives an image several classes, {listed:.200} in {cell!r:.100}, but an image has "

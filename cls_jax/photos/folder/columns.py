@@ -30,8 +30,10 @@ _LABEL_HEADERS = (
 )
 # Headers of columns that number the rows. pandas leaves the first one out.
 _NUMBER_HEADERS = ("", "unnamed0", "index", "id", "no", "nr", "number", "row", "rowid")
+ONES, _ZEROS = ("1", "true"), ("0", "false")  # Folded cells of a column for one class.
 _MAX_NAMED = 6
 _NUM_TRIED = 1_000  # Cells of a column that are tried first.
+_MIN_FOUND = 10  # Cells that name files, enough for a table that has many others, too.
 
 
 class Columns(NamedTuple):
@@ -41,6 +43,11 @@ class Columns(NamedTuple):
     label: int
     parts: tuple[int, ...]  # Those that say which part a row belongs to.
     matches: Matches  # The files of the column of files.
+    one_hot: tuple[int, ...] = ()  # Columns of 0 and 1 for each class, the first of them `label`.
+
+
+class NoClassesError(UserError):
+    """A table has no column of classes."""
 
 
 class _Column(NamedTuple):
@@ -128,10 +135,40 @@ def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Co
         if not others and len(candidates) == 1 and holds_parts(table.get_distinct(candidates[0])):
             parts.remove(candidates[0])  # Classes called train and test.
             others = candidates
-        labels = [_choose_only(table, _leave_out_confidences(table, others))]
+        others = _leave_out_confidences(table, others)
+        if _are_one_hot(table, others):
+            return Columns(file, others[0], tuple(parts), matches, tuple(others))
+        labels = [_choose_only(table, others)]
     label = labels[0] if len(labels) == 1 else _choose_among(table, labels)
     _check_label_column(table, label)
     return Columns(file, label, tuple(parts), matches)
+
+
+def name_files(table: Table, index: FileIndex) -> bool:
+    """Whether a column names files of the folder, judged by a part of its cells.
+
+    Bare numbers do so only below a usual header.
+    """
+    for place in range(len(table.header)):
+        cells = take_evenly(list(table.get_distinct(place)), _NUM_TRIED)
+        if not cells:
+            continue
+        column = _match_column(place, cells, index)
+        is_sure = 2 * column.num_found >= len(cells) or column.num_found >= _MIN_FOUND
+        is_file = column.kind < 2 or table.simple[place] in _FILE_HEADERS
+        if column.num_found and is_sure and is_file:
+            return True
+    return False
+
+
+def check_repeated(table: Table, label: int) -> None:
+    """Raises a UserError if the cells of a column hardly repeat, and no header calls it classes."""
+    num_cells = sum(map(bool, map(str.strip, table.get(label))))
+    if table.simple[label] not in _LABEL_HEADERS and 2 * len(table.get_distinct(label)) > num_cells:
+        raise UserError(
+            f"{table.name} may have the classes in {table.show(label)!r}, but they hardly repeat: "
+            "pass --label-column with the column of the classes."
+        )
 
 
 def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> tuple[int, Matches]:
@@ -279,15 +316,28 @@ def _are_fractions(numbers: Sequence[str]) -> bool:
     return is_one and any(value not in (0, 1) for value in values)
 
 
+def _hold_marks(table: Table, places: Sequence[int]) -> bool:
+    """Whether there are several columns of 0 and 1."""
+    cells = (set(map(fold_class, table.get_distinct(place))) for place in places)
+    return len(places) > 1 and all(found <= {*ONES, *_ZEROS} for found in cells)
+
+
+def _are_one_hot(table: Table, places: Sequence[int]) -> bool:
+    """Whether columns with names have 0 and 1 for each class, and some row has a class."""
+    if not _hold_marks(table, places) or not all(clean(table.header[p]) for p in places):
+        return False
+    return any(fold_class(cell) in ONES for place in places for cell in table.get(place))
+
+
 def _choose_only(table: Table, places: Sequence[int]) -> int:
     if len(places) == 1:
         return places[0]
     if not places:
-        raise UserError(
+        raise NoClassesError(
             f"{table.name} has no column of classes: add one called label, or pass its name as "
             "--label-column."
         )
-    if all(set(map(fold_class, table.get_distinct(place))) <= {"0", "1"} for place in places):
+    if _hold_marks(table, places):
         raise UserError(
             f"{table.name} has a column of 0 and 1 for each of {table.list_columns(places)}: write "
             "the class of each image into one column called label."

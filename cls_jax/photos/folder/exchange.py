@@ -34,10 +34,11 @@ from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
     LabelRow,
     LabelTable,
+    ParsedTable,
     append_rows,
     find_next_time,
-    read_cells,
     read_label_table,
+    read_parsed,
 )
 from cls_jax.photos.folder.labels import collect_labels
 from cls_jax.photos.folder.names import find_part, fold_class
@@ -83,9 +84,11 @@ def import_labels(
     if path.is_dir():
         path = next((path / file for file in _FIFTYONE_FILES if (path / file).exists()), path)
     listing = list_images(root)
+    # The folder's labels are those without the file, which may lie in it and be removed later.
+    listing.skipped[:] = [row for row in listing.skipped if not _is_same(root / row[0], path)]
     index = FileIndex(listing.files.names, root)
     read = _read(path, name, index, options)
-    found = collect_labels(path, read)
+    found = collect_labels(read)
     table_path = root / (find_table(listing) or LABELS_CSV)
     # The options are those of the file that is read, and not of the folder's table.
     own = FolderOptions(layout=options.layout)
@@ -119,6 +122,10 @@ def import_labels(
             append_rows(table_path, rows, table, index, own)
     num_known = len(labels) - len(new)
     return Imported(len(new), num_known, table_path, found.sentence, warnings)
+
+
+def _is_same(one: pathlib.Path, other: pathlib.Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def export_labels(
@@ -169,7 +176,7 @@ def _read(path: pathlib.Path, name: str, index: FileIndex, options: FolderOption
         ) from error
     if options.label_column == "":
         options = options._replace(label_column=cells.label_column)
-    return read_cells(path, cells.header, cells.lines, index, options)
+    return read_parsed(path, ParsedTable(cells.header, cells.lines), index, options)
 
 
 def _find_format(content: bytes) -> str:

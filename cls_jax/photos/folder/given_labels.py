@@ -3,14 +3,22 @@
 import functools
 import pathlib
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import write_count
 from cls_jax.photos.folder.find_files import FileIndex
-from cls_jax.photos.folder.label_table import LABELS_CSV, LabelTable, read_label_table
-from cls_jax.photos.folder.labels import TableLabels, collect_labels
+from cls_jax.photos.folder.label_table import (
+    LABELS_CSV,
+    LabelTable,
+    is_begun_here,
+    read_label_table,
+)
+from cls_jax.photos.folder.labels import TableLabels, collect_labels, join_labels
 from cls_jax.photos.folder.names import find_part, fold, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.other_tables import OtherTables, list_candidates, read_other_tables
 from cls_jax.photos.folder.splits import find_splits
 from cls_jax.photos.images.files import Listing
 
@@ -46,23 +54,20 @@ def label_by_folder(
 
 
 def list_labelable(
-    listing: Listing, splits: Mapping[str, str], table: LabelTable | None = None
+    listing: Listing, splits: Mapping[str, str], parts: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """The images that a person may label, given the contents of folders: no test or validation.
 
-    Neither those that a table's rows hold out. Names that are not Unicode are left out, since a
-    table cannot contain them.
+    Neither those whose part, by a table, is one of these. Names that are not Unicode are left out,
+    since a table cannot contain them.
     """
-    kinds = {name for name, kind in splits.items() if kind in ("test", "validation")}
-    held_out = set[str | None]()
-    if table is not None:
-        rows = (row for row in table.rows if row.part in ("test", "validation"))
-        held_out = {table.find(row) for row in rows}
+    held_out = ("test", "validation")
+    kinds = {name for name, kind in splits.items() if kind in held_out}
     return [
         file.name
         for file in listing.files
         if not ("/" in file.name and file.name.split("/")[0] in kinds)
-        if file.name not in held_out
+        if parts.get(file.name) not in held_out
         if not any("\ud800" <= character <= "\udfff" for character in file.name)
     ]
 
@@ -89,6 +94,16 @@ def find_table(listing: Listing) -> str | None:
     return names[0] if names else None
 
 
+def list_tables(listing: Listing) -> list[str]:
+    """The files at the top of a folder that may have labels, labels.csv first.
+
+    Raises a UserError as `find_table` does.
+    """
+    table = find_table(listing)
+    others = [name for name in list_candidates(listing) if "/" not in name]
+    return [table, *others] if table else others
+
+
 def read_table(
     root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
 ) -> LabelTable:
@@ -99,6 +114,71 @@ def read_table(
     return read_label_table(root / name, FileIndex(listing.files.names, root), options)
 
 
+class Given(NamedTuple):
+    """The labels of a folder by all that is in it."""
+
+    splits: dict[str, str]  # Folder → its contents, as `find_part` names them.
+    by_folder: dict[str, str]  # Image → class, of those labeled by class folders.
+    table: LabelTable  # labels.csv, empty without one.
+    others: OtherTables | None  # Tables of other programs under other names.
+    options: FolderOptions  # Those that labels.csv is read with.
+
+    @property
+    def base(self) -> dict[str, str]:
+        """Image → class, without labels.csv."""
+        others = self.others.labels.classes if self.others else {}
+        return {**self.by_folder, **{name: label for name, label in others.items() if label}}
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Image → part, of those whose rows say it."""
+        found = dict(self.others.labels.parts) if self.others else {}
+        for row in self.table.rows:
+            name = self.table.find(row) if row.part else None
+            if name and found.get(name) not in ("test", "validation"):
+                found[name] = row.part
+        return found
+
+
+def read_given(
+    root: pathlib.Path,
+    listing: Listing,
+    options: FolderOptions = AUTOMATIC,
+    is_strict: bool = False,
+) -> Given:
+    """Reads the labels of a folder.
+
+    What other programs left beside the images counts where neither class folders nor rows of other
+    programs in labels.csv do. Raises as `read_label_table` and `read_other_tables` do, the latter
+    with `is_strict` unless there is a labels.csv.
+    """
+    others = None
+    name = find_table(listing)
+    is_own = name is None or is_begun_here(root / name)
+    if is_own and list_candidates(listing) and not _has_class_folders(listing, options):
+        try:
+            others = read_other_tables(root, listing, options, is_strict and name is None)
+        except UserError:
+            if name is None:
+                raise
+    if others is not None:  # The columns are theirs.
+        options = FolderOptions(layout=options.layout)
+    table = read_table(root, listing, options)
+    if others is not None:
+        splits = find_splits(listing, has_table=True, options=options)
+        return Given(splits, {}, table, others, options)
+    splits, by_folder = label_by_folder(listing, table, options)
+    return Given(splits, by_folder, table, None, options)
+
+
+def _has_class_folders(listing: Listing, options: FolderOptions) -> bool:
+    try:
+        _, labels = label_by_folder(listing, options=options)
+    except UserError:  # Folders may be classes or splits: they are asked about.
+        return True
+    return len(set(map(fold_class, labels.values()))) >= 2
+
+
 def label_labelable(
     root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC
 ) -> dict[str, str | None]:
@@ -106,38 +186,37 @@ def label_labelable(
 
     Raises a UserError if labels.csv cannot be read.
     """
-    table = read_table(root, listing, options)
-    classes: Mapping[str, str | None]
-    if name := find_table(listing):
-        splits, labels = label_all(root / name, listing, table, options)
-        classes = labels.classes
-    else:
-        splits, classes = label_by_folder(listing, options=options)
-    return {name: classes.get(name, "") for name in list_labelable(listing, splits, table)}
+    given = read_given(root, listing, options)
+    classes = label_all(listing, given).classes
+    return {
+        name: classes.get(name, "") for name in list_labelable(listing, given.splits, given.parts)
+    }
 
 
-def label_all(
-    path: pathlib.Path, listing: Listing, table: LabelTable, options: FolderOptions
-) -> tuple[dict[str, str], TableLabels]:
-    """The labels by the table beside the folders, and by folder.
-
-    Returns folder → its contents, and the labels.
-    """
-    found = collect_labels(path, table)
-    splits, by_folder = label_by_folder(listing, table, options)
-    rest = [name for name in by_folder if name not in found.classes]
-    if rest and "train" not in splits.values():
+def label_all(listing: Listing, given: Given) -> TableLabels:
+    """The labels by the tables beside the folders, and by folder."""
+    found = collect_labels(given.table)
+    if given.others is not None:
+        own = [found] if find_table(listing) else []
+        return join_labels([given.others.labels, *own])
+    if find_table(listing) is None:
+        return TableLabels(dict(given.by_folder), {}, [], [], "")
+    shown = given.table.format.name
+    rest = [name for name in given.by_folder if name not in found.classes]
+    if rest and "train" not in given.splits.values():
         images_are = write_count(
             len(rest),
-            f"image without a row in {path.name} is labeled by its folder",
-            f"images without a row in {path.name} are labeled by their folders",
+            f"image without a row in {shown} is labeled by its folder",
+            f"images without a row in {shown} are labeled by their folders",
         )
         found.warnings.append(
             f"{images_are}, such as {rest[0]!r}: move those without a label to unlabeled/."
         )
-    if not any(row.decision for row in table.rows):
-        found.warnings.extend(_compare_with_folders(path.name, listing, splits, by_folder, found))
-    return splits, found._replace(classes={**by_folder, **found.classes})
+    if not any(row.decision for row in given.table.rows):
+        found.warnings.extend(
+            _compare_with_folders(shown, listing, given.splits, given.by_folder, found)
+        )
+    return found._replace(classes={**given.by_folder, **found.classes})
 
 
 def _compare_with_folders(

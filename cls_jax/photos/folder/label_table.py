@@ -21,10 +21,15 @@ from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, read_bytes, to_csv
-from cls_jax.photos.folder.cells import is_read_as_written, read_classes, read_parts
-from cls_jax.photos.folder.columns import Columns, Table, choose_columns, find_header
+from cls_jax.photos.folder.cells import (
+    is_read_as_written,
+    read_classes,
+    read_parts,
+    refuse_several,
+)
+from cls_jax.photos.folder.columns import ONES, Columns, Table, choose_columns, find_header
 from cls_jax.photos.folder.find_files import NO_MATCH, FileIndex, Match, Matches
-from cls_jax.photos.folder.names import clean
+from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 LABELS_CSV = "labels.csv"
@@ -66,6 +71,28 @@ class TableFormat(NamedTuple):
     places: tuple[int, int, int, int]
     parts: tuple[int, ...] = ()  # The columns that say which part a row belongs to.
     first_line: str = ""
+    name: str = LABELS_CSV  # Of the table, for sentences.
+    # The columns of 0 and 1, one for each class, of a table without a column of classes.
+    one_hot: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        """The columns of a table, for a plan."""
+
+        def show(place: int) -> str:
+            return self.header[place].strip() or f"column {place + 1}"
+
+        classes = (
+            f"{len(self.one_hot)} columns of 0 and 1" if self.one_hot else show(self.places[1])
+        )
+        return f"files in {show(self.places[0])}, classes in {classes}"
+
+    def check_appending(self) -> None:
+        """Raises a UserError if the table has no place for the row of a decision."""
+        if self.one_hot:
+            raise UserError(
+                f"{self.name} has a column for each class, so no label can be added to it: rename "
+                f"it, for example to given.csv. It is then still read, beside a new {LABELS_CSV}."
+            )
 
     @property
     def has_decisions(self) -> bool:
@@ -98,31 +125,60 @@ def read_label_table(
     index: FileIndex,
     options: FolderOptions = AUTOMATIC,
     content: bytes | None = None,
+    name: str = "",
 ) -> LabelTable:
-    """Reads a table, from its `content` if that is known.
+    """Reads a table, from its `content` if that is known. Sentences call it `name`.
 
     The files of the folder, in `index`, tell which column names them. Headers of appended tables
     are skipped. Raises a UserError if it cannot be read, its columns are not clear, or a row has
     several classes.
     """
     content = read_content(path) if content is None else content
+    return read_parsed(path, parse_table(path, index, options, content), index, options, name)
+
+
+class ParsedTable(NamedTuple):
+    """The cells of a table."""
+
+    header: list[str]  # Each "" without one.
+    lines: list[list[str]]  # Below the header. They may be shorter or longer.
+    delimiter: str = ","
+    first_line: str = ""
+
+
+def parse_table(
+    path: pathlib.Path, index: FileIndex, options: FolderOptions, content: bytes
+) -> ParsedTable | None:
+    """The cells of a CSV file, None for an empty one. Raises a UserError if it is none."""
     text, _ = _decode(path, content)
     if not text.strip():
-        return LabelTable([])
+        return None
     delimiter = _find_delimiter(path, text, index)
     lines = _read_csv(path, text, delimiter)
     if not lines:
-        return LabelTable([])
+        return None
     header = list(find_header(lines, index, options))
-    if any(header):
-        lines = lines[1:]
+    return ParsedTable(header, lines[any(header) :], delimiter, _take_first(text))
+
+
+def read_parsed(
+    path: pathlib.Path,
+    parsed: ParsedTable | None,
+    index: FileIndex,
+    options: FolderOptions = AUTOMATIC,
+    name: str = "",
+) -> LabelTable:
+    """What the cells of a table mean. Raises a UserError as `read_label_table` does."""
+    name = name or path.name
+    if parsed is None:
+        return LabelTable([], _NEW._replace(name=name))
+    header, lines, delimiter, first_line = parsed
     width = len(header)
-    first_line = _take_first(text)
     if set(_NEW.header[:3]) <= set(header) and not any(options[:2]):
         file, label, decision = map(header.index, _NEW.header[:3])
         time = header.index("time") if "time" in header else width
         places = (file, label, decision, time)
-        table_format = TableFormat(delimiter, header, places, first_line=first_line)
+        table_format = TableFormat(delimiter, header, places, first_line=first_line, name=name)
         return _read_rows(path, lines, table_format, index)
     others = [line for line in lines if not _has_decision(line, width) and line[:width] != header]
     if "decision" in header:  # Otherwise "time" may mean anything.
@@ -131,29 +187,24 @@ def read_label_table(
         time = header.index("time") if "time" in header else width
     else:
         decision, time = width, width + 1
-    table = Table(path.name, header, others)
-    columns = choose_columns(table, index, options)
+    columns = choose_columns(Table(name, header, others), index, options)
     places = (columns.file, columns.label, decision, time)
-    table_format = TableFormat(delimiter, header, places, columns.parts, first_line)
+    table_format = TableFormat(
+        delimiter, header, places, columns.parts, first_line, name, columns.one_hot
+    )
     return _read_rows(path, lines, table_format, index, columns)
 
 
-def read_cells(
-    path: pathlib.Path,
-    header: Sequence[str],
-    lines: Sequence[Sequence[str]],
-    index: FileIndex,
-    options: FolderOptions = AUTOMATIC,
-) -> LabelTable:
-    """What the cells of a table mean that comes from a file of another format.
+def is_begun_here(path: pathlib.Path) -> bool:
+    """Whether a table is empty, or its first row has a decision of `cls-jax label`.
 
-    Raises a UserError as `read_label_table` does.
+    Raises a UserError if it cannot be read.
     """
-    columns = choose_columns(Table(path.name, header, lines), index, options)
-    width = len(header)
-    places = (columns.file, columns.label, width, width + 1)
-    table_format = TableFormat(",", list(header), places, columns.parts)
-    return _read_rows(path, lines, table_format, index, columns)
+    text, _ = _decode(path, read_content(path))
+    first = _read_csv(path, _take_head(text), ",")[:2]
+    if len(first) < 2:
+        return not first or set(_NEW.header[:2]) <= set(first[0])
+    return any(_read_decision(cell)[0] for cell in first[1][2:])
 
 
 def read_more_rows(
@@ -195,8 +246,10 @@ def _read_rows(
         cells = [line[place] if place < len(line) else "" for place in places]
         if len(line) <= places[0] or cells[:2] in headers:
             continue
-        _check_width(path, line, table_format)
+        _check_width(line, table_format)
         file, label = cells[:2]
+        if table_format.one_hot:
+            label = _read_one_hot(line, table_format)
         decision, detail = _read_decision(cells[2])
         moment = _read_time(cells[3])
         if not decision or not (moment or table_format.has_decisions):
@@ -207,13 +260,15 @@ def _read_rows(
         rows.append(LabelRow(file, label, decision, moment, "\0".join(marks), detail))
     own = index.match_exactly(row.file for row in rows if row.decision)
     others = [row for row in rows if not row.decision]
-    classes = read_classes(path.name, header[places[1]], dict.fromkeys(row.label for row in others))
+    labels = dict.fromkeys(row.label for row in others)
+    label_header = "" if table_format.one_hot else header[places[1]]
+    classes = read_classes(table_format.name, label_header, labels)
     missing = {
         word: sum(row.label == word for row in others)
         for word, name in classes.items()
         if not name and clean(word)
     }
-    parts = _read_parts(path.name, table_format, [row.part for row in others])
+    parts = _read_parts(table_format, [row.part for row in others])
     rows = [
         row._replace(label=clean(row.label), part="")
         if row.decision
@@ -226,7 +281,19 @@ def _read_rows(
     return LabelTable(rows, table_format, own, matches, missing)
 
 
-def _check_width(path: pathlib.Path, line: Sequence[str], table_format: TableFormat) -> None:
+def _read_one_hot(line: Sequence[str], table_format: TableFormat) -> str:
+    """The class of a row with a 1 in one of several columns, "" without any.
+
+    Raises a UserError if there are several.
+    """
+    header, places = table_format.header, table_format.one_hot
+    names = [header[p] for p in places if p < len(line) and fold_class(line[p]) in ONES]
+    if len(names) > 1:
+        raise refuse_several(table_format.name, line[table_format.places[0]], names)
+    return names[0] if names else ""
+
+
+def _check_width(line: Sequence[str], table_format: TableFormat) -> None:
     """Raises a UserError if a row of another program has cells without a column."""
     width = len(table_format.header)
     if table_format.has_decisions or not any(line[width:]) or _has_decision(line, width):
@@ -235,14 +302,16 @@ def _check_width(path: pathlib.Path, line: Sequence[str], table_format: TableFor
     is_cut = len(line) == width + 1 and any(word.startswith(line[width]) for word in _DECISIONS)
     if not is_cut:
         raise UserError(
-            f"{path.name} has a row of {len(line):,} cells, {', '.join(map(repr, line)):.200}, but "
-            f"{width:,} columns: an image has one class here, and a cell with a "
+            f"{table_format.name} has a row of {len(line):,} cells, "
+            f"{', '.join(map(repr, line)):.200}, but {width:,} columns: an image has one class "
+            "here, and a cell with a "
             f"{table_format.delimiter!r} in it needs quotes."
         )
 
 
-def _read_parts(table: str, table_format: TableFormat, marks: Sequence[str]) -> dict[str, str]:
+def _read_parts(table_format: TableFormat, marks: Sequence[str]) -> dict[str, str]:
     """The cells of all columns of parts, joined → the part. Raises a UserError if they differ."""
+    table = table_format.name
     if not table_format.parts:
         return {"": ""}
     columns = zip(*(mark.split("\0") for mark in marks), strict=True)
@@ -307,6 +376,7 @@ def append_rows(
             found = read_label_table(path, index, options, content).format
         before = _read_csv(path, _take_head(text), found.delimiter)[any(found.header) :]
         start = _find_end(path, text, found.delimiter)
+    found.check_appending()
     header, places = found.header, found.places
     for row in rows:
         # The first row shows who started the table.

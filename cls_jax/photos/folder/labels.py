@@ -1,6 +1,6 @@
 """What a label table says about each file, with a sentence about every row that is left out."""
 
-import pathlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cls_jax.io import write_count
@@ -9,6 +9,7 @@ from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.images.files import SkippedFile
 
 NO_CLASS_NAME = ""  # Of unlabeled images.
+_MAX_DESCRIBED = 3  # Tables with a sentence each.
 
 
 class TableLabels(NamedTuple):
@@ -21,11 +22,12 @@ class TableLabels(NamedTuple):
     sentence: str  # Which columns were read.
 
 
-def collect_labels(path: pathlib.Path, table: LabelTable) -> TableLabels:
+def collect_labels(table: LabelTable) -> TableLabels:
     """The label of each file. The last row of a file counts.
 
     Rows that name no file, or could name several, are skipped, with a warning.
     """
+    shown = table.format.name
     rows = [row for row in table.rows if row.decision not in NOTES]
     classes: dict[str, str | None] = {}
     parts: dict[str, str] = {}
@@ -52,8 +54,8 @@ def collect_labels(path: pathlib.Path, table: LabelTable) -> TableLabels:
     skipped = []
     warnings = []
     for reason, cells in unmatched.items():
-        skipped += [(name, f"in {path.name}, but {reason}") for name in cells]
-        rows_are = write_count(len(cells), f"row of {path.name} is", f"rows of {path.name} are")
+        skipped += [(name, f"in {shown}, but {reason}") for name in cells]
+        rows_are = write_count(len(cells), f"row of {shown} is", f"rows of {shown} are")
         what = "no image" if reason == "not in the folder" else "more than one image"
         warnings.append(
             f"{rows_are} left out, such as {cells[0]!r:.200}, which fits {what} of the folder."
@@ -61,24 +63,27 @@ def collect_labels(path: pathlib.Path, table: LabelTable) -> TableLabels:
     if conflicting:
         warnings.append(
             f"{write_count(len(conflicting), 'image has', 'images have')} different labels in "
-            f"{path.name}, such as {min(conflicting)!r}: the last one counts."
+            f"{shown}, such as {min(conflicting)!r}: the last one counts."
         )
     if moved:
         warnings.append(
             f"{write_count(len(moved), 'image is', 'images are')} held out, such as "
-            f"{min(moved)!r}, since {path.name} names several parts."
+            f"{min(moved)!r}, since {shown} names several parts."
         )
     if table.missing:
         listed = ", ".join(map(repr, sorted(table.missing)[:3]))
         rows_say = write_count(
             sum(table.missing.values()),
-            f"row of {path.name} has no label, because it says",
-            f"rows of {path.name} have no label, because they say",
+            f"row of {shown} has no label, because it says",
+            f"rows of {shown} have no label, because they say",
         )
         warnings.append(f"{rows_say} {listed}.")
+    if table.format.one_hot and (num_empty := sum(not row.label for row in rows)):
+        rows_have = write_count(num_empty, f"row of {shown} has", f"rows of {shown} have")
+        warnings.append(f"{rows_have} no 1, and so no label.")
     if table.matches.dropped:
         warnings.append(
-            f"The names in {path.name} begin with {table.matches.dropped!r:.200}, which is not in "
+            f"The names in {shown} begin with {table.matches.dropped!r:.200}, which is not in "
             "the folder: they were looked up without it."
         )
     num_rows = len(rows)
@@ -88,19 +93,30 @@ def collect_labels(path: pathlib.Path, table: LabelTable) -> TableLabels:
         parts,
         skipped,
         warnings,
-        _describe_columns(path.name, table, num_found, num_rows),
+        _describe_columns(table, num_found, num_rows),
     )
 
 
-def _describe_columns(name: str, table: LabelTable, num_found: int, num_rows: int) -> str:
+def join_labels(labels: Sequence[TableLabels]) -> TableLabels:
+    """The labels of several tables. The last one counts."""
+    sentences = [one.sentence for one in labels[:_MAX_DESCRIBED]]
+    if len(labels) > _MAX_DESCRIBED:
+        sentences.append(f"{len(labels) - _MAX_DESCRIBED:,} more tables like these were read.")
+    return TableLabels(
+        classes={file: label for one in labels for file, label in one.classes.items()},
+        parts={file: part for one in labels for file, part in one.parts.items()},
+        skipped=[row for one in labels for row in one.skipped],
+        warnings=[warning for one in labels for warning in one.warnings],
+        sentence=" ".join(filter(None, sentences)),
+    )
+
+
+def _describe_columns(table: LabelTable, num_found: int, num_rows: int) -> str:
     """The sentence of a plan about a table's columns."""
-    header, places, parts = table.format.header, table.format.places, table.format.parts
-
-    def show(place: int) -> str:
-        return header[place].strip() or f"column {place + 1}"
-
-    text = f"{name}: files in {show(places[0])}, classes in {show(places[1])}"
+    header = table.format.header
+    text = f"{table.format.name}: {table.format.describe()}"
     kinds = sorted({row.part for row in table.rows} - {"", "train"})
     if kinds:
-        text += f", {' and '.join(kinds)} images in {' and '.join(map(show, parts))}"
+        columns = [header[place].strip() or f"column {place + 1}" for place in table.format.parts]
+        text += f", {' and '.join(kinds)} images in {' and '.join(columns)}"
     return f"{text}; {num_found:,} of {num_rows:,} rows found."

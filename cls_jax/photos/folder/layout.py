@@ -19,7 +19,7 @@ import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.io import write_count
-from cls_jax.photos.folder.given_labels import find_table, label_all, read_table
+from cls_jax.photos.folder.given_labels import find_table, label_all, read_given
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.labels import NO_CLASS_NAME, TableLabels
 from cls_jax.photos.folder.names import (
@@ -100,12 +100,14 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     files = listing.files
     skipped = list(listing.skipped)
     warnings = list[str]()
-    table = find_table(listing)
+    given = read_given(root, listing, options, is_strict=True)
+    tables = given.others.names if given.others else []
+    table = find_table(listing) or next(iter(tables), None)
     sentence = ""
+    splits = given.splits
     if table is not None:
-        content = read_table(root, listing, options)
-        splits, found = label_all(root / table, listing, content, options)
-        skipped = [row for row in skipped if row[0] != table] + found.skipped
+        found = label_all(listing, given)
+        skipped = [row for row in skipped if row[0] not in (table, *tables)] + found.skipped
         warnings += found.warnings
         sentence = found.sentence
         if found.skipped and not found.classes and len(files):
@@ -114,7 +116,7 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
                 f"{found.skipped[0][0]!r:.200}, and the folder has "
                 f"{_find_alike(found.skipped[0][0], files.names())}"
             )
-        rows = _sort_by_table(files.names(), splits, found, skipped)
+        rows = _sort_by_table(files.names(), splits, found, skipped, table)
     else:
         splits = find_splits(listing, has_table=False, options=options)
         rows = _sort_by_folder(files.names(), splits, skipped)
@@ -361,7 +363,11 @@ def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
 
 
 def _sort_by_table(
-    names: Iterable[str], splits: Mapping[str, str], labels: TableLabels, skipped: list[SkippedFile]
+    names: Iterable[str],
+    splits: Mapping[str, str],
+    labels: TableLabels,
+    skipped: list[SkippedFile],
+    table: str,
 ) -> Found:
     """Sorts by folder and class. Test and validation images may get their class from the folder.
 
@@ -383,5 +389,5 @@ def _sort_by_table(
         elif name or (is_split and "/" in rest and not means_unlabeled(rest.split("/")[0])):
             yield kind, place, name or rest.split("/")[0]
         else:
-            where = "outside of a class folder" if is_split else f"without a class in {LABELS_CSV}"
+            where = "outside of a class folder" if is_split else f"without a class in {table}"
             skipped.append((file, f"a {kind} image {where}"))

@@ -1,15 +1,15 @@
 """Sentences about the files of a folder that are left out."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
-from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.names import fold
 from cls_jax.photos.images.files import SkippedFile
 
 _MAX_FILES_NAMED = 3
+_ROW = re.compile(r"in .+, but (not in the folder|it could be several images)", re.S)
 
 
 def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
@@ -41,7 +41,7 @@ def describe_left_out(skipped: Iterable[SkippedFile]) -> str | None:
     """A sentence about the files that are left out, the first three by name. None without any."""
     reasons: dict[str, list[str]] = {}
     for name, reason in skipped:
-        if not fold(reason).startswith(f"in {LABELS_CSV}, but"):  # A row of it, not a file.
+        if not _ROW.fullmatch(reason):
             reasons.setdefault(reason.split(";")[0], []).append(name)
     if not reasons:
         return None

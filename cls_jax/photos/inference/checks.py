@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.photos.features.accuracy import correct_estimate, read_estimate
 from cls_jax.photos.folder.checks import collect_checks
-from cls_jax.photos.folder.given_labels import find_table, read_table
+from cls_jax.photos.folder.given_labels import find_table, read_given
 from cls_jax.photos.folder.label_table import CHECK, read_content
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.images.files import list_images
@@ -29,7 +29,7 @@ def measure_with_checks(config: ConfigDict, result: Mapping[str, Any]) -> dict[s
     name = find_table(listing)
     if name is None or CHECK.encode() not in read_content(root / name):
         return {}
-    checked = collect_checks(read_table(root, listing, options))
+    checked = collect_checks(read_given(root, listing, options).table)
     corrected = correct_estimate(estimate, checked.is_right, checked.confidences)
     if corrected == estimate:
         return {}

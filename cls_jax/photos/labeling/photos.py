@@ -15,10 +15,10 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import extract_all_features, open_backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.given_labels import (
+    Given,
     find_table,
-    label_by_folder,
     list_labelable,
-    read_table,
+    read_given,
 )
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -31,11 +31,11 @@ from cls_jax.photos.labeling.session import Features, Session
 
 def _list_folder(
     root: pathlib.Path, options: FolderOptions
-) -> tuple[pathlib.Path, list[str], list[str], dict[str, str]]:
-    """The label table, the images that may be labeled, all images, and classes by folder."""
+) -> tuple[pathlib.Path, list[str], list[str], dict[str, str], Given]:
+    """The label table, the images that may be labeled, all images, and their classes without it."""
     listing = list_images(root)
-    table = read_table(root, listing, options)
-    splits, folder_labels = label_by_folder(listing, table, options)
+    given = read_given(root, listing, options)
+    splits, folder_labels = given.splits, given.base
     names = [file.name for file in listing.files]
     # Test and validation images are not shown, but renaming a class renames it there, too.
     for name in names:
@@ -45,7 +45,7 @@ def _list_folder(
     # A table cannot name the others.
     folder_labels = {name: k for name, k in folder_labels.items() if show_name(name) == name}
     path = root / (find_table(listing) or LABELS_CSV)
-    return path, list_labelable(listing, splits, table), names, folder_labels
+    return path, list_labelable(listing, splits, given.parts), names, folder_labels, given
 
 
 def open_session(
@@ -61,12 +61,13 @@ def open_session(
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of photos.")
-    table, files, names, folder_labels = _list_folder(root, options)
+    table, files, names, folder_labels, given = _list_folder(root, options)
     if not files:
         raise UserError(f"There is no photo in {root}: pass a folder of photos.")
     check_writable(table)
-    answers = Answers(table, names, folder_labels, class_names, options)
-    if folder_labels.keys() >= set(files):
+    given.table.format.check_appending()
+    answers = Answers(table, names, folder_labels, class_names, given.options)
+    if given.by_folder.keys() >= set(files):
         print(
             f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
             f"those without a label to {root / 'unlabeled'}."
@@ -80,7 +81,7 @@ def find_new(session: Session) -> dict[str, int]:
     Raises a UserError if the folder cannot be read.
     """
     session.follow_table()  # A folder that is gone has not lost all its photos.
-    _, files, names, folder_labels = _list_folder(session.root, session.options)
+    _, files, names, folder_labels, _ = _list_folder(session.root, session.options)
     load = functools.partial(load_all, backbones=session.backbones)
     return session.extend(files, names, folder_labels, load)
 

@@ -18,7 +18,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
-from cls_jax.photos.folder.given_labels import find_table, label_by_folder, read_table
+from cls_jax.photos.folder.given_labels import find_table, read_given
 from cls_jax.photos.folder.label_table import read_content
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import list_images
@@ -110,9 +110,8 @@ class Training:
     def _has_validation(self) -> bool:
         """Whether the folder has validation images of its own."""
         listing = list_images(self._folder)
-        table = read_table(self._folder, listing, self._options)
-        splits, _ = label_by_folder(listing, table, self._options)
-        return "validation" in splits.values()
+        given = read_given(self._folder, listing, self._options)
+        return "validation" in (*given.splits.values(), *given.parts.values())
 
     def resume(self) -> None:
         """Resumes what was stopped.

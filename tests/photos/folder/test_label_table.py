@@ -122,7 +122,8 @@ def test_files_and_classes_are_found_in_columns(root, content, columns):
         ("file,age,score\n1.png,31,0.9\n2.png,40,0.7\n", {}, r"classes in 'age', 'score': pass"),
         ("file,Tier,seen\n1.png,elk,0\n2.png,fox,1\n", {}, r"classes in 'Tier', 'seen': pass"),
         ("file,Tier,cm\n1.png,elk,2.5\n2.png,fox,0.7\n", {}, r"classes in 'Tier', 'cm': pass"),
-        ("file,cat,dog\n1.png,0,1\n2.png,1,0\n", {}, r"column of 0 and 1 for each of 'cat', 'dog'"),
+        ("1.png,0,1\n2.png,1,0\n", {}, r"column of 0 and 1 for each of 'column 2', 'column 3'"),
+        ("file,cat,dog\n1.png,1,1\n2.png,1,0\n", {}, r"several classes, 'cat', 'dog' in '1.png'"),
         ("file,label,label\n1.png,a,a\n2.png,b,a\n", {}, r"classes in 'label', 'label': pass"),
         ("file,labels\n1.png,cat big\n2.png,cat\n", {}, "several classes, 'cat', 'big'"),
         # Parts of the data.
@@ -305,7 +306,7 @@ def test_two_readings_of_a_folder_are_said_and_asked(root, names, classes, split
 
 
 def test_a_table_is_named_and_there_is_one(root):
-    (root / "train.csv").write_text("file,label\n1.png,cat\n2.png,dog\n")
+    (root / "train.csv").write_text("x.png,cat\ny.png,dog\n")
     with pytest.raises(UserError, match=r"if 'train.csv' has the labels, rename it to labels.csv"):
         read(root, None)
     (root / "Labels.csv").touch()

@@ -93,7 +93,7 @@ def test_names_that_fit_no_file_get_a_remedy_that_fits(tmp_path, name, cell, rem
         read(tmp_path, name, "file,label", f"{cell},a")
 
 
-@pytest.mark.parametrize("table", ["labels.xlsx", "labels.tsv", "labels.csv.txt"])
+@pytest.mark.parametrize("table", ["labels.xlsx", "labels.ods"])
 def test_tables_of_other_formats_are_named(tmp_path, table):
     with pytest.raises(UserError, match=f"if '{table}' has the labels, save it as labels.csv"):
         read(tmp_path, IMAGES, "file,label", "1.png,a", "2.png,b", table=table)

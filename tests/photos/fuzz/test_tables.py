@@ -92,7 +92,7 @@ def read(names, content):
     path = ROOT / "labels.csv"
     try:
         table = read_label_table(path, FileIndex(names.__iter__, ROOT), content=content)
-        found = collect_labels(path, table)
+        found = collect_labels(table)
     except UserError:
         return None
     return {name: label for name, label in found.classes.items() if label}

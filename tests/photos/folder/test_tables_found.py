@@ -1,0 +1,231 @@
+"""Tables of other programs are found by their content, wherever they lie among the images."""
+
+import pytest
+
+from cls_jax.errors import UserError
+from cls_jax.photos.folder.exchange import import_labels
+from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.given_labels import label_labelable, read_given
+from cls_jax.photos.folder.label_table import LABEL, LabelRow, append_rows
+from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.images.files import list_images
+from cls_jax.photos.labeling.photos import open_session
+from tests.photos.folder.test_odd_folders import place
+
+PHOTOS = [f"photos/{i}.png" for i in range(1, 5)]
+ROWS = "1.png,cat\n2.png,dog\n3.png,cat\n"
+RIGHT = {"photos/1.png": "cat", "photos/2.png": "dog", "photos/3.png": "cat"}
+
+
+def make(root, names, **tables):
+    """A folder with empty images and these tables, "__" for "/" and "_csv" for ".csv"."""
+    for name in names:
+        place(root, name).touch()
+    for name, content in tables.items():
+        path = name.replace("__", "/")
+        stem, _, suffix = path.rpartition("_")
+        place(root, f"{stem}.{suffix}").write_text(content)
+    return root
+
+
+def read(root, **options):
+    return read_layout(root, list_images(root), FolderOptions(**options))
+
+
+def get_labels(part):
+    return {file.name: label for file, label in part if label}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "txt"])
+def test_a_table_under_another_name_is_read(tmp_path, suffix):
+    content = f"file,label\n{ROWS}".replace(",", "\t" if suffix == "tsv" else ",")
+    root = make(tmp_path, PHOTOS, **{f"Ground-truth_{suffix}": content})
+    layout = read(root)
+    assert get_labels(layout.train) == RIGHT
+    name = f"Ground-truth.{suffix}"
+    assert layout.table == f"{name}: files in file, classes in label; 3 of 3 rows found."
+    assert name not in dict(layout.skipped)
+    found = label_labelable(root, list_images(root))
+    assert {name: label for name, label in found.items() if label} == RIGHT
+
+
+def test_rows_that_are_not_found_are_told(tmp_path):
+    root = make(tmp_path, PHOTOS, train_csv=f"file,label\n{ROWS}5.png,dog\n")
+    layout = read(root)
+    assert layout.table.endswith("; 3 of 4 rows found.")
+    assert "1 row of train.csv is left out, such as '5.png'" in layout.warnings[0]
+
+
+def test_a_table_within_a_folder_names_files_from_there(tmp_path):
+    names = [f"Site{k}/100RECNX/{i}.jpg" for k in (1, 2) for i in (1, 2, 3)]
+    tables = {
+        f"Site{k}__TimelapseData_csv": "File,RelativePath,Species\n"
+        + "".join(f"{i}.jpg,100RECNX,{'elk' if i == k else 'fox'}\n" for i in (1, 2))
+        for k in (1, 2)
+    }
+    layout = read(make(tmp_path, names, **tables))
+    assert get_labels(layout.train) == {
+        f"Site{k}/100RECNX/{i}.jpg": "elk" if i == k else "fox" for k in (1, 2) for i in (1, 2)
+    }
+    assert layout.table.count("2 of 2 rows found.") == 2
+    assert "Site1/TimelapseData.csv: files in File, classes in Species" in layout.table
+
+
+def test_metadata_in_splits_respect_them(tmp_path):
+    names = [f"{part}/{i}.png" for part in ("train", "test", "validation") for i in (1, 2, 3)]
+    rows = {"train": "ab", "test": "ba", "validation": "bb"}
+    tables = {
+        f"{part}__metadata_csv": f"file_name,label\n1.png,{x}\n2.png,{y}\n"
+        for part, (x, y) in rows.items()
+    }
+    layout = read(make(tmp_path, names, **tables))
+    assert get_labels(layout.train) == {"train/1.png": "a", "train/2.png": "b"}
+    assert len(layout.train) == 3
+    assert get_labels(layout.test) == {"test/1.png": "b", "test/2.png": "a"}
+    assert get_labels(layout.validation) == {"validation/1.png": "b", "validation/2.png": "b"}
+
+
+ONE_HOT = "filename, red, blue\n1.png,1,0\n2.png,0,1\n3.png,0,0\n"
+
+
+@pytest.mark.parametrize("name", ["labels_csv", "_classes_csv"])
+def test_a_column_for_each_class_is_read(tmp_path, name):
+    root = make(tmp_path, PHOTOS, **{name: ONE_HOT})
+    layout = read(root)
+    assert get_labels(layout.train) == {"photos/1.png": "red", "photos/2.png": "blue"}
+    assert "files in filename, classes in 2 columns of 0 and 1; 3 of 3 rows" in layout.table
+    assert layout.warnings[0].endswith(" has no 1, and so no label.")
+
+
+@pytest.mark.parametrize("cells", ["1.0,0.0 0.0,1.0", "True,False False,True"])
+def test_columns_for_classes_may_have_fractions_or_words(tmp_path, cells):
+    rows = [f"{i + 1},{row}" for i, row in enumerate(cells.split())]
+    root = make(tmp_path, PHOTOS, GroundTruth_csv="\n".join(["image,MEL,NV", *rows]))
+    assert get_labels(read(root).train) == {"photos/1.png": "MEL", "photos/2.png": "NV"}
+
+
+def test_a_row_with_several_classes_is_refused(tmp_path):
+    root = make(tmp_path, PHOTOS, labels_csv=ONE_HOT.replace("0,0", "1,1"))
+    with pytest.raises(UserError, match=r"several classes, 'red', 'blue' in '3.png'"):
+        read(root)
+
+
+def test_two_tables_are_asked_about(tmp_path):
+    content = f"file,label\n{ROWS}"
+    root = make(tmp_path, PHOTOS, a_csv=content, b_csv=content)
+    for use in (read, lambda root: label_labelable(root, list_images(root))):
+        with pytest.raises(UserError, match=r"Both 'a.csv' and 'b.csv' name images"):
+            use(root)
+    (root / "b.csv").rename(root / "labels.csv")
+    assert read(root).table.startswith("labels.csv")
+    root = make(tmp_path / "same", ["x/1.png", "x/2.png"], a_csv=content, x__a_csv=content)
+    with pytest.raises(UserError, match=r"Both 'a.csv' and 'x/a.csv' name images"):
+        read(root)
+
+
+@pytest.mark.parametrize(
+    "content",
+    {
+        "predictions": "file,label,confidence,unknown\n1.png,cat,0.9,0\n2.png,dog,0.8,0\n",
+        "suggestions": "rank,score,file\n1,0.5,1.png\n2,0.5,2.png\n",
+        "a curve": "step,loss\n1,a\n2,b\n3,a\n4,a\n",
+        "files alone": "file\n1.png\n2.png\n",
+        "other files": "file,label\nx.png,cat\ny.png,dog\n",
+        "a text": "Photos of cats, dogs and\nothers, by Ann.\n",
+    }.values(),
+)
+def test_what_has_no_labels_of_images_is_no_table(tmp_path, content):
+    root = make(tmp_path, PHOTOS, other_csv=content)
+    with pytest.raises(UserError, match=r"if 'other.csv' has the labels, rename it to labels.csv"):
+        read(root)
+    assert not any(label_labelable(root, list_images(root)).values())
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("image,dx,sex\n1,nv,m\n2,mel,f\n3,nv,f\n", "classes in 'dx', 'sex': pass --label-column"),
+        ("file,date\n1.png,May\n2.png,June\n", "in 'date', but they hardly repeat: pass"),
+    ],
+)
+def test_unclear_classes_are_asked_about_only_where_they_are_needed(tmp_path, content, sentence):
+    root = make(tmp_path, PHOTOS, meta_csv=content)
+    with pytest.raises(UserError, match=f"meta.csv may have the classes {sentence}|{sentence}"):
+        read(root)
+    assert not any(label_labelable(root, list_images(root)).values())
+    column = content.split(",")[1].split("\n")[0]
+    assert len(read(root, label_column=column).class_names) == 2
+
+
+def test_class_folders_count_before_a_table(tmp_path):
+    names = ["cat/1.png", "dog/2.png"]
+    root = make(tmp_path, names, other_csv="file,label\n1.png,a\n2.png,b\n")
+    layout = read(root)
+    assert layout.class_names == ("cat", "dog")
+    assert layout.table == ""
+    assert "other.csv" in dict(layout.skipped)
+
+
+def test_files_beside_each_image_are_no_tables(tmp_path):
+    root = make(tmp_path, PHOTOS)
+    for i in range(30):
+        (root / f"photos/{i}.txt").write_text("file,label\n1.png,a\n2.png,b\n")
+    with pytest.raises(UserError, match="only the class 'photos'"):
+        read(root)
+
+
+def test_new_labels_go_to_a_table_of_their_own(tmp_path):
+    root = make(tmp_path, PHOTOS, meta_csv="image,dx,sex\n1,nv,m\n2,mel,f\n3,nv,f\n")
+    content = (root / "meta.csv").read_bytes()
+    options = FolderOptions(label_column="dx")
+    session = open_session(root, options=options)
+    assert session._answers.path == root / "labels.csv"
+    assert sorted(session._answers.class_names) == ["mel", "nv"]
+    row = LabelRow("photos/2.png", "nv", LABEL, "2026-01-01T00:00:00.000000Z")
+    other = row._replace(file="photos/4.png", label="mel")
+    given = read_given(root, list_images(root), options)
+    index = FileIndex(list_images(root).files.names, root)
+    append_rows(root / "labels.csv", [row, other], given.table, index, given.options)
+    assert (root / "meta.csv").read_bytes() == content
+    labels = {"photos/1.png": "nv", "photos/2.png": "nv", "photos/3.png": "nv"}
+    layout = read(root, label_column="dx")
+    assert get_labels(layout.train) == labels | {"photos/4.png": "mel"}
+    assert layout.table.split()[0] == "meta.csv:"
+    assert "rows found. labels.csv: " in layout.table
+
+
+def test_a_table_without_a_place_for_labels_stays_as_it_is(tmp_path):
+    root = make(tmp_path, PHOTOS, labels_csv=ONE_HOT)
+    with pytest.raises(UserError, match=r"labels.csv has a column for each class, .*: rename it"):
+        open_session(root)
+    given = read_given(root, list_images(root))
+    row = LabelRow("photos/3.png", "red", LABEL, "2026-01-01T00:00:00.000000Z")
+    with pytest.raises(UserError, match="has a column for each class"):
+        append_rows(root / "labels.csv", [row], given.table, FileIndex(PHOTOS.__iter__, root))
+    assert (root / "labels.csv").read_text() == ONE_HOT
+    (root / "labels.csv").rename(root / "given.csv")
+    assert sorted(open_session(root)._answers.class_names) == ["blue", "red"]
+
+
+def test_what_a_table_holds_out_is_not_shown(tmp_path):
+    content = "file,label,split\n1.png,cat,train\n2.png,dog,train\n3.png,cat,test\n"
+    root = make(tmp_path, PHOTOS, meta_csv=content)
+    assert "photos/3.png" not in label_labelable(root, list_images(root))
+    assert get_labels(read(root).test) == {"photos/3.png": "cat"}
+
+
+def test_a_name_with_two_meanings_labels_no_file(tmp_path):
+    # Relative to the table's folder, and to the folder at the top.
+    names = [f"{part}/{i}.png" for part in ("train", "test") for i in range(1, 5)]
+    rows = "test/1.png,a\ntest/2.png,b\ntrain/3.png,a\ntrain/4.png,b\n"
+    layout = read(make(tmp_path, names, train__all_csv=f"file,label\n{rows}"))
+    assert get_labels(layout.test) == {"test/1.png": "a", "test/2.png": "b"}
+    assert get_labels(layout.train) == {"train/3.png": "a", "train/4.png": "b"}
+
+
+def test_a_table_in_the_folder_can_be_imported_and_removed(tmp_path):
+    root = make(tmp_path, PHOTOS, other_csv=f"file,label\n{ROWS}")
+    assert import_labels(root, root / "other.csv").num_added == 3
+    (root / "other.csv").unlink()
+    assert get_labels(read(root).train) == RIGHT
