@@ -37,7 +37,7 @@ def read_end(workdir: pathlib.Path) -> dict[str, Any]:
 
 def read_table(path: pathlib.Path) -> list[dict[str, str]]:
     """The rows of a CSV, by column."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 

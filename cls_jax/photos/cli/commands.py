@@ -202,6 +202,7 @@ def predict(
     output: str | None = None,
     overwrite: bool = False,
     as_json: bool = False,
+    all_columns: bool = False,
     sort_into: str | None = None,
     link: bool = False,
     unsure_below: float | None = None,
@@ -213,7 +214,7 @@ def predict(
     from cls_jax.photos.images.files import find_images
     from cls_jax.photos.inference import predict_files as lib
     from cls_jax.photos.inference.classifier import load
-    from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path
+    from cls_jax.photos.inference.tables import PREDICTION_TABLES, check_path
 
     workdir, images = _choose_run([run, *images])
     if not images and not workdir.exists():  # Rather images that are misspelled than a run.
@@ -237,18 +238,20 @@ def predict(
         output = str(path := lib.take_shard([], path, shard)[1])
     prints = as_json or (are_files and not output and not target)
     if not prints:
-        check_path(path, PREDICTION_COLUMNS, overwrite)
+        check_path(path, PREDICTION_TABLES, overwrite)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     if shard is not None:
         files, _ = lib.take_shard(files, path, shard)
     classifier = load(workdir, step=step)
     if prints:
         labels = []
+        columns = lib.choose_columns(classifier.num_networks, all_columns)
         for row in lib.predict_rows(classifier, files):
-            print(json.dumps(row) if as_json else lib.describe_row(row), flush=True)
+            text = json.dumps(lib.shorten(row, columns)) if as_json else lib.describe_row(row)
+            print(text, flush=True)
             labels.append((row["file"], row["label"], lib.get_confidence(row)))
     else:
-        labels, seconds, share = lib.predict_files(classifier, files, path, overwrite)
+        labels, seconds, share = lib.predict_files(classifier, files, path, overwrite, all_columns)
         images = write_count(len(labels), "image", "images")
         print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     num_errors = sum(label is None for _, label, _ in labels)

@@ -166,6 +166,8 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     )
     _add_switch(predict, "--overwrite", "overwrite FILE even if it is not a table of predictions")
     _add_switch(predict, "--json", "print one JSON object per image instead", dest="as_json")
+    about = "also the columns that a table of one network leaves out (see cls-jax help predict)"
+    _add_switch(predict, "--all-columns", about)
     _add(predict, "--sort-into", "DIR", "copy the images into a new folder, by class")
     about = "with --sort-into: images with a lower confidence go into DIR/unsure (from 0 to 1)"
     _add(predict, "--unsure-below", "P", about, type=float)

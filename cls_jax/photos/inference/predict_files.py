@@ -9,30 +9,60 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import PARTIAL, make_printable
 from cls_jax.photos.images.files import ImageBatch, stat_image
+from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.prediction import Prediction, describe_top
-from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path, write_table
+from cls_jax.photos.inference.tables import (
+    ALL_COLUMNS,
+    PREDICTION_COLUMNS,
+    PREDICTION_TABLES,
+    SHORT_COLUMNS,
+    WITHOUT_ERRORS,
+    Row,
+    check_path,
+    write_table,
+)
 from cls_jax.runs.sessions import hold_at_once
 
 
+def choose_columns(num_networks: int, all_columns: bool = False) -> dict[str, type]:
+    """The columns for a run: with the networks' own labels if there are several networks."""
+    if all_columns:
+        return ALL_COLUMNS
+    return PREDICTION_COLUMNS if num_networks > 1 else SHORT_COLUMNS
+
+
+def shorten(row: Row, columns: Mapping[str, type]) -> dict[str, Any]:
+    """The values of some columns. In `SHORT_COLUMNS`, a calibrated confidence is the confidence."""
+    shortened = {name: row[name] for name in columns}
+    if "calibrated_confidence" not in columns:
+        shortened["confidence"] = get_confidence(row)
+    return shortened
+
+
 def predict_files(
-    classifier: Classifier, files: Sequence[str], output: pathlib.Path, overwrite: bool = False
+    classifier: Classifier,
+    files: Sequence[str],
+    output: pathlib.Path,
+    overwrite: bool = False,
+    all_columns: bool = False,
 ) -> tuple[list[tuple[str, str | None, float | None]], float, float]:
     """Predicts files and writes one row each, in order. Unreadable files get a reason.
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
     interruption, the same command continues with the first file without a row. With `overwrite`,
-    the output may replace a file that is not a table of predictions. Returns each file with its
-    predicted class and confidence (see `get_confidence`), the total seconds, and the networks'
-    share of these.
+    the output may replace a file that is not a table of predictions. It has the columns of
+    `choose_columns`. Returns each file with its predicted class and confidence (see
+    `get_confidence`), the total seconds, and the networks' share of these.
     Raises a UserError if the output cannot be written, or another process is writing it.
     """
-    check_path(output, PREDICTION_COLUMNS, overwrite)
+    check_path(output, PREDICTION_TABLES, overwrite)
     journal = output.with_name(f"{output.name}.{_identify(classifier, files)}{PARTIAL}")
     network_seconds = 0.0
     started = time.perf_counter()
@@ -48,12 +78,16 @@ def predict_files(
             before = time.perf_counter()
             prediction = classifier.predict(batch.images)
             network_seconds += time.perf_counter() - before
-            lines = [json.dumps(row) + "\n" for row in iterate_rows(batch, prediction)]
+            rows = iterate_rows(batch, prediction, classifier.calibration)
+            lines = [json.dumps(row) + "\n" for row in rows]
             rows_file.writelines(lines)
             rows_file.flush()
             bar.update(len(lines))
-        labels: list[tuple[str, str | None, float | None]] = []
-        write_table(output, PREDICTION_COLUMNS, _read_rows(journal, labels))
+        labels = [(row["file"], row["label"], get_confidence(row)) for row in _read_rows(journal)]
+        columns = choose_columns(classifier.num_networks, all_columns)
+        if columns is SHORT_COLUMNS and all(label is not None for _, label, _ in labels):
+            columns = WITHOUT_ERRORS
+        write_table(output, columns, (shorten(row, columns) for row in _read_rows(journal)))
         journal.unlink()
     seconds = time.perf_counter() - started
     return labels, seconds, network_seconds / seconds
@@ -74,23 +108,24 @@ def take_shard(
 
 
 def predict_rows(classifier: Classifier, files: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of `predict_files`, one by one."""
+    """A row of `ALL_COLUMNS` for each file, one by one."""
     for batch in classifier.read_files(files):
-        yield from iterate_rows(batch, classifier.predict(batch.images))
+        yield from iterate_rows(batch, classifier.predict(batch.images), classifier.calibration)
 
 
-def describe_row(row: dict[str, Any]) -> str:
+def describe_row(row: Row) -> str:
     """A line about a file: its class and confidence, or why it cannot be read."""
     text = row["error"]
     if text is None:
-        confidence = row["calibrated_confidence"] or row["confidence"]
-        text = f"{row['label']} ({confidence:.2f}{', low confidence' if row['abstain'] else ''})"
+        low = ", low confidence" if row["abstain"] else ""
+        text = f"{row['label']} ({get_confidence(row):.2f}{low})"
     return make_printable(f"{row['file']}: {text}")
 
 
 def _identify(classifier: Classifier, files: Sequence[str]) -> str:
-    """A hash of the files in their current state and of the networks."""
+    """A hash of the files in their current state, of the networks, and of what a row has."""
     digest = hashlib.sha256(classifier.compute_fingerprint().encode())
+    digest.update(repr(list(ALL_COLUMNS)).encode())
     for file in files:
         try:
             stat = stat_image(file)
@@ -115,15 +150,10 @@ def _count_rows(journal: pathlib.Path) -> int:
     return count
 
 
-def _read_rows(
-    journal: pathlib.Path, labels: list[tuple[str, str | None, float | None]]
-) -> Iterator[dict[str, Any]]:
-    """The rows of a finished prediction. Appends each file, class and confidence to `labels`."""
+def _read_rows(journal: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """The rows of a finished prediction."""
     with journal.open(encoding="ascii") as lines:
-        for line in lines:
-            row = json.loads(line)
-            labels.append((row["file"], row["label"], get_confidence(row)))
-            yield row
+        yield from map(json.loads, lines)
 
 
 def get_confidence(row: Mapping[str, Any]) -> float | None:
@@ -147,19 +177,38 @@ def _lock(output: pathlib.Path) -> Iterator[None]:
                 path.unlink()  # First: afterwards the file may be another process's lock.
 
 
-def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str, Any]]:
-    """A row of `PREDICTION_COLUMNS` for each file, mostly the fields of a `Prediction`."""
+def iterate_rows(
+    batch: ImageBatch, prediction: Prediction, calibration: Calibration | None = None
+) -> Iterator[dict[str, Any]]:
+    """A row of `ALL_COLUMNS` for each file, mostly the fields of a `Prediction`."""
     columns = prediction._asdict() | {"network_1": prediction.network_labels[0]}
     if len(prediction.network_labels) > 1:
         columns["network_2"] = prediction.network_labels[1]
     else:
         del columns["agree"]
-    known = {name: columns[name] for name in PREDICTION_COLUMNS if columns.get(name) is not None}
+    columns |= _find_second(prediction, calibration)
+    known = {name: columns[name] for name in ALL_COLUMNS if columns.get(name) is not None}
     places = itertools.count()  # Indices of the readable images.
     for file, error in zip(batch.files, batch.errors, strict=True):
-        row = dict.fromkeys(PREDICTION_COLUMNS) | {"file": file, "error": error}
+        row = dict.fromkeys(ALL_COLUMNS) | {"file": file, "error": error}
         if error is None:
             i = next(places)
             row |= {name: values[i].item() for name, values in known.items()}
             row["top5"] = describe_top(prediction.probabilities[i], prediction.class_names)
         yield row
+
+
+def _find_second(prediction: Prediction, calibration: Calibration | None) -> dict[str, np.ndarray]:
+    """The runners-up of B images, str [B], and their probabilities, calibrated if they can be."""
+    p_BK = prediction.probabilities
+    if p_BK.shape[1] < 2:
+        return {}
+    # A stable sort, like `argmax`, puts the first of equals first.
+    second = np.argsort(-p_BK, axis=1, kind="stable")[:, 1]
+    if calibration is not None:
+        p_BK = apply_calibration(p_BK, calibration.temperature, calibration.uniform_share)
+    confidence = np.take_along_axis(p_BK, second[:, None], axis=1)[:, 0]
+    return {
+        "second_label": prediction.class_names[second],
+        "second_confidence": confidence.astype(np.float32),
+    }

@@ -6,7 +6,7 @@ import itertools
 import os
 import pathlib
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cls_jax.errors import UserError, explain_writing
@@ -15,8 +15,10 @@ from cls_jax.io import PARTIAL, write_rows
 
 Row = Mapping[str, Any]
 _ROWS_PER_GROUP = 10_000
+# With a byte-order mark: Excel takes names for Latin-1 without one.
+_CSV_ENCODING = "utf-8-sig"
 
-# Column → type of its values. Any value may be missing.
+# Column → type of its values. Any value may be missing. For runs of two networks:
 PREDICTION_COLUMNS = {
     "file": str,
     "label": str,
@@ -32,16 +34,25 @@ PREDICTION_COLUMNS = {
     "abstain": bool,
     "unknown": float,
 }
+_RUNNER_UP = {"second_label": str, "second_confidence": float}
+ALL_COLUMNS = PREDICTION_COLUMNS | _RUNNER_UP
+# For all other runs. `error` is left out of a table without errors.
+SHORT_COLUMNS = (
+    {"file": str, "label": str, "confidence": float, "unknown": float} | _RUNNER_UP | {"error": str}
+)
+WITHOUT_ERRORS = {name: kind for name, kind in SHORT_COLUMNS.items() if name != "error"}
+# Tables of predictions, which later ones may replace.
+PREDICTION_TABLES = (PREDICTION_COLUMNS, ALL_COLUMNS, SHORT_COLUMNS, WITHOUT_ERRORS)
 
 
 def check_path(
-    path: pathlib.Path, columns: Mapping[str, type] | None = None, overwrite: bool = False
+    path: pathlib.Path, earlier: Sequence[Mapping[str, type]] = (), overwrite: bool = False
 ) -> None:
     """Checks the name of a table before any work is done.
 
-    An existing file must have the same `columns`, so that only earlier tables are overwritten.
-    Without them, or with `overwrite`, any file may be. Raises a UserError if it has another suffix,
-    needs a package that is not installed, is a folder, or is some other file.
+    An existing file must have the columns of one of the `earlier` tables, so that only these are
+    overwritten. Without any, or with `overwrite`, any file may be. Raises a UserError if it has
+    another suffix, needs a package that is not installed, is a folder, or is some other file.
     """
     suffix = path.suffix.lower()
     if suffix not in _WRITERS:
@@ -50,7 +61,9 @@ def check_path(
         check_extra("parquet", f"Writing {path}", "choose an --output that ends in .csv")
     if path.is_dir():
         raise UserError(f"{path} is a folder: choose another --output.")
-    if columns and not overwrite and path.exists() and _read_columns(path) != list(columns):
+    if not earlier or overwrite or not path.exists():
+        return
+    if _read_columns(path) not in [list(columns) for columns in earlier]:
         raise UserError(
             f"{path} exists and is not an earlier table of this kind: choose another --output, "
             "or add --overwrite."
@@ -62,7 +75,7 @@ def _read_columns(path: pathlib.Path) -> list[str] | None:
     try:
         if path.suffix.lower() == ".parquet":
             return importlib.import_module("pyarrow.parquet").read_schema(path).names
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding=_CSV_ENCODING, newline="") as file:
             return next(csv.reader([file.readline(10_000)]), None)
     except (OSError, ValueError, csv.Error, ImportError):  # Arrow's errors are ValueErrors.
         return None
@@ -71,9 +84,9 @@ def _read_columns(path: pathlib.Path) -> list[str] | None:
 def write_table(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
     """Writes a table. Unless all of `rows` can be written, no file is left behind.
 
-    The path ends in .csv (UTF-8, numbers with six decimals) or .parquet. Its folder is created if
-    necessary. `columns` map names to types, and a row may lack any column. Raises a UserError if
-    the file cannot be written. `check_path` has accepted the path.
+    The path ends in .csv (UTF-8 with a byte-order mark, numbers with six decimals) or .parquet. Its
+    folder is created if necessary. `columns` map names to types, and a row may lack any column.
+    Raises a UserError if the file cannot be written. `check_path` has accepted the path.
     """
     partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
     with explain_writing(path, "choose another --output"):
@@ -86,7 +99,7 @@ def write_table(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[
 
 
 def _write_csv(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="", encoding=_CSV_ENCODING) as file:
         write_rows(file, [tuple(columns)])
         write_rows(file, ([_to_text(row.get(name)) for name in columns] for row in rows))
 

@@ -241,20 +241,23 @@ def test_a_row_never_labels_another_file(root, tmp_path):
     assert "photos/2.png" not in get_labels(read(root, content).train)
 
 
-def test_corrected_predictions_are_labels(root, monkeypatch):
-    from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, write_table
+@pytest.mark.parametrize("kind", range(4))
+def test_corrected_predictions_are_labels(root, monkeypatch, kind):
+    from cls_jax.photos.inference.tables import PREDICTION_TABLES, write_table
 
+    columns = PREDICTION_TABLES[kind]
     monkeypatch.chdir(root.parent)
     rows = [
         {"file": f"album/photos/{i}.png", "label": label, "confidence": 0.5, "top5": "cat:1;dog:0"}
+        | {"second_label": "dog", "second_confidence": 0.25, "unknown": 0.5}
         for i, label in ((1, "cat"), (2, "dog"), (3, "cat"))
     ]
     rows.append({"file": "album/photos/4.png", "error": "damaged"})
-    write_table(root / "labels.csv", PREDICTION_COLUMNS, rows)
+    write_table(root / "labels.csv", columns, rows)
     layout = read(root, None)
     assert get_labels(layout.train) == RIGHT
     # A spreadsheet may write semicolons and a mark of UTF-8.
-    text = (root / "labels.csv").read_text().replace("cat:1;dog:0", "").replace(",", ";")
+    text = (root / "labels.csv").read_text("utf-8-sig").replace("cat:1;dog:0", "").replace(",", ";")
     assert get_labels(read(root, "\ufeff" + text).train) == RIGHT
 
 

@@ -20,12 +20,21 @@ from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
+from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
 from cls_jax.photos.inference.predict_files import predict_files
 from cls_jax.photos.inference.prediction import describe_top
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.inference.tables import PREDICTION_COLUMNS, check_path, write_table
+from cls_jax.photos.inference.tables import (
+    ALL_COLUMNS,
+    PREDICTION_COLUMNS,
+    PREDICTION_TABLES,
+    SHORT_COLUMNS,
+    WITHOUT_ERRORS,
+    check_path,
+    write_table,
+)
 from cls_jax.runs.folder import CONFIG, read_result
 from tests.outcomes import read_table
 
@@ -189,6 +198,45 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
     assert top == "b\\;c:d:0.7000;e\\\\f:0.2000;a:0.1000"
 
 
+def test_a_table_of_one_network_has_what_people_read(
+    classifier, noise, tmp_path, monkeypatch, ending
+):
+    def read():
+        if ending == "csv":
+            return read_table(output)
+        return pytest.importorskip("pyarrow.parquet").read_table(output).to_pylist()
+
+    monkeypatch.setattr(classifier, "num_networks", 1)
+    output = tmp_path / f"predictions.{ending}"
+    p_BK = classifier.predict(noise).probabilities
+    calibration = Calibration(classifier.step, temperature=3, uniform_share=0.2, num_images=100)
+    for given, expected_BK in ((None, p_BK), (calibration, apply_calibration(p_BK, 3, 0.2))):
+        monkeypatch.setattr(classifier, "calibration", given)
+        labels, *_ = predict_files(classifier, noise, output)
+        rows = read()
+        assert list(rows[0]) == list(WITHOUT_ERRORS)
+        for column, rank in (("", -1), ("second_", -2)):
+            found = [float(row[f"{column}confidence"]) for row in rows]
+            np.testing.assert_allclose(found, np.sort(expected_BK)[:, rank], atol=1e-5)
+            names = [classifier.class_names[k] for k in np.argsort(p_BK)[:, rank]]
+            assert [row[f"{column}label"] for row in rows] == names
+        np.testing.assert_allclose([p for _, _, p in labels], expected_BK.max(axis=1), atol=1e-5)
+    # Each kind of table may replace the others.
+    predict_files(classifier, [*noise, "gone.png"], output)
+    rows = read()
+    assert list(rows[0]) == list(SHORT_COLUMNS)
+    assert [row["file"] for row in rows if row["error"]] == ["gone.png"]
+    assert not any(value for name, value in rows[-1].items() if name not in ("file", "error"))
+    predict_files(classifier, noise, output, all_columns=True)
+    (row, *_) = read()
+    assert list(row) == list(ALL_COLUMNS)
+    np.testing.assert_allclose(float(row["confidence"]), p_BK[0].max(), atol=1e-5)
+    np.testing.assert_allclose(float(row["calibrated_confidence"]), expected_BK[0].max(), atol=1e-5)
+    predict_files(classifier, noise, output)
+    if ending == "csv":  # Excel reads other names than ASCII only after this mark.
+        assert output.read_bytes().startswith(b"\xef\xbb\xbffile,label,confidence,unknown,")
+
+
 def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_path, monkeypatch):
     """Meanwhile no other prediction may write the same table."""
     monkeypatch.setattr(classifier.networks, "batch_size", 8)
@@ -235,13 +283,13 @@ def test_shards_make_up_the_table(trained_run, classifier, noise, tmp_path, monk
 def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
     for name in ("p.txt", "p", "noise"):
         with pytest.raises(UserError, match="choose another --output"):
-            check_path(tmp_path / name, PREDICTION_COLUMNS)
+            check_path(tmp_path / name, PREDICTION_TABLES)
     with pytest.raises(UserError, match="choose another --output"):
         write_table(tmp_path / "noise/00.png/p.csv", PREDICTION_COLUMNS, [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(UserError, match=r"pip install '\.\[parquet\]', or choose"):
-            check_path(tmp_path / "p.parquet", PREDICTION_COLUMNS)
+            check_path(tmp_path / "p.parquet", PREDICTION_TABLES)
     output = tmp_path / f"labels.{ending}"
     output.write_text("file,label\na.png,cat\n")
     with pytest.raises(UserError, match="or add --overwrite"):
