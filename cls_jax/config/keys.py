@@ -153,6 +153,12 @@ OPTIONS: dict[str, Option] = {
         "What folders called train, val and test are: classes, like the folders beside them, or "
         "splits, which hold class folders. Empty: asked where they may be either.",
         is_runtime=True),
+    "data.source_column": Option("", TEXT,
+        "Column of a folder's labels.csv with what each image comes from, such as a patient, in "
+        "the same way. Empty: by its header.", is_runtime=True),
+    "data.source_pattern": Option("", TEXT,
+        r"Regular expression of the names of a folder's files, whose group is what an image comes "
+        r"from, such as `(P\d+)_`. Empty: none.", is_runtime=True),
     "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
         "Where batches are made: by tf.data on the host, or on the accelerator. Without TensorFlow "
         "the default is device."),

@@ -55,17 +55,22 @@ def hold_out_validation(
     to hold any out.
     """
     share = config.data.validation
-    if len(dataset.validation):
-        raise UserError(
-            f"{dataset.name} has {len(dataset.validation):,} validation images already: "
-            "remove --config.data.validation, or their folder."
-        )
+    check_no_validation(dataset)
     labels, num_classes = dataset.train.labels, dataset.num_classes
     if groups is None:
         groups = group_copies(dataset.train.images)
     return dataset.hold_out(
         choose_validation_indices(labels, num_classes, share, config.seed, groups)
     )
+
+
+def check_no_validation(dataset: Dataset) -> None:
+    """Raises a UserError if there are validation images already."""
+    if len(dataset.validation):
+        raise UserError(
+            f"{dataset.name} has {len(dataset.validation):,} validation images already: "
+            "remove --config.data.validation, or their folder."
+        )
 
 
 def load_dataset(

@@ -45,6 +45,9 @@ class Split:
     labels: np.ndarray  # int32 [n], -1 where unknown.
     # The images' files, relative to the folder of images. Empty if images are not files.
     files: tuple[str, ...] = ()
+    # What each image comes from, such as a patient or a camera, as a number, int32 [n], -1 where
+    # unknown. None where nothing is known of sources.
+    sources: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,7 +55,8 @@ class Split:
     def take(self, rows: np.ndarray) -> "Split":
         """The images at some rows, int [m], read when they are needed."""
         files = tuple(self.files[row] for row in rows) if self.files else ()
-        return Split(Selection(self.images, rows), self.labels[rows], files)
+        sources = None if self.sources is None else self.sources[rows]
+        return Split(Selection(self.images, rows), self.labels[rows], files, sources)
 
 
 NO_IMAGES = Split(np.zeros((0, 1, 1, 1), np.uint8), np.zeros(0, np.int32))
@@ -74,8 +78,8 @@ class Dataset:
     fingerprint: str = ""
     warnings: tuple[str, ...] = ()  # One sentence each, for users.
     skipped_files: tuple[tuple[str, str], ...] = ()  # Name and reason.
-    # Sorted numbers of the training images that `hold_out` has moved to the validation images, in
-    # the dataset as it was loaded.
+    # Sorted numbers of the training images that `hold_out` has taken away, in the dataset as it was
+    # loaded.
     moved: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
@@ -99,13 +103,15 @@ class Dataset:
     def hold_out(self, rows: np.ndarray) -> "Dataset":
         """Moves some of the training images, int [m], to the validation images, so far none.
 
-        The fingerprint still covers all training images, so it can be computed without decoding.
+        Those without a label are only left out: their source is held out. The fingerprint still
+        covers all training images, so it can be computed without decoding.
         """
         assert not len(self.validation), "validation images would be replaced"
         moved = np.unique(rows).astype(np.int64)
         kept = np.setdiff1d(np.arange(len(self.train)), moved)
+        known = moved[self.train.labels[moved] >= 0]
         return dataclasses.replace(
-            self, train=self.train.take(kept), validation=self.train.take(moved), moved=moved
+            self, train=self.train.take(kept), validation=self.train.take(known), moved=moved
         )
 
     @property

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from cls_jax.models.convolutions import DepthwiseConv, convolve_pointwise
-from cls_jax.models.layers import Architecture, create_layer_norm, pool_mean, transformer_init
+from cls_jax.models.layers import Architecture, create_layer_norm, gelu, pool_mean, transformer_init
 
 _EXPANSION = 4  # Channels inside a block over its inputs.
 _LAYER_SCALE = 1e-6
@@ -65,7 +65,7 @@ class ConvMlp(nn.Module):
             )
 
         width = x_BHWC.shape[-1]
-        y = nn.gelu(pointwise(_EXPANSION * width, "fc1")(x_BHWC), approximate=False)
+        y = gelu(pointwise(_EXPANSION * width, "fc1")(x_BHWC))
         y = nn.Dropout(self.dropout_rate, deterministic=not dropout)(y)
         return pointwise(width, "fc2")(y)
 

@@ -5,6 +5,7 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -253,6 +254,31 @@ def pool_stem(stem: str, x_BHWC: jax.Array) -> jax.Array:
         parts = [jax.lax.slice_in_dim(padded, k, k + size, stride=2, axis=axis) for k in range(3)]
         x_BHWC = jnp.maximum(jnp.maximum(parts[0], parts[1]), parts[2])
     return x_BHWC
+
+
+@jax.custom_jvp
+def gelu(x: jax.Array) -> jax.Array:
+    """The exact GELU, x Φ(x), of transformers and ConvNeXt, in the dtype of x.
+
+    JAX 0.12 cannot differentiate its own in `shard_map`: the derivative of `erfc` is a
+    `lax.polynomial`, whose coefficients do not vary over the mesh as x does. This derivative is the
+    one of JAX 0.10 and 0.11, operation by operation and in their order, which decides what XLA
+    fuses: runs train as before, bit by bit.
+    """
+    return nn.gelu(x, approximate=False)
+
+
+@gelu.defjvp
+def _differentiate_gelu(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """GELU as x/2 · erfc(-x/√2), and its change."""
+    (x,), (dx,) = primals, tangents
+    scaled, dscaled = 0.5 * x, 0.5 * dx
+    argument, dargument = -x * math.sqrt(0.5), -dx * math.sqrt(0.5)
+    tail = jax.lax.erfc(argument)
+    dtail = -2 / math.sqrt(math.pi) * (dargument * jnp.exp(-jnp.square(argument)))
+    return scaled * tail, dscaled * tail + scaled * dtail
 
 
 def pool_mean(x_BHWC: jax.Array) -> jax.Array:

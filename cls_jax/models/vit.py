@@ -13,7 +13,7 @@ from jax.extend.backend import get_backend
 from jax.typing import DTypeLike
 
 from cls_jax.batch import PyTree
-from cls_jax.models.layers import Architecture, create_layer_norm, transformer_init
+from cls_jax.models.layers import Architecture, create_layer_norm, gelu, transformer_init
 
 _MLP_RATIO = 4
 
@@ -86,7 +86,7 @@ class Mlp(nn.Module):
         y = nn.Dense(
             _MLP_RATIO * width, dtype=self.dtype, kernel_init=transformer_init, name="fc1"
         )(x_BTD)
-        y = nn.gelu(y, approximate=False)
+        y = gelu(y)
         y = nn.Dropout(self.dropout_rate, deterministic=not dropout)(y)
         return nn.Dense(width, dtype=self.dtype, kernel_init=transformer_init, name="fc2")(y)
 

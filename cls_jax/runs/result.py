@@ -3,7 +3,7 @@
 import math
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -31,7 +31,7 @@ def create_result(
     workdir: pathlib.Path,
     num_labels: int,
     train_seconds: float,
-    baselines: Sequence[str] = (),
+    name_baselines: Callable[[Mapping[str, float]], Mapping[str, float | None]] = lambda known: {},
 ) -> dict[str, Any]:
     """Collects the result from the run's metrics. Accuracies are None without a test set.
 
@@ -41,8 +41,8 @@ def create_result(
     20 evaluations, as Google's FixMatch reports. `test_accuracy_best` is selected on the test set,
     so it must not be reported. `test_accuracy_at_best_validation`, at the first step with the
     highest validation accuracy, may be, because no test image decided. All are in percent.
-    `monitors` are means over the last 20 rows that have any. `baselines` are names of metrics that
-    were measured before the first step, such as "test/accuracy_probe".
+    `monitors` are means over the last 20 rows that have any. `name_baselines` chooses from all
+    metrics those measured before the first step, such as "test/accuracy_probe".
     """
     rows = read_metrics(workdir)
     first = {k: value for row in rows[::-1] for k, value in row.items() if value is not None}
@@ -59,7 +59,7 @@ def create_result(
         "method": config.method.name,
         "seed": config.seed,
         **{name: last.get(name.replace("_", "/", 1)) for name in _LAST},
-        **{name.replace("/", "_", 1): first.get(name) for name in baselines},
+        **name_baselines(first),
         "test_accuracy_median_last_20": statistics.median(history[-20:]) if history else None,
         "test_accuracy_best": max(history, default=None),
         "test_accuracy_best_note": "selected on the test set: not a result to report",

@@ -121,7 +121,7 @@ def run_training(
                     workdir,
                     num_labels=len(labeled),
                     train_seconds=seconds,
-                    baselines=stages.baselines,
+                    name_baselines=stages.name_baselines,
                 )
                 write_result(workdir, result)
     barrier("result")

@@ -1,6 +1,6 @@
 """What a run does before its first step and after its last one, besides training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ml_collections import ConfigDict
 
@@ -18,11 +18,13 @@ class Stages:
 
     Attributes:
         measured: Metrics to be written at step 0, set by `before_first_step`.
-        baselines: The names of those that belong to the run's result.
+        name_baselines: Chooses and names those that belong to the run's result.
         files: The names of what `before_first_step` may write into the run's folder.
     """
 
-    baselines: tuple[str, ...] = ()
+    name_baselines: Callable[[Mapping[str, float]], dict[str, float | None]] = staticmethod(
+        lambda known: {}
+    )
     files: tuple[str, ...] = ()
 
     def __init__(self) -> None:

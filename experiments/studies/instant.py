@@ -10,6 +10,7 @@ network, what comparing new photos with the folder's own adds, and the weights o
 layers and partner.
 """
 
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -58,7 +59,7 @@ def open_photos(folder: str) -> Photos:
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
     network = open_backbone()
     partner = open_backbone(BACKBONES[DEFAULT_BACKBONE].partner)
-    partner = partner._replace(image_size=network.image_size)
+    partner = dataclasses.replace(partner, image_size=network.image_size)
     features, other = (extract_features(files, each) for each in (network, partner))
     features = features._replace(others=(other,))
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])

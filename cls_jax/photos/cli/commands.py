@@ -210,7 +210,7 @@ def predict(
     step: str | None = None,
 ) -> None:
     """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
-    from cls_jax.photos.folder.sort import check_sorting, set_unsure_apart, sort_files
+    from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
     from cls_jax.photos.images.files import find_images
     from cls_jax.photos.inference import predict_files as lib
     from cls_jax.photos.inference.classifier import load
@@ -223,15 +223,7 @@ def predict(
         raise UserError("Pass images, too: cls-jax predict RUN IMAGE_OR_FOLDER …")
     if as_json and output:
         raise UserError("--json prints the predictions. Remove --output.")
-    if link and not sort_into:
-        raise UserError("--link needs a folder: add --sort-into DIR.")
-    if unsure_below is not None and not sort_into:
-        raise UserError("--unsure-below needs a folder: add --sort-into DIR.")
-    if unsure_below is not None and not 0 <= unsure_below <= 1:
-        raise UserError(f"--unsure-below must be a confidence from 0 to 1, not {unsure_below:g}.")
-    target = pathlib.Path(sort_into).expanduser() if sort_into else None
-    if target:
-        check_sorting(target)
+    target = _check_sorting(sort_into, link, unsure_below)
     are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
     if shard is not None:  # Refuse an invalid shard before listing the images.
@@ -244,14 +236,17 @@ def predict(
         files, _ = lib.take_shard(files, path, shard)
     classifier = load(workdir, step=step)
     if prints:
-        labels = []
+        labels, num_foreign = [], 0
         columns = lib.choose_columns(classifier.num_networks, all_columns)
         for row in lib.predict_rows(classifier, files):
-            text = json.dumps(lib.shorten(row, columns)) if as_json else lib.describe_row(row)
-            print(text, flush=True)
-            labels.append((row["file"], row["label"], lib.get_confidence(row)))
+            foreign = lib.is_foreign(classifier, row)
+            line = lib.describe_row(row, foreign)
+            print(json.dumps(lib.shorten(row, columns)) if as_json else line, flush=True)
+            labels.append(lib.take_label(row))
+            num_foreign += foreign
     else:
-        labels, seconds, share = lib.predict_files(classifier, files, path, overwrite, all_columns)
+        found = lib.predict_files(classifier, files, path, overwrite, all_columns)
+        labels, seconds, share, num_foreign = found
         images = write_count(len(labels), "image", "images")
         print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     num_errors = sum(label is None for _, label, _ in labels)
@@ -259,10 +254,31 @@ def predict(
         raise UserError("None of these images could be read: convert them to JPEG or PNG.")
     if num_errors and not prints:
         print(f"{num_errors:,} of them could not be read: see the column error.")
+    if warning := lib.describe_foreign(num_foreign, len(labels) - num_errors):
+        print(warning, file=sys.stderr)
     if target:
         sort_files(set_unsure_apart(labels, unsure_below or 0.0), target, link)
         if not as_json:
             print(f"{'Linked' if link else 'Copied'} by class into {target}")
+
+
+def _check_sorting(
+    sort_into: str | None, link: bool, unsure_below: float | None
+) -> pathlib.Path | None:
+    """The folder to sort into, if any. Raises a UserError if the options do not fit together."""
+    from cls_jax.photos.folder.sort import check_sorting
+
+    if link and not sort_into:
+        raise UserError("--link needs a folder: add --sort-into DIR.")
+    if unsure_below is not None and not sort_into:
+        raise UserError("--unsure-below needs a folder: add --sort-into DIR.")
+    if unsure_below is not None and not 0 <= unsure_below <= 1:
+        raise UserError(f"--unsure-below must be a confidence from 0 to 1, not {unsure_below:g}.")
+    if not sort_into:
+        return None
+    target = pathlib.Path(sort_into).expanduser()
+    check_sorting(target)
+    return target
 
 
 def suggest(

@@ -37,6 +37,8 @@ _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOL
 
 _FILE_COLUMN = "column of labels.csv with the files, if it is not found"
 _LABEL_COLUMN = "column of labels.csv with the classes"
+_SOURCE_COLUMN = "column of labels.csv with what images come from, such as patient"
+_SOURCE_PATTERN = "regular expression of file names, with a group for what images come from"
 _NETWORKS = "pretrained networks, see cls-jax backbones"
 _LAYOUT = (
     "classes if folders called train, val or test are classes, splits if they hold class folders"
@@ -117,6 +119,8 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         ("--file-column", "C", "data.file_column", _FILE_COLUMN),
         ("--label-column", "C", "data.label_column", _LABEL_COLUMN),
         ("--layout", "L", "data.layout", _LAYOUT),
+        ("--source-column", "C", "data.source_column", _SOURCE_COLUMN),
+        ("--source-pattern", "P", "data.source_pattern", _SOURCE_PATTERN),
     ]:
         as_written_in_full = f"--config.{key}={{}}".format
         collected = {"dest": "overrides", "action": "append", "default": []}

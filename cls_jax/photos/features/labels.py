@@ -2,7 +2,7 @@
 
 `label_images` is the only place that derives them, from several labelers. Each labeler, a graph or
 a linear probe, predicts the labels held out from it, each together with those of its near-copies
-(`near_copies`), which would give it away. Its weight, an exponent in a product of
+(`near_copies`) and its source, which would give it away. Its weight, an exponent in a product of
 probabilities (a logarithmic opinion pool: Heskes, "Selecting Weighting Factors in Logarithmic
 Opinion Pools", NIPS 1997), maximizes the likelihood of these labels. This is stacking
 (Wolpert, 1992) with a prior, because a few labels carry little information: the accuracy on 20
@@ -27,10 +27,12 @@ from cls_jax.photos.features.graph import (
     connect_neighbors,
     propagate_labels,
 )
+from cls_jax.photos.features.groups import join_groups
 from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
 from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, whiten
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.new_sources import estimate_new_sources
 from cls_jax.photos.features.propagation import Propagation
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of
@@ -67,12 +69,12 @@ class _Labelers(NamedTuple):
 
     graphs: list[sparse.csr_matrix]  # [B, B].
     probes: list[tuple[np.ndarray, float]]  # Inputs, floating [B, C], and inverse penalties.
-    groups: np.ndarray  # The near-copies, int [B], as far as they are labeled.
+    copies: np.ndarray  # The near-copies, int [B], as far as they are labeled.
     num_networks: int
 
 
 class HeldOutLabels(NamedTuple):
-    """What is known of each labeled image without its own label and those of its near-copies."""
+    """What is known of each labeled image without the labels of its near-copies and its source."""
 
     probabilities: np.ndarray  # float32 [B, K], uniform for images whose label was not held out.
     is_judged: np.ndarray  # bool [B], whether any of these labels are of the image's class.
@@ -88,20 +90,23 @@ class InferredLabels(NamedTuple):
     probe: Head  # On the last layer.
     # In percent: the share of the weights for the graphs, for the stages before the last layer, and
     # for further networks ("weight_graph", "weight_stages", "weight_others"). The known fields of
-    # the `estimate`. Numbers: labeled images beyond the first of each group of near-copies
-    # ("near_copies"), and such groups ("near_copy_groups").
+    # the `estimate`, and with sources those of `NewSources`. Numbers: labeled images beyond the
+    # first of each group of near-copies ("near_copies"), and such groups ("near_copy_groups").
     figures: dict[str, float]
     # The weights of the graphs of the last layer and of all stages, relative to those of the
     # probes, float [2].
     graph_ratios: np.ndarray
-    groups: np.ndarray  # The near-copies, int [B], as far as they are labeled.
+    copies: np.ndarray  # The near-copies, int [B], as far as they are labeled.
     estimate: Estimate | None  # The expected accuracy, see `estimate_accuracy`.
     # Without their own labels, the images whose labels chose the weights: all of up to 1,000.
     held_out: HeldOutLabels
 
 
 def label_images(
-    features: FrozenFeatures, labels_B: np.ndarray, num_classes: int
+    features: FrozenFeatures,
+    labels_B: np.ndarray,
+    num_classes: int,
+    sources_B: np.ndarray | None = None,
 ) -> InferredLabels:
     """Infers the labels of all images by graphs and linear probes, weighted by held-out labels.
 
@@ -113,14 +118,17 @@ def label_images(
         features: Of B training images.
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
+        sources_B: What the images come from, int, -1 where unknown. None where nothing is known:
+            then near-copies alone are held out together.
     """
     labeled = np.flatnonzero(labels_B >= 0)
-    labelers = _list_labelers(features, labeled, num_classes)
-    graphs, probes, groups_B, num_networks = labelers
-    given, groups = labels_B[labeled], groups_B[labeled]
+    labelers = _list_labelers(features, labels_B, num_classes)
+    graphs, probes, copies_B, num_networks = labelers
+    groups_B = copies_B if sources_B is None else join_groups(copies_B, sources_B)
+    given, copies, groups = labels_B[labeled], copies_B[labeled], groups_B[labeled]
     hidden = _list_folds(given, groups)[0]
-    held_out = _hold_out(labelers, labeled, given, num_classes, hidden=hidden)
-    judged = (find_judged(given, groups) & find_firsts(groups))[hidden]
+    held_out = _hold_out(labelers, groups_B, labeled, given, num_classes, hidden=hidden)
+    judged = (find_judged(given, groups) & find_firsts(copies))[hidden]
     weights_M = _weigh(held_out[:, judged], given[hidden[judged]], num_networks)
     heads = [fit_head(x_BC[labeled], labels_B[labeled], num_classes, c) for x_BC, c in probes]
     log_p_MBK = [take_log(propagate_labels(graph, labels_B, num_classes)) for graph in graphs]
@@ -143,10 +151,21 @@ def label_images(
     if num_networks > 1:
         of_others = of_graphs[1:].sum() + of_probes[1:].sum()
         figures["weight_others"] = 100 * float(of_others / total)
-    estimate = estimate_accuracy(probabilities, labels_B, groups_B)
+    estimate = estimate_accuracy(probabilities, labels_B, copies_B)
     known = estimate._asdict() if estimate else {}
     figures |= {name: float(value) for name, value in known.items() if value is not None}
-    sizes = np.unique(groups, return_counts=True)[1]
+    combined = _combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B))
+    if sources_B is not None:
+        images = labeled[hidden[judged]]
+        images = images[sources_B[images] >= 0]
+        is_right = combined.probabilities[images].argmax(axis=1) == labels_B[images]
+        of_labels = sources_B[labeled]
+        of_new = estimate_new_sources(is_right, sources_B[images])._replace(
+            sources=len(np.unique(of_labels[of_labels >= 0]))
+        )
+        known = of_new._asdict()
+        figures |= {name: float(value) for name, value in known.items() if value is not None}
+    sizes = np.unique(copies, return_counts=True)[1]
     figures["near_copies"] = float((sizes - 1).sum())
     figures["near_copy_groups"] = float((sizes > 1).sum())
     weights = compute_weight(probabilities)
@@ -160,14 +179,17 @@ def label_images(
         probe=heads[0],
         figures=figures,
         graph_ratios=ratios,
-        groups=groups_B,
+        copies=copies_B,
         estimate=estimate,
-        held_out=_combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B)),
+        held_out=combined,
     )
 
 
 def hold_out_labels(
-    features: FrozenFeatures, labels_B: np.ndarray, num_classes: int
+    features: FrozenFeatures,
+    labels_B: np.ndarray,
+    num_classes: int,
+    sources_B: np.ndarray | None = None,
 ) -> HeldOutLabels:
     """Predicts each labeled image from the labels of others, as `label_images` does.
 
@@ -175,16 +197,18 @@ def hold_out_labels(
     The arguments are those of `label_images`.
     """
     labeled = np.flatnonzero(labels_B >= 0)
-    labelers = _list_labelers(features, labeled, num_classes)
-    given, groups = labels_B[labeled], labelers.groups[labeled]
+    labelers = _list_labelers(features, labels_B, num_classes)
+    copies_B = labelers.copies
+    groups_B = copies_B if sources_B is None else join_groups(copies_B, sources_B)
+    given, copies, groups = labels_B[labeled], copies_B[labeled], groups_B[labeled]
     folds = _list_folds(given, groups)
     parts = [
-        _hold_out(labelers, labeled, given, num_classes, hidden=hidden, most=_MAX_PROBED)
+        _hold_out(labelers, groups_B, labeled, given, num_classes, hidden=hidden, most=_MAX_PROBED)
         for hidden in folds
     ]
     held_out = np.concatenate(parts, axis=1)
     hidden = np.concatenate(folds)
-    judged = (find_judged(given, groups) & find_firsts(groups))[hidden]
+    judged = (find_judged(given, groups) & find_firsts(copies))[hidden]
     weights_M = _weigh(held_out[:, judged], given[hidden[judged]], labelers.num_networks)
     return _combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B))
 
@@ -214,7 +238,7 @@ def _list_folds(labels_L: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:
 
 
 def _deal(positions: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:
-    """Divides positions into fifths, int, with near-copies in the same one."""
+    """Divides positions into fifths, int, with those of a group in the same one."""
     groups = groups_L[positions]
     firsts = groups[np.sort(np.unique(groups, return_index=True)[1])]
     parts = (np.isin(groups, firsts[fold::_NUM_FOLDS]) for fold in range(_NUM_FOLDS))
@@ -223,6 +247,7 @@ def _deal(positions: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:
 
 def _hold_out(
     labelers: _Labelers,
+    groups_B: np.ndarray,
     labeled: np.ndarray,
     labels_L: np.ndarray,
     num_classes: int,
@@ -234,7 +259,7 @@ def _hold_out(
     Returns float [M, len(hidden), K]: one row of classes for each labeler and hidden label. A
     probe is fitted to at most `most` other labels.
     """
-    graphs, probes, groups_B, _ = labelers
+    graphs, probes = labelers.graphs, labelers.probes
     labels_B = np.full(graphs[0].shape[0], -1)
     labels_B[labeled] = labels_L
     p_MLK = [_hold_out_of_graph(graph, groups_B, labels_B, num_classes, hidden) for graph in graphs]
@@ -260,7 +285,7 @@ def _weigh(held_out_MLK: np.ndarray, labels_L: np.ndarray, num_networks: int) ->
     return weigh_labelers(held_out_MLK, labels_L, np.concatenate(parts))
 
 
-def _list_labelers(features: FrozenFeatures, labeled: np.ndarray, num_classes: int) -> _Labelers:
+def _list_labelers(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> _Labelers:
     """Graphs and probes of each network in the order of `_PRIOR`.
 
     Only those of the last layer if a network has no stages, or images and classes are many. The
@@ -282,10 +307,12 @@ def _list_labelers(features: FrozenFeatures, labeled: np.ndarray, num_classes: i
         graphs += [connect_neighbors(similar), build_graph(whiten(early))]
         probes.append((inputs, _DEPTH_PROBE_C))
         if groups is None:
-            groups = group_near_copies(each, similar)
+            groups = group_near_copies(each, similar, labels_B)
     if groups is None:  # Only labeled images are compared.
-        groups = np.arange(len(features.pooled))
-        found = group_near_copies(features.convert(lambda rows: rows[labeled]))
+        groups, labeled = np.arange(len(features.pooled)), np.flatnonzero(labels_B >= 0)
+        found = group_near_copies(
+            features.convert(lambda rows: rows[labeled]), labels_B=labels_B[labeled]
+        )
         groups[labeled] = labeled[np.unique(found, return_index=True)[1]][found]
     return _Labelers(graphs, probes, groups, len(networks))
 

@@ -1,7 +1,7 @@
 """What the cells of another program's table mean: its classes, and the parts of the data."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cls_jax.errors import UserError
@@ -28,14 +28,15 @@ _SEPARATORS = ";|\n\r\t"  # Between labels. They hardly occur in the name of a c
 _RARE_SEPARATORS = ",/+&"  # They do, so the parts must be classes of their own.
 
 
-def read_classes(table: str, header: str, labels: Iterable[str]) -> dict[str, str]:
+def read_classes(table: str, header: str, labels: Mapping[str, str]) -> dict[str, str]:
     """Cell → class, or "" without a label, of the distinct cells of a column with this header.
 
-    Raises a UserError if a cell holds several classes, or something else than a class.
+    `labels` have a file with each of these cells, for sentences. Raises a UserError if a cell holds
+    several classes, or something else than a class.
     """
     classes = {}
-    for cell in labels:
-        name = _unpack(table, cell) if cell.strip()[:1] in ("{", "[") else cell
+    for cell, file in labels.items():
+        name = _unpack(table, cell, file) if cell.strip()[:1] in ("{", "[") else cell
         classes[cell] = "" if is_missing(clean(name)) else clean(name)
     known = {fold_class(name) for name in classes.values() if name}
     for cell, name in classes.items():
@@ -46,7 +47,7 @@ def read_classes(table: str, header: str, labels: Iterable[str]) -> dict[str, st
             is_list = all(are_known) or (separator in ", " and any(are_known))
             is_list |= separator in _SEPARATORS
             if len(parts) > 1 and is_list:
-                raise refuse_several(table, cell, parts)
+                raise refuse_several(table, labels[cell], parts)
     return classes
 
 
@@ -60,7 +61,7 @@ def is_read_as_written(header: str, name: str) -> bool:
     return not is_list and not is_missing(name)
 
 
-def _unpack(table: str, cell: str) -> str:
+def _unpack(table: str, cell: str, file: str) -> str:
     """The class in a list or in an object as Label Studio writes it, "" without one."""
     try:
         value = parse_json(cell)
@@ -77,16 +78,16 @@ def _unpack(table: str, cell: str) -> str:
             "each row."
         )
     if len(names) > 1:
-        raise refuse_several(table, cell, list(map(str, names)))
+        raise refuse_several(table, file, list(map(str, names)))
     return str(names[0]) if names else ""
 
 
-def refuse_several(table: str, cell: str, names: Sequence[str]) -> UserError:
-    """The error that a table's cell, or the row of this file, has several classes."""
+def refuse_several(table: str, file: str, names: Sequence[str]) -> UserError:
+    """The error that a table gives a file several classes."""
     listed = ", ".join(map(repr, names))
     return UserError(
-        f"{table} gives an image several classes, {listed:.200} in {cell!r:.100}, but an image has "
-        "one class here: keep one of them in each row, or rename the class if it is a single one."
+        f"{table} gives {file!r:.100} several classes, {listed:.200}, but an image has one class "
+        "here: keep one of them in each row, or rename the class if it is a single one."
     )
 
 

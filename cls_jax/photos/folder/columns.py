@@ -28,6 +28,17 @@ _LABEL_HEADERS = (
     *("category", "categories", "categoryname", "target", "species", "choice", "choices"),
     *("groundtruth", "tag", "tags"),
 )
+# Headers of what an image comes from. Of several, the first one counts.
+_SOURCE_HEADERS = tuple(
+    f"{name}{ending}"
+    for name in (
+        *("patient", "subject", "participant", "animal", "specimen", "lesion", "slide", "plate"),
+        *("well", "site", "location", "station", "camera", "deployment", "video", "sequence"),
+        *("seq", "clip", "batch", "group", "source"),
+    )
+    for ending in ("", "id", "name", "no", "nr", "number")
+)
+_MOST_SOURCES = 2 / 3  # Of the cells: in columns with more of them, hardly any source repeats.
 # Headers of columns that number the rows. pandas leaves the first one out.
 _NUMBER_HEADERS = ("", "unnamed0", "index", "id", "no", "nr", "number", "row", "rowid")
 ONES, _ZEROS = ("1", "true"), ("0", "false")  # Folded cells of a column for one class.
@@ -44,6 +55,7 @@ class Columns(NamedTuple):
     parts: tuple[int, ...]  # Those that say which part a row belongs to.
     matches: Matches  # The files of the column of files.
     one_hot: tuple[int, ...] = ()  # Columns of 0 and 1 for each class, the first of them `label`.
+    source: int | None = None  # What an image comes from.
 
 
 class NoClassesError(UserError):
@@ -128,6 +140,8 @@ def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Co
         )
     labels = [place for place in labels if place != file]
     rest = [place for place in range(len(table.header)) if place not in (file, *labels)]
+    source = _find_source_column(table, rest, options, has_label=bool(labels))
+    rest = [place for place in rest if place != source]
     parts = [p for p in rest if is_part_column(table.header[p], table.get_distinct(p))]
     if not labels:
         candidates = [place for place in rest if _may_be_label(table, place)]
@@ -137,11 +151,34 @@ def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Co
             others = candidates
         others = _leave_out_confidences(table, others)
         if _are_one_hot(table, others):
-            return Columns(file, others[0], tuple(parts), matches, tuple(others))
+            return Columns(file, others[0], tuple(parts), matches, tuple(others), source)
         labels = [_choose_only(table, others)]
     label = labels[0] if len(labels) == 1 else _choose_among(table, labels)
     _check_label_column(table, label)
-    return Columns(file, label, tuple(parts), matches)
+    return Columns(file, label, tuple(parts), matches, source=source)
+
+
+def _find_source_column(
+    table: Table, places: Sequence[int], options: FolderOptions, has_label: bool
+) -> int | None:
+    """The column of what images come from: as the user says, or with a usual header.
+
+    Without a column of classes, another column must be left for them. The cells must repeat: an
+    image that is alone in its source needs none.
+    """
+    if options.source_column:
+        return table.find(options.source_column, "--source-column")
+    for place in table.find_all(_SOURCE_HEADERS):
+        num_cells = sum(1 for cell in table.get(place) if cell.strip())
+        num_sources = len({fold(clean(cell)) for cell in table.get_distinct(place)})
+        is_repeated = 1 < num_sources <= _MOST_SOURCES * num_cells
+        is_free = place in places and not is_part_column(
+            table.header[place], table.get_distinct(place)
+        )
+        others = [other for other in places if other != place and _may_be_label(table, other)]
+        if is_free and is_repeated and (has_label or others):
+            return place
+    return None
 
 
 def name_files(table: Table, index: FileIndex) -> bool:
@@ -164,7 +201,8 @@ def name_files(table: Table, index: FileIndex) -> bool:
 def check_repeated(table: Table, label: int) -> None:
     """Raises a UserError if the cells of a column hardly repeat, and no header calls it classes."""
     num_cells = sum(map(bool, map(str.strip, table.get(label))))
-    if table.simple[label] not in _LABEL_HEADERS and 2 * len(table.get_distinct(label)) > num_cells:
+    num_classes = len(table.get_distinct(label))
+    if table.simple[label] not in _LABEL_HEADERS and 3 * num_classes > 2 * num_cells:
         raise UserError(
             f"{table.name} may have the classes in {table.show(label)!r}, but they hardly repeat: "
             "pass --label-column with the column of the classes."

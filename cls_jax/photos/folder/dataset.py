@@ -73,6 +73,10 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     parts = layout.train, layout.validation, layout.test
     files: Any = Selection(layout.train.files, np.concatenate([part.places for part in parts]))
     labels = np.concatenate([part.labels for part in parts])
+    sources = None
+    if layout.sources is not None:
+        sources = np.full(len(labels), -1, np.int32)
+        sources[: len(layout.train)] = layout.sources.numbers
     names = [file.name for part in parts for file, _ in part]
     decoded = load_decoded(
         root,
@@ -105,7 +109,8 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
 
     def select(part: np.ndarray) -> Split:
         images = Selection(decoded.images, np.searchsorted(decoded.rows, part))
-        return Split(images, labels[part], tuple(names[i] for i in part))
+        of_part = None if sources is None else sources[part]
+        return Split(images, labels[part], tuple(names[i] for i in part), of_part)
 
     return Dataset(
         name=make_printable(root.resolve().name),

@@ -13,15 +13,14 @@ import pathlib
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import (
     PARSE_ERRORS,
     describe_error,
-    parse_json,
     read_bytes,
     to_csv,
     write_atomically,
@@ -34,32 +33,30 @@ from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
     LabelRow,
     LabelTable,
-    ParsedTable,
     append_rows,
     find_next_time,
-    read_label_table,
     read_parsed,
 )
 from cls_jax.photos.folder.labels import collect_labels
-from cls_jax.photos.folder.names import find_part, fold_class
+from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.readers import (
+    ANNOTATIONS,
+    CSV,
+    CVAT,
+    FIFTYONE,
+    LABEL_STUDIO,
+    Content,
+    find_format,
+    parse_file,
+)
 from cls_jax.photos.images.decode import read_header
 from cls_jax.photos.images.files import list_images
 
-LABEL_STUDIO, CVAT, FIFTYONE, CSV = "label-studio", "cvat", "fiftyone", "csv"
-FORMATS = (LABEL_STUDIO, CVAT, FIFTYONE, CSV)
 _MAX_BYTES = 2**28
-_ANNOTATIONS = "annotations.xml"  # In an archive of CVAT.
+FORMATS = (LABEL_STUDIO, CVAT, FIFTYONE, CSV)  # To be read and written.
 _FIFTYONE_FILES = ("labels.json", "samples.json")  # In a folder that FiftyOne has exported.
 _BY_SUFFIX = {".csv": CSV, ".xml": CVAT, ".zip": CVAT}
-
-
-class _Cells(NamedTuple):
-    """The labels of a file as a table."""
-
-    header: list[str]
-    lines: list[list[str]]
-    label_column: str = ""  # Where the format says which one has the classes.
 
 
 class Imported(NamedTuple):
@@ -91,7 +88,7 @@ def import_labels(
     found = collect_labels(read)
     table_path = root / (find_table(listing) or LABELS_CSV)
     # The options are those of the file that is read, and not of the folder's table.
-    own = FolderOptions(layout=options.layout)
+    own = options._replace(file_column="", label_column="", source_column="")
     known = label_labelable(root, listing, own)
     labels = {file: label for file, label in found.classes.items() if label}
     held_out = [file for file in labels if found.parts.get(file) in ("test", "validation")]
@@ -160,12 +157,12 @@ def export_labels(
 def _read(path: pathlib.Path, name: str, index: FileIndex, options: FolderOptions) -> LabelTable:
     """The labels of a file in one of `FORMATS`."""
     try:
-        content = read_bytes(path, _MAX_BYTES)
-        shown = _find_format(content)
-        name = name or shown
-        if name == CSV or (name, shown) == (LABEL_STUDIO, CSV):
-            return read_label_table(path, index, options, content)
-        cells = _READERS[name](content)
+        content = Content(read_bytes(path, _MAX_BYTES))
+        shown = find_format(content)
+        # Label Studio exports tables, too.
+        name = CSV if (name, shown) == (LABEL_STUDIO, CSV) else name or shown
+        parsed = parse_file(path, content, name, index, options)
+        return read_parsed(path, parsed, index, options)
     except UserError:
         raise
     except PARSE_ERRORS as error:
@@ -174,147 +171,8 @@ def _read(path: pathlib.Path, name: str, index: FileIndex, options: FolderOption
             f"{path} cannot be read {what} ({describe_error(error)}): export the labels again, or "
             f"choose another of the formats {', '.join(FORMATS)}."
         ) from error
-    if options.label_column == "":
-        options = options._replace(label_column=cells.label_column)
-    return read_parsed(path, ParsedTable(cells.header, cells.lines), index, options)
 
 
-def _find_format(content: bytes) -> str:
-    start = content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    if content.startswith(b"PK") or start == b"<":
-        return CVAT
-    if start in (b"[", b"{"):
-        return LABEL_STUDIO if start == b"[" else FIFTYONE
-    return CSV
-
-
-def _parse(content: bytes) -> Any:
-    return parse_json(content.decode("utf-8-sig"))
-
-
-def _join(names: Sequence[str]) -> str:
-    """A cell with one class, or with a list, which is refused where its file is found."""
-    return names[0] if len(names) == 1 else json.dumps(list(names)) if names else ""
-
-
-def _fill(header: Iterable[str], rows: Iterable[Mapping[str, str]]) -> list[list[str]]:
-    header = list(header)
-    return [[row.get(name, "") for name in header] for row in rows]
-
-
-def _read_label_studio(content: bytes) -> _Cells:
-    """Tasks with annotations (JSON), or one object per task (JSON-MIN)."""
-    tasks = _parse(content)
-    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-        raise ValueError("it is no list of tasks")
-    rows = []
-    names: dict[str, None] = {}  # Of the questions with classes as answers.
-    if not any("data" in task for task in tasks):
-        rows = [{key: _write_cell(value) for key, value in task.items()} for task in tasks]
-        return _Cells(
-            header := list(dict.fromkeys(k for row in rows for k in row)), _fill(header, rows)
-        )
-    num_others = 0
-    for task in tasks:
-        data = {key: value for key, value in task["data"].items() if isinstance(value, str)}
-        answers = [one for one in task.get("annotations", []) if not one.get("was_cancelled")]
-        found = []
-        for answer in answers:
-            classes = {
-                one["from_name"]: _join(one["value"]["choices"])
-                for one in answer["result"]
-                if one["type"] == "choices"
-            }
-            num_others += any(one["type"] != "choices" for one in answer["result"])
-            names |= dict.fromkeys(classes)
-            found.append({**data, **classes})
-        rows += found or [data]
-    if not names and num_others:
-        raise ValueError("it has regions of images, and no choices")
-    header = list(dict.fromkeys([*(key for row in rows for key in row), *names]))
-    return _Cells(header, _fill(header, rows), next(iter(names)) if len(names) == 1 else "")
-
-
-def _write_cell(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-class _Builder(ElementTree.TreeBuilder):
-    """Refuses a document type, whose entities could fill the memory."""
-
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        raise ValueError("it has a document type, which CVAT does not write")
-
-
-def _read_cvat(content: bytes) -> _Cells:
-    """Images with tags ("CVAT for images"), alone or in an archive."""
-    if content.startswith(b"PK"):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(_ANNOTATIONS) as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise ValueError(f"{_ANNOTATIONS} has more than {_MAX_BYTES:,} bytes")
-    parser = ElementTree.XMLParser(target=_Builder())
-    parser.feed(content)
-    images = parser.close().findall("image")
-    lines = []
-    num_others = 0
-    for image in images:
-        tags = list(dict.fromkeys(tag.attrib["label"] for tag in image.findall("tag")))
-        num_others += any(child.tag != "tag" for child in image)
-        part = find_part(image.get("subset", "")) or ""
-        lines.append([image.attrib["name"], _join(tags), part])
-    if num_others and not any(line[1] for line in lines):
-        raise ValueError("it has regions of images, and no tags")
-    return _Cells(["file", "label", "split"], lines, "label")
-
-
-def _read_fiftyone(content: bytes) -> _Cells:
-    """labels.json of an image classification dataset, or samples.json of any dataset."""
-    stored = _parse(content)
-    if "samples" in stored:
-        return _read_samples(stored["samples"])
-    classes = stored.get("classes")
-    lines = []
-    for name, target in stored["labels"].items():
-        if isinstance(target, dict):
-            target = target.get("label")
-        targets = target if isinstance(target, list) else [target]
-        labels = [classes[t] if isinstance(t, int) else str(t) for t in targets if t is not None]
-        lines.append([name, _join(labels)])
-    return _Cells(["file", "label"], lines, "label")
-
-
-def _read_samples(samples: Sequence[Mapping[str, Any]]) -> _Cells:
-    rows = []
-    names: dict[str, None] = {}
-    for sample in samples:
-        row = {"filepath": sample["filepath"]}
-        parts = [tag for tag in sample.get("tags") or [] if find_part(tag)]
-        row["split"] = parts[0] if parts else ""
-        for field, value in sample.items():
-            kind = value.get("_cls") if isinstance(value, dict) else None
-            if kind == "Classification":
-                row[field] = value.get("label") or ""
-            elif kind == "Classifications":
-                row[field] = _join([one["label"] for one in value["classifications"]])
-            if field in row:
-                names.setdefault(field)
-        rows.append(row)
-    names.pop("filepath", None)
-    names.pop("split", None)
-    if not names:
-        raise ValueError("no sample has a classification")
-    header = ["filepath", "split", *names]
-    label = "ground_truth" if "ground_truth" in names else next(iter(names))
-    chosen = label if len(names) == 1 or label == "ground_truth" else ""
-    return _Cells(header, _fill(header, rows), chosen)
-
-
-_READERS: dict[str, Callable[[bytes], _Cells]] = {
-    LABEL_STUDIO: _read_label_studio,
-    CVAT: _read_cvat,
-    FIFTYONE: _read_fiftyone,
-}
 _Rows = Sequence[tuple[str, str]]
 
 
@@ -359,7 +217,7 @@ def _write_cvat(root: pathlib.Path, rows: _Rows) -> bytes:
 def _zip(content: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_ANNOTATIONS, content)
+        archive.writestr(ANNOTATIONS, content)
     return buffer.getvalue()
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from cls_jax.photos.folder.names import find_part, fold
 
 # How a cell names its file, from the most to the least certain: by the whole name, by the name in
-# the only folder of images, by the last part of the name, or without the extension.
-EXACT, COMPOSED, FOLDED, INNER, BASE, STEM = range(6)
+# the only folder of images, by the last part of the name, or the same without the extension.
+EXACT, COMPOSED, FOLDED, INNER, BASE, INNER_STEM, STEM = range(7)
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#]*", re.I)
 _DRIVE = re.compile(r"[a-z]:/", re.I)
 # Label Studio names uploaded files upload/<project>/<eight digits of a hash>-<name>, and files on
@@ -89,7 +89,8 @@ class FileIndex:
         paths = {cell: _normalize(_decode(cell)) for cell in cells if not _exists(cell)}
         paths = {cell: path for cell, path in paths.items() if path}
         folders = [posixpath.dirname(path) for path in paths.values()]
-        shared = posixpath.commonpath(folders).split("/") if all(folders) and folders else []
+        common = posixpath.commonpath(folders) if all(folders) and folders else ""
+        shared = common.split("/") if common else []
         for count in range(1, len(shared) + 1):
             how = STEM if count == len(shared) else FOLDED
             rest = {cell: ["/".join(path.split("/")[count:])] for cell, path in paths.items()}
@@ -140,13 +141,14 @@ class FileIndex:
                 continue
             inner = folded.removeprefix(prefix)
             dot = len(stem) - len(base)  # Counted from the end.
-            stems = {key[:dot] for key in (folded, inner, base)} if dot else set()
+            inner_stems = {key[:dot] for key in (folded, inner)} if dot else set()
             ways = {
                 COMPOSED: {_compose(name)},
                 FOLDED: {folded},
                 INNER: {inner},
                 BASE: {base},
-                STEM: stems,
+                INNER_STEM: inner_stems,
+                STEM: {stem} if dot else set(),
             }
             for how in range(COMPOSED, last + 1):
                 for key in ways[how] & wanted:

@@ -2,12 +2,14 @@
 
 import functools
 import pathlib
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import write_count
+from cls_jax.photos.folder.class_names import ClassNames, find_class_names
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
@@ -17,10 +19,23 @@ from cls_jax.photos.folder.label_table import (
 )
 from cls_jax.photos.folder.labels import TableLabels, collect_labels, join_labels
 from cls_jax.photos.folder.names import find_part, fold, fold_class, means_unlabeled
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.other_tables import OtherTables, list_candidates, read_other_tables
+from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, FolderOptions
+from cls_jax.photos.folder.other_tables import (
+    OtherTables,
+    describe_choice,
+    list_candidates,
+    read_other_tables,
+)
+from cls_jax.photos.folder.sources import find_sources
 from cls_jax.photos.folder.splits import find_splits
 from cls_jax.photos.images.files import Listing
+
+_WORD = re.compile(r"[^\W\d_]+")
+# Last words of the names of folders that are numbered, since one would be too large.
+_STORAGE = (
+    *("image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "data"),
+    *("batch", "features", "folder", "frames", "input", "part", "set", "split"),
+)
 
 
 def label_by_folder(
@@ -122,12 +137,14 @@ class Given(NamedTuple):
     table: LabelTable  # labels.csv, empty without one.
     others: OtherTables | None  # Tables of other programs under other names.
     options: FolderOptions  # Those that labels.csv is read with.
+    names: ClassNames = ClassNames()  # Of classes that have numbers.
 
     @property
     def base(self) -> dict[str, str]:
         """Image → class, without labels.csv."""
         others = self.others.labels.classes if self.others else {}
-        return {**self.by_folder, **{name: label for name, label in others.items() if label}}
+        classes = {**self.by_folder, **{name: label for name, label in others.items() if label}}
+        return {name: self.names.get(label) for name, label in classes.items()}
 
     @property
     def parts(self) -> dict[str, str]:
@@ -152,31 +169,81 @@ def read_given(
     programs in labels.csv do. Raises as `read_label_table` and `read_other_tables` do, the latter
     with `is_strict` unless there is a labels.csv.
     """
-    others = None
     name = find_table(listing)
-    is_own = name is None or is_begun_here(root / name)
-    if is_own and list_candidates(listing) and not _has_class_folders(listing, options):
-        try:
-            others = read_other_tables(root, listing, options, is_strict and name is None)
-        except UserError:
-            if name is None:
-                raise
+    others = None
+    if list_candidates(listing) and (name is None or is_begun_here(root / name)):
+        others = _read_others(root, listing, options, is_strict, has_table=name is not None)
     if others is not None:  # The columns are theirs.
-        options = FolderOptions(layout=options.layout)
+        options = options._replace(file_column="", label_column="", source_column="")
     table = read_table(root, listing, options)
+    by_folder: dict[str, str] = {}
     if others is not None:
         splits = find_splits(listing, has_table=True, options=options)
-        return Given(splits, {}, table, others, options)
-    splits, by_folder = label_by_folder(listing, table, options)
-    return Given(splits, by_folder, table, None, options)
+    else:
+        splits, by_folder = label_by_folder(listing, table, options)
+    given = Given(splits, by_folder, table, others, options)
+    labels = {*given.base.values(), *(row.label for row in table.rows if not row.decision)} - {""}
+    tables = [*filter(None, [name]), *(others.names if others else ())]
+    return given._replace(names=find_class_names(root, listing, labels, tables))
 
 
-def _has_class_folders(listing: Listing, options: FolderOptions) -> bool:
+def _read_others(
+    root: pathlib.Path, listing: Listing, options: FolderOptions, is_strict: bool, has_table: bool
+) -> OtherTables | None:
+    """The tables of other programs, if they count.
+
+    Raises a UserError if there is no labels.csv, and they and the class folders contradict.
+    """
+    by_folder = _label_by_class_folders(listing, options)
+    is_needed = not (has_table or by_folder)
+    try:
+        others = read_other_tables(root, listing, options, is_strict and is_needed)
+    except UserError:
+        if is_needed:
+            raise
+        return None
+    if others is not None and by_folder:
+        if not (has_table or options.layout == CLASSES):
+            _check_agreement(others, by_folder)
+        return None
+    return others
+
+
+def _label_by_class_folders(listing: Listing, options: FolderOptions) -> dict[str, str]:
+    """Image → class, if there are at least two class folders, or folders that may be some.
+
+    Folders that differ only in numbers and parts of the data, as images_1 and images_2, or as
+    train_images and test_images, are none beside a table, unless `options.layout` says so.
+    """
     try:
         _, labels = label_by_folder(listing, options=options)
     except UserError:  # Folders may be classes or splits: they are asked about.
-        return True
-    return len(set(map(fold_class, labels.values()))) >= 2
+        return {"": ""}
+    folders = set(map(fold_class, labels.values()))
+    if len(folders) < 2 or options.layout == CLASSES:
+        return labels if len(folders) >= 2 else {}
+    words = {name: _WORD.findall(name) for name in folders}
+    kinds = {tuple(word for word in found if not find_part(word)) for found in words.values()}
+    is_storage = all(find_part(w) or w in _STORAGE for found in words.values() for w in found[-1:])
+    return {} if len(kinds) == 1 and kinds != {()} and is_storage else labels
+
+
+def _check_agreement(others: OtherTables, by_folder: Mapping[str, str]) -> None:
+    """Raises a UserError if most images have other classes in tables than by their folders."""
+    fold_once = functools.cache(fold_class)
+    both = [name for name, label in others.labels.classes.items() if label and name in by_folder]
+    different = [
+        name
+        for name in both
+        if fold_once(others.labels.classes[name] or "") != fold_once(by_folder[name])
+    ]
+    if 2 * len(different) > len(both):
+        name, table = different[0], others.names[0]
+        raise UserError(
+            f"{name!r} has the class {by_folder[name]!r} by its folder and "
+            f"{others.labels.classes[name]!r} in {table}: pass --layout classes for the folders, "
+            f"or {describe_choice(table)}."
+        )
 
 
 def label_labelable(
@@ -195,6 +262,29 @@ def label_labelable(
 
 def label_all(listing: Listing, given: Given) -> TableLabels:
     """The labels by the tables beside the folders, and by folder."""
+    found = _join_all(listing, given)
+    names = given.names
+    classes = {k: names.get(v) if v else v for k, v in found.classes.items()}
+    warnings = [*found.warnings, *filter(None, [names.warning])]
+    sentence = " ".join(filter(None, [found.sentence, names.sentence]))
+    return found._replace(classes=classes, warnings=warnings, sentence=sentence)
+
+
+def read_sources(
+    listing: Listing, given: Given, found: TableLabels | None = None
+) -> tuple[dict[str, str], str]:
+    """File → what it comes from, as far as anything says it, and what does, such as a column.
+
+    `found` is what `label_all` returned, if that is known. Raises a UserError as `find_sources`.
+    """
+    if pattern := given.options.source_pattern:
+        return find_sources(list(listing.files.names()), pattern), f"the pattern {pattern!r:.100}"
+    found = found or label_all(listing, given)
+    return dict(found.sources), f"the column {found.source_origin}" if found.sources else ""
+
+
+def _join_all(listing: Listing, given: Given) -> TableLabels:
+    """The same, with the numbers of classes that have names elsewhere."""
     found = collect_labels(given.table)
     if given.others is not None:
         own = [found] if find_table(listing) else []

@@ -28,6 +28,8 @@ _KEYS = (
     "data.file_column",
     "data.label_column",
     "data.layout",
+    "data.source_column",
+    "data.source_pattern",
     "data.image_size",
     "data.channels",
     "data.resize",

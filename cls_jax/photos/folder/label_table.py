@@ -59,6 +59,7 @@ class LabelRow(NamedTuple):
     time: str = ""  # UTC, ISO 8601 to the microsecond. "" if unknown.
     part: str = ""  # "train", "unlabeled", "test" or "validation", if another program says so.
     detail: str = ""  # What follows the decision in its cell, of a random photo.
+    source: str = ""  # What the image comes from.
 
 
 class TableFormat(NamedTuple):
@@ -74,6 +75,7 @@ class TableFormat(NamedTuple):
     name: str = LABELS_CSV  # Of the table, for sentences.
     # The columns of 0 and 1, one for each class, of a table without a column of classes.
     one_hot: tuple[int, ...] = ()
+    source: int | None = None  # The column of what images come from.
 
     def describe(self) -> str:
         """The columns of a table, for a plan."""
@@ -144,6 +146,7 @@ class ParsedTable(NamedTuple):
     lines: list[list[str]]  # Below the header. They may be shorter or longer.
     delimiter: str = ","
     first_line: str = ""
+    label_column: str = ""  # The header of the classes, if the format says which one it is.
 
 
 def parse_table(
@@ -172,7 +175,8 @@ def read_parsed(
     name = name or path.name
     if parsed is None:
         return LabelTable([], _NEW._replace(name=name))
-    header, lines, delimiter, first_line = parsed
+    header, lines, delimiter, first_line, label_column = parsed
+    options = options._replace(label_column=options.label_column or label_column)
     width = len(header)
     if set(_NEW.header[:3]) <= set(header) and not any(options[:2]):
         file, label, decision = map(header.index, _NEW.header[:3])
@@ -190,7 +194,14 @@ def read_parsed(
     columns = choose_columns(Table(name, header, others), index, options)
     places = (columns.file, columns.label, decision, time)
     table_format = TableFormat(
-        delimiter, header, places, columns.parts, first_line, name, columns.one_hot
+        delimiter,
+        header,
+        places,
+        columns.parts,
+        first_line,
+        name,
+        columns.one_hot,
+        columns.source,
     )
     return _read_rows(path, lines, table_format, index, columns)
 
@@ -257,10 +268,12 @@ def _read_rows(
             if not table_format.has_decisions:
                 moment = ""
         marks = [line[place] if place < len(line) else "" for place in table_format.parts]
-        rows.append(LabelRow(file, label, decision, moment, "\0".join(marks), detail))
+        place = table_format.source
+        source = line[place].strip() if place is not None and place < len(line) else ""
+        rows.append(LabelRow(file, label, decision, moment, "\0".join(marks), detail, source))
     own = index.match_exactly(row.file for row in rows if row.decision)
     others = [row for row in rows if not row.decision]
-    labels = dict.fromkeys(row.label for row in others)
+    labels = {row.label: row.file for row in reversed(others)}
     label_header = "" if table_format.one_hot else header[places[1]]
     classes = read_classes(table_format.name, label_header, labels)
     missing = {

@@ -1,14 +1,16 @@
 """What a label table says about each file, with a sentence about every row that is left out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cls_jax.io import write_count
-from cls_jax.photos.folder.label_table import NONE, NOTES, LabelTable, order_rows
+from cls_jax.photos.folder.label_table import NONE, NOTES, LabelTable, TableFormat, order_rows
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.images.files import SkippedFile
 
 NO_CLASS_NAME = ""  # Of unlabeled images.
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _MAX_DESCRIBED = 3  # Tables with a sentence each.
 
 
@@ -20,6 +22,8 @@ class TableLabels(NamedTuple):
     skipped: list[SkippedFile]  # Rows without a file, by their cells.
     warnings: list[str]
     sentence: str  # Which columns were read.
+    sources: Mapping[str, str] = _NOTHING  # What images come from, as far as the table says it.
+    source_origin: str = ""  # The column that says it.
 
 
 def collect_labels(table: LabelTable) -> TableLabels:
@@ -31,6 +35,7 @@ def collect_labels(table: LabelTable) -> TableLabels:
     rows = [row for row in table.rows if row.decision not in NOTES]
     classes: dict[str, str | None] = {}
     parts: dict[str, str] = {}
+    sources: dict[str, str] = {}
     conflicting = set()
     moved = set()
     unmatched = dict[str, list[str]]()
@@ -45,6 +50,8 @@ def collect_labels(table: LabelTable) -> TableLabels:
         if label and before and fold_class(before) != fold_class(label) and not row.time:
             conflicting.add(name)
         classes[name] = None if row.decision == NONE else label
+        if row.source:
+            sources[name] = row.source
         if row.part:
             # What one row holds out is never trained on.
             known = parts.get(name, row.part)
@@ -94,7 +101,15 @@ def collect_labels(table: LabelTable) -> TableLabels:
         skipped,
         warnings,
         _describe_columns(table, num_found, num_rows),
+        sources,
+        _name_source_column(table.format) if sources else "",
     )
+
+
+def _name_source_column(table_format: TableFormat) -> str:
+    place = table_format.source
+    assert place is not None, "rows have sources"
+    return repr(table_format.header[place].strip() or f"column {place + 1}")
 
 
 def join_labels(labels: Sequence[TableLabels]) -> TableLabels:
@@ -108,6 +123,8 @@ def join_labels(labels: Sequence[TableLabels]) -> TableLabels:
         skipped=[row for one in labels for row in one.skipped],
         warnings=[warning for one in labels for warning in one.warnings],
         sentence=" ".join(filter(None, sentences)),
+        sources={file: source for one in labels for file, source in one.sources.items()},
+        source_origin=next((one.source_origin for one in labels if one.source_origin), ""),
     )
 
 

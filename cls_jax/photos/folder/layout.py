@@ -7,6 +7,7 @@ matter, regardless of case and composition of accents. No image is opened here.
 
 import array
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -19,7 +20,7 @@ import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.io import write_count
-from cls_jax.photos.folder.given_labels import find_table, label_all, read_given
+from cls_jax.photos.folder.given_labels import find_table, label_all, read_given, read_sources
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.labels import NO_CLASS_NAME, TableLabels
 from cls_jax.photos.folder.names import (
@@ -33,6 +34,13 @@ from cls_jax.photos.folder.names import (
 )
 from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, FolderOptions
 from cls_jax.photos.folder.skipped import describe_skipped
+from cls_jax.photos.folder.sources import (
+    NUM_NAMES,
+    Sources,
+    describe_shared,
+    number_sources,
+    propose_pattern,
+)
 from cls_jax.photos.folder.splits import find_splits
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile
 
@@ -89,6 +97,9 @@ class Layout(NamedTuple):
     skipped: list[SkippedFile]  # All other files, with the reason.
     warnings: list[str]  # One sentence each.
     table: str = ""  # A sentence about the columns of labels.csv, "" without one.
+    # What the training images come from. None where nothing says it.
+    sources: Sources | None = None
+    proposal: str = ""  # A sentence about sources that the names of files may carry.
 
 
 def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = AUTOMATIC) -> Layout:
@@ -103,8 +114,9 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     given = read_given(root, listing, options, is_strict=True)
     tables = given.others.names if given.others else []
     table = find_table(listing) or next(iter(tables), None)
-    sentence = ""
+    sentence = given.names.sentence
     splits = given.splits
+    found = None
     if table is not None:
         found = label_all(listing, given)
         skipped = [row for row in skipped if row[0] not in (table, *tables)] + found.skipped
@@ -120,11 +132,13 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     else:
         splits = find_splits(listing, has_table=False, options=options)
         rows = _sort_by_folder(files.names(), splits, skipped)
+        warnings += filter(None, [given.names.warning])
     parts = {name: (array.array("q"), array.array("i")) for name in _PARTS}
     numbers = {NO_CLASS_NAME: 0}  # Class → its number in order of appearance.
     for part, place, name in rows:
         column = parts[part]
         column[0].append(place)
+        name = given.names.get(name)
         column[1].append(numbers.setdefault(name, len(numbers)))
     columns = {name: [np.array(column) for column in part] for name, part in parts.items()}
     places, labels = columns["train"]
@@ -164,6 +178,15 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     train, validation, test = (
         Rows(files, places, labels, class_names) for places, labels in columns.values()
     )
+    of_files, origin = read_sources(listing, given, found)
+    sources, proposal = None, ""
+    if of_files:
+        sources = Sources(number_sources((file.name for file, _ in train), of_files), origin)
+        held_out = {"validation": validation, "test": test}
+        warnings += _describe_shared_sources(of_files, train, held_out)
+    else:
+        first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
+        proposal = propose_pattern(first) or ""
     return Layout(
         class_names=class_names,
         train=train,
@@ -172,7 +195,21 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         skipped=skipped,
         warnings=warnings,
         table=sentence,
+        sources=sources,
+        proposal=proposal,
     )
+
+
+def _describe_shared_sources(
+    of_files: Mapping[str, str], train: Rows, held_out: Mapping[str, Rows]
+) -> list[str]:
+    """A sentence for each held-out part that has sources of the training images, too."""
+    known = {of_files.get(file.name, "") for file, _ in train}
+    of_parts = {
+        part: [of_files.get(file.name, "") for file, _ in rows] for part, rows in held_out.items()
+    }
+    sentences = [describe_shared(known, sources, part) for part, sources in of_parts.items()]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _find_alike(cell: str, names: Iterable[str]) -> str:
@@ -227,9 +264,19 @@ def pack_layout(layout: Layout) -> bytes:
     """A layout as bytes, for other processes: columns, and the rest as JSON."""
     buffer = io.BytesIO()
     files = layout.train.files
-    rest = layout.class_names, layout.skipped, layout.warnings, layout.table
+    origin = layout.sources.origin if layout.sources else ""
+    rest = (
+        layout.class_names,
+        layout.skipped,
+        layout.warnings,
+        layout.table,
+        origin,
+        layout.proposal,
+    )
     parts = zip(_PARTS, (layout.train, layout.validation, layout.test), strict=True)
     columns: Any = {part: np.stack([rows.places, rows.labels]) for part, rows in parts}
+    if layout.sources:
+        columns["sources"] = layout.sources.numbers
     np.savez(
         buffer,
         text=np.frombuffer(files.text, np.uint8),
@@ -243,7 +290,8 @@ def pack_layout(layout: Layout) -> bytes:
 def unpack_layout(content: bytes) -> Layout:
     """The layout that `pack_layout` has packed."""
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        names, skipped, warnings, table = json.loads(str(stored["rest"]))
+        names, skipped, warnings, table, origin, proposal = json.loads(str(stored["rest"]))
+        sources = Sources(stored["sources"], origin) if "sources" in stored else None
         files = ImageFiles((), stored["text"].tobytes(), stored["numbers"].tobytes())
         train, validation, test = (
             Rows(files, stored[part][0], stored[part][1].astype(np.int32), tuple(names))
@@ -258,6 +306,8 @@ def unpack_layout(content: bytes) -> Layout:
         skipped=skipped,
         warnings=warnings,
         table=table,
+        sources=sources,
+        proposal=proposal,
     )
 
 
@@ -390,4 +440,5 @@ def _sort_by_table(
             yield kind, place, name or rest.split("/")[0]
         else:
             where = "outside of a class folder" if is_split else f"without a class in {table}"
+            where = "without a label" if file in labels.classes else where
             skipped.append((file, f"a {kind} image {where}"))

@@ -12,6 +12,8 @@ class FolderOptions(NamedTuple):
     label_column: str = ""  # The same of the column of classes.
     # Whether folders called train, val or test are classes ("classes") or hold some ("splits").
     layout: str = ""
+    source_column: str = ""  # As the other columns, of what images come from.
+    source_pattern: str = ""  # A regular expression of names, whose group is the source.
 
     def to_arguments(self) -> list[str]:
         """The options of a command, as typed."""
@@ -29,4 +31,6 @@ def get_folder_options(data_config: Any) -> FolderOptions:
         file_column=data_config.file_column,
         label_column=data_config.label_column,
         layout=data_config.layout,
+        source_column=data_config.source_column,
+        source_pattern=data_config.source_pattern,
     )

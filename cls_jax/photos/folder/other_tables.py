@@ -4,32 +4,56 @@ A table is known by its content: a column names files of the folder, and another
 """
 
 import bisect
+import functools
 import os
 import pathlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
+from cls_jax.io import PARSE_ERRORS
 from cls_jax.photos.folder.columns import NoClassesError, Table, check_repeated, name_files
-from cls_jax.photos.folder.find_files import INNER, FileIndex, Match, Matches
+from cls_jax.photos.folder.find_files import (
+    FOLDED,
+    INNER,
+    NO_MATCH,
+    STEM,
+    FileIndex,
+    Match,
+    Matches,
+)
 from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
     LabelTable,
-    parse_table,
+    ParsedTable,
     read_content,
     read_parsed,
 )
 from cls_jax.photos.folder.labels import TableLabels, collect_labels, join_labels
-from cls_jax.photos.folder.names import fold
+from cls_jax.photos.folder.names import find_part, fold, fold_class
 from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.readers import CSV, Content, find_format, parse_file
+from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import ImageFiles, Listing
 
 # Endings that a table may have.
-_SUFFIXES = (".csv", ".tsv", ".tab", ".csv.txt", ".tsv.txt", ".txt")
+_NO_TABLES = (".jsonl", ".ndjson", ".manifest", ".json", ".xml")  # Of files that are no CSV.
+_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", *_NO_TABLES)
+_NUM_TRIED = 50  # Rows of a table with paths in two columns.
+_UNREADABLE: tuple[type[Exception], ...] = (UserError, *PARSE_ERRORS)
 _MAX_ALIKE = 20  # Of more such files in a folder, each is about one image, and none is a table.
-# Headers of the tables that cls-jax writes about images: predictions and suggestions.
-_OWN_HEADERS = ({"file", "label", "confidence"}, {"rank", "score", "file"})
+# Headers of the tables with guesses that cls-jax writes: predictions, the table of the labeling
+# page, labels during training, suspect labels, and suggestions.
+_OWN_HEADERS = (
+    {"file", "label", "confidence"},
+    {"file", "label", "source", "probability"},
+    {"file", "label", "weight"},
+    {"rank", "file", "label", "suggested"},
+    {"rank", "score", "file"},
+)
 
 
 class OtherTables(NamedTuple):
@@ -59,31 +83,42 @@ class _NearIndex(FileIndex):
         return super().match_exactly(cells)
 
     def match(self, cells: Iterable[str]) -> Matches:
-        """The matches in the folder that has most of the files, the nearest of these.
+        """The matches relative to the nearest folder in which cells name files.
 
-        A cell that names a file more surely in another folder could mean several.
+        A folder around it counts if it agrees on these files and has more. A cell that names a file
+        more surely in another folder could mean several.
         """
         cells = list(cells)
-        best, *others = self._match_everywhere(cells)
+        found = self._match_everywhere(cells)
+        best = functools.reduce(_choose, found)
         files = dict(best.files)
         for cell, one in files.items():
-            for other in others:
+            for other in found:
                 match = other.files.get(cell, one)
                 if match.name and match.name != one.name and match.how < one.how:
                     files[cell] = Match(None, one.how)
         return Matches(files, best.dropped)
 
     def _match_everywhere(self, cells: Sequence[str]) -> list[Matches]:
-        """The matches in each folder, the best first."""
+        """The matches in each folder, the nearest first."""
         found = []
         for top, index in self._inner:
-            matches = index.match(cells)
+            matches = _keep_alike(index.match(cells))
             files = {cell: _add(top, one) for cell, one in matches.files.items()}
             found.append(Matches(files, matches.dropped))
-            if cells and _count_sure(found[-1]) == len(set(cells)):
-                return found[-1:]
-        found.append(super().match(cells))
-        return sorted(found, key=lambda one: (-_count_sure(one), -_count_found(one)))
+            if cells and _count(found[-1], FOLDED) == len(set(cells)):
+                return found
+        return [*found, _keep_alike(super().match(cells))]
+
+
+def _choose(one: Matches, other: Matches) -> Matches:
+    """The better matches, of those in a folder and those in one around it."""
+    num_sure = _count(one, FOLDED)
+    if not num_sure:
+        return min(one, other, key=_rank)
+    sure = {cell: match.name for cell, match in one.files.items() if match.how <= FOLDED}
+    agree = all(other.files[cell].name == name for cell, name in sure.items() if name)
+    return other if agree and _count(other, FOLDED) > num_sure else one
 
 
 class _NamesBelow:
@@ -109,13 +144,33 @@ def _add(top: str, match: Match) -> Match:
     return match._replace(name=top + match.name) if match.name else match
 
 
-def _count_sure(matches: Matches) -> int:
-    files = () if matches.dropped else matches.files.values()
-    return sum(bool(one.name) and one.how <= INNER for one in files)
+def _keep_alike(matches: Matches) -> Matches:
+    """The matches of cells that name files as the others do: if some have paths, all have."""
+    if not any(one.name and one.how <= FOLDED for one in matches.files.values()):
+        return matches
+    files = {
+        cell: one
+        if one.how <= FOLDED or not one.name or _have_same_stem(cell, one.name)
+        else NO_MATCH
+        for cell, one in matches.files.items()
+    }
+    return Matches(files, matches.dropped)
 
 
-def _count_found(matches: Matches) -> int:
-    return sum(bool(one.name) for one in matches.files.values())
+def _have_same_stem(cell: str, name: str) -> bool:
+    return os.path.splitext(fold(cell))[0] == os.path.splitext(fold(name))[0]
+
+
+def _rank(matches: Matches) -> tuple[int, ...]:
+    """The surer ones first, and of those without folders of another machine, the longest paths."""
+    sure, inner, every = (_count(matches, how) for how in (FOLDED, INNER, STEM))
+    return not every, -sure, -inner, len(matches.dropped), -every
+
+
+def _count(matches: Matches, how: int) -> int:
+    """The cells that name a file at least this surely."""
+    files = matches.files.values() if how == STEM or not matches.dropped else ()
+    return sum(bool(one.name) and one.how <= how for one in files)
 
 
 def list_candidates(listing: Listing) -> list[str]:
@@ -153,16 +208,34 @@ def read_other_tables(
         if faults and is_strict:
             raise faults[0]
         return None
+    found = _leave_out_constant(found)
     labels = [collect_labels(table) for table in found.values()]
     _check_one_source(list(found), labels)
+    if len(found) > 1:
+        labels = list(map(_mark_part, found, labels))
     return OtherTables(list(found), join_labels(labels))
 
 
+def _leave_out_constant(tables: dict[str, LabelTable]) -> dict[str, LabelTable]:
+    """All tables but those that give one class to all images, as examples of submissions do.
+
+    Tables with the name of another one stay.
+    """
+    kinds: dict[tuple[str, ...], set[str]] = {}
+    for name, table in tables.items():
+        classes = {fold_class(row.label) for row in table.rows if row.label}
+        kinds.setdefault(_split_name(name)[0], set()).update(classes)
+    kept = [words for words, classes in kinds.items() if len(classes) > 1] or list(kinds)
+    return {name: table for name, table in tables.items() if _split_name(name)[0] in kept}
+
+
 def _check_one_source(names: Sequence[str], labels: Sequence[TableLabels]) -> None:
-    """Raises a UserError if tables have different names, or label the same images."""
+    """Raises a UserError if tables have different names, or label the same images.
+
+    Names such as train.csv and val.csv, which differ only in the part of the data, are alike.
+    """
     first = names[0]
-    kinds = {fold(os.path.basename(name)): name for name in reversed(names)}
-    others = [name for name in kinds.values() if name != first]
+    others = [name for name in names if _split_name(name)[0] != _split_name(first)[0]]
     if not others:
         counts = Counter(file for one in labels for file in one.classes)
         others = [
@@ -172,10 +245,67 @@ def _check_one_source(names: Sequence[str], labels: Sequence[TableLabels]) -> No
         ]
     if others:
         raise UserError(
-            f"Both {first!r} and {others[0]!r} name images of the folder and have classes: rename "
-            f"the one that counts to {LABELS_CSV} at the top of the folder, or move the other one "
-            "out of it."
+            f"Both {first!r} and {others[0]!r} name images of the folder and have classes: move "
+            f"the wrong one out of the folder, or {describe_choice(first)} if that one is right."
         )
+
+
+def describe_choice(name: str) -> str:
+    """What makes a table count before all others."""
+    if fold(name).endswith(_NO_TABLES):
+        return f"run cls-jax labels with --from {name}"
+    return f"{'move' if '/' in name else 'rename'} {name} to {LABELS_CSV}"
+
+
+def _split_name(name: str) -> tuple[tuple[str, ...], str | None]:
+    """The words of a table's name but the part of the data, and this part, if there is one."""
+    words = re.findall(r"[^\W\d_]+", fold(os.path.basename(name)))
+    parts = [part for word in words if (part := find_part(word))]
+    return tuple(word for word in words if not find_part(word)), parts[0] if parts else None
+
+
+def _mark_part(name: str, labels: TableLabels) -> TableLabels:
+    """The labels of one of several tables, whose name may say which part of the data it is about.
+
+    Rows and folders that say so themselves count more.
+    """
+    _, part = _split_name(name)
+    if part not in ("test", "validation") or labels.parts:
+        return labels
+    columns, _, rows = labels.sentence.rpartition("; ")
+    sentence = f"{columns}, {part} images; {rows}"
+    return labels._replace(parts=dict.fromkeys(labels.classes, part), sentence=sentence)
+
+
+def _join_paths(parsed: ParsedTable, index: FileIndex) -> ParsedTable:
+    """Adds a column of paths if files are in one column, and their folders in another one."""
+    tried = Table("", parsed.header, take_evenly(parsed.lines, _NUM_TRIED))
+    places = range(len(parsed.header))
+    best, pair = 0, None
+    for file in places:
+        cells = tried.get(file)
+        if not all(cell.strip().lower().endswith(SUFFIXES) for cell in cells):
+            continue
+        best = max(best, _count(index.match(cells), FOLDED))
+        for folder in (place for place in places if place != file):
+            paths = list(map(_join_path, tried.get(folder), cells))
+            if (num_found := _count(index.match(paths), FOLDED)) > best:
+                best, pair = num_found, (folder, file)
+    if pair is None:
+        return parsed
+    table = Table("", parsed.header, parsed.lines)
+    joined = map(_join_path, *map(table.get, pair))
+    width = len(parsed.header)
+    lines = [
+        [*line[:width], *[""] * (width - len(line)), path]
+        for line, path in zip(parsed.lines, joined, strict=True)
+    ]
+    header = [*parsed.header, "/".join(map(table.show, pair))]
+    return parsed._replace(header=header, lines=lines)
+
+
+def _join_path(folder: str, file: str) -> str:
+    return f"{folder.strip()}/{file.strip()}" if folder.strip() else file
 
 
 def _read_table(
@@ -188,15 +318,21 @@ def _read_table(
     path = root / name
     index = _NearIndex(listing.files, root, os.path.dirname(name))
     try:
-        parsed = parse_table(path, index, options, read_content(path))
-    except UserError:
+        content = Content(read_content(path))
+        kind = find_format(content)
+        if kind == CSV and fold(name).endswith(_NO_TABLES):
+            return None
+        parsed = parse_file(path, content, kind, index, options)
+    except _UNREADABLE:
         return None
     if parsed is None or any(own <= set(parsed.header) for own in _OWN_HEADERS):
         return None
+    if not parsed.label_column:
+        parsed = _join_paths(parsed, index)
     table = Table(name, parsed.header, parsed.lines)
     if not name_files(table, index):
         return None
     read = read_parsed(path, parsed, index, options, name)
-    if not (options.label_column or read.format.one_hot):
+    if not (options.label_column or parsed.label_column or read.format.one_hot):
         check_repeated(table, read.format.places[1])
     return read if any(row.label for row in read.rows) else None

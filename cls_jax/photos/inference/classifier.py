@@ -19,6 +19,12 @@ from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.images.decode import ImageLike
 from cls_jax.photos.images.files import ImageBatch, read_ahead
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
+from cls_jax.photos.inference.foreign import (
+    FOLDER_IMAGES,
+    FolderImages,
+    read_folder_images,
+    score_images,
+)
 from cls_jax.photos.inference.inputs import (
     ImageInput,
     check_source,
@@ -54,6 +60,7 @@ class Classifier:
         step: The training step of the checkpoint, 0 for an instant classifier.
         calibration: The calibration of this checkpoint, or None.
         unknown: The score of this checkpoint for images that belong to no class, or None.
+        folder_images: The images of the folder that new ones are compared with, or None.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Classifier:
         instant: InstantClassifier | None = None,
         calibration: Calibration | None = None,
         unknown: UnknownScore | None = None,
+        folder_images: FolderImages | None = None,
     ):
         """Use `load` or `train` to create one."""
         self.workdir = workdir.absolute()
@@ -74,6 +82,7 @@ class Classifier:
         self.step = step
         self.calibration = calibration
         self.unknown = unknown
+        self.folder_images = folder_images
         self.image_shape = networks.format.shape
         self.num_networks = networks.num_networks
 
@@ -97,7 +106,8 @@ class Classifier:
             sources = self._decode(iterate_inputs(images))
         parts = [self._predict_images(source) for source in sources]
         p_NBK = np.concatenate([p for p, _ in parts], axis=1)
-        unknown = np.concatenate([score for _, score in parts]) if self.unknown else None
+        scores = [score for _, score in parts]
+        unknown = None if scores[0] is None else np.concatenate(scores)
         return create_prediction(p_NBK, self.class_names, self.calibration, unknown)
 
     def _decode(self, images: Iterable[ImageLike]) -> Iterator[np.ndarray]:
@@ -113,10 +123,10 @@ class Classifier:
 
     def _predict_images(self, images: ImageSource) -> tuple[np.ndarray, Any]:
         """Probabilities float32 [N, n, K], and scores for belonging to no class, float32 [n]."""
-        if self.unknown is None:
+        if self.unknown is None and self.folder_images is None:
             return self.networks.predict_probabilities(images), None
         p_NBK, f_BC = self.networks.predict_with_features(images)
-        return p_NBK, self.unknown.apply(f_BC)
+        return p_NBK, score_images(f_BC, self.unknown, self.folder_images)
 
     def read_files(self, files: Iterable[ImageLike]) -> Generator[ImageBatch, None, None]:
         """Decodes images as the run decoded its own, in batches for the networks."""
@@ -130,7 +140,7 @@ class Classifier:
         ensemble = dataclasses.replace(networks.ensemble, shared=frozenset())
         decisive = networks.name, ensemble, networks.format, self.class_names
         digest = hashlib.sha256(repr((decisive, self.calibration, self.unknown)).encode())
-        for leaf in jax.tree.leaves(jax.device_get(networks.variables)):
+        for leaf in jax.tree.leaves(jax.device_get((networks.variables, self.folder_images))):
             digest.update(np.ascontiguousarray(leaf).data)
         return digest.hexdigest()
 
@@ -175,10 +185,12 @@ def load(
             f"{workdir} has an instant classifier, which has no steps: leave out the step."
         )
     instant: InstantClassifier | None = None
+    folder_images: FolderImages | None = None
     if has_instant:
         instant = read_instant(workdir / INSTANT_FILE)
         number = 0
         networks = open_instant_networks(instant)
+        folder_images = read_folder_images(workdir / FOLDER_IMAGES, networks.num_features)
         class_names, _ = read_dataset_description(workdir)
         if networks.num_classes != len(class_names):
             raise UserError(
@@ -197,6 +209,7 @@ def load(
         instant,
         calibration=read_calibration(workdir, number),
         unknown=read_unknown(workdir, number, networks.num_features),
+        folder_images=folder_images,
     )
 
 

@@ -26,6 +26,7 @@ from cls_jax.photos.inference.calibration import (
     write_fitted,
 )
 from cls_jax.photos.inference.classifier import find_predictor, load
+from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, collect_images
 from cls_jax.photos.inference.run import Run, read_run_config
 from cls_jax.photos.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.photos.inference.suspects import take_unlabeled
@@ -84,14 +85,12 @@ def score_unknown(run: Run) -> UnknownScore | None:
     UserError if the list is damaged.
     """
     classifier = run.classifier
-    if not (run.workdir / LABELED_INDICES).exists():
+    if (found := _choose_rows(run)) is None:
         return None
-    labeled = np.sort(read_labeled_rows(run.workdir, run.dataset))
-    unlabeled = take_unlabeled(len(run.dataset.train.images), labeled)
-    if not len(unlabeled):
-        return None
-    rows = np.concatenate([take_rows(labeled, _MAX_LABELED), unlabeled])
+    labeled, rows = found
     labels = np.where(np.isin(rows, labeled), run.dataset.train.labels[rows], -1)
+    if (labels >= 0).all():
+        return None
     _, features = run.predict_with_features("train", rows)
     score = fit_unknown(features, labels, len(classifier.class_names), classifier.step)
     if score is not None and classifier.step:
@@ -101,10 +100,33 @@ def score_unknown(run: Run) -> UnknownScore | None:
     return score
 
 
+def find_folder_images(run: Run) -> FolderImages | None:
+    """The images of an instant classifier's folder that new ones are compared with.
+
+    None for trained networks: their features of images that they have learned from are not those
+    of new images. Raises the same as `score_unknown`.
+    """
+    if run.classifier.instant is None or (found := _choose_rows(run)) is None:
+        return None
+    _, rows = found
+    _, features = run.predict_with_features("train", rows)
+    return collect_images(features)
+
+
+def _choose_rows(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
+    """All labeled images, and at most 500 of them with at most 1,000 others: rows, int64 [n]."""
+    if not (run.workdir / LABELED_INDICES).exists():
+        return None
+    labeled = np.sort(read_labeled_rows(run.workdir, run.dataset))
+    unlabeled = take_unlabeled(len(run.dataset.train.images), labeled)
+    return labeled, np.concatenate([take_rows(labeled, _MAX_LABELED), unlabeled])
+
+
 # What follows training and `cls-jax evaluate`, each optional: run → result or None, and a function
 # that writes the result into the run's folder.
 ASSESSMENTS: tuple[tuple[Callable[[Run], Any], Callable[[Run, Any], None]], ...] = (
     (score_unknown, lambda run, score: write_fitted(run.workdir / UNKNOWN, score)),
+    (find_folder_images, lambda run, images: images.write(run.workdir / FOLDER_IMAGES)),
     (calibrate, lambda run, found: write_fitted(run.workdir / CALIBRATION, found)),
     (measure_classes, lambda run, found: write_figures(run.workdir, run.classifier.step, found)),
 )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
+from cls_jax.photos.features.accuracy import read_estimate
 from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.inference.run import read_run_config
 from cls_jax.photos.start.fit_instant import INSTANT
@@ -27,7 +28,7 @@ class ListedRun(NamedTuple):
     dataset: str
     method: str
     num_labels: int | None
-    accuracy: str  # With its images, such as "96.9% (test)".
+    accuracy: str  # With its images, such as "96.9% (test)" or "about 98% (expected)".
     changed: float  # Seconds since 1970.
     num_bytes: int
 
@@ -116,11 +117,21 @@ def _describe(workdir: pathlib.Path) -> ListedRun:
 
 
 def _format(result: dict[str, Any] | None) -> str:
-    """The accuracy of the classifier that predicts."""
+    """The accuracy of the classifier that predicts, with what it was measured on.
+
+    Without test images, also the one to expect on the unlabeled images, as the other commands say
+    it. Of trained networks that is not known, only of the instant classifier that they began with.
+    """
     if result is None:
         return "not finished"
     used = "_instant" if result.get("predictor") == INSTANT else ""
-    for part in ("test", "validation"):
-        if (accuracy := result.get(f"{part}_accuracy{used}")) is not None:
-            return f"{accuracy:.1f}% ({part})"
-    return ""
+    if (accuracy := result.get(f"test_accuracy{used}")) is not None:
+        return f"{accuracy:.1f}% (test)"
+    parts = []
+    if (accuracy := result.get(f"validation_accuracy{used}")) is not None:
+        parts.append(f"{accuracy:.1f}% (validation)")
+    if (estimate := read_estimate(result)) is not None and estimate.accuracy is not None:
+        is_instant = INSTANT in (result.get("predictor"), result.get("method"))
+        when = "expected" if is_instant else "expected before training"
+        parts.append(f"about {estimate.accuracy:.0f}% ({when})")
+    return ", ".join(parts)

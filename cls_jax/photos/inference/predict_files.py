@@ -7,7 +7,7 @@ import json
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -17,6 +17,7 @@ from cls_jax.io import PARTIAL, make_printable
 from cls_jax.photos.images.files import ImageBatch, stat_image
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.classifier import Classifier
+from cls_jax.photos.inference.foreign import FOREIGN
 from cls_jax.photos.inference.prediction import Prediction, describe_top
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
@@ -29,6 +30,11 @@ from cls_jax.photos.inference.tables import (
     write_table,
 )
 from cls_jax.runs.sessions import hold_at_once
+
+# More than twice the share of a folder's new photos that are called foreign by mistake.
+_MANY_FOREIGN = 0.1
+# A file with its predicted class and confidence (see `get_confidence`).
+Label = tuple[str, str | None, float | None]
 
 
 def choose_columns(num_networks: int, all_columns: bool = False) -> dict[str, type]:
@@ -46,20 +52,28 @@ def shorten(row: Row, columns: Mapping[str, type]) -> dict[str, Any]:
     return shortened
 
 
+class Predicted(NamedTuple):
+    """What `predict_files` has done."""
+
+    labels: list[Label]
+    seconds: float
+    network_share: float  # The networks' share of the seconds.
+    num_foreign: int  # Images that are unlike all of the run.
+
+
 def predict_files(
     classifier: Classifier,
     files: Sequence[str],
     output: pathlib.Path,
     overwrite: bool = False,
     all_columns: bool = False,
-) -> tuple[list[tuple[str, str | None, float | None]], float, float]:
+) -> Predicted:
     """Predicts files and writes one row each, in order. Unreadable files get a reason.
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
     interruption, the same command continues with the first file without a row. With `overwrite`,
     the output may replace a file that is not a table of predictions. It has the columns of
-    `choose_columns`. Returns each file with its predicted class and confidence (see
-    `get_confidence`), the total seconds, and the networks' share of these.
+    `choose_columns`.
     Raises a UserError if the output cannot be written, or another process is writing it.
     """
     check_path(output, PREDICTION_TABLES, overwrite)
@@ -83,14 +97,17 @@ def predict_files(
             rows_file.writelines(lines)
             rows_file.flush()
             bar.update(len(lines))
-        labels = [(row["file"], row["label"], get_confidence(row)) for row in _read_rows(journal)]
+        labels, num_foreign = [], 0
+        for row in _read_rows(journal):
+            labels.append(take_label(row))
+            num_foreign += is_foreign(classifier, row)
         columns = choose_columns(classifier.num_networks, all_columns)
         if columns is SHORT_COLUMNS and all(label is not None for _, label, _ in labels):
             columns = WITHOUT_ERRORS
         write_table(output, columns, (shorten(row, columns) for row in _read_rows(journal)))
         journal.unlink()
     seconds = time.perf_counter() - started
-    return labels, seconds, network_seconds / seconds
+    return Predicted(labels, seconds, network_seconds / seconds, num_foreign)
 
 
 def take_shard(
@@ -113,12 +130,13 @@ def predict_rows(classifier: Classifier, files: Sequence[str]) -> Iterator[dict[
         yield from iterate_rows(batch, classifier.predict(batch.images), classifier.calibration)
 
 
-def describe_row(row: Row) -> str:
-    """A line about a file: its class and confidence, or why it cannot be read."""
+def describe_row(row: Row, foreign: bool = False) -> str:
+    """A line about a file: its class, confidence and doubts, or why it cannot be read."""
     text = row["error"]
     if text is None:
         low = ", low confidence" if row["abstain"] else ""
-        text = f"{row['label']} ({get_confidence(row):.2f}{low})"
+        unlike = ", unlike all photos of the run" if foreign else ""
+        text = f"{row['label']} ({get_confidence(row):.2f}{low}{unlike})"
     return make_printable(f"{row['file']}: {text}")
 
 
@@ -154,6 +172,30 @@ def _read_rows(journal: pathlib.Path) -> Iterator[dict[str, Any]]:
     """The rows of a finished prediction."""
     with journal.open(encoding="ascii") as lines:
         yield from map(json.loads, lines)
+
+
+def take_label(row: Row) -> Label:
+    """The file of a row with its class and confidence."""
+    return row["file"], row["label"], get_confidence(row)
+
+
+def is_foreign(classifier: Classifier, row: Row) -> bool:
+    """Whether the image of a row is unlike all of the run. Trained networks never say so."""
+    if classifier.folder_images is None or row["unknown"] is None:
+        return False
+    return bool(row["unknown"] > FOREIGN)
+
+
+def describe_foreign(num_foreign: int, num_read: int) -> str | None:
+    """A warning if many of the images that were read are foreign. Otherwise None."""
+    if num_foreign < max(min(3, num_read), _MANY_FOREIGN * num_read, 1):
+        return None  # As many as among new photos of the same folder.
+    if num_read == 1:
+        return "This photo is unlike all photos of this run: is it the right run?"
+    sentence = f"{num_foreign:,} of {num_read:,} photos are unlike all photos of this run"
+    if 2 * num_foreign > num_read:
+        return f"{sentence}: is it the right folder, and the right run?"
+    return f"{sentence} (`unknown` above {FOREIGN})."
 
 
 def get_confidence(row: Mapping[str, Any]) -> float | None:

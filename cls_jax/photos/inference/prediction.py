@@ -32,8 +32,9 @@ class Prediction(NamedTuple):
         calibrated_confidence: float32 [B], the confidence after calibration, or None for a run
             without calibration.
         abstain: bool [B], whether that is below the calibration's threshold. None without one.
-        unknown: float32 [B], the share of the unlabeled training images that are more similar to
-            the labeled ones. Near 1, the image may belong to no class. None for a run without it.
+        unknown: float32 [B] from 0 to 1. Near 1, the image may belong to no class. Above 0.97, an
+            instant classifier says that it is unlike all images of the folder. None for a run
+            without it. See `score_images`.
     """
 
     label: np.ndarray

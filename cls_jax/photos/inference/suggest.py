@@ -5,7 +5,8 @@ Shape suffixes: B images, C features.
 
 import hashlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,23 @@ from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import load_features
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
-from cls_jax.photos.folder.given_labels import find_table, sort_by_label
+from cls_jax.photos.folder.given_labels import (
+    find_table,
+    read_given,
+    read_sources,
+    sort_by_label,
+)
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.skipped import refuse_unreadable
+from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier, find_predictor, load
 from cls_jax.runs.folder import CONFIG
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 
+_NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 _NUM_COMPONENTS = 50
 _MAX_FILES = 20_000  # Bounds memory and time.
 _PIXELS = 16  # Of thumbnails, per side.
@@ -55,7 +63,8 @@ def suggest_files(
     """
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
-        return suggest_from(list_by_label(path, options), num_images, init=init)
+        files, sources = list_by_label(path, options)
+        return suggest_from(files, num_images, init=init, sources=sources)
     if init:
         raise UserError(
             f"The run in {path} has its own network: remove --backbone, or pass the folder of its "
@@ -71,14 +80,16 @@ def suggest_files(
     is_frozen = is_instant(find_predictor(path)) and config.model.init in BACKBONES
     classifier, init = (None, config.model.init) if is_frozen else (load(path), "")
     options = get_folder_options(config.data)
-    files = list_by_label(pathlib.Path(config.data.data_dir), options)
-    return suggest_from(files, num_images, classifier, init)
+    files, sources = list_by_label(pathlib.Path(config.data.data_dir), options)
+    return suggest_from(files, num_images, classifier, init, sources)
 
 
 def list_by_label(
     root: pathlib.Path, options: FolderOptions = AUTOMATIC
-) -> tuple[list[str], list[str]]:
+) -> tuple[tuple[list[str], list[str]], dict[str, str]]:
     """Lists the images that `cls-jax label` would show, sorted, without and with label.
+
+    Also returns what they come from, as far as anything says it.
 
     Raises a UserError if it is no folder, has no unlabeled image, or its table cannot be read.
     """
@@ -95,7 +106,9 @@ def list_by_label(
             f"{f' or by {where}' if where else ''}: put those without a label into "
             f"{root / 'unlabeled'}."
         )
-    return [str(root / name) for name in unlabeled], [str(root / name) for name in labeled]
+    sources, _ = read_sources(listing, read_given(root, listing, options))
+    files = [[str(root / name) for name in names] for names in (unlabeled, labeled)]
+    return (files[0], files[1]), {str(root / name): source for name, source in sources.items()}
 
 
 def suggest_from(
@@ -103,13 +116,15 @@ def suggest_from(
     num_images: int,
     classifier: Classifier | None = None,
     init: str = "",
+    sources: Mapping[str, str] = _NO_SOURCES,
 ) -> list[dict[str, Any]]:
     """Suggests some of the files without a label, the first of two lists, as `suggest_files` does.
 
     At most 20,000 files are considered, evenly spaced. Without a classifier, features are those of
-    the backbone that `init` names, or chosen to suit the images if it is "". Raises a UserError if
-    no unlabeled image can be read, all are copies of labeled ones, or the pretrained network for
-    photos is not installed.
+    the backbone that `init` names, or chosen to suit the images if it is "". If anything is known
+    of `sources`, file → source, each of these gets its turn. Raises a UserError if no unlabeled
+    image can be read, all are copies of labeled ones, or the pretrained network for photos is not
+    installed.
     """
     unlabeled = take_evenly(files[0], _MAX_FILES)
     paths = [*unlabeled, *take_evenly(files[1], _MAX_FILES)]
@@ -124,7 +139,9 @@ def suggest_from(
     if not new:
         raise UserError("Every unlabeled image is a copy of a labeled one: add other images.")
     rows = np.concatenate([new, np.arange(num_unlabeled, len(kept))])
-    chosen = Coverage(build_graph(features_BC[rows])).choose(rows < num_unlabeled, num_images)
+    numbers = number_sources((paths[i] for i in kept[rows]), sources) if sources else None
+    coverage = Coverage(build_graph(features_BC[rows]))
+    chosen = coverage.choose(rows < num_unlabeled, num_images, sources_B=numbers)
     return [
         {"rank": rank, "score": float(score), "file": paths[kept[rows[i]]]}
         for rank, (i, score) in enumerate(zip(*chosen, strict=True), 1)

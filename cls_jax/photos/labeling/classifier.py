@@ -22,10 +22,16 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import open_backbone
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
-from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures, open_network
+from cls_jax.photos.features.new_sources import (
+    NewSources,
+    describe_new_sources,
+    read_new_sources,
+)
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
+from cls_jax.photos.inference.foreign import FolderImages, collect_images
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.proposals import Classified
 from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
@@ -33,9 +39,6 @@ from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
 
 _NUM_NEAREST = 3
-# A photo may belong to no class if it is less similar to the folder than all but this share of
-# the folder's own.
-_FAR = 0.05
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _get_network = functools.cache(open_backbone)
 
@@ -48,7 +51,13 @@ class Fitted(NamedTuple):
     inferred: InferredLabels
     classifier: InstantClassifier
     descriptors: np.ndarray  # float32 [B, C], of unit length.
-    least_similar: float  # The `_FAR` quantile of similarities to the most similar photo.
+    images: FolderImages | None  # What photos from elsewhere are compared with.
+
+    @property
+    def of_new_sources(self) -> NewSources | None:
+        """The accuracy to expect on photos of new sources. None if nothing is known of sources."""
+        figures = self.inferred.figures
+        return read_new_sources({f"labels_{name}": value for name, value in figures.items()})
 
 
 class SessionClassifier:
@@ -94,7 +103,10 @@ class SessionClassifier:
             num_labels = int((self._fitted.labels >= 0).sum())
             described |= {"labels": num_labels, "classes": len(self._fitted.class_names)}
             estimate = self._estimate(self._fitted)
-            return described | {"accuracy": describe_estimate(estimate) if estimate else ""}
+            sentences = [describe_estimate(estimate)] if estimate else []
+            if (of_new := self._fitted.of_new_sources) is not None:
+                sentences.append(describe_new_sources(of_new))
+            return described | {"accuracy": " ".join(sentences)}
 
     def describe_shortly(self) -> str:
         """The accuracy by the newest classifier in a few words, "" without one."""
@@ -131,8 +143,10 @@ class SessionClassifier:
         fitted = None
         message = ""
         self._version, frozen, labels, names = self._session.take_labels()
+        sources = self._session.number_sources()
+        sources = None if sources is None else sources[: len(labels)]  # Photos may have come since.
         try:
-            fitted = fit(frozen, labels, names)
+            fitted = fit(frozen, labels, names, sources)
         except RefusedError as error:
             message = str(error)
         except Exception as error:  # The page shows it, and labeling continues.
@@ -192,7 +206,7 @@ class SessionClassifier:
         return {
             "label": label,
             "probability": round(probability, 4),
-            "is_far": bool(similarities.max() < fitted.least_similar),
+            "is_far": bool(fitted.images and fitted.images.find_foreign(found.pooled)[0]),
             "nearest": [describe_image(self._session, int(image)) for image in nearest],
         }
 
@@ -239,24 +253,31 @@ class SessionClassifier:
         return {"copies": len(rows), "unsure": num_unsure, "folder": folder}
 
 
-def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> Fitted:
-    """Fits the classifier to labels int [B]. Raises a RefusedError without two classes."""
+def fit(
+    frozen: FrozenFeatures | None,
+    labels: np.ndarray,
+    names: list[str],
+    sources: np.ndarray | None = None,
+) -> Fitted:
+    """Fits the classifier to labels int [B]. Raises a RefusedError without two classes.
+
+    `sources` are what the photos come from, as in `label_images`.
+    """
     is_labeled = labels >= 0
     present, positions = np.unique(labels[is_labeled], return_inverse=True)
     if frozen is None or len(present) < 2:
         raise RefusedError("Label photos of two classes first: then there is a classifier to save.")
     labels = np.full(len(labels), -1)
     labels[is_labeled] = positions
-    inferred = label_images(frozen, labels, len(present))
+    inferred = label_images(frozen, labels, len(present), sources)
     classifier = fit_classifier(None, frozen, inferred)
-    _, similarities = find_neighbors(frozen.descriptors, 1)
     return Fitted(
         class_names=[names[k] for k in present],
         labels=labels,
         inferred=inferred,
         classifier=classifier,
         descriptors=normalize_rows(frozen.descriptors),
-        least_similar=float(np.quantile(similarities, _FAR)),
+        images=collect_images(frozen.pooled),
     )
 
 

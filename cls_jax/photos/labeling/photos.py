@@ -19,21 +19,21 @@ from cls_jax.photos.folder.given_labels import (
     find_table,
     list_labelable,
     read_given,
+    read_sources,
 )
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.decode import find_suffix, read_upright
-from cls_jax.photos.images.files import list_images
+from cls_jax.photos.images.files import Listing, list_images
 from cls_jax.photos.labeling.answers import Answers, check_writable
 from cls_jax.photos.labeling.reading import show_name
 from cls_jax.photos.labeling.session import Features, Session
 
 
 def _list_folder(
-    root: pathlib.Path, options: FolderOptions
+    root: pathlib.Path, listing: Listing, options: FolderOptions
 ) -> tuple[pathlib.Path, list[str], list[str], dict[str, str], Given]:
     """The label table, the images that may be labeled, all images, and their classes without it."""
-    listing = list_images(root)
     given = read_given(root, listing, options)
     splits, folder_labels = given.splits, given.base
     names = [file.name for file in listing.files]
@@ -41,7 +41,7 @@ def _list_folder(
     for name in names:
         top, *rest = name.split("/")
         if len(rest) > 1 and splits.get(top) in ("test", "validation"):
-            folder_labels[name] = rest[0]
+            folder_labels[name] = given.names.get(rest[0])
     # A table cannot name the others.
     folder_labels = {name: k for name, k in folder_labels.items() if show_name(name) == name}
     path = root / (find_table(listing) or LABELS_CSV)
@@ -61,7 +61,8 @@ def open_session(
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of photos.")
-    table, files, names, folder_labels, given = _list_folder(root, options)
+    listing = list_images(root)
+    table, files, names, folder_labels, given = _list_folder(root, listing, options)
     if not files:
         raise UserError(f"There is no photo in {root}: pass a folder of photos.")
     check_writable(table)
@@ -72,7 +73,8 @@ def open_session(
             f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
             f"those without a label to {root / 'unlabeled'}."
         )
-    return Session(root, files, answers, options, backbones)
+    sources, _ = read_sources(listing, given)
+    return Session(root, files, answers, options, backbones, sources)
 
 
 def find_new(session: Session) -> dict[str, int]:
@@ -81,7 +83,9 @@ def find_new(session: Session) -> dict[str, int]:
     Raises a UserError if the folder cannot be read.
     """
     session.follow_table()  # A folder that is gone has not lost all its photos.
-    _, files, names, folder_labels, _ = _list_folder(session.root, session.options)
+    listing = list_images(session.root)
+    _, files, names, folder_labels, given = _list_folder(session.root, listing, session.options)
+    session.sources, _ = read_sources(listing, given)
     load = functools.partial(load_all, backbones=session.backbones)
     return session.extend(files, names, folder_labels, load)
 

@@ -46,10 +46,16 @@ class Questions:
         """Asks the first photos without an answer (`is_open_B`, bool [B])."""
         self.next = np.flatnonzero(is_open_B).tolist()[:_NUM_NEXT]
 
-    def choose(self, is_open_B: np.ndarray, coverage: Coverage, shares_B: np.ndarray) -> None:
+    def choose(
+        self,
+        is_open_B: np.ndarray,
+        coverage: Coverage,
+        shares_B: np.ndarray,
+        sources_B: np.ndarray | None = None,
+    ) -> None:
         """Asks photos without an answer. The arguments are those of `Coverage.choose`."""
         self._marked = [image for image in self._marked if is_open_B[image]]
-        chosen, _ = coverage.choose(is_open_B, _NUM_NEXT, shares_B)
+        chosen, _ = coverage.choose(is_open_B, _NUM_NEXT, shares_B, sources_B)
         sample = [i for i in self.sample if is_open_B[i] and i not in self._marked]
         first = [*sample, *self._marked]
         others = (int(image) for image in chosen if image not in first)

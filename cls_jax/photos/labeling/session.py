@@ -6,6 +6,7 @@ import pathlib
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NO
 from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.skipped import refuse_unreadable
+from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
 from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
 from cls_jax.photos.labeling.questions import Questions, draw_readable
@@ -91,14 +93,17 @@ class Session:
         answers: Answers,
         options: FolderOptions = AUTOMATIC,
         backbones: Backbones = DEFAULT_BACKBONES,
+        sources: Mapping[str, str] = MappingProxyType({}),
     ):
         """`files` may be labeled, by their names in `root`. `load` must follow.
 
-        `backbones` are the networks that see the photos.
+        `backbones` are the networks that see the photos. `sources` are what these come from, by
+        their names, as far as anything says it.
         """
         self.root = root
         self.options = options
         self.backbones = backbones
+        self.sources = sources
         self._answers = answers
         self._lock = threading.RLock()
         self._scanning = threading.Lock()
@@ -278,6 +283,11 @@ class Session:
         with self._lock:
             labels = self._propagation.labels.copy() if self._propagation else np.zeros(0, int)
             return self.labels_version, self._frozen, labels, list(self._answers.class_names)
+
+    def number_sources(self) -> np.ndarray | None:
+        """What each photo comes from, int32 [B], -1 where unknown. None if nothing is known."""
+        with self._lock:
+            return number_sources(self._files, self.sources) if self.sources else None
 
     def count_labels(self) -> tuple[int, int]:
         """How many photos have a label, and how many classes have one."""
@@ -559,7 +569,7 @@ class Session:
             take_over_probabilities(self._classified, index, labels, self._probabilities)
         self._has_adopted = False
         shares = weigh_images(self._classified, labels, self._propagation.groups)
-        self._questions.choose(known.find_open(), self._coverage, shares)
+        self._questions.choose(known.find_open(), self._coverage, shares, self.number_sources())
 
     def share_out(self, window: str) -> list[int]:
         """Chooses what to show next in a window. Photos shown in other windows come last."""

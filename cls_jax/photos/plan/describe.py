@@ -16,6 +16,7 @@ from cls_jax.models.weights.sources import (
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.skipped import describe_left_out
+from cls_jax.photos.folder.sources import describe_sources
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
@@ -27,6 +28,7 @@ from cls_jax.training.prepare import read_weights, resolve_model
 from cls_jax.training.setup import describe_model
 
 _NUM_SHOWN_CLASSES = 20
+_MAX_NAMED = 3
 _MAX_COMPARED = 1_000  # Labeled images that a dry run compares. More take minutes on a CPU.
 
 
@@ -115,6 +117,9 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         lines.append(imbalance)
     left_out = describe_left_out(summary.layout.skipped)
     lines += filter(None, (summary.layout.table, left_out, summary.unreadable))
+    if (sources := summary.layout.sources) is not None:
+        lines += describe_sources(sources, summary.layout.train.labels, summary.layout.class_names)
+    lines += filter(None, [summary.layout.proposal])
     lines += [
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
@@ -131,16 +136,28 @@ def _describe_near_copies(plan: Plan) -> list[str]:
     Of at most 1,000 labels, whose features the run needs anyway.
     """
     train, root = plan.summary.layout.train, plan.summary.root
-    files = [root / train[i][0].name for i in np.flatnonzero(train.labels >= 0).tolist()]
+    labeled = np.flatnonzero(train.labels >= 0)
+    files = [root / train[i][0].name for i in labeled.tolist()]
     if not plan.config.model.init or len(files) > _MAX_COMPARED:
         return []
-    num_copies, num_groups = count_near_copies(plan.config, files)
-    if not num_groups:
+    found = count_near_copies(plan.config, files, train.labels[labeled])
+    if not found.groups:
         return ["Near-copies: none among the labels"]
-    return [
-        f"Near-copies: {num_copies:,} of the labeled images, in {num_groups:,} groups that are "
+    lines = [
+        f"Near-copies: {found.images:,} of the labeled images, in {found.groups:,} groups that are "
         "held out together"
     ]
+    if found.classes:
+        names = [
+            repr(make_printable(plan.summary.layout.class_names[k]))
+            for k in found.classes[:_MAX_NAMED]
+        ]
+        more = " and others" if len(found.classes) > _MAX_NAMED else ""
+        lines.append(
+            f"Most labeled images of {', '.join(names)}{more} look alike: how well such a class is "
+            "recognized elsewhere cannot be judged."
+        )
+    return lines
 
 
 def describe_training(plan: Plan) -> list[str]:

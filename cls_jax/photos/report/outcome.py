@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cls_jax.photos.features.accuracy import describe_estimate, read_estimate
+from cls_jax.photos.features.new_sources import describe_new_sources, read_new_sources
 from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.result import get_accuracy
@@ -60,6 +61,8 @@ def describe_expected(result: dict[str, Any]) -> str | None:
     if (estimate := read_estimate(result)) is None:
         return None
     sentence = describe_estimate(estimate)
+    if (of_new := read_new_sources(result)) is not None:
+        sentence += f" {describe_new_sources(of_new)}"
     if result.get("method") == INSTANT:
         return sentence
     return f"{sentence} This is the instant classifier, before training."

@@ -24,7 +24,7 @@ from cls_jax.photos.folder.instant_config import (
     is_instant,
     read_instant_config,
 )
-from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
+from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures
 from cls_jax.photos.start.frozen import compute_run_features, read_networks
 from cls_jax.runs.folder import (
     CONFIG,
@@ -163,7 +163,7 @@ def write_instant_folder(
             "test_accuracy": accuracies.get("test/accuracy"),
             "test_balanced_accuracy": accuracies.get("test/balanced_accuracy"),
             "validation_accuracy": accuracies.get("validation/accuracy"),
-            **{name.replace("/", "_", 1): figures.get(name) for name in BASELINES},
+            **name_figures(figures),
             **describe_weights(config),
         }
         write_result(folder, result)

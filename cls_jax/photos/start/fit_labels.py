@@ -3,6 +3,7 @@
 Shape suffixes: B images.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
+from cls_jax.photos.features.new_sources import NewSources
 from cls_jax.photos.start.frozen import RunFeatures
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
@@ -27,6 +29,8 @@ BASELINES = (
     "labels/near_copies",
     "labels/near_copy_groups",
 )
+# The same of a dataset whose sources are known, where it is not too early to say.
+SOURCE_FIGURES = tuple(f"labels/{name}" for name in NewSources._fields)
 
 
 class FittedLabels(NamedTuple):
@@ -42,13 +46,19 @@ class FittedLabels(NamedTuple):
 
     @property
     def figures(self) -> dict[str, float]:
-        """All of `BASELINES` that are known."""
+        """All of `BASELINES` and `SOURCE_FIGURES` that are known."""
         known = {f"labels/{name}": value for name, value in self.inferred.figures.items()}
         for name, accuracies in self.accuracies.items():
             for part in ("validation", "test"):
                 if f"{part}/accuracy" in accuracies:
                     known[f"{part}/accuracy_{name}"] = accuracies[f"{part}/accuracy"]
         return known
+
+
+def name_figures(known: Mapping[str, float]) -> dict[str, float | None]:
+    """The figures of a result: all of `BASELINES`, and with sources those of `SOURCE_FIGURES`."""
+    names = (*BASELINES, *(SOURCE_FIGURES if SOURCE_FIGURES[0] in known else ()))
+    return {name.replace("/", "_", 1): known.get(name) for name in names}
 
 
 def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> FittedLabels:
@@ -62,7 +72,10 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
     network, rows, train = features.network, features.rows, features.train
     is_labeled = np.isin(rows, labeled)
     labels = np.where(is_labeled, dataset.train.labels[rows], -1)
-    inferred = label_images(train, labels, dataset.num_classes)
+    sources = dataset.train.sources
+    inferred = label_images(
+        train, labels, dataset.num_classes, None if sources is None else sources[rows]
+    )
     classifiers = {
         "probe": InstantClassifier(network, inferred.probe),
         "instant": fit_classifier(network, train, inferred),

@@ -8,15 +8,17 @@ import functools
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.datasets import hold_out_validation
+from cls_jax.data.datasets import check_no_validation, hold_out_validation
+from cls_jax.data.label_split import choose_validation_sources
 from cls_jax.data.types import Dataset
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.photos.features.extract import extract_features
-from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.photos.features.near_copies import find_dominating, group_near_copies
 from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.layout import Layout
@@ -38,7 +40,7 @@ def open_run_dataset(
 
 
 def _hold_out(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset) -> Dataset:
-    """A `HoldOut`: what the run holds out already, or else whole groups of near-copies."""
+    """A `HoldOut`: what the run holds out already, or else whole sources, or near-copies."""
     num_images = len(dataset.train)
     stored = read_fingerprint(workdir)
     if stored in ("", dataset.fingerprint):  # Older runs on arrays have no fingerprint.
@@ -46,6 +48,14 @@ def _hold_out(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset) -> Da
         if rows is None:  # It was drawn image by image.
             return hold_out_validation(config, dataset, np.arange(num_images))
         return dataset.hold_out(rows)
+    if dataset.train.sources is not None:
+        check_no_validation(dataset)
+        labels, share = dataset.train.labels, config.data.validation
+        return dataset.hold_out(
+            choose_validation_sources(
+                labels, dataset.num_classes, share, config.seed, dataset.train.sources
+            )
+        )
     if not config.model.init or not dataset.train.files:
         return hold_out_validation(config, dataset)
     return hold_out_validation(config, dataset, _group_labeled(config, dataset))
@@ -56,20 +66,33 @@ def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:
     network = _open_network(config, dataset.image_shape[-1])
     known = np.flatnonzero(dataset.train.labels >= 0)
     features = compute_frozen(dataset, dataset.train.take(known), config.data.data_dir, [network])
-    found = arrays_from_main_process(group_near_copies(features))
+    labels = dataset.train.labels[known]
+    found = arrays_from_main_process(group_near_copies(features, labels_B=labels))
     groups = np.arange(len(dataset.train))
     groups[known] = known[np.unique(found, return_index=True)[1]][found]
     return groups
 
 
-def count_near_copies(config: ConfigDict, files: Sequence[str | os.PathLike]) -> tuple[int, int]:
-    """How many image files are near-copies of others of them, and in how many groups they are.
+class NearCopies(NamedTuple):
+    """Near-copies among labeled images."""
+
+    images: int  # Those with a near-copy.
+    groups: int
+    classes: tuple[int, ...]  # Most of whose images are near-copies of each other, sorted.
+
+
+def count_near_copies(
+    config: ConfigDict, files: Sequence[str | os.PathLike], labels: np.ndarray
+) -> NearCopies:
+    """Counts the near-copies among image files with labels, int [n].
 
     By features of the network that `model.init` names. Raises a UserError if it cannot be read.
     """
     network = _open_network(config, config.data.channels)
-    sizes = np.bincount(group_near_copies(extract_features(files, network)))
-    return int(sizes[sizes > 1].sum()), int((sizes > 1).sum())
+    groups = group_near_copies(extract_features(files, network), labels_B=labels)
+    sizes = np.bincount(groups)
+    classes = tuple(sorted(find_dominating(groups, labels).values()))
+    return NearCopies(int(sizes[sizes > 1].sum()), int((sizes > 1).sum()), classes)
 
 
 def _open_network(config: ConfigDict, channels: int) -> FrozenNetwork:

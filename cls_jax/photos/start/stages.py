@@ -15,7 +15,7 @@ from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.start.final_heads import fit_final_heads
 from cls_jax.photos.start.first_heads import init_state_with_heads
 from cls_jax.photos.start.fit_instant import INSTANT, PHOTO_WEIGHT_READERS, write_instant_folder
-from cls_jax.photos.start.fit_labels import BASELINES, FittedLabels, fit_labels
+from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures
 from cls_jax.photos.start.frozen import (
     compute_run_features,
     find_native_size,
@@ -38,7 +38,7 @@ class FeatureStages(Stages):
     the folder `instant/` of the run.
     """
 
-    baselines = BASELINES
+    name_baselines = staticmethod(name_figures)
     files = (INSTANT,)
 
     def __init__(self, workdir: pathlib.Path):

@@ -13,9 +13,9 @@ from cls_jax import models
 from cls_jax.models import MODELS, ResNet18, WideResNet
 from cls_jax.models.convolutions import convolve_as_on, convolve_grouped, depthwise_conv
 from cls_jax.models.efficientnet import LITE0, EfficientNetLite
-from cls_jax.models.layers import BatchNorm, pool_descriptor, pool_stem
+from cls_jax.models.layers import BatchNorm, gelu, pool_descriptor, pool_stem
 from cls_jax.models.wide_resnet import Block
-from cls_jax.parallel.mesh import create_mesh
+from cls_jax.parallel.mesh import DATA_AXIS, create_mesh
 from tests.outcomes import assert_close
 
 pytestmark = pytest.mark.usefixtures("whole_networks")
@@ -80,6 +80,31 @@ def test_descriptors_are_generalized_means_weighted_by_a_gaussian():
     weights /= weights.sum()
     expected = np.cbrt((weights[..., None] * np.maximum(x, 0) ** 3).sum(axis=(1, 2)))
     np.testing.assert_allclose(pool_descriptor(jnp.asarray(x)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(jnp.float32, 1e-7), (jnp.bfloat16, jnp.finfo(jnp.bfloat16).eps)]
+)
+def test_gelu_is_the_exact_one_and_can_be_differentiated_on_a_mesh(dtype, tolerance):
+    def differentiate(function, x, weights):
+        outputs, pull_back = jax.vjp(function, x)
+        return outputs, *pull_back(weights)
+
+    x = jnp.concatenate([jnp.linspace(-15, 15, 4001), jnp.linspace(-1e-3, 1e-3, 99)]).astype(dtype)
+    weights = jnp.where(jnp.arange(x.size) % 2, 1, -1).astype(dtype)
+    outputs, gradients = jax.jit(
+        jax.shard_map(
+            functools.partial(differentiate, gelu),
+            mesh=create_mesh(1, [4], network=1, data=4),
+            in_specs=P(DATA_AXIS),
+            out_specs=P(DATA_AXIS),
+        )
+    )(x, weights)
+    exact = functools.partial(jax.nn.gelu, approximate=False)
+    expected = jax.jit(functools.partial(differentiate, exact))(x, weights)
+    assert outputs.dtype == gradients.dtype == dtype
+    np.testing.assert_array_equal(outputs, expected[0])
+    assert_close(gradients, expected[1], rtol=tolerance, atol=tolerance)
 
 
 def test_blocks_begin_as_their_shortcuts():

@@ -134,6 +134,37 @@ def test_one_place_too_many_is_refused(capsys):
     assert "unexpected argument 'runs/b'" in capsys.readouterr().err.lower()
 
 
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "about 98% (expected before training)"),
+        ({"predictor": "instant"}, "about 98% (expected)"),
+        ({"method": "instant"}, "about 98% (expected)"),
+        (
+            {"predictor": "trained", "validation_accuracy": 95.0},
+            "95.0% (validation), about 98% (expected before training)",
+        ),
+        (
+            {"predictor": "instant", "validation_accuracy": 90.0}
+            | {"validation_accuracy_instant": 85.0},
+            "85.0% (validation), about 98% (expected)",
+        ),
+        ({"test_accuracy": 97.0}, "97.0% (test)"),
+        ({"labels_accuracy": None}, ""),  # Too early to say.
+        ({"labels_accuracy": None, "validation_accuracy": 95.0}, "95.0% (validation)"),
+    ],
+)
+def test_runs_without_test_images_show_the_accuracy_to_expect(runs, capsys, changes, shown):
+    path = runs / "newer" / "result.json"
+    result = {"step": 6, "num_labels": 20, "method": "cls", "test_accuracy": None}
+    result |= {"labels_classes": 10.0, "labels_classes_with_one_label": 0.0}
+    path.write_text(json.dumps(result | {"labels_accuracy": 98.2} | changes))
+    (newer, _) = sorted(list_runs(), key=lambda run: run.workdir.name)
+    assert newer.accuracy == shown
+    assert run_console("runs") == 0
+    assert shown in capsys.readouterr().out
+
+
 def test_a_run_that_changes_while_it_is_listed_is_listed(runs, monkeypatch):
     monkeypatch.setattr(os, "walk", lambda folder: [(folder, [], ["gone", "config.json"])])
     (_, older) = list_runs()

@@ -28,6 +28,7 @@ from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.suggest import suggest_files
+from cls_jax.photos.report import outcome
 from cls_jax.photos.report.outcome import describe_labelers
 from cls_jax.photos.report.page import write_report
 from cls_jax.photos.start import hold_out
@@ -249,8 +250,10 @@ def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_feat
     assert run.result["test_accuracy_probe"] is not None
     files = sorted((run.workdir.parent / "images" / "test").rglob("*.png"))
     assert (run.predict(files).label == [file.parent.name for file in files]).all()
-    [kernel] = np.asarray(cls_jax.load(run).networks.variables["params"]["head"]["kernel"])
+    classifier = cls_jax.load(run)
+    [kernel] = np.asarray(classifier.networks.variables["params"]["head"]["kernel"])
     assert (kernel != 0).any(axis=-1).all()
+    assert len(classifier.folder_images.features) == 30  # New images are compared with these.
     rows = read_table(run.workdir / "pseudo_labels.csv")
     assert len(rows) == 24
     assert all(row["file"].startswith(f"unlabeled/{row['label']}") for row in rows)
@@ -348,11 +351,31 @@ def test_an_instant_classifier_with_its_report_is_read_once_and_opens_its_networ
     assert counts == {"read_instant": 1, "from_torch": 1}
 
 
+def test_a_result_says_what_is_known_of_sources(train, run):
+    """Images 0 and 1 of each class are labeled, and the number is the source."""
+    settings = {"data__source_pattern": r"(\d)\.png$"}
+    found = train("sources", instant=True, **settings).result
+    assert found["labels_sources"] == 2
+    assert found["labels_accuracy_new_sources"] is None  # Too early.
+    assert "too early to say. 2 sources have labels" in outcome.describe_expected(found)
+    assert not {name for name in run.result if "source" in name}
+    assert found.keys() - run.result.keys() == {
+        "labels_sources",
+        "labels_accuracy_new_sources",
+        "labels_accuracy_new_sources_low",
+        "labels_accuracy_new_sources_high",
+    }
+    trained = train("trained by sources", **settings, **STEPS)
+    assert trained.result["labels_sources"] == 2
+    with pytest.raises(UserError, match="fits no name"):
+        train("none", instant=True, data__source_pattern="(x)")
+
+
 def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(train, monkeypatch):
     sizes = []
 
     def group(groups):
-        def group_near_copies(features):
+        def group_near_copies(features, labels_B):
             sizes.append(len(features.pooled))
             return np.array(groups)
 
@@ -380,14 +403,18 @@ def test_the_plan_says_how_many_labels_are_near_copies(train, run, capsys, monke
     command = ["train", run.workdir.parent / "images", "--instant", "--dry-run"]
     command += [f"--config.model.init={run.config.model.init}", f"--config.data.image_size={SIZE}"]
     command += ["--config.model.depth=10", "--config.model.width=2"]
+    alike = "Most labeled images of 'blue', 'red' look alike: how well"
+    monkeypatch.setattr("cls_jax.photos.features.near_copies._MIN_LARGE", 2)
     for groups, line in (
         ([0, 0, 1, 2, 3, 3], "Near-copies: 4 of the labeled images, in 2 groups that are held out"),
         ([0, 1, 2, 3, 4, 5], "Near-copies: none among the labels"),
     ):
         found = np.array(groups)
-        monkeypatch.setattr(hold_out, "group_near_copies", lambda features, found=found: found)
+        monkeypatch.setattr(hold_out, "group_near_copies", lambda *_, found=found, **__: found)
         console.run(console.parse_arguments([str(part) for part in command]))
-        assert line in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert line in said
+        assert (alike in said) == (groups[0] == groups[1])
 
 
 def test_instant_run_starts_from_the_networks_of_another_run(train, run):

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from cls_jax.photos.features.labels import hold_out_labels, label_images
-from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
+from cls_jax.photos.features.near_copies import (
+    find_dominating,
+    find_firsts,
+    find_judged,
+    group_near_copies,
+)
 from cls_jax.photos.features.network import FrozenFeatures
 
 K = 4
@@ -40,6 +45,45 @@ def test_without_features_of_stages_only_exact_copies_are_grouped():
     assert not len(group_near_copies(pixels.convert(lambda rows: rows[:0])))
     unread = np.arange(20)[:, None] < 3
     assert len(set(group_near_copies(features.convert(lambda rows: rows * ~unread))[:3])) == 3
+
+
+def _create_chain(length, num_features=400):
+    """Each image is a near-copy of the next three or so, and of no other."""
+    rng = np.random.default_rng(1)
+    steps = rng.standard_normal((length + 20, num_features))
+    return np.stack([steps[i : i + 20].sum(axis=0) for i in range(length)]) / np.sqrt(20)
+
+
+def test_images_with_different_labels_are_in_different_groups():
+    features, photos, truth = _create(40, 5)
+    labels = np.where(np.arange(len(photos)) % 5 < 3, truth, -1)
+    np.testing.assert_array_equal(group_near_copies(features, labels_B=labels), photos)
+    labels[0], labels[1] = 0, 1  # Of one burst.
+    groups = group_near_copies(features, labels_B=labels)
+    assert groups[0] != groups[1]
+    assert set(groups[:5]) == {groups[0], groups[1]}
+    np.testing.assert_array_equal(groups[5:] - groups[5], photos[5:] - photos[5])
+
+
+def test_a_chain_is_no_burst_where_it_has_most_of_a_class():
+    """A burst is one group, however large its share, since its images are alike in pairs."""
+    features, _, truth = _create(60, 1, num_features=400)
+    chain, burst = _create_chain(40), np.tile(_create_chain(1), (12, 1))
+    burst += 0.1 * np.random.default_rng(2).standard_normal(burst.shape)
+    rows = np.concatenate([features.stages, chain, burst])
+    features = FrozenFeatures(rows, rows, rows)
+    labels = np.concatenate([truth, [K] * len(chain), [K + 1] * len(burst)])
+    unlabeled = group_near_copies(features)
+    assert len(set(unlabeled[60:100])) == 1
+    groups = group_near_copies(features, labels_B=labels)
+    sizes = np.unique(groups[60:100], return_counts=True)[1]
+    assert len(sizes) >= 4
+    assert len(set(groups[100:])) == 1
+    assert find_dominating(groups, labels) == {groups[100]: K + 1}
+    assert find_judged(labels, groups)[60:].tolist() == [True] * 40 + [False] * 12
+    # Where the class has many other labels, the chain stays as it is.
+    more = np.concatenate([np.full(60, K), labels[60:]])
+    assert len(set(group_near_copies(features, labels_B=more)[60:100])) == 1
 
 
 def test_a_label_is_judged_by_labels_of_other_groups_and_each_group_once():

@@ -123,7 +123,7 @@ def test_files_and_classes_are_found_in_columns(root, content, columns):
         ("file,Tier,seen\n1.png,elk,0\n2.png,fox,1\n", {}, r"classes in 'Tier', 'seen': pass"),
         ("file,Tier,cm\n1.png,elk,2.5\n2.png,fox,0.7\n", {}, r"classes in 'Tier', 'cm': pass"),
         ("1.png,0,1\n2.png,1,0\n", {}, r"column of 0 and 1 for each of 'column 2', 'column 3'"),
-        ("file,cat,dog\n1.png,1,1\n2.png,1,0\n", {}, r"several classes, 'cat', 'dog' in '1.png'"),
+        ("file,cat,dog\n1.png,1,1\n2.png,1,0\n", {}, "gives '1.png' several classes, 'cat', 'dog'"),
         ("file,label,label\n1.png,a,a\n2.png,b,a\n", {}, r"classes in 'label', 'label': pass"),
         ("file,labels\n1.png,cat big\n2.png,cat\n", {}, "several classes, 'cat', 'big'"),
         # Parts of the data.
@@ -306,6 +306,11 @@ def test_two_readings_of_a_folder_are_said_and_asked(root, names, classes, split
     sentence = describe_left_out(layout.skipped)
     num_left_out = len(names.split()) - len(splits)
     assert sentence.startswith(f"{num_left_out} files are left out: ")
+
+
+def test_different_folders_are_not_left_out_of_names(root):
+    with pytest.raises(UserError, match=r"No row of labels.csv names an image"):
+        read(root, "file,label\na/1.png,cat\nb/1.png,dog\na/2.png,cat\n", ["1.png", "2.png"])
 
 
 def test_a_table_is_named_and_there_is_one(root):

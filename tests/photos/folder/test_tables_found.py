@@ -84,6 +84,8 @@ def test_metadata_in_splits_respect_them(tmp_path):
     assert len(layout.train) == 3
     assert get_labels(layout.test) == {"test/1.png": "b", "test/2.png": "a"}
     assert get_labels(layout.validation) == {"validation/1.png": "b", "validation/2.png": "b"}
+    (tmp_path / "test/metadata.csv").write_text("file_name,label\n1.png,b\n2.png,\n")
+    assert dict(read(tmp_path).skipped)["test/2.png"] == "a test image without a label"
 
 
 ONE_HOT = "filename, red, blue\n1.png,1,0\n2.png,0,1\n3.png,0,0\n"
@@ -107,8 +109,23 @@ def test_columns_for_classes_may_have_fractions_or_words(tmp_path, cells):
 
 def test_a_row_with_several_classes_is_refused(tmp_path):
     root = make(tmp_path, PHOTOS, labels_csv=ONE_HOT.replace("0,0", "1,1"))
-    with pytest.raises(UserError, match=r"several classes, 'red', 'blue' in '3.png'"):
+    with pytest.raises(UserError, match=r"several classes, 'red', 'blue', but"):
         read(root)
+
+
+def test_tables_for_each_part_count_together(tmp_path):
+    rows = [f"{name},{label}" for name, label in zip("1234", "abba", strict=True)]
+    tables = {
+        f"labels_{part}_csv": "id,label\n" + "\n".join(rows[i : i + 2])
+        for i, part in ((0, "train"), (2, "val"))
+    }
+    layout = read(make(tmp_path, PHOTOS, **tables))
+    assert get_labels(layout.train) == {"photos/1.png": "a", "photos/2.png": "b"}
+    assert get_labels(layout.validation) == {"photos/3.png": "b", "photos/4.png": "a"}
+    assert "labels_val.csv: files in id, classes in label, validation images; 2 of" in layout.table
+    (tmp_path / "labels_val.csv").write_text("id,label\n1,a\n")
+    with pytest.raises(UserError, match=r"Both 'labels_train.csv' and 'labels_val.csv' name"):
+        read(tmp_path)
 
 
 def test_two_tables_are_asked_about(tmp_path):
@@ -128,6 +145,9 @@ def test_two_tables_are_asked_about(tmp_path):
     "content",
     {
         "predictions": "file,label,confidence,unknown\n1.png,cat,0.9,0\n2.png,dog,0.8,0\n",
+        "sorted on the page": "file,label,source,probability\n1.png,a,label,\n2.png,b,unsure,1\n",
+        "labels during training": "file,label,weight\n1.png,cat,0.9\n2.png,dog,1.0\n",
+        "suspects": "rank,file,label,suggested,quality\n1,1.png,a,b,.1\n2,2.png,b,a,.2\n",
         "suggestions": "rank,score,file\n1,0.5,1.png\n2,0.5,2.png\n",
         "a curve": "step,loss\n1,a\n2,b\n3,a\n4,a\n",
         "files alone": "file\n1.png\n2.png\n",
@@ -160,11 +180,37 @@ def test_unclear_classes_are_asked_about_only_where_they_are_needed(tmp_path, co
 
 def test_class_folders_count_before_a_table(tmp_path):
     names = ["cat/1.png", "dog/2.png"]
-    root = make(tmp_path, names, other_csv="file,label\n1.png,a\n2.png,b\n")
+    root = make(tmp_path, names, other_csv="file,label\n1.png,cat\n2.png,owl\n")
     layout = read(root)
     assert layout.class_names == ("cat", "dog")
     assert layout.table == ""
+    assert layout.warnings == []
     assert "other.csv" in dict(layout.skipped)
+    (root / "other.csv").write_text("file,label\n1.png,a\n2.png,b\n")
+    with pytest.raises(UserError, match=r"class 'cat' by its folder and 'a' in other.csv: pass"):
+        read(root)
+    assert read(root, layout="classes").class_names == ("cat", "dog")
+    (root / "other.csv").rename(root / "labels.csv")
+    assert read(root).class_names == ("a", "b")
+
+
+@pytest.mark.parametrize("folders", ["photos_part_1 photos_part_2", "train_images test_images"])
+def test_folders_that_are_no_classes_do_not_count_before_a_table(tmp_path, folders):
+    one, two = folders.split()
+    root = make(tmp_path, [f"{one}/1.png", f"{one}/2.png", f"{two}/3.png"])
+    assert read(root).class_names == tuple(sorted([one, two]))
+    (root / "train.csv").write_text("image,label\n1.png,a\n2.png,b\n")
+    (root / "sample_submission.csv").write_text("image,label\n3.png,a\n")
+    layout = read(root)
+    assert get_labels(layout.train) == {f"{one}/1.png": "a", f"{one}/2.png": "b"}
+    assert len(layout.train) == 3
+    assert layout.table.startswith("train.csv: ")
+
+
+def test_names_without_extension_mean_training_images(tmp_path):
+    names = [f"{part}/{i}.png" for part in ("train", "test") for i in (1, 2)]
+    layout = read(make(tmp_path, names, trainLabels_csv="id,label\n1,a\n2,b\n"))
+    assert get_labels(layout.train) == {"train/1.png": "a", "train/2.png": "b"}
 
 
 def test_files_beside_each_image_are_no_tables(tmp_path):

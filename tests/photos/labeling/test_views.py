@@ -41,7 +41,7 @@ def test_accuracies_count_copies_once(folder, kinds):
     fitted = classifier._wait()
     described = classifier.describe()
     assert described["labels"] == 11
-    counts = count_labels(fitted.labels, fitted.inferred.groups)
+    counts = count_labels(fitted.labels, fitted.inferred.copies)
     assert counts.tolist() == [3, 3, 3]
     assert described["accuracy"] == describe_estimate(fitted.inferred.estimate)
     assert described["accuracy"].endswith("of the other photos are named right (91 to 100%).")

@@ -17,6 +17,7 @@ from cls_jax.photos.cli import commands
 from cls_jax.photos.cli.console import parse_arguments
 from cls_jax.photos.plan import describe, measure, plan
 from cls_jax.photos.plan.estimate import Measurement
+from cls_jax.photos.start import hold_out
 
 LITE0, LITE2 = (f"efficientnet_lite{i}" for i in (0, 2))
 TWO = "EfficientNet-Lite0 at 224 pixels, .*; labels are inferred with EfficientNet-Lite2, too"
@@ -83,7 +84,7 @@ def test_the_plan_says_what_is_used_or_how_to_mend_it(
     """Compiling networks would take seconds, so near-copies and times are made up."""
     labels = {"a": 1} if how == "one label" else {"a": 2, "b": 2}
     write_photos(tmp_path / "photos", labels, "L" if how == "gray" else "RGB")
-    monkeypatch.setattr(describe, "count_near_copies", lambda *_: (0, 0))
+    monkeypatch.setattr(describe, "count_near_copies", lambda *_: hold_out.NearCopies(0, 0, ()))
     for module in (describe, measure):
         monkeypatch.setattr(module, "measure_run", measure_run)
     if how == "memory":

@@ -1,0 +1,187 @@
+"""Names of classes that have numbers, from a file beside the images.
+
+Many programs number the classes of folders and tables and keep the names in a file of their own:
+classes.txt, data.yaml, label_map.json, class_indices.json, LOC_synset_mapping.txt. A file counts if
+it has a name for each number that occurs, and says which one it is.
+"""
+
+import json
+import os
+import pathlib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import yaml  # type: ignore[import-untyped]
+
+from cls_jax.io import PARSE_ERRORS, read_bytes
+from cls_jax.photos.folder.names import clean, fold_class, simplify
+from cls_jax.photos.images.decode import SUFFIXES
+from cls_jax.photos.images.files import Listing
+
+_MAX_BYTES = 2**22  # WordNet's words.txt has 2.6 million.
+_MAX_YAML = 2**17  # Characters. Its parser is slow.
+_MAX_ALIKE = 20  # Of more such files in a folder, each is about one image.
+_MAX_DEPTH = 6  # Of a list of names within JSON or YAML.
+_SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".yaml", ".yml", ".names", ".md")
+# Names of files whose lines are names of classes, and keys of JSON and YAML, simplified.
+_LISTS = (
+    "classes",
+    "class",
+    "classnames",
+    "labels",
+    "labelnames",
+    "names",
+    "categories",
+    "id2label",
+)
+_WORDNET = re.compile(r"n\d{8}")
+_LINE = re.compile(r"\s*(\S+?)\s*[\s,:;=]\s*(\S.*)")
+_REVERSED = re.compile(r"\s*(\S.*?)\s*[\s,:;=]\s*(\S+)\s*")
+_FRONT_MATTER = re.compile(r"---\n(.*?)\n---", re.S)
+
+
+class ClassNames(NamedTuple):
+    """The names of numbered classes."""
+
+    names: Mapping[str, str] = MappingProxyType({})  # By number, as `_read_key` writes it.
+    sentence: str = ""  # Of a plan, which file has them.
+    warning: str = ""
+
+    def get(self, label: str) -> str:
+        """The name of a class, or the label itself."""
+        return self.names.get(_read_key(label), label) if self.names else label
+
+
+def find_class_names(
+    root: pathlib.Path, listing: Listing, labels: Collection[str], tables: Collection[str] = ()
+) -> ClassNames:
+    """The names of all classes of a folder if these are numbers, from the only file that fits.
+
+    `tables` are files that have the labels, and so no names of classes.
+    """
+    keys = {_read_key(label) for label in labels}
+    if len(keys) < 2 or "" in keys or len(keys) < len(set(map(fold_class, labels))):
+        return ClassNames()
+    found: dict[str, dict[str, str]] = {}
+    others = []
+    for file in (file for file in _list_candidates(listing) if file not in tables):
+        names = list(_read_names(root / file))
+        fits = [fit for one in names if (fit := _fit(one, keys))]
+        if len({tuple(fit.items()) for fit in fits}) == 1:
+            found[file] = fits[0]
+        elif names and simplify(os.path.basename(file).split(".")[0]) in _LISTS:
+            others.append(file)
+    if len({tuple(fit.items()) for fit in found.values()}) > 1:
+        first, second, *_ = found
+        return ClassNames(
+            warning=f"Both {first!r} and {second!r} have names for the numbers of the classes, "
+            "which stay numbers: move the wrong one out of the folder."
+        )
+    if found:
+        file, chosen = next(iter(found.items()))
+        return ClassNames(chosen, f"{file}: names of {len(chosen):,} classes.")
+    if others:
+        listed = ", ".join(sorted(keys, key=lambda key: (len(key), key))[:3])
+        return ClassNames(
+            warning=f"{others[0]!r} does not name the classes, which stay numbers such as "
+            f'{listed}: write one line for each, as in "0,cat".'
+        )
+    return ClassNames()
+
+
+def _read_key(label: str) -> str:
+    """A number without zeros before it, or an identifier of WordNet. "" for any other label."""
+    label = fold_class(label)
+    if label.isdecimal() and len(label) < 10:
+        return str(int(label))
+    return label if _WORDNET.fullmatch(label) else ""
+
+
+def _list_candidates(listing: Listing) -> list[str]:
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for name, reason in listing.skipped:
+        folder, suffix = os.path.dirname(name), os.path.splitext(name)[1].lower()
+        if suffix in _SUFFIXES and reason.startswith(("not an image", "not among")):
+            kinds.setdefault((folder, suffix), []).append(name)
+    return sorted(name for names in kinds.values() if len(names) <= _MAX_ALIKE for name in names)
+
+
+def _fit(names: Mapping[str, str] | list[str], keys: Collection[str]) -> dict[str, str] | None:
+    """Key → name of all keys. None if some has none, or it is not clear which one it is."""
+    if isinstance(names, list):
+        starts = [
+            start
+            for start in (0, 1)
+            if all(key.isdecimal() and start <= int(key) < start + len(names) for key in keys)
+        ]
+        # A list of exactly these classes begins at the first one.
+        if len(names) == len(keys) and "0" not in keys and 1 in starts:
+            starts = [1]
+        if len(starts) != 1:
+            return None
+        names = {str(i): name for i, name in enumerate(names, starts[0])}
+    chosen = {key: clean(names.get(key, "")) for key in sorted(keys)}
+    folded = set(map(fold_class, chosen.values()))
+    return chosen if len(folded) == len(keys) and all(map(_is_name, folded)) else None
+
+
+def _is_name(folded: str) -> bool:
+    return bool(folded) and not _read_key(folded) and not folded.endswith(SUFFIXES)
+
+
+def _read_names(path: pathlib.Path) -> Iterator[dict[str, str] | list[str]]:
+    """What a file may say about the names of classes: by key, or in order."""
+    suffix = path.suffix.lower()
+    try:
+        text = read_bytes(path, _MAX_BYTES).decode("utf-8-sig")
+        if suffix == ".json":
+            yield from _search(json.loads(text))
+        elif suffix == ".md":
+            if front := _FRONT_MATTER.match(text[:_MAX_YAML]):
+                yield from _search(yaml.safe_load(front[1]))
+        elif suffix in (".yaml", ".yml"):
+            yield from _search(yaml.safe_load(text) if len(text) < _MAX_YAML else None)
+        else:
+            yield from _read_lines(path, text)
+    except (*PARSE_ERRORS, yaml.YAMLError):
+        return
+
+
+def _search(value: Any, depth: int = 0) -> Iterator[dict[str, str] | list[str]]:
+    """The names in a value, or under keys such as "names" in it."""
+    if not isinstance(value, dict | list) or depth > _MAX_DEPTH:
+        return
+    pairs = list(value.items()) if isinstance(value, dict) else []
+    if pairs and all(isinstance(name, str) for _, name in pairs):
+        yield {_read_key(str(key)): name for key, name in pairs}
+    if pairs and all(isinstance(key, int) and not isinstance(key, bool) for _, key in pairs):
+        yield {str(key): str(name) for name, key in pairs}
+    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
+        yield list(value)
+        return
+    for key, inner in pairs:
+        is_list = isinstance(inner, list) and all(isinstance(name, str) for name in inner)
+        if not is_list or simplify(str(key)) in _LISTS:
+            yield from _search(inner, depth + 1)
+    for inner in value if isinstance(value, list) else ():
+        yield from _search(inner, depth + 1)
+
+
+def _read_lines(path: pathlib.Path, text: str) -> Iterator[dict[str, str] | list[str]]:
+    """The names in lines: after or before a key, or alone."""
+    # Several spaces would make the patterns slow.
+    lines = list(filter(None, (" ".join(clean(line).split()) for line in text.splitlines())))
+    for pattern, key, name in ((_LINE, 1, 2), (_REVERSED, 2, 1)):
+        matches = [pattern.fullmatch(line) for line in lines]
+        pairs = [(_read_key(one[key]), one[name].strip("\"'")) for one in matches if one]
+        pairs = pairs if not pairs or pairs[0][0] else pairs[1:]  # A header.
+        are_names = len({name for _, name in pairs}) == len(dict(pairs)) == len(pairs) > 0
+        if len(pairs) >= len(lines) - 1 and are_names and all(key for key, _ in pairs):
+            yield dict(pairs)
+            return
+    suffix = path.suffix.lower()
+    is_list = suffix == ".names" or (suffix == ".txt" and simplify(path.stem) in _LISTS)
+    if is_list and lines and not any(map(_read_key, lines)):
+        yield lines

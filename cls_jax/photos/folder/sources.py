@@ -1,0 +1,146 @@
+"""What the images of a folder come from: patients, cameras, sites, videos and the like.
+
+A column of the label table says it, or a pattern of the names of files.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.errors import UserError
+from cls_jax.io import make_printable, write_count
+from cls_jax.photos.folder.names import clean, fold
+
+_MAX_NAMED = 3
+# Of a proposed pattern: the share of names that it fits, and the fewest images of a source.
+_MOST_NAMES, _FEWEST_IMAGES = 0.95, 2
+NUM_NAMES = 1_000  # Enough to propose a pattern.
+# A word with a number, and then a number of its own, as in P012_03.png.
+_NUMBERED = re.compile(r"^([^\W\d_]+[-_]?\d+)[-_ ]\d+$")
+
+
+class Sources(NamedTuple):
+    """The sources of the training images."""
+
+    numbers: np.ndarray  # Of each image's source, int32 [n], -1 where unknown.
+    origin: str  # What says it, such as "the column 'patient'".
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A regular expression with a group. Raises a UserError for any other text."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UserError(
+            f"--source-pattern {pattern!r:.200} is no regular expression ({error}): write one such "
+            r"as '(P\d+)_'."
+        ) from error
+    if compiled.groups != 1:
+        raise UserError(
+            f"--source-pattern {pattern!r:.200} needs one group, in parentheses, for the source, "
+            r"such as '(P\d+)_'."
+        )
+    return compiled
+
+
+def find_sources(names: Sequence[str], pattern: str) -> dict[str, str]:
+    """The source of each file by a pattern, searched in its name with all folders.
+
+    Raises a UserError if no name has one.
+    """
+    compiled = compile_pattern(pattern)
+    found = {name: match[1] for name in names if (match := compiled.search(name)) and match[1]}
+    if names and not found:
+        raise UserError(
+            f"--source-pattern {pattern!r:.200} fits no name, such as {names[0]!r:.200}."
+        )
+    return found
+
+
+def number_sources(names: Iterable[str], sources: Mapping[str, str]) -> np.ndarray:
+    """The number of each image's source, int32 [n], -1 where unknown.
+
+    Cells that differ only in case, accents' composition and spaces are one source.
+    """
+    numbers: dict[str, int] = {}
+    folded = {cell: fold(clean(cell)) for cell in set(sources.values())}
+    return np.array(
+        [
+            numbers.setdefault(source, len(numbers))
+            if (source := folded.get(sources.get(name, ""), ""))
+            else -1
+            for name in names
+        ],
+        np.int32,
+    )
+
+
+def propose_pattern(names: Sequence[str]) -> str | None:
+    """A sentence about a source that the names seem to carry, or None.
+
+    A word with a number, and then another number, as in P012_03.png. If there are several such
+    words, these are rather the classes.
+    """
+    stems = [os.path.splitext(name.rpartition("/")[2])[0] for name in names]
+    found = [match[1] if (match := _NUMBERED.match(stem)) else "" for stem in stems]
+    sources = set(found) - {""}
+    num_found = len(found) - found.count("")
+    is_common = num_found >= _MOST_NAMES * len(found) and len(found) > 0
+    if not is_common or len(sources) < 2 or num_found < _FEWEST_IMAGES * len(sources):
+        return None
+    words = {re.sub(r"[-_]?\d+$", "", source) for source in sources}
+    if len(words) > 1:  # A word for each class, and images numbered within it.
+        return None
+    (word,) = words
+    separator = "[-_]?" if any(not source[len(word)].isdigit() for source in sources) else ""
+    pattern = rf"({re.escape(word)}{separator}\d+)[-_ ]\d+"
+    example = make_printable(
+        next(name for name, source in zip(names, found, strict=False) if source)
+    )
+    return (
+        f"Names such as {example!r:.100} may say what an image comes from: with --source-pattern "
+        f"'{pattern}', images of one source are held out together."
+    )
+
+
+def describe_sources(sources: Sources, labels: np.ndarray, class_names: Sequence[str]) -> list[str]:
+    """Lines of a plan about the sources of training images with `labels`, int [n]."""
+    numbers = sources.numbers
+    is_known = numbers >= 0
+    counts = [len(np.unique(numbers[is_known & (labels == k)])) for k in range(len(class_names))]
+    few, many = min(counts), max(counts)
+    line = (
+        f"Sources:     {len(np.unique(numbers[is_known])):,} by {sources.origin}, of "
+        f"{int(is_known.sum()):,} of {len(numbers):,} training images; labeled images of a class "
+        f"are from {f'{few:,}' if few == many else f'{few:,} to {many:,}'}"
+    )
+    lines = [line]
+    single = [repr(make_printable(class_names[k])) for k, n in enumerate(counts) if n == 1]
+    if single:
+        more = " and others" if len(single) > _MAX_NAMED else ""
+        listed = f"{', '.join(single[:_MAX_NAMED])}{more}"
+        lines.append(
+            f"All labels of {listed} are from one source each: the classifier may learn the source "
+            "instead of the class, and nothing can tell. Label images of other sources."
+        )
+    return lines
+
+
+def describe_shared(train: Iterable[str], held_out: Iterable[str], part: str) -> str | None:
+    """A sentence about sources of held-out images that training images have, too, or None.
+
+    Both are the sources of the images of a part, "" where unknown. The held-out part is called
+    `part`.
+    """
+    known = set(train) - {""}
+    shared = [source for source in held_out if source in known]
+    if not shared:
+        return None
+    images_are = write_count(len(shared), f"{part} image is", f"{part} images are")
+    return (
+        f"{images_are} from sources that training images have, too, such as {shared[0]!r:.100}: "
+        "accuracy on them says nothing about new sources."
+    )

@@ -1,0 +1,133 @@
+"""Images of one source are held out together, and what is said about new sources holds."""
+
+import numpy as np
+import pytest
+
+from cls_jax.data.label_split import choose_validation_sources
+from cls_jax.errors import UserError
+from cls_jax.photos.features.coverage import Coverage
+from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.features.groups import join_groups
+from cls_jax.photos.features.labels import hold_out_labels, label_images
+from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.new_sources import (
+    describe_new_sources,
+    estimate_new_sources,
+    read_new_sources,
+)
+
+K = 4
+
+
+def test_groups_that_share_an_image_are_joined():
+    copies, sources = np.array([0, 0, 1, 2, 3, 4]), np.array([-1, 7, 7, 2, -1, 2])
+    assert join_groups(copies, sources).tolist() == [0, 0, 0, 1, 2, 1]
+    assert join_groups(copies).tolist() == copies.tolist()
+    alone = np.full(3, -1)
+    assert join_groups(alone, alone).tolist() == [0, 1, 2]
+    assert not len(join_groups(alone[:0]))
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.7, 0.15), (0.95, 0.05), (0.5, 0.2)])
+@pytest.mark.parametrize("num_sources", [5, 8, 20])
+def test_the_interval_for_new_sources_holds_the_truth(mean, deviation, num_sources):
+    """Where the accuracy of sources varies, and so does the number of their labels."""
+    rng = np.random.default_rng(0)
+    total = mean * (1 - mean) / deviation**2 - 1
+    held = []
+    for _ in range(400):
+        accuracies = rng.beta(mean * total, (1 - mean) * total, num_sources)
+        sources = np.repeat(np.arange(num_sources), 1 + rng.poisson(rng.gamma(2, 3, num_sources)))
+        found = estimate_new_sources(rng.random(len(sources)) < accuracies[sources], sources)
+        low, high = found.accuracy_new_sources_low, found.accuracy_new_sources_high
+        held.append(low <= 100 * mean <= high)
+    assert np.mean(held) > 0.9
+
+
+def test_few_sources_are_too_early():
+    sources = np.repeat(np.arange(4), 30)
+    found = estimate_new_sources(np.ones(120, bool), sources)
+    assert found.accuracy_new_sources is None
+    assert "too early to say. 4 sources have labels" in describe_new_sources(found)
+    found = estimate_new_sources(np.ones(150, bool), np.repeat(np.arange(5), 30))
+    assert found.accuracy_new_sources == 100
+    assert 80 < found.accuracy_new_sources_low < 99  # All right is no proof.
+    sentence = describe_new_sources(found)
+    assert "about 100% are named right (" in sentence
+    assert "by 5 sources that were held out in turn" in sentence
+    known = {f"labels_{name}": value for name, value in found._asdict().items()}
+    assert read_new_sources(known) == found
+    assert read_new_sources({}) is None
+
+
+def _create(num_sources, num_images, seed=0, strength=1.0):
+    """Features with a part of each source, classes that depend on it, and the sources."""
+    rng = np.random.default_rng(seed)
+    sources = np.repeat(np.arange(num_sources), num_images)
+    mixtures_SK = rng.dirichlet(np.full(K, 0.2), num_sources)
+    truth = np.array([rng.choice(K, p=mixtures_SK[source]) for source in sources])
+    centers, styles = rng.standard_normal((K, 120)), rng.standard_normal((num_sources, 120))
+    rows = 0.12 * centers[truth] + strength * styles[sources]
+    rows = (rows + rng.standard_normal(rows.shape)).astype(np.float32)
+    return (
+        FrozenFeatures(rows, rows / np.linalg.norm(rows, axis=1, keepdims=True), rows),
+        truth,
+        sources,
+    )
+
+
+def test_labels_are_held_out_with_those_of_their_source():
+    features, truth, sources = _create(8, 30)
+    labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
+    known, of_new = (
+        hold_out_labels(features, labels, K, given).probabilities.argmax(axis=1)[labels >= 0]
+        for given in (None, sources)
+    )
+    given = labels[labels >= 0]
+    assert np.mean(known == given) > np.mean(of_new == given) + 0.1
+    inferred = label_images(features, labels, K, sources)
+    assert inferred.figures["sources"] == 8
+    expected = 100 * np.mean(
+        (of_new == given)[hold_out_labels(features, labels, K, sources).is_judged[labels >= 0]]
+    )
+    assert abs(inferred.figures["accuracy_new_sources"] - expected) < 5
+    # Without sources, and with one source for each image, nothing changes.
+    without = label_images(features, labels, K)
+    assert "sources" not in without.figures
+    alone = label_images(features, labels, K, np.full(len(labels), -1))
+    np.testing.assert_array_equal(alone.probabilities, without.probabilities)
+
+
+def test_suggestions_take_turns_among_sources():
+    """Also where one source has most photos, and another one most labels."""
+    rng = np.random.default_rng(0)
+    sizes = [200, 40, 30, 20, 10, 10, 5, 5]
+    sources = rng.permutation(np.repeat(np.arange(8), sizes))
+    coverage = Coverage(build_graph(rng.standard_normal((320, 16)).astype(np.float32)))
+    is_open = np.ones(320, bool)
+    chosen, _ = coverage.choose(is_open, 40, sources_B=sources)
+    assert len(set(chosen)) == 40
+    assert np.bincount(sources[chosen]).tolist() == [5] * 8
+    is_open[np.flatnonzero(sources == 1)[:10]] = False
+    chosen, _ = coverage.choose(is_open, 21, sources_B=sources)
+    assert np.bincount(sources[chosen], minlength=8).tolist() == [3, 0, 3, 3, 3, 3, 3, 3]
+    # As before where nothing is known of sources, or all is one.
+    plain, gains = coverage.choose(is_open, 20)
+    for same in (np.zeros(320, int), np.full(320, -1)):
+        again, increases = coverage.choose(is_open, 20, sources_B=same)
+        np.testing.assert_array_equal(again, plain)
+        np.testing.assert_array_equal(increases, gains)
+
+
+def test_validation_takes_whole_sources_and_leaves_every_class():
+    rng = np.random.default_rng(0)
+    sources = np.repeat(np.arange(10), 12)
+    labels = np.where(rng.random(120) < 0.5, rng.integers(0, K, 120), -1)
+    for seed in range(20):
+        rows = choose_validation_sources(labels, K, 0.25, seed, sources)
+        held = np.isin(np.arange(120), rows)
+        assert not set(sources[held]) & set(sources[~held])
+        assert 0 < (labels[held] >= 0).sum() <= 0.25 * (labels >= 0).sum()
+        assert set(labels[~held]) >= set(range(K))
+    with pytest.raises(UserError, match="holds out none of 2 sources"):
+        choose_validation_sources(labels, K, 0.2, 0, np.repeat([0, 1], 60))

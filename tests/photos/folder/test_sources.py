@@ -1,0 +1,125 @@
+"""What images come from: by a column, or by a pattern of names."""
+
+import numpy as np
+import pytest
+
+from cls_jax.errors import UserError
+from cls_jax.photos.folder.layout import pack_layout, read_layout, unpack_layout
+from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.sources import describe_sources, number_sources, propose_pattern
+from cls_jax.photos.images.files import list_images
+from tests.photos.folder.test_odd_folders import place
+
+NAMES = [f"images/{i}.png" for i in range(8)]
+LABELS = ["cat", "dog"] * 4
+
+
+def read(root, rows=None, names=NAMES, **options):
+    """The layout of a folder with these names and a table. No image is opened."""
+    for name in names:
+        place(root, name).touch()
+    if rows is not None:
+        (root / "labels.csv").write_text("\n".join(",".join(row) for row in rows) + "\n")
+    return read_layout(root, list_images(root), FolderOptions(**options))
+
+
+def get_sources(layout):
+    """Sets of files that belong together."""
+    groups = {}
+    for (file, _), number in zip(layout.train, layout.sources.numbers.tolist(), strict=True):
+        groups.setdefault(number if number >= 0 else file.name, set()).add(file.name)
+    return sorted(map(sorted, groups.values()))
+
+
+def create_table(header, cells):
+    return [header, *zip(NAMES, LABELS, cells, strict=True)]
+
+
+@pytest.mark.parametrize("header", ["patient", "Patient ID", "camera", "Site_ID", "video"])
+def test_a_column_of_sources_is_found_by_its_header(tmp_path, header):
+    cells = ["a", "a", "B", "b ", "c", "c", "", "d"]
+    layout = read(tmp_path, create_table(["file", "label", header], cells))
+    pairs = [NAMES[0:2], NAMES[2:4], NAMES[4:6], NAMES[6:7], NAMES[7:8]]
+    assert get_sources(layout) == pairs
+    assert layout.sources.origin == f"the column {header!r}"
+    lines = describe_sources(layout.sources, layout.train.labels, layout.class_names)
+    assert lines == [
+        f"Sources:     4 by the column {header!r}, of 7 of 8 training images; labeled images of a "
+        "class are from 3 to 4"
+    ]
+    again = unpack_layout(pack_layout(layout))
+    np.testing.assert_array_equal(again.sources.numbers, layout.sources.numbers)
+    assert again.sources.origin == layout.sources.origin
+
+
+def test_columns_that_are_no_sources(tmp_path):
+    alone = read(tmp_path / "a", create_table(["file", "label", "patient"], "abcdefgh"))
+    assert alone.sources is None  # Each image has its own.
+    # The only column beside the files has the classes, whatever it is called.
+    layout = read(tmp_path / "b", [row[:2] for row in create_table(["file", "site"], LABELS)])
+    assert (layout.class_names, layout.sources) == (("cat", "dog"), None)
+    # Beside a column of words, it has the sources.
+    layout = read(tmp_path / "c", create_table(["file", "what", "site"], "aabbccdd"))
+    assert (layout.class_names, len(get_sources(layout))) == (("cat", "dog"), 4)
+    rows = create_table(["file", "label", "where"], "aabbccdd")
+    assert read(tmp_path / "d", rows).sources is None
+    layout = read(tmp_path / "d", rows, source_column="where")
+    assert get_sources(layout) == [NAMES[i : i + 2] for i in (0, 2, 4, 6)]
+    with pytest.raises(UserError, match="no column 'who': choose --source-column from 'file'"):
+        read(tmp_path / "d", rows, source_column="who")
+
+
+def test_a_class_with_a_single_source_is_told(tmp_path):
+    layout = read(tmp_path, create_table(["file", "label", "patient"], "ababacac"))
+    lines = describe_sources(layout.sources, layout.train.labels, layout.class_names)
+    assert lines[0].endswith("are from 1 to 2")
+    assert lines[1].startswith("All labels of 'cat' are from one source each: the classifier may")
+
+
+def test_a_pattern_of_names_says_the_sources(tmp_path):
+    names = [f"{name}/P{i:02}_{k}.png" for name in ("cat", "dog") for i in range(3) for k in (1, 2)]
+    layout = read(tmp_path, names=names)
+    assert layout.sources is None
+    assert "such as 'cat/P00_1.png' may say" in layout.proposal
+    (pattern,) = (word for word in layout.proposal.split("'") if word.startswith("("))
+    layout = read(tmp_path, names=names, source_pattern=pattern)
+    together = [[name for name in names if f"P{i:02}" in name] for i in range(3)]
+    assert get_sources(layout) == together
+    assert layout.proposal == ""
+    for pattern, sentence in (
+        ("P(", "is no regular expression"),
+        ("P.", "needs one group"),
+        ("(Q)", "fits no name, such as"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            read(tmp_path, names=names, source_pattern=pattern)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cat1.png", "cat2.png", "dog1.png", "dog2.png"],
+        ["IMG_0001.png", "IMG_0002.png", "IMG_0003.png"],
+        ["cat_1_1.png", "cat_1_2.png", "dog_1_1.png", "dog_1_2.png"],
+        ["a.png", "b.png"],
+        [],
+    ],
+)
+def test_other_names_propose_nothing(names):
+    assert propose_pattern(names) is None
+
+
+def test_sources_in_training_and_test_are_told(tmp_path):
+    parts = ["train", "train", "test", "train", "train", "test", "train", "train"]
+    rows = [["file", "label", "patient", "split"]]
+    rows += zip(NAMES, LABELS, "aabbccdd", parts, strict=True)
+    layout = read(tmp_path, rows)
+    assert any(
+        warning.startswith("2 test images are from sources that training images have, too")
+        for warning in layout.warnings
+    )
+
+
+def test_sources_are_numbered_in_order():
+    sources = {"a": "x", "b": " X", "c": "y"}
+    assert number_sources(["d", "b", "c", "a"], sources).tolist() == [-1, 0, 1, 0]
