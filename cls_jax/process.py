@@ -22,6 +22,8 @@ from cls_jax.io import PARSE_ERRORS, make_printable
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 )
+# What sets the number of threads of a library for linear algebra.
+_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 # One of these exists if an NVIDIA driver is loaded: on Linux, in a container, in WSL 2.
 _NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 # Substrings of errors from the libraries for communication between processes.
@@ -63,6 +65,7 @@ def prepare_process() -> None:
     logging.set_verbosity(logging.FATAL)
     sys.unraisablehook = _ignore_closed_loops
     use_all_cores_for_convolutions()
+    share_cores()
     enable_compilation_cache()
 
 
@@ -86,6 +89,23 @@ def use_all_cores_for_convolutions() -> None:
     is_set = "xla_cpu_experimental_ynn_fusion_type" in xla_flags
     if is_known and not is_set and not will_use_gpu():
         os.environ["XLA_FLAGS"] = f"{xla_flags} {_CONVOLUTIONS_WITH_EIGEN}".strip()
+
+
+def share_cores() -> None:
+    """Keeps threads from waiting for each other, where several commands share a machine.
+
+    BLAS gets one thread, unless the environment has a number: everything here is many small
+    products, for which its threads mostly wait, and so do those of the other commands. XLA gets as
+    many threads as a container's quota has cores, of which it knows nothing.
+    """
+    import joblib
+    from threadpoolctl import threadpool_limits
+
+    if not any(name in os.environ for name in _BLAS_THREADS):
+        os.environ.update(dict.fromkeys(_BLAS_THREADS, "1"))  # For a library that is loaded later.
+        threadpool_limits(1, "blas")
+    if (count := joblib.cpu_count()) < (os.cpu_count() or 1):
+        os.environ.setdefault("NPROC", str(count))
 
 
 def will_use_gpu() -> bool:

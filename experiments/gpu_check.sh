@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What only a GPU can tell, in three parts.
+# What only a GPU can tell, in four parts.
 #
 #   PART=A SIZE=full OUT=results DATA=cifar10.npz bash experiments/gpu_check.sh
 #
@@ -7,11 +7,13 @@
 #           and, where TensorFlow is installed, the tf.data pipeline.
 #        B: accuracy: training on CIFAR-10, its evaluation on both devices, agreement with the CPU.
 #        C: photographs: the instant classifier, training to its end, frozen features.
+#        D: the first minutes with photographs: cold and warm commands, what they compile, several at
+#           once, a planned training, the step beside PyTorch's, depthwise convolutions.
 # SIZE   full, or small: a rehearsal of every command, some minutes a part on a CPU.
 # OUT    where results go, one file per measurement, written as soon as there is something to write.
 # DATA   CIFAR-10: an .npz as in the README, or a tar of SPLIT/CLASS/FILE. Without it, the digits.
 # PEER   a checkout of the authors' PyTorch code; without it PyTorch is not timed.
-# PHOTOS a folder of photographs with train/CLASS and test/CLASS; without it part C has none.
+# PHOTOS a folder of photographs with train/CLASS and test/CLASS; without it parts C and D have none.
 # LIMIT  seconds for the part, PYTHON the interpreter.
 # ONLY   names of the part's measurements, as in "C-instant C-train"; without it, all of them.
 # TRAININGS  what part B trains, as in "cls-250 fixmatch-250": all at once, so they share the device.
@@ -20,13 +22,15 @@
 # The exit code is 1 if any failed or was passed over; one stopped by the clock keeps its results.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-PART=${PART:?PART is A, B or C}
+PART=${PART:?PART is A, B, C or D}
 SIZE=${SIZE:-full}
 OUT=${OUT:-runs/gpu_check}
 PYTHON=${PYTHON:-python3}
 RUNS=${RUNS:-runs/gpu_check-$SIZE}
 THREADS=$((($(getconf _NPROCESSORS_ONLN) + 3) / 4)) # To compile a variant takes several cores.
 LOG="$OUT/$PART.log"
+HAS_PEER="import importlib.util, sys
+sys.exit(not all(map(importlib.util.find_spec, ('torch', 'timm'))))"
 HAS_TENSORFLOW="import importlib.util, sys; sys.exit(not importlib.util.find_spec('tensorflow'))"
 mkdir -p "$OUT" "$RUNS"
 export PYTHONUNBUFFERED=1
@@ -38,6 +42,9 @@ if [ "$SIZE" = small ]; then
   COMPARED="$MODEL" STEPS=2 BLOCKS=2 IMAGES=64 VECTORS=2000 SECONDS_OF_TRAINING=240
   TRANSFORMER="--config.model.name=vit_tiny --config.data.image_size=32 --config.batch_size=4"
   TRAINING="$MODEL --config.data.image_size=32 --config.num_steps=4"
+  DEPTHWISE="--images 1 --types float32 --repeat 1"
+  PHOTO_STEP="--config.data.image_size=32 --config.batch_size=2 --config.mu=1"
+  TORCH_STEP="--size 32 --batch_size 2 --mu 1 --steps 1 --forms written"
   LABELS=50 PHOTO_TRAINING="--steps 2 --size 64 --config.batch_size=2 --config.mu=1"
   TRAININGS=${TRAININGS:-cls-250 fixmatch-40}
   LIMIT=${LIMIT:-1800} SECONDS_OF_CPU=600
@@ -48,11 +55,18 @@ else
   TRANSFORMER="--config.model.name=vit_small --config.data.image_size=224 --config.batch_size=16"
   TRAINING="$MODEL --config.log_every=100 --config.eval_every=1000"
   SECONDS_OF_TRAINING=${SECONDS_OF_TRAINING:-290}
+  DEPTHWISE="" PHOTO_STEP="--config.data.image_size=224 --config.batch_size=32 --config.mu=7"
+  TORCH_STEP="--size 224 --batch_size 32 --mu 7"
   LABELS=50 PHOTO_TRAINING="--minutes 3"
   TRAININGS=${TRAININGS:-cls-250}
   LIMIT=${LIMIT:-540} SECONDS_OF_CPU=150
 fi
 TRANSFORMER="$TRANSFORMER --config.mu=3"
+# As planned for photos, but without weights.
+PHOTO_STEP="$PHOTO_STEP --methods fixmatch --config.model.name=efficientnet_lite0"
+PHOTO_STEP="$PHOTO_STEP --config.model.bn_frozen=True --config.method.weak_pass=fast"
+PHOTO_STEP="$PHOTO_STEP --config.optimizer.name=adamw --config.optimizer.learning_rate=3e-4"
+PHOTO_STEP="$PHOTO_STEP --config.optimizer.frozen_stages=4"
 
 report() {
   echo "[$SECONDS s] $*" | tee -a "$LOG"
@@ -192,6 +206,47 @@ part_c() {
     --vectors "$VECTORS" --output "$OUT/C-features.md"
 }
 
+# The same, with a table of what was compiled.
+compiled() {
+  local name=$1
+  shift
+  measure "$name" "$PYTHON" -m experiments.benchmarks.compilations "$OUT/$name.md" "$@"
+}
+
+part_d() {
+  local labels="--config.num_labels=$LABELS" seed
+  if [ -n "${PHOTOS:-}" ]; then
+    export XDG_CACHE_HOME="$RUNS/cache" # Everything is cold.
+    photos D-instant train "$PHOTOS" --instant --workdir "$RUNS/D-instant" $labels
+    photos D-predict predict "$RUNS/D-instant" "$PHOTOS/test" --output "$OUT/D-predict.csv"
+    photos D-warm train "$PHOTOS" --instant --workdir "$RUNS/D-warm" $labels --config.seed=1
+    photos D-predict-warm predict "$RUNS/D-warm" "$PHOTOS/test" --output "$OUT/D-warm.csv"
+    for seed in 2 3 4; do # At once.
+      photos "D-three-$seed" train "$PHOTOS" --instant --workdir "$RUNS/D-$seed" $labels \
+        --config.seed="$seed" &
+    done
+    wait
+    if [ "$SIZE" = full ]; then PHOTO_TRAINING="--minutes 2"; fi
+    compiled D-minutes train "$PHOTOS" --workdir "$RUNS/D-minutes" $labels $PHOTO_TRAINING
+    keep "$RUNS/D-minutes" D-minutes
+    # The first one again, cold.
+    XDG_CACHE_HOME="$RUNS/other_cache" \
+      compiled D-compiled train "$PHOTOS" --instant --workdir "$RUNS/D-compiled" $labels
+  fi
+  step D-step "float32,unrolled,synthetic bfloat16,unrolled,synthetic" $PHOTO_STEP
+  # For so few steps, it is not tuned.
+  step D-step-untuned "float32,unrolled,synthetic bfloat16,unrolled,synthetic" $PHOTO_STEP \
+    --config.num_steps=1000
+  if "$PYTHON" -c "$HAS_PEER"; then
+    measure D-torch "$PYTHON" -m experiments.benchmarks.torch_step --output "$OUT/D-torch.md" \
+      $TORCH_STEP
+  else
+    report "D-torch: left out, torch and timm are not installed"
+  fi
+  measure D-depthwise "$PYTHON" -m experiments.benchmarks.depthwise --output "$OUT/D-depthwise.md" \
+    --threads "$THREADS" $DEPTHWISE
+}
+
 : >"$LOG"
 report "part $PART, $SIZE, $(uname -n), $($PYTHON --version 2>&1)"
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader \
@@ -200,7 +255,8 @@ case $PART in
   A) part_a ;;
   B) part_b ;;
   C) part_c ;;
-  *) report "There is no part $PART: choose A, B or C" && exit 2 ;;
+  D) part_d ;;
+  *) report "There is no part $PART: choose A, B, C or D" && exit 2 ;;
 esac
 for name in ${ONLY:-}; do
   grep -qF "] $name: " "$LOG" || report "$name: failed, part $PART has none with these settings"

@@ -49,7 +49,7 @@ def depthwise_conv(
 ) -> jax.Array:
     """Convolves every channel with its own filter, with SAME or with PyTorch's padding.
 
-    `_LOWERINGS` says how. The kernel is [k, k, 1, C] of the images' dtype. The stride applies to
+    `LOWERINGS` says how. The kernel is [k, k, 1, C] of the images' dtype. The stride applies to
     both axes. Centered, both sides are padded equally, which differs for a strided convolution of
     an even size.
     """
@@ -97,7 +97,7 @@ def convolve_as_on(
     platform: str, x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool = False
 ) -> jax.Array:
     """`depthwise_conv` as it is lowered for a "cpu", "gpu" or "tpu", on any platform."""
-    return _convolve_varying(x_BHWC, kernel, stride, is_centered, _LOWERINGS[platform])
+    return _convolve_varying(x_BHWC, kernel, stride, is_centered, LOWERINGS[platform])
 
 
 def _convolve_varying(
@@ -211,7 +211,7 @@ def _pull_grouped(
 # Others found that on a GPU the gradient of a grouped convolution is as slow as that of a dense
 # one, which has C times the work (https://github.com/jax-ml/jax/issues/13800 and 23713). We have
 # measured neither GPUs nor TPUs.
-_LOWERINGS = {
+LOWERINGS = {
     "cpu": _Lowering(_sum_shifted, _pull_at_once),
     "gpu": _Lowering(convolve_grouped, _pull_by_entry),
     "tpu": _Lowering(convolve_grouped, _pull_grouped),
@@ -222,7 +222,7 @@ def _choose_forward(x_BHWC: jax.Array, kernel: jax.Array, **options: Any) -> jax
     y_BHWC: jax.Array = jax.lax.platform_dependent(
         x_BHWC,
         kernel,
-        cpu=functools.partial(_LOWERINGS["cpu"].forward, **options),
+        cpu=functools.partial(LOWERINGS["cpu"].forward, **options),
         default=functools.partial(convolve_grouped, **options),
     )
     return y_BHWC
@@ -235,9 +235,9 @@ def _choose_backward(
         x_BHWC,
         kernel,
         y_bar,
-        cpu=functools.partial(_LOWERINGS["cpu"].backward, **options),
-        tpu=functools.partial(_LOWERINGS["tpu"].backward, **options),
-        default=functools.partial(_LOWERINGS["gpu"].backward, **options),  # CUDA and ROCm.
+        cpu=functools.partial(LOWERINGS["cpu"].backward, **options),
+        tpu=functools.partial(LOWERINGS["tpu"].backward, **options),
+        default=functools.partial(LOWERINGS["gpu"].backward, **options),  # CUDA and ROCm.
     )
     return gradients
 

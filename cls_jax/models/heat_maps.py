@@ -35,53 +35,63 @@ def compute_heat_maps(
     if isinstance(model, VisionTransformer):
         maps = roll_out_attention(model, variables, images)
     else:
-        layer = choose_layer(model, variables, images)
-        maps = compute_grad_cam(model, variables, images, classes, layer)
+        layer, shape = choose_layer(model, variables, images)
+        maps = compute_grad_cam(model, variables, images, classes, layer, shape)
     largest = jnp.max(maps, axis=(1, 2), keepdims=True)
     return maps / jnp.where(largest > 0, largest, 1)
 
 
-def choose_layer(model: Architecture, variables: PyTree, images: jax.Array) -> str:
+def choose_layer(
+    model: Architecture, variables: PyTree, images: jax.Array
+) -> tuple[str, tuple[int, ...]]:
     """The last block or layer of the model with at least 6 x 6 positions, or else with the most.
 
-    Only direct children of the model count: within a block, some layers are off the main path.
+    With the shape of its output, [B, h, w, C]. Only direct children of the model count: within a
+    block, some layers are off the main path.
     """
-    sides: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
 
     def look(name: str, output: jax.Array) -> jax.Array:
         if output.ndim == 4 and "/" not in name:
-            sides.pop(name, None)  # Ordered by the last call.
-            sides[name] = min(output.shape[1:3])
+            shapes.pop(name, None)  # Ordered by the last call.
+            shapes[name] = output.shape
         return output
 
-    jax.eval_shape(lambda images: _apply(model, variables, images, look), images[:1])
+    jax.eval_shape(lambda images: _apply(model, variables, images, look), images)
+    sides = {name: min(height, width) for name, (_, height, width, _) in shapes.items()}
     wanted = min(_MIN_POSITIONS, max(sides.values()))
-    return next(name for name in reversed(sides) if sides[name] >= wanted)
+    layer = next(name for name in reversed(sides) if sides[name] >= wanted)
+    return layer, shapes[layer]
 
 
 def compute_grad_cam(
-    model: Architecture, variables: PyTree, images: jax.Array, classes: jax.Array, layer: str
+    model: Architecture,
+    variables: PyTree,
+    images: jax.Array,
+    classes: jax.Array,
+    layer: str,
+    shape: tuple[int, ...],
 ) -> jax.Array:
     """Grad-CAM (Selvaraju et al., ICCV 2017): relu(Σ_c α_c A_c).
 
-    A are the layer's outputs, and α_c is the mean over all positions of the gradient of the class's
-    logit with respect to A_c. Otherwise as `compute_heat_maps`. Returns float32 [B, h, w].
+    A are the outputs of a layer, of this shape [B, h, w, C], and α_c is the mean over all positions
+    of the gradient of the class's logit with respect to A_c. Otherwise as `compute_heat_maps`.
+    Returns float32 [B, h, w].
     """
     activations: list[jax.Array] = []
 
-    def compute_logits(added: jax.Array | float) -> tuple[jax.Array, jax.Array]:
+    def compute_logits(added: jax.Array) -> tuple[jax.Array, jax.Array]:
         def add(name: str, output: jax.Array) -> jax.Array:
             if name != layer:
                 return output
             activations[:] = [output]
-            return output + jnp.asarray(added, output.dtype)
+            return output + added.astype(output.dtype)
 
         logits = _apply(model, variables, images, add)
         chosen = jnp.take_along_axis(logits, classes[:, None], axis=1)
         # An image's logits depend on no other image, so one gradient serves all.
         return jnp.sum(chosen), activations.pop().astype(jnp.float32)
 
-    shape = jax.eval_shape(compute_logits, 0.0)[1].shape
     gradient_BHWC, a_BHWC = jax.grad(compute_logits, has_aux=True)(jnp.zeros(shape))
     weights_BC = jnp.mean(gradient_BHWC, axis=(1, 2))
     return jax.nn.relu(jnp.einsum("bhwc,bc->bhw", a_BHWC, weights_BC))

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 # Tuning takes seconds to minutes, and saves some milliseconds of a run at most.
-MIN_TUNED_RUNS = 500
+MIN_TUNED_RUNS = 5_000
 
 # A platform's options of XLA that compile without tuning. Without it, XLA has no good tiles for its
 # Triton products, so these are left to cuBLAS.

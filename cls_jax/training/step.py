@@ -69,12 +69,14 @@ def create_train_step(
     # states run the same program, and donated buffers fit the new state. The metrics are
     # replicated, so that every process can read them.
     state_shardings, input_shardings = to_shardings(setup.mesh, (setup.state_specs, input_specs))
-    return jax.jit(
+    step: jax.stages.Wrapped = compilation.jit(
         train_step,
+        runs=setup.config.num_steps,
         donate_argnums=0,
         in_shardings=(state_shardings, input_shardings),
         out_shardings=(state_shardings, to_shardings(setup.mesh, P())),
     )
+    return step
 
 
 def take_step(

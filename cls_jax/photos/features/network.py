@@ -127,7 +127,7 @@ class OpenedNetwork:
     def __init__(self, network: FrozenNetwork):
         """Raises a UserError if the weights are those of another architecture."""
         self._network = network
-        self.model, self.variables = _create_model(network)
+        self.model, self.variables, num_features = _create_model(network)
         devices = jax.local_devices()
         mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
         per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
@@ -136,14 +136,11 @@ class OpenedNetwork:
         on_devices = jax.device_put(self.variables, NamedSharding(mesh, P()))
         default = MODELS[network.name].layout.normalization
         mean, std = network.weights.normalization or default
-        forward = functools.partial(_forward, self.model, mean, std)
-        image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.uint8)
-        shape = jax.eval_shape(forward, self.variables, image).shape
         compiled = compilation.jit(_forward, runs=_NUM_RUNS, static_argnums=(0, 1, 2))
         self._forward = functools.partial(compiled, self.model, mean, std, on_devices)
         self.num_pooled = len(self.variables["params"]["head"]["kernel"])
-        self.num_stages = shape[-1] - 2 * self.num_pooled
-        (self.blank,) = _pack(np.zeros(shape), self.num_pooled)
+        self.num_stages = num_features - 2 * self.num_pooled
+        (self.blank,) = _pack(np.zeros((1, num_features)), self.num_pooled)
 
     def compute_rows(self, images: np.ndarray) -> np.ndarray:
         """Features of at most a batch of uint8 [B, H, W, C], float16 [B, R], see `unpack`."""
@@ -188,12 +185,20 @@ def open_network(network: FrozenNetwork) -> OpenedNetwork:
     return OpenedNetwork(network)
 
 
-def _create_model(network: FrozenNetwork) -> tuple[Architecture, Any]:
-    """The architecture and its variables, with a head of zeros, or a UserError if they differ."""
+def _create_model(network: FrozenNetwork) -> tuple[Architecture, Any, int]:
+    """The architecture, its variables with a head of zeros, and the number 2C + S of features.
+
+    Raises a UserError if the weights are those of another architecture.
+    """
     spec, settings = MODELS[network.name], dict(network.settings)
     model = spec.create(num_classes=1, **settings)
     image = jax.ShapeDtypeStruct((1, *network.image_shape), jnp.float32)
-    variables = jax.eval_shape(lambda image: model.init(jax.random.key(0), image), image)
+
+    # Both in one trace, which for a network of some dozen layers takes about a second.
+    def initialize(image: jax.Array) -> tuple[Any, Any]:
+        return model.init_with_output(jax.random.key(0), image, head=ALL_FEATURES)
+
+    features, variables = jax.eval_shape(initialize, image)
     heads = {name: variables["params"][name] for name in model.head_names}
     try:
         variables = from_torch(network.weights.arrays, variables, spec.layout, model.head_names)
@@ -203,7 +208,7 @@ def _create_model(network: FrozenNetwork) -> tuple[Architecture, Any]:
             f"({error}): set model.name to their architecture."
         ) from error
     variables["params"] |= jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), heads)
-    return model, variables
+    return model, variables, features.shape[-1]
 
 
 # A function of the module, so that equal architectures share one compiled program.

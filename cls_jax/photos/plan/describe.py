@@ -174,9 +174,11 @@ def describe_training(plan: Plan) -> list[str]:
     origins = list_origins(plan)
     weights = [f"Weights:     {', '.join(map(_describe_origin, origins))}"] if origins else []
     weights += filter(None, [_propose_backbone(plan)])
+    time = [f"Time:        {plan.reason}"] if plan.reason else []
     if plan.is_instant:
         return [
             f"Method:      instant classifier, on frozen features of {network}",
+            *time,
             *weights,
             place,
         ]
@@ -186,7 +188,7 @@ def describe_training(plan: Plan) -> list[str]:
     return [
         f"Method:      {config.method.name}, {method.num_networks} x {network}",
         f"Steps:       {config.num_steps:,} with {kinds} images each",
-        *([f"Time:        {plan.reason}"] if plan.reason else []),
+        *time,
         *weights,
         place,
     ]

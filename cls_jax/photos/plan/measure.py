@@ -101,6 +101,18 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
     return dataclasses.replace(fitted, reason=_explain(fitted, list_sizes(plan)))
 
 
+def is_too_short(plan: Plan) -> bool:
+    """Whether the time leaves no room for a training from pretrained weights that is worth having.
+
+    That is fewer than 40 steps of the smallest batch at the lowest resolution.
+    """
+    if plan.budget is None or plan.config.model.init not in BACKBONES:
+        return False
+    return plan.config.num_steps < ENOUGH_STEPS and not has_enough_steps(
+        plan, plan.config.data.image_size, plan.config.batch_size
+    )
+
+
 def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
     """Decodes the images of a plan whose time is given, computes their features, and plans again.
 

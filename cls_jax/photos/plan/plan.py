@@ -39,7 +39,7 @@ from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.folder.options import FolderOptions, get_folder_options
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.plan.describe import list_notices
-from cls_jax.photos.plan.measure import fit_to_time, start_in_time
+from cls_jax.photos.plan.measure import fit_to_time, is_too_short, start_in_time
 from cls_jax.photos.plan.rules import (
     RULES,
     Plan,
@@ -104,10 +104,31 @@ def plan_run(
         check_same(to_json(plan.config), path)  # Before all processes measure a step together.
         if not instant:
             plan = fit_to_time(plan, minutes)
+            plan = _without_training(plan) if is_too_short(plan) else plan
     config = resolve_model(plan.config)
     _check_channels(config)
     _check_together(plan, config)
     return plan.choose(model__name=config.model.name)
+
+
+def _without_training(plan: Plan) -> Plan:
+    """The plan of the instant classifier alone, if the user has set nothing that it does not have.
+
+    For a time that is too short for a training worth having.
+    """
+    assert plan.budget is not None, "the time has decided"
+    settings = {key: plan.settings[key] for key in plan.set_by_user}
+    settings |= {"model.init": plan.config.model.init, "model.init_head": "inferred"}
+    if settings.keys() - INSTANT_OPTIONS.keys():
+        return plan
+    reason = (
+        f"{plan.budget.seconds / 60:.3g} minutes are too short for a training that is worth "
+        "having: this is the instant classifier. To train, allow more --minutes, or set --steps."
+    )
+    instant = dataclasses.replace(
+        plan, settings=settings, is_instant=True, budget=None, reason=reason
+    )
+    return fit(instant)
 
 
 def _find_options(values: Mapping[str, Any]) -> FolderOptions:

@@ -43,7 +43,7 @@ def create(model):
 def test_grad_cam_has_the_weights_that_finite_differences_have(name):
     model = CONVOLUTIONAL[name]()
     variables, images = create(model)
-    layer = heat_maps.choose_layer(model, variables, images)
+    layer, shape = heat_maps.choose_layer(model, variables, images)
 
     @jax.jit
     def run(added):
@@ -67,7 +67,7 @@ def test_grad_cam_has_the_weights_that_finite_differences_have(name):
         difference = (run(step)[0] - run(-step)[0])[classes, classes]
         weights[:, c] = difference / (2 * epsilon * height * width)
     expected = np.maximum(np.einsum("bhwc,bc->bhw", a_BHWC, weights), 0)
-    compute = jax.jit(lambda *arrays: heat_maps.compute_grad_cam(model, *arrays, layer))
+    compute = jax.jit(lambda *arrays: heat_maps.compute_grad_cam(model, *arrays, layer, shape))
     found = compute(variables, images, classes)
     assert expected.max() > 0
     np.testing.assert_allclose(found, expected, atol=0.02 * expected.max())
