@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 _is_grouped = contextvars.ContextVar("is_grouped", default=False)
+_is_tuned = contextvars.ContextVar("is_tuned", default=False)
 
 
 class DepthwiseConv(nn.Module):
@@ -55,7 +56,7 @@ def depthwise_conv(
     """
     if _is_grouped.get():
         return convolve_grouped(x_BHWC, kernel, stride, is_centered)
-    return _convolve_varying(x_BHWC, kernel, stride, is_centered, _BY_PLATFORM)
+    return _convolve_varying(x_BHWC, kernel, stride, is_centered, _BY_PLATFORM[_is_tuned.get()])
 
 
 def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
@@ -72,11 +73,24 @@ def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any)
 @contextlib.contextmanager
 def grouped() -> Iterator[None]:
     """Traces depthwise convolutions as grouped ones on any platform, for ONNX."""
-    token = _is_grouped.set(True)
+    with _setting(_is_grouped, True):
+        yield
+
+
+@contextlib.contextmanager
+def tuned(is_tuned: bool) -> Iterator[None]:
+    """Traces depthwise convolutions for a program that a GPU's compiler will tune, or will not."""
+    with _setting(_is_tuned, is_tuned):
+        yield
+
+
+@contextlib.contextmanager
+def _setting(variable: contextvars.ContextVar[bool], value: bool) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _is_grouped.reset(token)
+        variable.reset(token)
 
 
 def convolve_grouped(
@@ -96,7 +110,7 @@ def convolve_grouped(
 def convolve_as_on(
     platform: str, x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool = False
 ) -> jax.Array:
-    """`depthwise_conv` as it is lowered for a "cpu", "gpu" or "tpu", on any platform."""
+    """`depthwise_conv` as it is lowered for one of `LOWERINGS`, on any platform."""
     return _convolve_varying(x_BHWC, kernel, stride, is_centered, LOWERINGS[platform])
 
 
@@ -208,28 +222,30 @@ def _pull_grouped(
 
 # XLA has no depthwise kernel for CPUs: 3 x 3 filters on 32 images of 24 x 24 pixels and 144
 # channels take 81 ms as a grouped convolution and 4 ms as a sum of shifted products (2 cores).
-# Others found that on a GPU the gradient of a grouped convolution is as slow as that of a dense
-# one, which has C times the work (https://github.com/jax-ml/jax/issues/13800 and 23713). We have
-# measured neither GPUs nor TPUs.
+# On an H200, a grouped convolution that is not tuned takes 4 to 13 times as long forward, and its
+# gradients 2 to 21 times (experiments/results/gpu.md). Tuned, only the forward pass of the grouped
+# one was measured, as part of a step. TPUs were not.
 LOWERINGS = {
     "cpu": _Lowering(_sum_shifted, _pull_at_once),
-    "gpu": _Lowering(convolve_grouped, _pull_by_entry),
+    "gpu": _Lowering(_sum_shifted, _pull_by_entry),
+    "tuned gpu": _Lowering(convolve_grouped, _pull_by_entry),
     "tpu": _Lowering(convolve_grouped, _pull_grouped),
 }
 
 
-def _choose_forward(x_BHWC: jax.Array, kernel: jax.Array, **options: Any) -> jax.Array:
+def _choose_forward(x_BHWC: jax.Array, kernel: jax.Array, gpu: str, **options: Any) -> jax.Array:
     y_BHWC: jax.Array = jax.lax.platform_dependent(
         x_BHWC,
         kernel,
         cpu=functools.partial(LOWERINGS["cpu"].forward, **options),
-        default=functools.partial(convolve_grouped, **options),
+        tpu=functools.partial(LOWERINGS["tpu"].forward, **options),
+        default=functools.partial(LOWERINGS[gpu].forward, **options),  # CUDA and ROCm.
     )
     return y_BHWC
 
 
 def _choose_backward(
-    x_BHWC: jax.Array, kernel: jax.Array, y_bar: jax.Array, **options: Any
+    x_BHWC: jax.Array, kernel: jax.Array, y_bar: jax.Array, gpu: str, **options: Any
 ) -> tuple[jax.Array, jax.Array]:
     gradients: tuple[jax.Array, jax.Array] = jax.lax.platform_dependent(
         x_BHWC,
@@ -237,13 +253,19 @@ def _choose_backward(
         y_bar,
         cpu=functools.partial(LOWERINGS["cpu"].backward, **options),
         tpu=functools.partial(LOWERINGS["tpu"].backward, **options),
-        default=functools.partial(LOWERINGS["gpu"].backward, **options),  # CUDA and ROCm.
+        default=functools.partial(LOWERINGS[gpu].backward, **options),
     )
     return gradients
 
 
-# Chosen when a program is lowered, not when it is traced, so that an exported file has all.
-_BY_PLATFORM = _Lowering(_choose_forward, _choose_backward)
+# By whether the program is tuned. The platform is chosen when a program is lowered, not when it is
+# traced, so that an exported file has all.
+_BY_PLATFORM = {
+    is_tuned: _Lowering(
+        functools.partial(_choose_forward, gpu=gpu), functools.partial(_choose_backward, gpu=gpu)
+    )
+    for is_tuned, gpu in ((False, "gpu"), (True, "tuned gpu"))
+}
 
 
 def _pull_to_images(

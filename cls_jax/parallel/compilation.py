@@ -11,8 +11,9 @@ from typing import Any
 
 import jax
 
-# Tuning takes seconds to minutes, and saves some milliseconds of a run at most.
-MIN_TUNED_RUNS = 5_000
+# Tuning saves a part of each run. Of the step of EfficientNet-Lite0, it takes 30 to 40 seconds on
+# an H200, as long as a thousand steps (experiments/results/gpu.md).
+_MIN_TUNED_RUNS = 5_000
 
 # A platform's options of XLA that compile without tuning. Without it, XLA has no good tiles for its
 # Triton products, so these are left to cuBLAS.
@@ -35,13 +36,18 @@ def jit(function: Callable[..., Any], *, runs: int, **options: Any) -> Any:
     return jax.jit(function, **options, compiler_options=chosen or None)
 
 
+def is_tuned(runs: int) -> bool:
+    """Whether a program that runs about so many times is tuned, on a GPU."""
+    return runs >= _MIN_TUNED_RUNS
+
+
 def choose_options(runs: int) -> dict[str, Any]:
     """The `compiler_options` of a program that runs about `runs` times on the default backend.
 
     None for programs that run often, and none for a CPU. Options that the installed version of XLA
     does not know are left out.
     """
-    if runs >= MIN_TUNED_RUNS:
+    if is_tuned(runs):
         return {}
     return keep_known(tuple(_UNTUNED.get(_get_platform(), {}).items()))
 

@@ -19,6 +19,7 @@ from cls_jax.batch import Batch, PyTree, RawBatch
 from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Context, LossOutput
+from cls_jax.models import convolutions
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
 from cls_jax.parallel import compilation
 from cls_jax.parallel.machine import get_device_memory, release_freed_memory
@@ -58,8 +59,11 @@ def create_train_step(
         out_specs=(setup.state_specs, P(NETWORK_AXIS, DATA_AXIS)),
     )
 
+    num_steps = setup.config.num_steps
+
     def train_step(state: TrainState, step_input: PyTree) -> tuple[TrainState, Metrics]:
-        state, metrics = sharded_step(state, step_input)
+        with convolutions.tuned(compilation.is_tuned(num_steps)):
+            state, metrics = sharded_step(state, step_input)
         return state, {
             name: jnp.sum(value) if name in (_NUM_CORRECT, _NUM_KNOWN) else jnp.mean(value)
             for name, value in metrics.items()
@@ -71,7 +75,7 @@ def create_train_step(
     state_shardings, input_shardings = to_shardings(setup.mesh, (setup.state_specs, input_specs))
     step: jax.stages.Wrapped = compilation.jit(
         train_step,
-        runs=setup.config.num_steps,
+        runs=num_steps,
         donate_argnums=0,
         in_shardings=(state_shardings, input_shardings),
         out_shardings=(state_shardings, to_shardings(setup.mesh, P())),

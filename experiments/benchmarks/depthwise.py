@@ -52,22 +52,28 @@ def list_programs(num_images: int, dtypes: list[str]) -> Iterator[Program]:
 
 
 def list_functions(stride: int) -> Iterator[tuple[str, str, Callable[..., Any]]]:
-    """The part, the lowering, and a function of images, filters and the result's gradient."""
+    """The part, the platform, and a function of images, filters and the result's gradient.
+
+    Each lowering of a part comes once, with the first platform that has it.
+    """
     options = {"stride": stride, "is_centered": False}
+    seen: set[Callable[..., Any]] = set()
     for name, lowering in convolutions.LOWERINGS.items():
-        yield "forward", name, functools.partial(lowering.forward, **options)
-        pull = functools.partial(lowering.backward, **options)
-        # What is not returned is not computed.
-        yield "images", name, lambda *given, pull=pull: pull(*given)[0]
-        yield "filters", name, lambda *given, pull=pull: pull(*given)[1]
+        if lowering.forward not in seen:
+            yield "forward", name, functools.partial(lowering.forward, **options)
+        if lowering.backward not in seen:
+            pull = functools.partial(lowering.backward, **options)
+            # What is not returned is not computed.
+            yield "images", name, lambda *given, pull=pull: pull(*given)[0]
+            yield "filters", name, lambda *given, pull=pull: pull(*given)[1]
+        seen |= {lowering.forward, lowering.backward}
 
 
 def compile_program(program: Program, is_tuned: bool) -> tuple[Any, float]:
     """The compiled program, and the seconds that it took."""
     lowered = jax.jit(program.function).lower(*program.arguments)
-    runs = compilation.MIN_TUNED_RUNS if is_tuned else 1
     started = time.perf_counter()
-    compiled = lowered.compile(compilation.choose_options(runs) or None)
+    compiled = lowered.compile(None if is_tuned else compilation.choose_options(runs=1) or None)
     return compiled, time.perf_counter() - started
 
 

@@ -151,12 +151,17 @@ def fit_whitening(features_BC: np.ndarray) -> Whitening:
     variances first, since small ones are mostly noise.
     """
     scaled, mean, deviation = standardize(features_BC)
-    covariance = scaled.T @ scaled / len(scaled)
-    size = len(covariance)
-    largest = (max(size - _NUM_COMPONENTS, 0), size - 1)
+    num_images, size = scaled.shape
+    added = max(_SHRINKAGE * np.square(scaled).sum() / (num_images * size), 1e-12)
+    # With fewer images than features, their products have the same variances, and are a smaller
+    # matrix. With no more than components, some variances would be 0 and their axes arbitrary.
+    is_wide = _NUM_COMPONENTS < num_images < size
+    products = (scaled @ scaled.T if is_wide else scaled.T @ scaled) / num_images
+    largest = (max(len(products) - _NUM_COMPONENTS, 0), len(products) - 1)
     # Driver "evr" computes only these: of 2,848, three times faster than all.
-    variances, axes = scipy.linalg.eigh(covariance, subset_by_index=largest, driver="evr")
-    added = max(_SHRINKAGE * np.trace(covariance) / size, 1e-12)
+    variances, axes = scipy.linalg.eigh(products, subset_by_index=largest, driver="evr")
+    if is_wide:
+        axes = scaled.T @ axes / np.sqrt(num_images * np.maximum(variances, 1e-12))
     axes = axes / np.sqrt(np.maximum(variances, 0) + added)
     return Whitening(mean, axes / deviation[:, None])
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax import models
 from cls_jax.models import MODELS, ResNet18, WideResNet
-from cls_jax.models.convolutions import convolve_as_on, convolve_grouped, depthwise_conv
+from cls_jax.models.convolutions import convolve_as_on, convolve_grouped, depthwise_conv, tuned
 from cls_jax.models.efficientnet import LITE0, EfficientNetLite
 from cls_jax.models.layers import BatchNorm, gelu, pool_descriptor, pool_stem
 from cls_jax.models.wide_resnet import Block
@@ -235,7 +235,7 @@ def convolve_and_pull(convolve, x, filters, stride, is_centered=False):
     return y, pull(y_bar.astype(jnp.bfloat16).astype(y.dtype))
 
 
-@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tuned gpu", "tpu"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(("stride", "is_centered"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("k", [3, 5, 7])
@@ -256,18 +256,22 @@ def test_every_platform_convolves_channels_alike(platform, dtype, k, stride, is_
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_gradient_of_a_depthwise_convolution_is_no_convolution_on_a_gpu(stride):
-    """Lowered for platforms that this machine does not have."""
+def test_a_depthwise_convolution_is_one_on_a_gpu_only_where_it_is_tuned(stride):
+    """And its gradient never. Lowered for platforms that this machine does not have."""
     x, filters = jnp.zeros((2, 8, 8, 16)), jnp.zeros((3, 3, 1, 16))
     pull = lambda x, filters: convolve_and_pull(depthwise_conv, x, filters, stride)[1]  # noqa: E731
     forward = lambda x, filters: depthwise_conv(x, filters, stride)  # noqa: E731
 
     def count(function, platform):
-        traced = jax.jit(function).trace(x, filters)
+        traced = jax.jit(lambda *given: function(*given)).trace(x, filters)
         text = traced.lower(lowering_platforms=(platform,)).as_text()
         return text.count("stablehlo.convolution"), text.count("feature_group_count = 16")
 
-    for platform in ("cuda", "rocm"):
-        assert count(forward, platform) == (1, 1)
-        assert count(pull, platform) == (0, 0)
-    assert count(forward, "cpu") == count(pull, "cpu") == (0, 0)
+    for platform in ("cuda", "rocm", "cpu"):
+        assert count(forward, platform) == count(pull, platform) == (0, 0)
+    with tuned(True):
+        for platform in ("cuda", "rocm"):
+            assert count(forward, platform) == (1, 1)
+            assert count(pull, platform) == (0, 0)
+        assert count(forward, "cpu") == (0, 0)
+    assert count(forward, "tpu") == (1, 1)

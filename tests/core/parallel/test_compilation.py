@@ -7,7 +7,7 @@ import pytest
 
 from cls_jax.parallel import compilation
 
-FEW, MANY = 1, compilation.MIN_TUNED_RUNS
+FEW, MANY = 1, compilation._MIN_TUNED_RUNS
 
 
 @pytest.fixture
