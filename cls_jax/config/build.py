@@ -222,7 +222,7 @@ def read_config(path: pathlib.Path) -> ConfigDict:
     is missing or damaged, or this version does not know a key or value.
     """
     with explain_reading(path):
-        return _from_stored(read_values(path))
+        return restore_config(read_values(path))
 
 
 @contextlib.contextmanager
@@ -256,8 +256,11 @@ def read_values(path: pathlib.Path) -> dict[str, Any]:
     return values
 
 
-def _from_stored(values: Mapping[str, Any]) -> ConfigDict:
-    """The configuration that `to_json` wrote, validated."""
+def restore_config(values: Mapping[str, Any]) -> ConfigDict:
+    """The configuration of a run from its stored values by dotted key, validated.
+
+    Raises a ValueError or a UserError if this version does not know a key or value.
+    """
     if "method.name" not in values:
         raise ValueError("it has no method.name")
     keys = get_options(values["method.name"])

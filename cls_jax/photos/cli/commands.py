@@ -73,9 +73,9 @@ def train(
 
 def train_config(config: ConfigDict, workdir: str | None) -> None:
     """Trains in `workdir`, None for the default, and prints the accuracy and the next commands."""
-    from cls_jax.photos.plan.plan import open_run
+    from cls_jax.photos.plan.plan import plan_config
 
-    _train_and_report(open_run(config, workdir))
+    _train_and_report(plan_config(config, workdir))
 
 
 def _train_and_report(run: "Run") -> None:
@@ -92,12 +92,11 @@ def _train_and_report(run: "Run") -> None:
     if run.layout and run.layout.test:  # Added since, or result.json would have its accuracy.
         evaluate = write_command(["evaluate", str(folder)])
         no_test = f"The run had no test set. To evaluate on the one now in the folder: {evaluate}\n"
-    is_instant = "method" not in run.config  # Which has no steps and no monitors.
+    is_trained = result["step"] > 0
     if has_test or result.get("validation_accuracy") is not None:
-        when = "of the instant classifier" if is_instant else f"after {result['step']:,} steps"
         outcome = (
-            f"{'Test' if has_test else 'Validation'} accuracy {when}:\n"
-            f"{describe_accuracies(result, is_instant)}"
+            f"{'Test' if has_test else 'Validation'} accuracy {_describe_moment(result['step'])}:\n"
+            f"{describe_accuracies(result, is_trained)}"
         )
     elif monitors := describe_monitors(result.get("monitors", {})):
         outcome = (
@@ -115,7 +114,7 @@ def _train_and_report(run: "Run") -> None:
     print()
     if report:
         print(f"Report:         {report}")
-    if not is_instant:
+    if is_trained:
         curves = f"{find_program('tensorboard')} --logdir {shlex.quote(str(folder))}"
         if not is_installed("tf"):
             curves = f"in the report (TensorBoard needs {write_install('tf')} before training)"
@@ -158,24 +157,20 @@ def evaluate_workdir(
 
     With a `step`, those of another checkpoint, see `load`, and it only prints.
     """
-    from cls_jax.photos.folder.compare import count_training_images
     from cls_jax.photos.folder.options import AUTOMATIC
     from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
 
     if folder is None:
-        num_known = 0
         found = evaluate_run(workdir, data_dir, eval_batch_size, step)
-        title = f"Test accuracy after {found.step:,} steps:"
-        if found.is_instant:
-            title = "Test accuracy of the instant classifier:"
+        title = f"Test accuracy {_describe_moment(found.step)}:"
     else:
         if jax.process_count() > 1:
             raise UserError("evaluate FOLDER runs in a single process. Start only one.")
         options = options or AUTOMATIC
         found = evaluate_folder(workdir, folder, options, step)
-        if num_known := count_training_images(workdir, folder, options):
-            known = f"{num_known:,} of these images are identical to training images"
+        if found.num_known:
+            known = f"{found.num_known:,} of these images are identical to training images"
             print(f"{known}, so the accuracy is too high.", file=sys.stderr)
         unreadable = found.num_unreadable
         left_out = f" ({unreadable:,} more cannot be read)" if unreadable else ""
@@ -183,10 +178,11 @@ def evaluate_workdir(
     if not is_main_process():
         return
     print(title)
-    print(describe_accuracies(found.accuracies, found.is_instant, is_fair=not num_known))
+    is_fair = not found.num_known
+    print(describe_accuracies(found.accuracies, found.step > 0, is_fair=is_fair))
     if found.figures:
         low, high = found.figures.interval
-        whose = "" if found.is_instant else " of network 1"
+        whose = " of network 1" if found.step else ""
         print(f"95% interval{whose}: {100 * low:.1f}%–{100 * high:.1f}%\n")
         print(describe_figures(found.figures))
     if calibration := found.calibration:
@@ -194,6 +190,11 @@ def evaluate_workdir(
             f"Calibrated on {calibration.num_images:,} {calibration.fitted_on} images: temperature "
             f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
         )
+
+
+def _describe_moment(step: int) -> str:
+    """When or of what an accuracy was measured. An instant classifier has no steps."""
+    return f"after {step:,} steps" if step else "of the instant classifier"
 
 
 def predict(
@@ -213,7 +214,7 @@ def predict(
     from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
     from cls_jax.photos.images.files import find_images
     from cls_jax.photos.inference import predict_files as lib
-    from cls_jax.photos.inference.classifier import load
+    from cls_jax.photos.inference.open import load
     from cls_jax.photos.inference.tables import PREDICTION_TABLES, check_path
 
     workdir, images = _choose_run([run, *images])

@@ -37,6 +37,7 @@ from cls_jax.photos.folder.instant_config import (
 )
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.folder.options import FolderOptions, get_folder_options
+from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.measure import fit_to_time, start_in_time
@@ -230,13 +231,13 @@ def start_run(plan: Plan) -> Run:
     started, dataset = start_in_time(plan)
     if started.reason and dataset is not None and is_main_process():
         print(started.reason, flush=True)
-    run = Run(started.config, plan.workdir, plan.summary.layout)
+    run = create_run(started.config, plan.workdir, plan.summary.layout)
     if dataset is not None:
         run.dataset = dataset
     return run
 
 
-def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
+def plan_config(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     """The run of any configuration. Raises a UserError if it is invalid."""
     config = with_values(config, read_empty(flatten(config.to_dict())))
     validate_config(config)
@@ -250,7 +251,8 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     if is_folder and config.data.data_dir and root.is_dir():
         layout = list_layout(root, get_folder_options(config.data))
     path = choose_run(config, workdir, layout)
-    return Run(FrozenConfigDict(config.copy_and_resolve_references()), path, layout)
+    config = resolve_model(config.copy_and_resolve_references())
+    return create_run(FrozenConfigDict(config), path, layout)
 
 
 def parse_overrides(options: Sequence[str], method: str | None) -> dict[str, Any]:

@@ -21,11 +21,10 @@ from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
-from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
+from cls_jax.photos.inference.open import create_run, load
 from cls_jax.photos.inference.predict_files import predict_files
 from cls_jax.photos.inference.prediction import describe_top
-from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
     PREDICTION_COLUMNS,
@@ -72,7 +71,7 @@ def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, tr
     for rows in ([3], [5, 3, 9, 3, 1], []):  # Repeated images may be computed once.
         alone = classifier.networks.predict_probabilities(images[rows])
         np.testing.assert_allclose(alone, p_NBK[:, rows], rtol=1e-5)
-        run = Run(read_config(trained_run / CONFIG), trained_run)
+        run = create_run(read_config(trained_run / CONFIG), trained_run)
         for _ in range(2):
             found = run.predict_with_features("test", np.array(rows, np.int64))
             np.testing.assert_allclose(found[0], p_NBK[:, rows], atol=1e-6)
