@@ -71,7 +71,7 @@ def describe_dry_run(plan: Plan) -> str:
 
     Raises a UserError if weights cannot be read, or as `measure_run` does.
     """
-    if plan.is_instant:  # Measuring would read the weights.
+    if plan.method is None:  # Measuring would read the weights.
         _check_weights(plan)
     lines = [
         *describe_folder(plan.summary),
@@ -79,7 +79,7 @@ def describe_dry_run(plan: Plan) -> str:
         *describe_training(plan),
         *_describe_shortages(plan),
     ]
-    if not plan.is_instant:
+    if plan.method is not None:
         measured = measure_run(resolve_model(plan.config), plan.summary)
         lines.append(f"Memory:      {measured.memory}")
         if plan.reason is None:  # Otherwise it has the time.
@@ -174,7 +174,7 @@ def describe_training(plan: Plan) -> list[str]:
     origins = list_origins(plan)
     weights = [f"Weights:     {', '.join(map(_describe_origin, origins))}"] if origins else []
     weights += filter(None, [_propose_backbone(plan)])
-    if plan.is_instant:
+    if plan.method is None:
         return [
             f"Method:      instant classifier, on frozen features of {network}",
             *weights,
