@@ -48,6 +48,7 @@ def train(
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.photos.features.backbones import Backbones
     from cls_jax.photos.plan.describe import describe_dry_run
+    from cls_jax.photos.plan.facts import gather_facts, try_plan
     from cls_jax.photos.plan.plan import parse_overrides, plan_run, start_run
 
     settings = parse_overrides(overrides, method)
@@ -66,7 +67,7 @@ def train(
         again=again,
     )
     if dry_run:
-        print(describe_dry_run(plan))
+        print(describe_dry_run(plan, gather_facts(plan), try_plan(plan)))
         return
     _train_and_report(start_run(plan))
 

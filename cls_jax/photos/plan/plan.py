@@ -38,6 +38,7 @@ from cls_jax.photos.folder.options import FolderOptions, get_folder_options
 from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.plan.describe import list_notices
+from cls_jax.photos.plan.facts import gather_facts
 from cls_jax.photos.plan.measure import fit_to_time, start_in_time
 from cls_jax.photos.plan.rules import (
     RULES,
@@ -224,7 +225,7 @@ def start_run(plan: Plan) -> Run:
     See `start_in_time`.
     """
     if is_main_process():
-        for notice in list_notices(plan):
+        for notice in list_notices(plan, gather_facts(plan)):
             print(notice, flush=True)
     started, dataset = start_in_time(plan)
     if started.reason and dataset is not None and is_main_process():
