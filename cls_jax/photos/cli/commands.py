@@ -23,13 +23,13 @@ from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed, write_install
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import is_main_process
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 from cls_jax.process import find_program, write_command
 
 _PACKED_AT_ONCE = 256  # Images.
 
 if TYPE_CHECKING:
-    from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.inference.run import Run
 
 
@@ -131,16 +131,11 @@ def evaluate(
     run: str | None,
     folder: str | None = None,
     data_dir: str | None = None,
-    file_column: str = "",
-    label_column: str = "",
-    layout: str = "",
+    options: FolderOptions = AUTOMATIC,
     step: str | None = None,
 ) -> None:
     """Evaluates the run that is named, or the newest one, as `evaluate_workdir` does."""
-    from cls_jax.photos.folder.options import FolderOptions
-
     workdir, folders = _choose_run([run, folder])
-    options = FolderOptions(file_column, label_column, layout)
     if any(options) and not folders:
         raise UserError("A run's own images are read as in training: pass another folder, too.")
     evaluate_workdir(workdir, folders[0] if folders else None, data_dir, options=options, step=step)
@@ -151,14 +146,13 @@ def evaluate_workdir(
     folder: str | None = None,
     data_dir: str | None = None,
     eval_batch_size: int | None = None,
-    options: "FolderOptions | None" = None,
+    options: FolderOptions = AUTOMATIC,
     step: str | None = None,
 ) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences.
 
     With a `step`, those of another checkpoint, see `load`, and it only prints.
     """
-    from cls_jax.photos.folder.options import AUTOMATIC
     from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
 
@@ -168,7 +162,6 @@ def evaluate_workdir(
     else:
         if jax.process_count() > 1:
             raise UserError("evaluate FOLDER runs in a single process. Start only one.")
-        options = options or AUTOMATIC
         found = evaluate_folder(workdir, folder, options, step)
         if found.num_known:
             known = f"{found.num_known:,} of these images are identical to training images"
@@ -206,12 +199,10 @@ def predict(
     as_json: bool = False,
     all_columns: bool = False,
     sort_into: str | None = None,
-    link: bool = False,
     unsure_below: float | None = None,
-    shard: str | None = None,
     step: str | None = None,
 ) -> None:
-    """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
+    """Labels image files with a run's networks."""
     from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
     from cls_jax.photos.images.files import find_images
     from cls_jax.photos.inference import predict_files as lib
@@ -225,17 +216,13 @@ def predict(
         raise UserError("Pass images, too: cls-jax predict RUN IMAGE_OR_FOLDER …")
     if as_json and output:
         raise UserError("--json prints the predictions. Remove --output.")
-    target = _check_sorting(sort_into, link, unsure_below)
+    target = _check_sorting(sort_into, unsure_below)
     are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
-    if shard is not None:  # Refuse an invalid shard before listing the images.
-        output = str(path := lib.take_shard([], path, shard)[1])
     prints = as_json or (are_files and not output and not target)
     if not prints:
         check_path(path, PREDICTION_TABLES, overwrite)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
-    if shard is not None:
-        files, _ = lib.take_shard(files, path, shard)
     classifier = load(workdir, step=step)
     if prints:
         labels, num_foreign = [], 0
@@ -252,26 +239,22 @@ def predict(
         images = write_count(len(labels), "image", "images")
         print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     num_errors = sum(label is None for _, label, _ in labels)
-    if num_errors == len(labels) > 0:  # A shard may be empty.
+    if num_errors == len(labels):
         raise UserError("None of these images could be read: convert them to JPEG or PNG.")
     if num_errors and not prints:
         print(f"{num_errors:,} of them could not be read: see the column error.")
     if warning := lib.describe_foreign(num_foreign, len(labels) - num_errors):
         print(warning, file=sys.stderr)
     if target:
-        sort_files(set_unsure_apart(labels, unsure_below or 0.0), target, link)
+        sort_files(set_unsure_apart(labels, unsure_below or 0.0), target)
         if not as_json:
-            print(f"{'Linked' if link else 'Copied'} by class into {target}")
+            print(f"Copied by class into {target}")
 
 
-def _check_sorting(
-    sort_into: str | None, link: bool, unsure_below: float | None
-) -> pathlib.Path | None:
+def _check_sorting(sort_into: str | None, unsure_below: float | None) -> pathlib.Path | None:
     """The folder to sort into, if any. Raises a UserError if the options do not fit together."""
     from cls_jax.photos.folder.sort import check_sorting
 
-    if link and not sort_into:
-        raise UserError("--link needs a folder: add --sort-into DIR.")
     if unsure_below is not None and not sort_into:
         raise UserError("--unsure-below needs a folder: add --sort-into DIR.")
     if unsure_below is not None and not 0 <= unsure_below <= 1:
@@ -287,15 +270,12 @@ def suggest(
     folder: str,
     count: int,
     output: str | None = None,
-    file_column: str = "",
-    label_column: str = "",
-    layout: str = "",
+    options: FolderOptions = AUTOMATIC,
     backbone: str = "",
 ) -> None:
     """Lists images to label next."""
     from cls_jax.photos.features.backbones import Backbones
     from cls_jax.photos.folder.given_labels import find_table
-    from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.images.files import list_images
     from cls_jax.photos.inference.suggest import SUGGESTION_COLUMNS, suggest_files
     from cls_jax.photos.inference.tables import check_path, write_table
@@ -306,7 +286,6 @@ def suggest(
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
-    options = FolderOptions(file_column, label_column, layout)
     backbones = Backbones.read(backbone)
     rows = suggest_files(folder, count, options, backbones.first if backbones.is_chosen else "")
     if path is None:
@@ -333,19 +312,15 @@ def label(
     classes: str | None,
     port: int,
     no_browser: bool,
-    file_column: str = "",
-    label_column: str = "",
-    layout: str = "",
+    options: FolderOptions = AUTOMATIC,
     backbone: str = "",
 ) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
     check_extra("label,pretrained", "Labeling in the browser")
     from cls_jax.photos.features.backbones import Backbones
-    from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
-    options = FolderOptions(file_column, label_column, layout)
     backbones = Backbones.read(backbone)
     label_folder(
         folder, names, port, opens_browser=not no_browser, options=options, backbones=backbones
@@ -356,13 +331,10 @@ def labels(
     folder: str,
     source: Sequence[str] | None,
     target: Sequence[str] | None,
-    file_column: str = "",
-    label_column: str = "",
-    layout: str = "",
+    options: FolderOptions = AUTOMATIC,
 ) -> None:
     """Reads labels of another program into a folder's table, or writes them for one."""
     from cls_jax.photos.folder import exchange
-    from cls_jax.photos.folder.options import FolderOptions
 
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
@@ -374,7 +346,6 @@ def labels(
             f"{option} takes a file, and before it one of {', '.join(exchange.FORMATS)}."
         )
     name = formats[0] if formats else ""
-    options = FolderOptions(file_column, label_column, layout)
     if target:
         count = exchange.export_labels(root, pathlib.Path(file), name, options)
         print(f"{count:,} labels: {file}")
