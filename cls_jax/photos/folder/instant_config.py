@@ -104,7 +104,4 @@ def _restore_instant(values: Mapping[str, Any]) -> ConfigDict:
 
 
 def _are_instant(values: Mapping[str, Any]) -> bool:
-    # Once, an instant classifier was stored as a run without steps.
-    return "model.init_head" in values and (
-        "method.name" not in values or values.get("num_steps") == 0
-    )
+    return "model.init_head" in values and "method.name" not in values
