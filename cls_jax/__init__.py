@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from cls_jax.data.resize import ImageError
     from cls_jax.errors import UserError
     from cls_jax.photos.api import train
-    from cls_jax.photos.inference.classifier import Classifier, load
+    from cls_jax.photos.inference.classifier import Classifier
+    from cls_jax.photos.inference.open import load
     from cls_jax.photos.inference.prediction import Prediction
     from cls_jax.photos.inference.run import Run
 
@@ -24,7 +25,7 @@ _MODULES = {
     "Prediction": "cls_jax.photos.inference.prediction",
     "Run": "cls_jax.photos.inference.run",
     "UserError": "cls_jax.errors",
-    "load": "cls_jax.photos.inference.classifier",
+    "load": "cls_jax.photos.inference.open",
     "train": "cls_jax.photos.api",
 }
 

@@ -8,11 +8,13 @@ import pathlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
 
 from cls_jax.errors import UserError
+from cls_jax.io import read_bytes
 from cls_jax.runs.folder import read_result
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.prepare import restore_run
@@ -73,3 +75,17 @@ def count_calls(*functions: Callable) -> Iterator[collections.Counter[str]]:
         yield counts
     finally:
         sys.setprofile(before)
+
+
+@contextlib.contextmanager
+def count_reads() -> Iterator[collections.Counter[str]]:
+    """Counts by name how often JSON files that exist are read, in whichever folder."""
+    counts: collections.Counter[str] = collections.Counter()
+
+    def read(path: pathlib.Path, max_bytes: int) -> bytes:
+        content = read_bytes(path, max_bytes)
+        counts[pathlib.Path(path).name] += 1
+        return content
+
+    with mock.patch("cls_jax.io.read_bytes", read):  # As `read_json` calls it.
+        yield counts

@@ -34,16 +34,6 @@ _SMALL = {
     "model.bn_momentum": 0.99,
     "optimizer.weight_decay": 4e-3,  # Decay takes 1 / (learning rate · decay) = 8,000 steps.
 }
-# Names in stored configurations, and today's: "graph" once named the labels that graphs and linear
-# probes infer together.
-_RENAMED_KEYS = {
-    "method.graph": "method.inferred",
-    "model.graph_images": "model.inferred_images",
-}
-_RENAMED_VALUES = {
-    "model.init_head": {"graph": "inferred"},
-    "model.final_head": {"graph": "inferred"},
-}
 
 
 def create_config(
@@ -222,7 +212,7 @@ def read_config(path: pathlib.Path) -> ConfigDict:
     is missing or damaged, or this version does not know a key or value.
     """
     with explain_reading(path):
-        return _from_stored(read_values(path))
+        return restore_config(read_values(path))
 
 
 @contextlib.contextmanager
@@ -243,21 +233,19 @@ def explain_reading(path: pathlib.Path) -> Iterator[None]:
 
 
 def read_values(path: pathlib.Path) -> dict[str, Any]:
-    """The values of a stored configuration by today's dotted keys, not validated.
+    """The values of a stored configuration by dotted key, not validated.
 
     Raises the same as `read_json`.
     """
     stored = read_json(path)
-    values = flatten(stored) if isinstance(stored, dict) else {}
-    values = {_RENAMED_KEYS.get(key, key): value for key, value in values.items()}
-    for key, renamed in _RENAMED_VALUES.items():
-        if isinstance(value := values.get(key), str):
-            values[key] = renamed.get(value, value)
-    return values
+    return flatten(stored) if isinstance(stored, dict) else {}
 
 
-def _from_stored(values: Mapping[str, Any]) -> ConfigDict:
-    """The configuration that `to_json` wrote, validated."""
+def restore_config(values: Mapping[str, Any]) -> ConfigDict:
+    """The configuration of a run from its stored values by dotted key, validated.
+
+    Raises a ValueError or a UserError if this version does not know a key or value.
+    """
     if "method.name" not in values:
         raise ValueError("it has no method.name")
     keys = get_options(values["method.name"])

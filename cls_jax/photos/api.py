@@ -8,9 +8,10 @@ import jax
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
+from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.train_run import train_and_assess
-from cls_jax.photos.plan.plan import open_run, plan_run, start_run
+from cls_jax.photos.plan.plan import plan_config, plan_run, start_run
 from cls_jax.photos.plan.rules import apply_settings
 from cls_jax.photos.report.after_training import draw_report
 from cls_jax.process import (
@@ -67,7 +68,7 @@ def train(
             raise UserError("start_from is for folders of images. Set model__init instead.")
         if again:
             raise UserError("again is for folders of images. Pass another workdir instead.")
-        run = _open_configuration(folder_or_config, values, workdir)
+        run = _plan_configuration(folder_or_config, values, workdir)
     else:
         plan = plan_run(
             folder_or_config,
@@ -85,14 +86,14 @@ def train(
         _, reason = draw_report(run)
         if reason:
             print(f"The report could not be drawn: {reason}.", file=sys.stderr)
-    return Run(run.config, run.workdir)  # Without the images and networks in memory.
+    return create_run(run.config, run.workdir)  # Without the images and networks in memory.
 
 
-def _open_configuration(
+def _plan_configuration(
     config: ConfigDict, settings: dict[str, Any], workdir: pathlib.Path | None
 ) -> Run:
     """The run of a configuration with some keys set, which is not changed itself."""
     config = ConfigDict(config.to_dict())  # Not frozen, as that of a `Run` is.
     config.lock()
     apply_settings(config, settings)
-    return open_run(config, workdir)
+    return plan_config(config, workdir)

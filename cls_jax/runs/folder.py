@@ -3,7 +3,6 @@
 import contextlib
 import json
 import pathlib
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -42,9 +41,7 @@ RESULT = "result.json"
 LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
-# In the description of the dataset: `Dataset.moved`, and its length.
-_HELD_OUT = "held_out"
-_NUM_HELD_OUT = "num_held_out"
+_HELD_OUT = "held_out"  # In the description of the dataset: `Dataset.moved`.
 # Prefixes of the names of numbers.
 _FIGURES = ("test_", "validation_", "labels_", "predictor_gain")
 # Files that a folder may contain before it becomes a run's: a label budget, and leftovers of a
@@ -171,23 +168,9 @@ def read_labeled_rows(workdir: pathlib.Path, dataset: Dataset) -> np.ndarray:
 
     Raises a UserError without such a list, or if it does not fit the dataset.
     """
-    labels, numbers = dataset.train.labels, dataset.numbers
+    labels, path = dataset.train.labels, workdir / LABELED_INDICES
     num_images = len(labels) + len(dataset.moved)
-    if _lists_remaining(workdir):
-        numbers, num_images = np.arange(len(labels)), len(labels)
-    path = workdir / LABELED_INDICES
-    return find_labeled_rows(path, dataset.class_names, labels, numbers, num_images)
-
-
-def _lists_remaining(workdir: pathlib.Path) -> bool:
-    """Whether a run lists images by their number among those that are not held out.
-
-    So it was before runs stored `_NUM_HELD_OUT`.
-    """
-    if not (workdir / DATASET).exists():
-        return False
-    with _open_description(workdir) as stored:
-        return _NUM_HELD_OUT not in stored
+    return find_labeled_rows(path, dataset.class_names, labels, dataset.numbers, num_images)
 
 
 def create_run_folder(
@@ -205,14 +188,12 @@ def create_run_folder(
     with explain_writing(workdir, remedy):
         write_atomically(workdir / CONFIG, to_json(config))
         write_labeled_indices(workdir, labeled_indices, dataset)
-        moved = {_NUM_HELD_OUT: len(dataset.moved), _HELD_OUT: dataset.moved.tolist()}
-        held_out = {} if _lists_remaining(workdir) else moved
         description = {
             "class_names": list(dataset.class_names),
             "image_shape": dataset.image_shape,
             "num_classes": dataset.num_classes,
             "num_images": len(dataset.train.images),
-            **held_out,
+            _HELD_OUT: dataset.moved.tolist(),
             **(read_weights(workdir) if has_begun else describe_weights(config)),
             "mean": dataset.mean,
             "std": dataset.std,
@@ -229,15 +210,14 @@ def create_run_folder(
             write_atomically(workdir / LABELED_FILES, to_csv([("file", "label"), *rows]))
 
 
-def read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray | None:
+def read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray:
     """The training images that a run has moved to the validation images, int64 [m], sorted.
 
-    None if the run does not say so, as older ones did not. `num_images` are the training images and
-    these together. Raises a UserError without a sound dataset.json.
+    `num_images` are the training images and these together. Raises a UserError without a sound
+    dataset.json.
     """
     with _open_description(workdir) as stored:
-        if (rows := stored.get(_HELD_OUT)) is None:
-            return None
+        rows = stored[_HELD_OUT]
         if not isinstance(rows, list) or not all(type(row) is int for row in rows):
             raise ValueError(f"{_HELD_OUT} is not a list of integers")
         if rows != sorted(set(rows)) or (rows and not 0 <= rows[0] <= rows[-1] < num_images):
@@ -264,9 +244,7 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
 
     Raises a UserError if a folder of images has changed, so that indices mean other images.
     """
-    stored = read_fingerprint(workdir)
-    # An older run on arrays has none.
-    if dataset.fingerprint and stored and stored != dataset.fingerprint:
+    if read_fingerprint(workdir) not in (None, dataset.fingerprint):
         raise UserError(
             f"The training images of {dataset.name} are not those with which the run in {workdir} "
             "started: choose a new --workdir, or restore the images as they were."
@@ -381,19 +359,12 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        return _check_result(_rename_keys(read_json(path)))
+        return _check_result(read_json(path))
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is not the result of a run ({describe_error(error)}): delete it and "
             "rerun the command that trained the run."
         ) from error
-
-
-def _rename_keys(stored: Any) -> Any:
-    """A result with today's names: "predictor…" was once called "answer…"."""
-    if not isinstance(stored, dict):
-        return stored
-    return {re.sub("^answer(?=$|_)", "predictor", key): value for key, value in stored.items()}
 
 
 def _check_result(result: Any) -> dict[str, Any]:

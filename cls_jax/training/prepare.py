@@ -275,19 +275,17 @@ def use_stored_normalization(
 
 
 def restore_run(
-    workdir: pathlib.Path, eval_batch_size: int | None = None, step: int | str | None = None
+    workdir: pathlib.Path, config: ConfigDict | None = None, step: int | str | None = None
 ) -> RunEnd:
     """The state of a run on the devices at hand.
 
-    `eval_batch_size` replaces the run's own. The state is the newest, or that of `step`, a number
-    or "best", on the validation images. Raises a UserError if there is no such checkpoint.
+    `config` is the run's configuration, None to read it. The state is the newest, or that of
+    `step`, a number or "best", on the validation images. Raises a UserError if there is no such
+    checkpoint.
     """
-    config = read_config(workdir / CONFIG)
     # On the devices at hand, not the training's.
-    values = {"mesh.network": 0, "mesh.data": 0}
-    config = with_values(
-        config, values | {"eval_batch_size": eval_batch_size or config.eval_batch_size}
-    )
+    devices = {"mesh.network": 0, "mesh.data": 0}
+    config = with_values(config or read_config(workdir / CONFIG), devices)
     checkpointer = Checkpointer(workdir)
     if checkpointer.latest_step() is None:
         if (workdir / RESULT).exists():

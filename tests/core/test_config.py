@@ -120,14 +120,6 @@ def test_config_comes_back_from_json_also_an_older_one(read_changed):
     with pytest.raises(UserError, match=r"optimizer\.beta1 is not a key"):
         read_changed(tiny, lambda stored: stored["optimizer"].update(beta1=0.8))
 
-    def rename(stored):  # "graph" once named labels that graphs and linear probes infer.
-        stored["method"]["graph"] = stored["method"].pop("inferred")
-        stored["model"]["graph_images"] = stored["model"].pop("inferred_images")
-        stored["model"] |= {"init": "a.safetensors", "init_head": "graph", "final_head": "graph"}
-
-    renamed = read_changed(tiny, rename).model
-    assert (renamed.init_head, renamed.final_head) == ("inferred", "inferred")
-
     def age(stored):
         del stored["model"]["matmul_precision"], stored["method"]["tau"], stored["mesh"]
         stored["method"]["lambda_co"] = 2  # Edited by hand: it gets the key's type.

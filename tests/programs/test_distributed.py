@@ -16,7 +16,7 @@ from cls_jax.io import read_json
 from cls_jax.parallel.distributed import check_values, has_scheduler, initialize_distributed
 from cls_jax.photos.inference.calibration import CALIBRATION
 from cls_jax.photos.inference.evaluate_run import evaluate_run
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.photos.inference.unknown import UNKNOWN
 from cls_jax.runs.folder import CONFIG, read_result
@@ -83,7 +83,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
 
     config = read_config(tmp_path / "two" / CONFIG)
     config.mesh.data = 1
-    train_and_assess(Run(config, tmp_path / "one"))
+    train_and_assess(create_run(config, tmp_path / "one"))
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 0, 1, 2, 3, 4]
     for a, b in zip(ours, theirs, strict=True):

@@ -23,13 +23,13 @@ from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed, write_install
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import is_main_process
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 from cls_jax.process import find_program, write_command
 
 _PACKED_AT_ONCE = 256  # Images.
 
 if TYPE_CHECKING:
-    from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.inference.run import Run
 
 
@@ -48,6 +48,7 @@ def train(
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.photos.features.backbones import Backbones
     from cls_jax.photos.plan.describe import describe_dry_run
+    from cls_jax.photos.plan.facts import gather_facts, try_plan
     from cls_jax.photos.plan.plan import parse_overrides, plan_run, start_run
 
     settings = parse_overrides(overrides, method)
@@ -66,16 +67,16 @@ def train(
         again=again,
     )
     if dry_run:
-        print(describe_dry_run(plan))
+        print(describe_dry_run(plan, gather_facts(plan), try_plan(plan)))
         return
     _train_and_report(start_run(plan))
 
 
 def train_config(config: ConfigDict, workdir: str | None) -> None:
     """Trains in `workdir`, None for the default, and prints the accuracy and the next commands."""
-    from cls_jax.photos.plan.plan import open_run
+    from cls_jax.photos.plan.plan import plan_config
 
-    _train_and_report(open_run(config, workdir))
+    _train_and_report(plan_config(config, workdir))
 
 
 def _train_and_report(run: "Run") -> None:
@@ -92,12 +93,11 @@ def _train_and_report(run: "Run") -> None:
     if run.layout and run.layout.test:  # Added since, or result.json would have its accuracy.
         evaluate = write_command(["evaluate", str(folder)])
         no_test = f"The run had no test set. To evaluate on the one now in the folder: {evaluate}\n"
-    is_instant = "method" not in run.config  # Which has no steps and no monitors.
+    is_trained = result["step"] > 0
     if has_test or result.get("validation_accuracy") is not None:
-        when = "of the instant classifier" if is_instant else f"after {result['step']:,} steps"
         outcome = (
-            f"{'Test' if has_test else 'Validation'} accuracy {when}:\n"
-            f"{describe_accuracies(result, is_instant)}"
+            f"{'Test' if has_test else 'Validation'} accuracy {_describe_moment(result['step'])}:\n"
+            f"{describe_accuracies(result, is_trained)}"
         )
     elif monitors := describe_monitors(result.get("monitors", {})):
         outcome = (
@@ -115,7 +115,7 @@ def _train_and_report(run: "Run") -> None:
     print()
     if report:
         print(f"Report:         {report}")
-    if not is_instant:
+    if is_trained:
         curves = f"{find_program('tensorboard')} --logdir {shlex.quote(str(folder))}"
         if not is_installed("tf"):
             curves = f"in the report (TensorBoard needs {write_install('tf')} before training)"
@@ -131,16 +131,11 @@ def evaluate(
     run: str | None,
     folder: str | None = None,
     data_dir: str | None = None,
-    file_column: str = "",
-    label_column: str = "",
-    layout: str = "",
+    options: FolderOptions = AUTOMATIC,
     step: str | None = None,
 ) -> None:
     """Evaluates the run that is named, or the newest one, as `evaluate_workdir` does."""
-    from cls_jax.photos.folder.options import FolderOptions
-
     workdir, folders = _choose_run([run, folder])
-    options = FolderOptions(file_column, label_column, layout)
     if any(options) and not folders:
         raise UserError("A run's own images are read as in training: pass another folder, too.")
     evaluate_workdir(workdir, folders[0] if folders else None, data_dir, options=options, step=step)
@@ -151,31 +146,25 @@ def evaluate_workdir(
     folder: str | None = None,
     data_dir: str | None = None,
     eval_batch_size: int | None = None,
-    options: "FolderOptions | None" = None,
+    options: FolderOptions = AUTOMATIC,
     step: str | None = None,
 ) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences.
 
     With a `step`, those of another checkpoint, see `load`, and it only prints.
     """
-    from cls_jax.photos.folder.compare import count_training_images
-    from cls_jax.photos.folder.options import AUTOMATIC
     from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
 
     if folder is None:
-        num_known = 0
         found = evaluate_run(workdir, data_dir, eval_batch_size, step)
-        title = f"Test accuracy after {found.step:,} steps:"
-        if found.is_instant:
-            title = "Test accuracy of the instant classifier:"
+        title = f"Test accuracy {_describe_moment(found.step)}:"
     else:
         if jax.process_count() > 1:
             raise UserError("evaluate FOLDER runs in a single process. Start only one.")
-        options = options or AUTOMATIC
         found = evaluate_folder(workdir, folder, options, step)
-        if num_known := count_training_images(workdir, folder, options):
-            known = f"{num_known:,} of these images are identical to training images"
+        if found.num_known:
+            known = f"{found.num_known:,} of these images are identical to training images"
             print(f"{known}, so the accuracy is too high.", file=sys.stderr)
         unreadable = found.num_unreadable
         left_out = f" ({unreadable:,} more cannot be read)" if unreadable else ""
@@ -183,10 +172,11 @@ def evaluate_workdir(
     if not is_main_process():
         return
     print(title)
-    print(describe_accuracies(found.accuracies, found.is_instant, is_fair=not num_known))
+    is_fair = not found.num_known
+    print(describe_accuracies(found.accuracies, found.step > 0, is_fair=is_fair))
     if found.figures:
         low, high = found.figures.interval
-        whose = "" if found.is_instant else " of network 1"
+        whose = " of network 1" if found.step else ""
         print(f"95% interval{whose}: {100 * low:.1f}%–{100 * high:.1f}%\n")
         print(describe_figures(found.figures))
     if calibration := found.calibration:
@@ -194,6 +184,11 @@ def evaluate_workdir(
             f"Calibrated on {calibration.num_images:,} {calibration.fitted_on} images: temperature "
             f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
         )
+
+
+def _describe_moment(step: int) -> str:
+    """When or of what an accuracy was measured. An instant classifier has no steps."""
+    return f"after {step:,} steps" if step else "of the instant classifier"
 
 
 def predict(
@@ -204,16 +199,14 @@ def predict(
     as_json: bool = False,
     all_columns: bool = False,
     sort_into: str | None = None,
-    link: bool = False,
     unsure_below: float | None = None,
-    shard: str | None = None,
     step: str | None = None,
 ) -> None:
-    """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
+    """Labels image files with a run's networks."""
     from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
     from cls_jax.photos.images.files import find_images
     from cls_jax.photos.inference import predict_files as lib
-    from cls_jax.photos.inference.classifier import load
+    from cls_jax.photos.inference.open import load
     from cls_jax.photos.inference.tables import PREDICTION_TABLES, check_path
 
     workdir, images = _choose_run([run, *images])
@@ -223,17 +216,13 @@ def predict(
         raise UserError("Pass images, too: cls-jax predict RUN IMAGE_OR_FOLDER …")
     if as_json and output:
         raise UserError("--json prints the predictions. Remove --output.")
-    target = _check_sorting(sort_into, link, unsure_below)
+    target = _check_sorting(sort_into, unsure_below)
     are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
-    if shard is not None:  # Refuse an invalid shard before listing the images.
-        output = str(path := lib.take_shard([], path, shard)[1])
     prints = as_json or (are_files and not output and not target)
     if not prints:
         check_path(path, PREDICTION_TABLES, overwrite)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
-    if shard is not None:
-        files, _ = lib.take_shard(files, path, shard)
     classifier = load(workdir, step=step)
     if prints:
         labels, num_foreign = [], 0
@@ -250,26 +239,22 @@ def predict(
         images = write_count(len(labels), "image", "images")
         print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     num_errors = sum(label is None for _, label, _ in labels)
-    if num_errors == len(labels) > 0:  # A shard may be empty.
+    if num_errors == len(labels):
         raise UserError("None of these images could be read: convert them to JPEG or PNG.")
     if num_errors and not prints:
         print(f"{num_errors:,} of them could not be read: see the column error.")
     if warning := lib.describe_foreign(num_foreign, len(labels) - num_errors):
         print(warning, file=sys.stderr)
     if target:
-        sort_files(set_unsure_apart(labels, unsure_below or 0.0), target, link)
+        sort_files(set_unsure_apart(labels, unsure_below or 0.0), target)
         if not as_json:
-            print(f"{'Linked' if link else 'Copied'} by class into {target}")
+            print(f"Copied by class into {target}")
 
 
-def _check_sorting(
-    sort_into: str | None, link: bool, unsure_below: float | None
-) -> pathlib.Path | None:
+def _check_sorting(sort_into: str | None, unsure_below: float | None) -> pathlib.Path | None:
     """The folder to sort into, if any. Raises a UserError if the options do not fit together."""
     from cls_jax.photos.folder.sort import check_sorting
 
-    if link and not sort_into:
-        raise UserError("--link needs a folder: add --sort-into DIR.")
     if unsure_below is not None and not sort_into:
         raise UserError("--unsure-below needs a folder: add --sort-into DIR.")
     if unsure_below is not None and not 0 <= unsure_below <= 1:
@@ -285,15 +270,12 @@ def suggest(
     folder: str,
     count: int,
     output: str | None = None,
-    file_column: str = "",
-    label_column: str = "",
-    layout: str = "",
+    options: FolderOptions = AUTOMATIC,
     backbone: str = "",
 ) -> None:
     """Lists images to label next."""
     from cls_jax.photos.features.backbones import Backbones
     from cls_jax.photos.folder.given_labels import find_table
-    from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.images.files import list_images
     from cls_jax.photos.inference.suggest import SUGGESTION_COLUMNS, suggest_files
     from cls_jax.photos.inference.tables import check_path, write_table
@@ -304,7 +286,6 @@ def suggest(
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
-    options = FolderOptions(file_column, label_column, layout)
     backbones = Backbones.read(backbone)
     rows = suggest_files(folder, count, options, backbones.first if backbones.is_chosen else "")
     if path is None:
@@ -331,19 +312,15 @@ def label(
     classes: str | None,
     port: int,
     no_browser: bool,
-    file_column: str = "",
-    label_column: str = "",
-    layout: str = "",
+    options: FolderOptions = AUTOMATIC,
     backbone: str = "",
 ) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
     check_extra("label,pretrained", "Labeling in the browser")
     from cls_jax.photos.features.backbones import Backbones
-    from cls_jax.photos.folder.options import FolderOptions
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
-    options = FolderOptions(file_column, label_column, layout)
     backbones = Backbones.read(backbone)
     label_folder(
         folder, names, port, opens_browser=not no_browser, options=options, backbones=backbones
@@ -354,13 +331,10 @@ def labels(
     folder: str,
     source: Sequence[str] | None,
     target: Sequence[str] | None,
-    file_column: str = "",
-    label_column: str = "",
-    layout: str = "",
+    options: FolderOptions = AUTOMATIC,
 ) -> None:
     """Reads labels of another program into a folder's table, or writes them for one."""
     from cls_jax.photos.folder import exchange
-    from cls_jax.photos.folder.options import FolderOptions
 
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
@@ -372,7 +346,6 @@ def labels(
             f"{option} takes a file, and before it one of {', '.join(exchange.FORMATS)}."
         )
     name = formats[0] if formats else ""
-    options = FolderOptions(file_column, label_column, layout)
     if target:
         count = exchange.export_labels(root, pathlib.Path(file), name, options)
         print(f"{count:,} labels: {file}")

@@ -162,12 +162,6 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         "write this .csv or .parquet file (default: predictions.csv for folders and patterns; "
         "single images are printed)",
     )
-    _add(
-        predict,
-        "--shard",
-        "I/N",
-        "process only part I of N (I counts from 0); the name of FILE gets -I-of-N",
-    )
     _add_switch(predict, "--overwrite", "overwrite FILE even if it is not a table of predictions")
     _add_switch(predict, "--json", "print one JSON object per image instead", dest="as_json")
     about = "also the columns that a table of one network leaves out (see cls-jax help predict)"
@@ -175,7 +169,6 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     _add(predict, "--sort-into", "DIR", "copy the images into a new folder, by class")
     about = "with --sort-into: images with a lower confidence go into DIR/unsure (from 0 to 1)"
     _add(predict, "--unsure-below", "P", about, type=float)
-    _add_switch(predict, "--link", "with --sort-into: make symbolic links instead of copies")
     evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
     _add(evaluate, "folder", "FOLDER", "other labeled images of the same classes", nargs="?")
     _add_folder_options(evaluate)
@@ -298,6 +291,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from cls_jax.parallel import distributed
     from cls_jax.photos.cli import commands
+    from cls_jax.photos.folder.options import FolderOptions
 
     options = vars(arguments)
     distributed.initialize_distributed(
@@ -313,5 +307,8 @@ def run(arguments: argparse.Namespace) -> None:
         and jax.process_count() > 1
     ):
         raise UserError(f"{verb} runs in a single process. Start only one.")
+    of_folder = options.keys() & set(FolderOptions._fields)
+    if of_folder:
+        options["options"] = FolderOptions(**{name: options.pop(name) for name in of_folder})
     command = getattr(commands, verb)  # Its parameters are named after the verb's options.
     command(**options)

@@ -13,7 +13,7 @@ from cls_jax.photos.folder.dataset import COPY_OF, hash_contents, hash_names, li
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.folder.labels import NO_CLASS_NAME
 from cls_jax.photos.folder.layout import Layout
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
+from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.images.files import ImageFile, find_digests, read_ahead
 from cls_jax.photos.images.packed import open_packed
 from cls_jax.photos.images.store import Store, get_cache_folder
@@ -65,7 +65,9 @@ def describe_other_data(
     fingerprint = read_fingerprint(workdir)
     if fingerprint is None and is_same_place:  # The run had not begun.
         return None
-    is_same = fingerprint is not None and _has_trained_on(workdir, fingerprint, ours, layout)
+    is_same = fingerprint is not None and _has_trained_on(
+        workdir, stored.data, fingerprint, ours, layout
+    )
     if is_same and (allows_copies or is_same_place or not theirs.is_dir()):
         return None
     if is_same_place:
@@ -74,10 +76,15 @@ def describe_other_data(
 
 
 def _has_trained_on(
-    workdir: pathlib.Path, fingerprint: str, root: pathlib.Path, layout: Layout
+    workdir: pathlib.Path,
+    data: ConfigDict,
+    fingerprint: str,
+    root: pathlib.Path,
+    layout: Layout,
 ) -> bool:
     """Whether a run's training images have the names, contents and labels of a folder's.
 
+    `data` is the section of the run's configuration.
     A file that the run could not read but that can be read now counts as different.
     """
     skipped = _read_skipped(workdir)
@@ -85,7 +92,6 @@ def _has_trained_on(
     if not fingerprint.startswith(names):
         return False
     files = [file for file, _ in layout.train]
-    data = read_instant_config(workdir).data
     tried = [file.name for file in files if not skipped.get(file.name, COPY_OF).startswith(COPY_OF)]
     paths = [str(root / name) for name in tried]
     shape = get_image_shape(data)
@@ -107,27 +113,32 @@ def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
 
 
 def count_training_images(
-    workdir: pathlib.Path, folder: str, options: FolderOptions = AUTOMATIC
+    workdir: pathlib.Path, data: ConfigDict, layout: Layout, root: pathlib.Path
 ) -> int:
-    """How many images that would be evaluated in a folder have trained the run, by content.
+    """How many images that are evaluated in a folder have trained the run, by content.
 
-    If the run's own folder is gone, only a complete copy of it is recognized. Raises a UserError
-    if the folder has no layout.
+    If the run's own folder is gone, only a complete copy of it is recognized.
+
+    Args:
+        workdir: The run.
+        data: The section of its configuration.
+        layout: Of the folder that is evaluated.
+        root: This folder.
     """
-    data = read_instant_config(workdir).data
-    root = pathlib.Path(folder).expanduser()
     if data.name != "folder":
         return 0
     data_dir = pathlib.Path(data.data_dir).expanduser()
-    layout = list_layout(root, options)
     trained = None
     fingerprint = read_fingerprint(workdir)
     with contextlib.suppress(UserError):
         if data_dir.is_dir():
             trained = list_layout(data_dir, get_folder_options(data))
-    if trained is None and fingerprint and _has_trained_on(workdir, fingerprint, root, layout):
-        data_dir = root
-        trained = layout
+    if (
+        trained is None
+        and fingerprint
+        and _has_trained_on(workdir, data, fingerprint, root, layout)
+    ):
+        data_dir, trained = root, layout
     if trained is None:
         return 0
     evaluated = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]

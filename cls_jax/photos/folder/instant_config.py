@@ -5,6 +5,8 @@ so there is no method, no optimizer and no step.
 """
 
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -14,6 +16,7 @@ from cls_jax.config import (
     explain_reading,
     flatten,
     read_values,
+    restore_config,
     restore_values,
 )
 from cls_jax.io import PARSE_ERRORS
@@ -65,21 +68,40 @@ def read_instant_config(workdir: pathlib.Path) -> ConfigDict:
     """
     path = workdir / CONFIG
     with explain_reading(path):
+        return _restore_instant(read_values(path))
+
+
+def read_run_config(workdir: pathlib.Path) -> ConfigDict:
+    """The configuration of a run, or of an instant classifier, which has no section `method`.
+
+    Raises a UserError if it is neither, or damaged.
+    """
+    path = workdir / CONFIG
+    with explain_reading(path):
         values = read_values(path)
-        if "data.name" not in values:  # Other programs write a config.json, too.
-            raise ValueError("it names no dataset")
-        config = restore_values(values, INSTANT_OPTIONS)
-        check_values(flatten(config.to_dict()), INSTANT_OPTIONS)
-        return config
+        return _restore_instant(values) if _are_instant(values) else restore_config(values)
 
 
 def is_instant(workdir: pathlib.Path) -> bool:
     """Whether a folder has an instant classifier, and no networks that were trained."""
     try:
-        values = read_values(workdir / CONFIG)
+        return _are_instant(read_values(workdir / CONFIG))
     except PARSE_ERRORS:
         return False
-    # Once, an instant classifier was stored as a run without steps.
-    return "model.init_head" in values and (
-        "method.name" not in values or values.get("num_steps") == 0
-    )
+
+
+def describe_kind(config: ConfigDict) -> str:
+    """The method of a run, or "instant classifier"."""
+    return str(config.method.name) if "method" in config else "instant classifier"
+
+
+def _restore_instant(values: Mapping[str, Any]) -> ConfigDict:
+    if "data.name" not in values:  # Other programs write a config.json, too.
+        raise ValueError("it names no dataset")
+    config = restore_values(values, INSTANT_OPTIONS)
+    check_values(flatten(config.to_dict()), INSTANT_OPTIONS)
+    return config
+
+
+def _are_instant(values: Mapping[str, Any]) -> bool:
+    return "model.init_head" in values and "method.name" not in values

@@ -44,10 +44,8 @@ def check_sorting(folder: pathlib.Path) -> None:
         raise UserError(f"{folder} is not an empty folder: choose a new folder for --sort-into.")
 
 
-def sort_files(
-    labels: Sequence[tuple[str, str | None]], folder: pathlib.Path, links: bool = False
-) -> None:
-    """Copies files into FOLDER/<class>/, or makes symbolic links. The files stay where they are.
+def sort_files(labels: Sequence[tuple[str, str | None]], folder: pathlib.Path) -> None:
+    """Copies files into FOLDER/<class>/. The files stay where they are.
 
     Names that occur several times get a number, and files without a class are left out. Characters
     of a class that cannot be part of a folder's name are written like %2F. The folder is created
@@ -69,10 +67,7 @@ def sort_files(
                 path = wanted.with_name(f"{wanted.stem}-{taken[key]}{wanted.suffix}")
             taken[str(path).lower()] = 1
             path.parent.mkdir(exist_ok=True)
-            if links:
-                path.symlink_to(os.path.abspath(file))
-            else:
-                shutil.copy2(file, path)
+            shutil.copy2(file, path)
         if folder.exists():
             folder.rmdir()  # On Windows, a rename cannot replace a folder.
         partial.rename(folder)

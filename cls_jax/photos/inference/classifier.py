@@ -13,47 +13,31 @@ import numpy as np
 
 from cls_jax.data.resize import ImageError
 from cls_jax.data.types import ImageSource
-from cls_jax.errors import UserError
-from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier, read_instant
-from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.images.decode import ImageLike
 from cls_jax.photos.images.files import ImageBatch, read_ahead
-from cls_jax.photos.inference.calibration import Calibration, read_calibration
-from cls_jax.photos.inference.foreign import (
-    FOLDER_IMAGES,
-    FolderImages,
-    read_folder_images,
-    score_images,
-)
+from cls_jax.photos.inference.calibration import Calibration
+from cls_jax.photos.inference.foreign import FolderImages, score_images
 from cls_jax.photos.inference.inputs import (
     ImageInput,
     check_source,
     is_source,
     iterate_inputs,
 )
-from cls_jax.photos.inference.networks import (
-    Networks,
-    open_instant_networks,
-    open_trained_networks,
-)
+from cls_jax.photos.inference.networks import Networks
 from cls_jax.photos.inference.prediction import Prediction, create_prediction
-from cls_jax.photos.inference.unknown import UnknownScore, read_unknown
-from cls_jax.photos.start.fit_instant import INSTANT
+from cls_jax.photos.inference.unknown import UnknownScore
 from cls_jax.process import refuse_forked_child
-from cls_jax.runs.folder import read_dataset_description, read_result
-from cls_jax.training.prepare import RunEnd, restore_run
 
 
 class Classifier:
     """The EMA networks of a run, or the frozen network of an instant classifier.
 
-    Several threads may use it at a time. Pickling keeps the folder and the fingerprint: a process
-    that unpickles it reads the networks from the folder.
+    `open.load` opens one. Several threads may use it at a time. Pickling keeps the folder and the
+    fingerprint, see `open`: a process that unpickles it reads the networks from the folder.
 
     Attributes:
         workdir: The folder that it was read from, an absolute path.
         networks: The networks as a function of images.
-        instant: The frozen network and its head, if this is an instant classifier. Otherwise None.
         class_names: The names of the K classes.
         image_shape: The shape (H, W, C) of the images.
         num_networks: N.
@@ -69,15 +53,13 @@ class Classifier:
         networks: Networks,
         class_names: tuple[str, ...],
         step: int,
-        instant: InstantClassifier | None = None,
         calibration: Calibration | None = None,
         unknown: UnknownScore | None = None,
         folder_images: FolderImages | None = None,
     ):
-        """Use `load` or `train` to create one."""
+        """Wraps what a run has read."""
         self.workdir = workdir.absolute()
         self.networks = networks
-        self.instant = instant
         self.class_names = class_names
         self.step = step
         self.calibration = calibration
@@ -85,9 +67,6 @@ class Classifier:
         self.folder_images = folder_images
         self.image_shape = networks.format.shape
         self.num_networks = networks.num_networks
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (os.fspath(self.workdir), self.step, self.compute_fingerprint())
 
     def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Prediction:
         """Predicts the classes of images with confidences.
@@ -143,83 +122,3 @@ class Classifier:
         for leaf in jax.tree.leaves(jax.device_get((networks.variables, self.folder_images))):
             digest.update(np.ascontiguousarray(leaf).data)
         return digest.hexdigest()
-
-
-def find_predictor(workdir: pathlib.Path) -> pathlib.Path:
-    """The folder of the classifier that predicts for a run: its own, or its instant classifier's.
-
-    A finished result decides. Raises a UserError if it is damaged, or the instant classifier
-    is missing.
-    """
-    if (read_result(workdir) or {}).get("predictor") != INSTANT:
-        return workdir
-    instant = workdir / INSTANT
-    if not is_instant(instant):
-        raise UserError(
-            f"{instant}, the instant classifier that predicts for this run, is missing: copy it "
-            "there again, or train a new run."
-        )
-    return instant
-
-
-def load(
-    run: str | os.PathLike,
-    trained: bool = False,
-    end: RunEnd | None = None,
-    step: int | str | None = None,
-) -> Classifier:
-    """Opens a run's classifier: its newest checkpoint, or its instant classifier.
-
-    `run` is its folder, or what `cls_jax.train` returned. If `trained`, the checkpoint is opened
-    even where the run chose its instant classifier. `end` are setup, state and step of the
-    checkpoint, if this process has just written it. `step` is that of another checkpoint, or
-    "best", on the validation images. Raises a UserError if there is no run, no such checkpoint,
-    or a damaged file, or the process was forked from one that had used JAX.
-    """
-    refuse_forked_child()
-    workdir = pathlib.Path(run).expanduser()
-    workdir = workdir if trained or step is not None else find_predictor(workdir)
-    has_instant = is_instant(workdir)
-    if step is not None and has_instant:
-        raise UserError(
-            f"{workdir} has an instant classifier, which has no steps: leave out the step."
-        )
-    instant: InstantClassifier | None = None
-    folder_images: FolderImages | None = None
-    if has_instant:
-        instant = read_instant(workdir / INSTANT_FILE)
-        number = 0
-        networks = open_instant_networks(instant)
-        folder_images = read_folder_images(workdir / FOLDER_IMAGES, networks.num_features)
-        class_names, _ = read_dataset_description(workdir)
-        if networks.num_classes != len(class_names):
-            raise UserError(
-                f"The instant classifier in {workdir} was fitted to other classes. Train it again."
-            )
-    else:
-        end = end or restore_run(workdir, step=step)
-        _, _, number = end
-        networks = open_trained_networks(workdir, end)
-        class_names, _ = read_dataset_description(workdir)
-    return Classifier(
-        workdir,
-        networks,
-        class_names,
-        number,
-        instant,
-        calibration=read_calibration(workdir, number),
-        unknown=read_unknown(workdir, number, networks.num_features),
-        folder_images=folder_images,
-    )
-
-
-def _reopen(workdir: str, step: int, fingerprint: str) -> Classifier:
-    """The pickled classifier of a folder. Raises a UserError if the folder has another one now."""
-    # The folder is that of the classifier itself, and an instant one has no step.
-    classifier = load(workdir, trained=True, step=step or None)
-    if classifier.compute_fingerprint() != fingerprint:
-        raise UserError(
-            f"The classifier in {workdir} has changed since it was pickled: open it with "
-            "cls_jax.load and pickle it again."
-        )
-    return classifier

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cls_jax.config import validate_config, with_values
 from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
+from cls_jax.photos.folder.compare import count_training_images
 from cls_jax.photos.folder.dataset import list_layout
-from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.folder.labels import NO_CLASS_NAME
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -25,14 +24,14 @@ from cls_jax.photos.inference.calibration import (
     read_calibration,
     write_fitted,
 )
-from cls_jax.photos.inference.classifier import find_predictor, load
 from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, collect_images
-from cls_jax.photos.inference.run import Run, read_run_config
+from cls_jax.photos.inference.open import open_run
+from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.photos.inference.suspects import take_unlabeled
 from cls_jax.photos.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
 from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows
-from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
+from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
 _MAX_NAMED = 10  # Classes in a message.
 # Labeled images for the score of unknown images: more would take minutes on a CPU.
@@ -106,7 +105,7 @@ def find_folder_images(run: Run) -> FolderImages | None:
     None for trained networks: their features of images that they have learned from are not those
     of new images. Raises the same as `score_unknown`.
     """
-    if run.classifier.instant is None or (found := _choose_rows(run)) is None:
+    if run.classifier.step or (found := _choose_rows(run)) is None:
         return None
     _, rows = found
     _, features = run.predict_with_features("train", rows)
@@ -138,10 +137,10 @@ class Evaluation(NamedTuple):
     accuracies: Accuracies  # In percent.
     figures: Figures | None  # Of network 1.
     num_images: int
-    step: int  # Of the checkpoint.
-    is_instant: bool  # Whether it is an instant classifier, which has no step.
+    step: int  # Of the checkpoint, 0 of an instant classifier.
     calibration: Calibration | None = None
     num_unreadable: int = 0  # Images that could not be read.
+    num_known: int = 0  # Images that are identical to training images.
 
 
 def evaluate_run(
@@ -150,49 +149,34 @@ def evaluate_run(
     eval_batch_size: int | None = None,
     step: str | None = None,
 ) -> Evaluation:
-    """Restores the newest checkpoint of a run, evaluates it as training does, and assesses it.
+    """Evaluates what predicts for a run on its test images, as training does, and assesses it.
 
-    `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`, and
-    `eval_batch_size` replaces the training's for networks. With a `step` it is that checkpoint, see
-    `load`, and nothing is written.
-    Accuracies have the names of `create_evaluate`. Raises a UserError if `workdir` is not a run's
-    folder or has no checkpoint yet, or the dataset has no test images or other classes.
+    Takes the same as `open_run`. With a `step`, nothing is written. Accuracies have the names of
+    `create_evaluate`. Raises a UserError if `workdir` is not a run's folder or has no checkpoint
+    yet, or the dataset has no test images or other classes.
     """
-    workdir = find_predictor(workdir) if step is None else workdir
-    config = read_run_config(workdir)
-    if data_dir is not None:
-        config = with_values(config, {"data.data_dir": data_dir})
-    if eval_batch_size is not None and not is_instant(workdir):
-        config = with_values(config, {"eval_batch_size": eval_batch_size})
-        validate_config(config)
-    run = Run(config, workdir, step=step)
+    run = open_run(workdir, data_dir, eval_batch_size, step).predictor
     classifier = run.classifier
     dataset = run.dataset
-    class_names = run.classifier.class_names
+    class_names = classifier.class_names
     if dataset.class_names != class_names:
         raise UserError(
             f"The classes of {dataset.name} ({', '.join(dataset.class_names)}) differ from those "
-            f"of the run in {workdir} ({', '.join(class_names)}): restore the original folder."
+            f"of the run in {run.workdir} ({', '.join(class_names)}): restore the original folder."
         )
     if not len(dataset.test.images):
         remedy = "add them as test/<class>/ beside the training images"
         if not dataset.train.files:
             remedy = "add test_images and test_labels to the .npz"
         raise UserError(f"{dataset.name} has no test images: {remedy}.")
-    if classifier.instant is None:
-        setup, state, _ = run.end
-        accuracies = create_evaluate(setup)(state, dataset.test.images, dataset.test.labels)
-    else:
-        p_NBK, labels = run.held_out["test"]
-        accuracies = compute_accuracies(p_NBK, labels)
+    accuracies = run.measure_test()
     figures = assess_run(run, writes=step is None)
     return Evaluation(
         accuracies,
         figures,
         len(dataset.test),
         classifier.step,
-        is_instant=classifier.instant is not None,
-        calibration=read_calibration(workdir, classifier.step),
+        calibration=read_calibration(run.workdir, classifier.step),
     )
 
 
@@ -213,7 +197,8 @@ def evaluate_folder(
         raise UserError(f"{folder} is not a folder. Pass a folder of labeled images.")
     layout = list_layout(root, options)
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
-    classifier = load(workdir, step=step)
+    run = open_run(workdir, step=step)
+    classifier = run.predictor.classifier
     index = {fold_class(name): k for k, name in enumerate(classifier.class_names)}
     if foreign := sorted({name for _, name in rows if fold_class(name) not in index}):
         is_one = len(foreign) == 1
@@ -241,6 +226,6 @@ def evaluate_folder(
         compute_figures(p_NBK[0], labels, classifier.class_names),
         len(labels),
         classifier.step,
-        is_instant=classifier.instant is not None,
         num_unreadable=len(rows) - len(labels),
+        num_known=count_training_images(workdir, run.config.data, layout, root),
     )

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import pathlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -20,10 +20,11 @@ from cls_jax.models import convolutions
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.hub import WEIGHTS_FILE
 from cls_jax.models.weights.sources import Origin, describe_license, to_safetensors
-from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.images.files import is_left_by_system
-from cls_jax.photos.inference.classifier import Classifier, load
-from cls_jax.runs.folder import describe_weights, read_result
+from cls_jax.photos.inference.classifier import Classifier
+from cls_jax.photos.inference.open import open_run
+from cls_jax.photos.inference.run import Run
+from cls_jax.runs.folder import describe_weights
 from cls_jax.training.prepare import collect_weights
 
 MODEL = "model.jaxexport"
@@ -78,7 +79,8 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path, step: str | None = N
     or cannot be written, or the exported model disagrees with the run.
     """
     check_output(output)
-    classifier = load(workdir, step=step)
+    run = open_run(workdir, step=step)
+    classifier = run.predictor.classifier
     function = create_function(classifier)
     images = create_images(classifier.image_shape)
     model = serialize(function, classifier.image_shape)
@@ -115,7 +117,7 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path, step: str | None = N
             networks.format.normalization,
         )
         files[WEIGHTS_FILE] = to_safetensors(weights)
-    texts = describe(classifier, workdir, [name for name in files if files[name]])
+    texts = describe(classifier, run, [name for name in files if files[name]])
     with explain_writing(output, "choose another folder"):
         output.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -240,18 +242,18 @@ def convert_to_onnx(
 
 def _describe_networks(classifier: Classifier) -> str:
     """What is exported, for people."""
-    if classifier.instant is not None:
+    if not classifier.step:
         return "instant classifier"
     count = classifier.num_networks
     networks = "EMA network" if count == 1 else f"{count} EMA networks"
     return f"{networks} after {classifier.step:,} steps of the run"
 
 
-def _describe_origins(workdir: pathlib.Path) -> str:
+def _describe_origins(run: Run) -> str:
     """The part of the README about pretrained weights and their licenses, or ""."""
-    result = read_result(workdir) or {}
+    result: Mapping[str, Any] = run.result
     if "weights" not in result:  # Unfinished, or of a version that did not write them.
-        result = describe_weights(read_instant_config(workdir))
+        result = describe_weights(run.config)
     origins = [Origin(**entry) for entry in result.get("weights", [])]
     lines = [
         f"- `{origin.init}`: {describe_license(origin)}"
@@ -261,10 +263,8 @@ def _describe_origins(workdir: pathlib.Path) -> str:
     return _README_ORIGINS + "\n".join(lines) + "\n" if lines else ""
 
 
-def describe(
-    classifier: Classifier, workdir: pathlib.Path, models: Collection[str]
-) -> dict[str, str]:
-    """The text files of an export with these models: name → content."""
+def describe(classifier: Classifier, run: Run, models: Collection[str]) -> dict[str, str]:
+    """The text files of an export of a run with these models: name → content."""
     has_onnx = ONNX_MODEL in models
     decoding = classifier.networks.format.decoding
     mean, std = classifier.networks.format.normalization
@@ -287,14 +287,14 @@ def describe(
         },
     }
     readme = _README.format(
-        run=workdir.resolve().name,
+        run=run.workdir.resolve().name,
         networks=_describe_networks(classifier),
         shape=f"[batch, {height}, {width}, {channels}]",
         num_classes=num_classes,
         version=jax.__version__,
         white=2**decoding.bit_depth - 1,
         onnx=_README_ONNX if has_onnx else "",
-        origins=_describe_origins(workdir),
+        origins=_describe_origins(run),
         weights=_README_WEIGHTS if WEIGHTS_FILE in models else "",
         runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
     )

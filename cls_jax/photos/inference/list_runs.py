@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.photos.features.accuracy import read_estimate
-from cls_jax.photos.folder.instant_config import is_instant
-from cls_jax.photos.inference.run import read_run_config
+from cls_jax.photos.folder.instant_config import describe_kind, read_run_config
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.folder import CONFIG, RESULT, read_result
 from cls_jax.runs.metrics import METRICS
@@ -109,10 +108,15 @@ def _describe(workdir: pathlib.Path) -> ListedRun:
         result = read_result(workdir)
     except UserError:
         return ListedRun(workdir, "", "", None, "damaged", changed, num_bytes)
-    method = "instant classifier" if is_instant(workdir) else config.method.name
     num_labels = (result or {}).get("num_labels", config.get("num_labels") or None)
     return ListedRun(
-        workdir, config.data.name, method, num_labels, _format(result), changed, num_bytes
+        workdir,
+        config.data.name,
+        describe_kind(config),
+        num_labels,
+        _format(result),
+        changed,
+        num_bytes,
     )
 
 
@@ -131,7 +135,7 @@ def _format(result: dict[str, Any] | None) -> str:
     if (accuracy := result.get(f"validation_accuracy{used}")) is not None:
         parts.append(f"{accuracy:.1f}% (validation)")
     if (estimate := read_estimate(result)) is not None and estimate.accuracy is not None:
-        is_instant = INSTANT in (result.get("predictor"), result.get("method"))
-        when = "expected" if is_instant else "expected before training"
+        is_used = INSTANT in (result.get("predictor"), result.get("method"))
+        when = "expected" if is_used else "expected before training"
         parts.append(f"about {estimate.accuracy:.0f}% ({when})")
     return ", ".join(parts)

@@ -4,7 +4,6 @@ Shape suffixes: N networks, B images, C features, K classes.
 """
 
 import functools
-import pathlib
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from cls_jax.parallel.mesh import (
 )
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.instant import InstantClassifier
-from cls_jax.training.prepare import RunEnd, restore_run
+from cls_jax.training.prepare import RunEnd
 
 _HEAT_MAPS_AT_ONCE = 16
 # Larger batches are no faster, so more images use the program compiled for this many.
@@ -197,12 +196,9 @@ class Networks:
         return max(self._compiled_size, 1)
 
 
-def open_trained_networks(workdir: pathlib.Path, end: RunEnd | None = None) -> Networks:
-    """The EMA networks of a run's newest checkpoint, or of `end`, if that is known.
-
-    Raises a UserError if there is no run, no checkpoint yet, or a damaged file.
-    """
-    setup, state, _ = end or restore_run(workdir)
+def open_trained_networks(end: RunEnd) -> Networks:
+    """The EMA networks of a run's checkpoint."""
+    setup, state, _ = end
     data = setup.config.data
     return Networks(
         setup.config.model.name,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from cls_jax.errors import UserError, explain_writing
+from cls_jax.errors import explain_writing
 from cls_jax.io import PARTIAL, make_printable
 from cls_jax.photos.images.files import ImageBatch, stat_image
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
@@ -108,20 +108,6 @@ def predict_files(
         journal.unlink()
     seconds = time.perf_counter() - started
     return Predicted(labels, seconds, network_seconds / seconds, num_foreign)
-
-
-def take_shard(
-    files: Sequence[str], output: pathlib.Path, shard: str
-) -> tuple[list[str], pathlib.Path]:
-    """The files of shard "i/n", from 0, and its table. Raises a UserError for an invalid shard."""
-    index, _, count = shard.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise UserError(
-            f"--shard {shard:.100} is invalid: write i/n with i from 0 to n - 1, as in 0/4."
-        )
-    i, n = int(index), int(count)
-    part = files[len(files) * i // n : len(files) * (i + 1) // n]
-    return list(part), output.with_name(f"{output.stem}-{i}-of-{n}{output.suffix}")
 
 
 def predict_rows(classifier: Classifier, files: Sequence[str]) -> Iterator[dict[str, Any]]:

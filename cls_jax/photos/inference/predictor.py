@@ -12,15 +12,11 @@ scans of brains their mean confidence was 96% while training lost 3 points
 """
 
 import math
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from cls_jax.config import with_values
-from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
-from cls_jax.photos.inference.classifier import find_predictor
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.start.fit_instant import INSTANT
 
@@ -82,40 +78,18 @@ def compare_classifiers(
     }
 
 
-def open_predictor(run: Run) -> Run:
-    """The run itself, or its instant classifier as a run if that predicts for it.
-
-    On the same images. Raises the same as `find_predictor`.
-    """
-    folder = find_predictor(run.workdir)
-    if folder == run.workdir:
-        return run
-    return _open_instant(run, folder)
-
-
-def _open_instant(run: Run, folder: pathlib.Path) -> Run:
-    config = read_instant_config(folder)
-    instant = Run(with_values(config, {"data.data_dir": run.config.data.data_dir}), folder)
-    if config.data.image_size == run.config.data.image_size:  # Otherwise other pixels.
-        instant.dataset = run.dataset
-    return instant
-
-
-def choose_predictor(run: Run, result: Mapping[str, Any]) -> dict[str, Any]:
+def choose_predictor(run: Run) -> dict[str, Any]:
     """What `compare_classifiers` says of a finished run. Empty if there is nothing to choose.
 
     That is so if the run did not begin with inferred labels, or is an instant classifier itself.
     All processes must call this: they predict together.
     """
-    folder = run.workdir / INSTANT
-    if "method" not in run.config or run.config.model.init_head != "inferred":
+    if run.begun_with is None or run.config.model.init_head != "inferred":
         return {}
-    if not is_instant(folder):
-        return {}
-    expected = expect_gain(result.get("labels_weight_graph"), run.config.num_steps)
+    expected = expect_gain(run.result.get("labels_weight_graph"), run.config.num_steps)
     if not len(run.dataset.held_out.get(_VALIDATION, ())):
         return compare_classifiers(np.zeros(0, bool), np.zeros(0, bool), expected)
-    return compare_classifiers(_find_right(run), _find_right(_open_instant(run, folder)), expected)
+    return compare_classifiers(_find_right(run), _find_right(run.begun_with), expected)
 
 
 def _find_right(run: Run) -> np.ndarray:

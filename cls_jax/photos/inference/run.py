@@ -1,5 +1,11 @@
-"""A run in use: its images, networks and predictions. Package `runs` reads and writes its files."""
+"""A run in use: its images, networks and predictions. `open` opens it.
 
+It has one of two forms: a training of networks, or an instant classifier, of which nothing was
+trained. What differs between the two is here, so that nobody else has to ask. Package `runs` reads
+and writes the files of a run.
+"""
+
+import abc
 import functools
 import os
 import pathlib
@@ -9,19 +15,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.config import read_config
+from cls_jax.config import with_values
 from cls_jax.data.types import Dataset, ImageSource, Split
-from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
+from cls_jax.errors import UserError
+from cls_jax.models.weights.backbones import BACKBONES
+from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier, read_instant
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
-from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
+from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.folder.layout import Layout
-from cls_jax.photos.inference.classifier import Classifier, load
+from cls_jax.photos.inference.calibration import read_calibration
+from cls_jax.photos.inference.classifier import Classifier
+from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, read_folder_images
 from cls_jax.photos.inference.inputs import ImageInput
+from cls_jax.photos.inference.networks import (
+    Networks,
+    open_instant_networks,
+    open_trained_networks,
+)
 from cls_jax.photos.inference.prediction import Prediction
-from cls_jax.photos.start.fit_instant import INSTANT
+from cls_jax.photos.inference.unknown import read_unknown
+from cls_jax.photos.start.fit_instant import INSTANT, fit_instant
 from cls_jax.photos.start.frozen import compute_frozen
 from cls_jax.photos.start.hold_out import open_run_dataset
-from cls_jax.runs.folder import CONFIG, read_result
+from cls_jax.photos.start.stages import train_with_stages
+from cls_jax.process import refuse_forked_child
+from cls_jax.runs.checkpoint import CHECKPOINTS
+from cls_jax.runs.folder import CONFIG, read_dataset_description, read_result
+from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
 from cls_jax.training.prepare import RunEnd, restore_run
 
 
@@ -33,28 +53,23 @@ class _Seen(NamedTuple):
     features: np.ndarray  # float32 [B, N C].
 
 
-class Run:
+class Run(abc.ABC):
     """A run, which can be used as a path, as in `cls_jax.load(run)`.
 
-    Its dataset and newest checkpoint are read once, when first needed.
+    `cls_jax.train` returns one. Its result, dataset and classifier are read once, when first
+    needed.
 
     Attributes:
         config: The run's configuration.
         workdir: The run's folder, see docs/run_folder.md. It need not exist before training.
+        layout: Of its folder of images, if this has been listed already.
     """
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        workdir: pathlib.Path,
-        layout: Layout | None = None,
-        step: str | None = None,
-    ):
-        """Reads nothing yet. `layout` is for `open_run_dataset`, `step` for `load`."""
+    def __init__(self, config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None):
+        """Reads nothing yet. Use `create_run` or `open_run` to create one."""
         self.config = config
         self.workdir = workdir
         self.layout = layout
-        self._step = step
         self._seen: dict[str, _Seen] = {}  # By split.
 
     def __fspath__(self) -> str:
@@ -71,39 +86,59 @@ class Run:
         See `Classifier.predict`. Each call opens the run. For repeated predictions, keep
         `cls_jax.load(run)`.
         """
-        return load(self).predict(images)
+        refuse_forked_child()
+        opened = type(self)(self.config, self.workdir)
+        return opened.predictor.classifier.predict(images)
 
     @functools.cached_property
     def dataset(self) -> Dataset:
         """The images and labels."""
         return open_run_dataset(self.config, self.workdir, self.layout)
 
-    @functools.cached_property
-    def end(self) -> RunEnd:
-        """The setup, the state and the step of the newest checkpoint, or the chosen one."""
-        return restore_run(self.workdir, self.config.eval_batch_size, self._step)
+    @property
+    @abc.abstractmethod
+    def predictor(self) -> "Run":
+        """The run whose classifier predicts for this one, see `TrainedRun.predictor`."""
 
-    @functools.cached_property
-    def is_instant(self) -> bool:
-        """Whether the folder has an instant classifier, and no trained networks. After training."""
-        return is_instant(self.workdir)
+    @property
+    @abc.abstractmethod
+    def begun_with(self) -> "InstantRun | None":
+        """The instant classifier that a training began with, in its folder `instant/`, if any."""
 
-    @functools.cached_property
+    @property
+    @abc.abstractmethod
     def classifier(self) -> Classifier:
-        """The run's networks, or the instant classifier that the folder has. Only after training.
+        """What it has trained or fitted, read once. Raises a UserError if that is damaged."""
 
-        Not the one in `instant/`, which is a run by itself.
+    @property
+    @abc.abstractmethod
+    def has_classifier(self) -> bool:
+        """Whether there is one. A finished run keeps its result even without its checkpoints."""
+
+    @property
+    @abc.abstractmethod
+    def backbone(self) -> str:
+        """The backbone whose features the classifier uses unchanged, or ""."""
+
+    @abc.abstractmethod
+    def train(self) -> None:
+        """Trains, resumes or fits it, and sets `result`. All processes must call this.
+
+        Raises the same as `run_training` and `fit_instant`.
         """
-        end = None if self.is_instant else self.end
-        return load(self.workdir, trained=True, end=end, step=self._step)
 
-    @functools.cached_property
+    @abc.abstractmethod
+    def measure_test(self) -> Accuracies:
+        """The accuracies on the test images, in percent, as training measures them."""
+
+    @property
+    @abc.abstractmethod
     def _frozen(self) -> FrozenNetwork | None:
         """The frozen network of the instant classifier, if there is one."""
-        if (instant := self.classifier.instant) is not None:
-            return instant.network
-        path = self.workdir / INSTANT / INSTANT_FILE
-        return read_instant(path).network if path.exists() else None
+
+    @abc.abstractmethod
+    def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`Networks.predict_with_features` of images of a split at `rows`, int64 [n]."""
 
     @functools.cached_property
     def held_out(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -149,18 +184,170 @@ class Run:
         split: Split = getattr(self.dataset, part)
         return split
 
+    def _create_classifier(
+        self, networks: Networks, step: int, folder_images: FolderImages | None = None
+    ) -> Classifier:
+        """The networks with the assessments in the folder."""
+        class_names, _ = read_dataset_description(self.workdir)
+        if networks.num_classes != len(class_names):
+            raise UserError(
+                f"The classifier in {self.workdir} was fitted to other classes. Train it again."
+            )
+        return Classifier(
+            self.workdir,
+            networks,
+            class_names,
+            step,
+            calibration=read_calibration(self.workdir, step),
+            unknown=read_unknown(self.workdir, step, networks.num_features),
+            folder_images=folder_images,
+        )
+
+
+class TrainedRun(Run):
+    """Networks that are trained, and perhaps the instant classifier that they began with."""
+
+    backbone = ""
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: pathlib.Path,
+        layout: Layout | None = None,
+        step: int | str | None = None,
+    ):
+        """`step` is that of another checkpoint than the newest, see `restore_run`."""
+        super().__init__(config, workdir, layout)
+        self._step = step
+
+    @property
+    def predictor(self) -> Run:
+        """The run itself, or its instant classifier.
+
+        A finished result decides, unless a step has been chosen. Raises a UserError if it is
+        damaged, or the instant classifier is missing.
+        """
+        if self._step is not None or self.result.get("predictor") != INSTANT:
+            return self
+        if self.begun_with is None:
+            raise UserError(
+                f"{self.workdir / INSTANT}, the instant classifier that predicts for this run, is "
+                "missing: copy it there again, or train a new run."
+            )
+        return self.begun_with
+
+    @functools.cached_property
+    def begun_with(self) -> "InstantRun | None":
+        """On the same images."""
+        folder = self.workdir / INSTANT
+        if not all((folder / name).exists() for name in (CONFIG, INSTANT_FILE)):
+            return None
+        same = {"data.data_dir": self.config.data.data_dir}
+        return InstantRun(with_values(read_instant_config(folder), same), folder, start_of=self)
+
+    @functools.cached_property
+    def end(self) -> RunEnd:
+        """The setup, the state and the step of the newest checkpoint, or the chosen one."""
+        return restore_run(self.workdir, self.config, self._step)
+
+    @functools.cached_property
+    def classifier(self) -> Classifier:
+        """The EMA networks."""
+        networks = open_trained_networks(self.end)
+        return self._create_classifier(networks, self.end.step)
+
+    @property
+    def has_classifier(self) -> bool:
+        """Whether it has a checkpoint."""
+        return any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
+
+    def train(self) -> None:
+        """Trains or resumes it."""
+        self.result, end = train_with_stages(self.config, self.workdir, lambda config: self.dataset)
+        if end is not None:
+            self.end = end
+
+    def measure_test(self) -> Accuracies:
+        """See `create_evaluate`."""
+        setup, state, _ = self.end
+        test = self.dataset.test
+        return create_evaluate(setup)(state, test.images, test.labels)
+
+    @property
+    def _frozen(self) -> FrozenNetwork | None:
+        return None if self.begun_with is None else self.begun_with.network
+
     def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        instant = self.classifier.instant
-        if instant is None:
-            images = self._get_split(part).take(rows).images
-            return self.classifier.networks.predict_with_features(images)
+        images = self._get_split(part).take(rows).images
+        return self.classifier.networks.predict_with_features(images)
+
+
+class InstantRun(Run):
+    """An instant classifier: a frozen network with heads for the classes."""
+
+    begun_with = None
+    has_classifier = True
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: pathlib.Path,
+        layout: Layout | None = None,
+        start_of: Run | None = None,
+    ):
+        """`start_of` is the training that began with it."""
+        super().__init__(config, workdir, layout)
+        self._start_of = start_of
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        """The images and labels."""
+        run = self._start_of
+        # Of another size, they have other pixels.
+        if run is not None and run.config.data.image_size == self.config.data.image_size:
+            return run.dataset
+        return open_run_dataset(self.config, self.workdir, self.layout)
+
+    @property
+    def predictor(self) -> Run:
+        """Itself."""
+        return self
+
+    @functools.cached_property
+    def _instant(self) -> InstantClassifier:
+        return read_instant(self.workdir / INSTANT_FILE)
+
+    @property
+    def network(self) -> FrozenNetwork | None:
+        """The frozen network."""
+        return self._instant.network
+
+    @functools.cached_property
+    def classifier(self) -> Classifier:
+        """The frozen network with its heads."""
+        networks = open_instant_networks(self._instant)
+        folder_images = read_folder_images(self.workdir / FOLDER_IMAGES, networks.num_features)
+        return self._create_classifier(networks, 0, folder_images)
+
+    @property
+    def backbone(self) -> str:
+        """Its network, if that is one of the table."""
+        init: str = self.config.model.init
+        return init if init in BACKBONES else ""
+
+    def train(self) -> None:
+        """Fits it."""
+        self.result = fit_instant(self.config, self.workdir, lambda config: self.dataset)
+
+    def measure_test(self) -> Accuracies:
+        """From features on disk."""
+        p_NBK, labels = self.held_out["test"]
+        return compute_accuracies(p_NBK, labels)
+
+    @property
+    def _frozen(self) -> FrozenNetwork | None:
+        return self.network
+
+    def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # The features of most of these images are on disk.
-        return instant.predict_with_features(self.extract(part, rows))
-
-
-def read_run_config(workdir: pathlib.Path) -> ConfigDict:
-    """The configuration of a run, or of an instant classifier, which has fewer keys.
-
-    Raises a UserError if it is neither, or damaged.
-    """
-    return read_instant_config(workdir) if is_instant(workdir) else read_config(workdir / CONFIG)
+        return self._instant.predict_with_features(self.extract(part, rows))

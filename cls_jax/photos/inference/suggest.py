@@ -15,7 +15,6 @@ from sklearn.preprocessing import normalize
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
-from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.models.weights.sources import has_weights
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.features.coverage import Coverage
@@ -28,12 +27,12 @@ from cls_jax.photos.folder.given_labels import (
     read_sources,
     sort_by_label,
 )
-from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.images.files import list_images, read_ahead
-from cls_jax.photos.inference.classifier import Classifier, find_predictor, load
+from cls_jax.photos.inference.classifier import Classifier
+from cls_jax.photos.inference.open import open_run
 from cls_jax.runs.folder import CONFIG
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
@@ -70,17 +69,17 @@ def suggest_files(
             f"The run in {path} has its own network: remove --backbone, or pass the folder of its "
             "images."
         )
-    config = read_instant_config(path)
-    if config.data.name != "folder":
+    run = open_run(path)
+    data = run.config.data
+    if data.name != "folder":
         raise UserError(
-            f"The run in {path} was trained on {config.data.name}, which is fully labeled: pass "
-            "a run on a folder of images."
+            f"The run in {path} was trained on {data.name}, which is fully labeled: pass a run on "
+            "a folder of images."
         )
-    # The instant classifier uses these features unchanged, and they are on disk.
-    is_frozen = is_instant(find_predictor(path)) and config.model.init in BACKBONES
-    classifier, init = (None, config.model.init) if is_frozen else (load(path), "")
-    options = get_folder_options(config.data)
-    files, sources = list_by_label(pathlib.Path(config.data.data_dir), options)
+    # Features that are used unchanged are on disk.
+    init = run.predictor.backbone
+    classifier = None if init else run.predictor.classifier
+    files, sources = list_by_label(pathlib.Path(data.data_dir), get_folder_options(data))
     return suggest_from(files, num_images, classifier, init, sources)
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cls_jax.io import describe_error
-from cls_jax.photos.inference.classifier import Classifier, load
+from cls_jax.photos.inference.classifier import Classifier
+from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predictor import TRAINED
 from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.runs.folder import read_result

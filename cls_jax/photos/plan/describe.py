@@ -1,35 +1,24 @@
-"""What people read about a plan."""
+"""What people read about a plan. Everything is known before: nothing is looked up or opened."""
 
 import numpy as np
 
-from cls_jax.extras import is_installed, write_install
+from cls_jax.extras import write_install
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS
-from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, DINOV2, HUB
-from cls_jax.models.weights.sources import (
-    Origin,
-    describe_license,
-    has_weights,
-    is_permissive,
-)
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones
+from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB
+from cls_jax.models.weights.sources import Origin, describe_license, is_permissive
+from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.skipped import describe_left_out
 from cls_jax.photos.folder.sources import describe_sources
-from cls_jax.photos.plan.measure import measure_run
+from cls_jax.photos.plan.facts import Facts, Trial
 from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
-from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
-from cls_jax.photos.start.frozen import read_networks
-from cls_jax.photos.start.hold_out import count_near_copies
 from cls_jax.process import write_command
-from cls_jax.runs.folder import CONFIG, describe_weights
-from cls_jax.training.prepare import read_weights, resolve_model
 from cls_jax.training.setup import describe_model
 
 _NUM_SHOWN_CLASSES = 20
 _MAX_NAMED = 3
-_MAX_COMPARED = 1_000  # Labeled images that a dry run compares. More take minutes on a CPU.
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
@@ -45,14 +34,14 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
     )
 
 
-def list_notices(plan: Plan) -> list[str]:
+def list_notices(plan: Plan, facts: Facts) -> list[str]:
     """Sentences that people should read before the training begins."""
     summary = plan.summary
     layout = summary.layout
     left_out = describe_left_out(layout.skipped)
     data = (layout.table, left_out, summary.unreadable, describe_imbalance(summary))
-    scans = _propose_backbone(plan) if summary.channels == 1 else None
-    more = (*_describe_shortages(plan), _warn_of_licenses(plan), scans, plan.reason)
+    scans = _propose_backbone(plan, facts) if summary.channels == 1 else None
+    more = (*_describe_shortages(plan), _warn_of_licenses(facts), scans, plan.reason)
     return [text for text in (*data, *more) if text]
 
 
@@ -66,21 +55,15 @@ def _describe_shortages(plan: Plan) -> list[str]:
     return [text for text in known if text]
 
 
-def describe_dry_run(plan: Plan) -> str:
-    """Summarizes a plan and times a few steps. Writes no file of the run.
-
-    Raises a UserError if weights cannot be read, or as `measure_run` does.
-    """
-    if plan.is_instant:  # Measuring would read the weights.
-        _check_weights(plan)
+def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
+    """Summarizes a plan, with what was found out about it."""
     lines = [
         *describe_folder(plan.summary),
-        *_describe_near_copies(plan),
-        *describe_training(plan),
+        *_describe_near_copies(plan, trial),
+        *describe_training(plan, facts),
         *_describe_shortages(plan),
     ]
-    if not plan.is_instant:
-        measured = measure_run(resolve_model(plan.config), plan.summary)
+    if (measured := trial.measured) is not None:
         lines.append(f"Memory:      {measured.memory}")
         if plan.reason is None:  # Otherwise it has the time.
             seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
@@ -92,12 +75,6 @@ def describe_dry_run(plan: Plan) -> str:
             if busy := measured.describe_slowdown():
                 lines.append(busy)
     return "\n".join([*lines, "Dry run; nothing written."])
-
-
-def _check_weights(plan: Plan) -> None:
-    config = resolve_model(plan.config)
-    weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
-    read_networks(config, weights, config.data.image_size, config.data.channels)
 
 
 def describe_folder(summary: FolderSummary) -> list[str]:
@@ -130,17 +107,10 @@ def describe_folder(summary: FolderSummary) -> list[str]:
     return lines
 
 
-def _describe_near_copies(plan: Plan) -> list[str]:
-    """A line about near-copies among the labels, if there are pretrained weights to find them.
-
-    Of at most 1,000 labels, whose features the run needs anyway.
-    """
-    train, root = plan.summary.layout.train, plan.summary.root
-    labeled = np.flatnonzero(train.labels >= 0)
-    files = [root / train[i][0].name for i in labeled.tolist()]
-    if not plan.config.model.init or len(files) > _MAX_COMPARED:
+def _describe_near_copies(plan: Plan, trial: Trial) -> list[str]:
+    """Lines about near-copies among the labels, if these were compared."""
+    if (found := trial.near_copies) is None:
         return []
-    found = count_near_copies(plan.config, files, train.labels[labeled])
     if not found.groups:
         return ["Near-copies: none among the labels"]
     lines = [
@@ -160,10 +130,10 @@ def _describe_near_copies(plan: Plan) -> list[str]:
     return lines
 
 
-def describe_training(plan: Plan) -> list[str]:
+def describe_training(plan: Plan, facts: Facts) -> list[str]:
     """Lines about the training."""
     config = plan.config
-    verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
+    verb = "resumed in" if facts.is_begun else "written to"
     labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
     if config.data.validation:
         labels += f", after {config.data.validation:.0%} of them are held out for validation"
@@ -171,11 +141,11 @@ def describe_training(plan: Plan) -> list[str]:
     if others := Backbones.of(config.model).describe_others():
         network += f"; {others}"
     place = f"Run:         {verb} {plan.workdir}"
-    origins = list_origins(plan)
-    weights = [f"Weights:     {', '.join(map(_describe_origin, origins))}"] if origins else []
-    weights += filter(None, [_propose_backbone(plan)])
+    origins = ", ".join(map(_describe_origin, facts.origins))
+    weights = [f"Weights:     {origins}"] if origins else []
+    weights += filter(None, [_propose_backbone(plan, facts)])
     time = [f"Time:        {plan.reason}"] if plan.reason else []
-    if plan.is_instant:
+    if plan.method is None:
         return [
             f"Method:      instant classifier, on frozen features of {network}",
             *time,
@@ -194,34 +164,24 @@ def describe_training(plan: Plan) -> list[str]:
     ]
 
 
-def list_origins(plan: Plan) -> list[Origin]:
-    """Where the pretrained weights of a plan come from. Downloads nothing."""
-    return [Origin(**entry) for entry in describe_weights(plan.config).get("weights", [])]
-
-
 def _describe_origin(origin: Origin) -> str:
     return f"{origin.init.removeprefix(BUILTIN)} ({describe_license(origin)})"
 
 
-def _warn_of_licenses(plan: Plan) -> str | None:
+def _warn_of_licenses(facts: Facts) -> str | None:
     """A sentence about weights that not everybody may use, or whose license is not known."""
-    known = [origin for origin in list_origins(plan) if origin.init.startswith(HUB)]
+    known = [origin for origin in facts.origins if origin.init.startswith(HUB)]
     odd = [origin for origin in known if not is_permissive(origin)]
     return f"Weights: {', '.join(map(_describe_origin, odd))}." if odd else None
 
 
-def _propose_backbone(plan: Plan) -> str | None:
-    """A sentence about a network that may be better for textures and scans, or None.
-
-    Nothing tells textures from other photos before they have labels, so every folder gets it, where
-    the default network was chosen.
-    """
-    is_open = "model.init" not in plan.set_by_user and plan.config.model.init == DEFAULT_BACKBONE
-    if not is_open or not is_installed("pretrained"):
+def _propose_backbone(plan: Plan, facts: Facts) -> str | None:
+    """A sentence about a network that may be better for textures and scans, or None."""
+    if not facts.proposed:
         return None
-    row = BACKBONES[DINOV2]
-    command = write_command(["train", str(plan.summary.root), "--backbone", DINOV2])
-    once = "" if has_weights(DINOV2) else f" downloads its {row.megabytes} MB once"
+    row = BACKBONES[facts.proposed]
+    command = write_command(["train", str(plan.summary.root), "--backbone", facts.proposed])
+    once = "" if facts.is_downloaded else f" downloads its {row.megabytes} MB once"
     return (
         f"For textures and scans, {MODELS[row.name].title} may be better (not measured here): "
         f"{command}{once}."

@@ -14,7 +14,6 @@ from cls_jax.config import (
     check_channels,
     check_values,
     flatten,
-    read_config,
     read_empty,
     to_json,
     validate_config,
@@ -31,14 +30,15 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
 from cls_jax.photos.folder.instant_config import (
-    INSTANT_OPTIONS,
-    is_instant,
     read_instant_config,
+    read_run_config,
 )
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.folder.options import FolderOptions, get_folder_options
+from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.plan.describe import list_notices
+from cls_jax.photos.plan.facts import gather_facts
 from cls_jax.photos.plan.measure import fit_to_time, is_too_short, start_in_time
 from cls_jax.photos.plan.rules import (
     RULES,
@@ -86,12 +86,11 @@ def plan_run(
         values.pop("num_steps", None)
         instant = True
     plan = Plan(
-        method=method or "cls",
+        method=None if instant else method or "cls",
         settings=values,
         set_by_user=frozenset(values),
         summary=summarize_folder(folder, _find_options(values)),
         resources=find_resources(),
-        is_instant=instant,
     )
     plan = _choose_method(plan, method, workdir)
     _check_alone(plan)
@@ -125,9 +124,7 @@ def _without_training(plan: Plan) -> Plan:
         f"{plan.budget.seconds / 60:.3g} minutes are too short for a training that is worth "
         "having: this is the instant classifier. To train, allow more --minutes, or set --steps."
     )
-    instant = dataclasses.replace(
-        plan, settings=settings, is_instant=True, budget=None, reason=reason
-    )
+    instant = dataclasses.replace(plan, method=None, settings=settings, budget=None, reason=reason)
     return fit(instant)
 
 
@@ -140,11 +137,11 @@ def _find_options(values: Mapping[str, Any]) -> FolderOptions:
 
 def _choose_method(plan: Plan, method: str | None, workdir: str | pathlib.Path | None) -> Plan:
     """The plan with the method that the user has chosen, or the run begun before, or the folder."""
-    if method is not None or plan.is_instant:
+    if method is not None or plan.method is None:
         return plan
     begun = pathlib.Path(workdir or ".")
-    if workdir and (begun / CONFIG).exists() and not is_instant(begun):
-        return dataclasses.replace(plan, method=read_config(begun / CONFIG).method.name)
+    if workdir and (begun / CONFIG).exists() and "method" in (stored := read_run_config(begun)):
+        return dataclasses.replace(plan, method=stored.method.name)
     defaults = create_folder_config("", "cls")
     if plan.settings.keys() - flatten(defaults.to_dict()).keys():
         plan = dataclasses.replace(plan, method="fixmatch")  # It may have these options.
@@ -156,20 +153,22 @@ def _check_alone(plan: Plan) -> None:
 
     The rules divide by these values.
     """
-    if plan.is_instant:
-        check_values(flatten(plan.config.to_dict()), INSTANT_OPTIONS)
-    else:
-        validate_config(plan.config, is_whole=False)
+    validate_config(_complete(plan, plan.config), is_whole=False)
     check_packages(plan.config)
     Backbones.of(plan.config.model).check()
 
 
 def _check_together(plan: Plan, config: ConfigDict) -> None:
     """Raises a UserError if two values contradict each other."""
-    if plan.is_instant:  # As in a run that begins with this classifier.
-        whole = create_folder_config(config.data.data_dir, plan.method)
-        config = with_values(whole, flatten(config.to_dict()))
-    validate_config(config)
+    validate_config(_complete(plan, config))
+
+
+def _complete(plan: Plan, config: ConfigDict) -> ConfigDict:
+    """The configuration of a run or, for an instant classifier, of one that begins with it."""
+    if plan.method is not None:
+        return config
+    whole = create_folder_config(config.data.data_dir, "cls")
+    return with_values(whole, flatten(config.to_dict()))
 
 
 def _take_over(plan: Plan) -> Plan:
@@ -177,12 +176,11 @@ def _take_over(plan: Plan) -> Plan:
 
     Raises a UserError if one is an instant classifier and the other a run.
     """
-    if plan.is_instant != is_instant(plan.workdir):
-        what = "a trained run" if plan.is_instant else "an instant classifier"
+    config = read_run_config(plan.workdir)
+    if ("method" in config) != ("method" in plan.config):
+        what = "a trained run" if "method" in config else "an instant classifier"
         raise UserError(f"{plan.workdir} already has {what}: choose another --workdir.")
-    read = read_instant_config if plan.is_instant else lambda path: read_config(path / CONFIG)
-    stored = flatten(read(plan.workdir).to_dict())
-    planned = flatten(plan.config.to_dict())
+    stored, planned = flatten(config.to_dict()), flatten(plan.config.to_dict())
     keys = RULES.keys() & stored.keys() & planned.keys() - plan.set_by_user
     return dataclasses.replace(plan, settings={**plan.settings, **{k: stored[k] for k in keys}})
 
@@ -246,18 +244,18 @@ def start_run(plan: Plan) -> Run:
     See `start_in_time`.
     """
     if is_main_process():
-        for notice in list_notices(plan):
+        for notice in list_notices(plan, gather_facts(plan)):
             print(notice, flush=True)
     started, dataset = start_in_time(plan)
     if started.reason and dataset is not None and is_main_process():
         print(started.reason, flush=True)
-    run = Run(started.config, plan.workdir, plan.summary.layout)
+    run = create_run(started.config, plan.workdir, plan.summary.layout)
     if dataset is not None:
         run.dataset = dataset
     return run
 
 
-def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
+def plan_config(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     """The run of any configuration. Raises a UserError if it is invalid."""
     config = with_values(config, read_empty(flatten(config.to_dict())))
     validate_config(config)
@@ -271,7 +269,8 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     if is_folder and config.data.data_dir and root.is_dir():
         layout = list_layout(root, get_folder_options(config.data))
     path = choose_run(config, workdir, layout)
-    return Run(FrozenConfigDict(config.copy_and_resolve_references()), path, layout)
+    config = resolve_model(config.copy_and_resolve_references())
+    return create_run(FrozenConfigDict(config), path, layout)
 
 
 def parse_overrides(options: Sequence[str], method: str | None) -> dict[str, Any]:

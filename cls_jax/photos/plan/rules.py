@@ -60,28 +60,38 @@ class Resources(NamedTuple):
 class Plan:
     """The plan of a run on a folder, or of its instant classifier, so far."""
 
-    method: str  # Its name, which an instant classifier does not use.
+    method: str | None  # Its name. None for an instant classifier, of which nothing is trained.
     settings: Mapping[str, Any]  # Values by dotted key, the user's and those chosen so far.
     set_by_user: frozenset[str]  # The keys that the user has set, and rules keep.
     summary: FolderSummary
     resources: Resources
-    is_instant: bool = False  # Whether nothing is trained.
     workdir: pathlib.Path = pathlib.Path()  # The run's folder, which need not exist.
     budget: Budget | None = None  # None unless time decides.
     reason: str | None = None  # A sentence about what the time decided.
+    draft: ConfigDict | None = None  # The configuration while rules choose its values.
 
     @functools.cached_property
-    def config(self) -> FrozenConfigDict:
+    def config(self) -> ConfigDict:
         """The configuration with these settings.
 
         Raises a UserError if there is no such method, key, or type of a value.
         """
-        # An absolute path, so that evaluation finds the images from anywhere.
-        config = create_folder_config(str(self.summary.root.resolve()), self.method)
-        apply_settings(config, self.settings)
-        if self.is_instant:
+        if self.draft is not None:
+            return self.draft
+        config = self.create_draft()
+        if self.method is None:
             config = create_instant_config(config)
         return FrozenConfigDict(config.copy_and_resolve_references())
+
+    def create_draft(self) -> ConfigDict:
+        """A configuration with these settings that still follows `data.image_size`.
+
+        Of an instant classifier, with the keys of a training. Raises the same as `config`.
+        """
+        # An absolute path, so that evaluation finds the images from anywhere.
+        config = create_folder_config(str(self.summary.root.resolve()), self.method or "cls")
+        apply_settings(config, self.settings)
+        return config
 
     def choose(self, **settings: Any) -> "Plan":
         """The plan with these settings, "__" for ".", in addition to those so far."""
@@ -129,11 +139,14 @@ def choose_method(plan: Plan) -> str:
 def fit(plan: Plan) -> Plan:
     """The plan with a value for each key of `RULES` that it has, except those that the user set."""
     unset = flatten(plan.config.to_dict()).keys() - plan.set_by_user
+    draft = plan.create_draft()
+    settings, drafted = dict(plan.settings), dataclasses.replace(plan, draft=draft)
     for key, rule in RULES.items():
-        applies = plan.config.model.init or not key.startswith("optimizer.")
+        applies = draft.model.init or not key.startswith("optimizer.")
         if applies and key in unset:
-            plan = dataclasses.replace(plan, settings={**plan.settings, key: rule(plan)})
-    return plan
+            settings[key] = rule(drafted)
+            apply_settings(draft, {key: settings[key]})
+    return dataclasses.replace(plan, settings=settings)
 
 
 def _choose_init(plan: Plan) -> str:
@@ -217,7 +230,7 @@ def _choose_image_size(plan: Plan) -> int:
     with enough steps.
     """
     native_size, patch = find_native_size(plan.config), get_model_spec(plan.config).patch
-    if plan.is_instant:
+    if plan.method is None:
         return native_size
     if plan.budget and plan.config.model.init in BACKBONES:
         sizes = list_sizes(plan)
@@ -287,7 +300,7 @@ def _choose_largest_batch(plan: Plan) -> int:
 def describe_small_batch(plan: Plan) -> str | None:
     """A sentence if the memory decides the number of images per step, or None."""
     ample = dataclasses.replace(plan, resources=plan.resources._replace(memory=2**60))
-    if plan.is_instant or "batch_size" in plan.set_by_user:
+    if plan.method is None or "batch_size" in plan.set_by_user:
         return None
     size, wanted = _choose_largest_batch(plan), _choose_largest_batch(ample)
     if size >= wanted:

@@ -12,20 +12,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from cls_jax.config import with_values
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
 from cls_jax.io import describe_error
+from cls_jax.methods import Method, get_method
+from cls_jax.photos.folder.instant_config import describe_kind
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
-from cls_jax.photos.inference.predictor import open_predictor
-from cls_jax.photos.inference.run import Run, read_run_config
+from cls_jax.photos.inference.open import open_run
+from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import Figures, compute_figures
 from cls_jax.photos.inference.suspects import Suspect, find_suspects, take_unlabeled
 from cls_jax.runs.folder import (
     LABELED_INDICES,
     read_dataset_description,
     read_labeled_rows,
-    read_result,
 )
 from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import read_sessions
@@ -111,14 +111,14 @@ class RunData:
         return compute_figures(probabilities[0], labels, self.class_names) if len(labels) else None
 
     @property
-    def is_instant(self) -> bool:
-        """Whether nothing was trained: this is an instant classifier."""
-        return "method" not in self.config
+    def method(self) -> Method | None:
+        """What trained it. None if nothing was trained: this is an instant classifier."""
+        return get_method(self.config.method.name) if "method" in self.config else None
 
     @property
     def kind(self) -> str:
         """The name of the method, or that this is an instant classifier."""
-        return "instant classifier" if self.is_instant else str(self.config.method.name)
+        return describe_kind(self.config)
 
     @property
     def data_name(self) -> str:
@@ -173,11 +173,8 @@ def collect_run(
     workdir: pathlib.Path, data_dir: str | None = None, opened: Run | None = None
 ) -> RunData:
     """Reads a run and its dataset, and predicts. Takes and raises the same as `write_report`."""
-    config = read_run_config(workdir)
-    if data_dir is not None:
-        config = with_values(config, {"data.data_dir": data_dir})
-    run = RunData(workdir, config, sessions=read_sessions(workdir))
-    source = opened or Run(run.config, workdir)
+    source = opened or open_run(workdir, data_dir)
+    run = RunData(workdir, source.config, sessions=read_sessions(workdir))
 
     def attempt(failure: str, make: Callable[[], Any], otherwise: Any = None) -> Any:
         """The result of `make`. If it fails, `otherwise`, and the page gets a note at the top."""
@@ -189,7 +186,7 @@ def collect_run(
             return otherwise
 
     run.rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir)), [])
-    run.result = attempt("The result cannot be read", lambda: read_result(workdir))
+    run.result = attempt("The result cannot be read", lambda: source.result or None)
     description = attempt("The classes are unknown", lambda: read_dataset_description(workdir))
     if not description:
         return run
@@ -209,7 +206,7 @@ def collect_run(
 
     run.labeled = labeled = attempt("The labeled images are unknown", find_labeled)
     if run.dataset is not None:
-        source = attempt("No predictions", lambda: open_predictor(source), source)
+        source = attempt("No predictions", lambda: source.predictor, source)
         run.predictions = attempt("No predictions", lambda: predict(source, labeled))
     if (found := run.predictions) is not None:
         read = functools.partial(read_calibration, source.workdir, found.step)

@@ -11,13 +11,13 @@ from cls_jax.runs.result import get_accuracy
 
 
 def describe_accuracies(
-    accuracies: Mapping[str, Any], is_instant: bool = False, is_fair: bool = True
+    accuracies: Mapping[str, Any], is_trained: bool = True, is_fair: bool = True
 ) -> str:
     """Aligned lines of accuracies, keyed as in `result.json` or as evaluation returns them.
 
-    The figure to report is that of the classifier that predicts. `is_instant`: nothing was trained,
-    and they are those of an instant classifier. Unless `is_fair`, none of them is to be reported,
-    since some of the images were trained on.
+    The figure to report is that of the classifier that predicts. Unless `is_trained`, they are
+    those of an instant classifier. Unless `is_fair`, none of them is to be reported, since some of
+    the images were trained on.
     """
     names = {
         "test_accuracy": "network 1 (EMA weights), the figure to report",
@@ -31,7 +31,7 @@ def describe_accuracies(
         "test_accuracy_instant": "instant classifier, before training",
         "test_accuracy_probe": "linear probe on the labeled images",
     }
-    if is_instant:
+    if not is_trained:
         names = {
             "test_accuracy": "instant classifier, the figure to report",
             "validation_accuracy": "instant classifier on the validation images",

@@ -14,7 +14,6 @@ from sklearn.metrics import confusion_matrix, log_loss
 from cls_jax.config import create_defaults, flatten, show_value
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
-from cls_jax.methods import get_method
 from cls_jax.parallel import compilation
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
@@ -61,12 +60,11 @@ def view_header(run: RunData) -> dict[str, Any]:
     result = run.result or {}
     last_step = run.rows[-1]["step"] if run.rows else 0
     names = ("accuracy", "accuracy_ensemble", "accuracy_instant", "accuracy_probe")
-    num_networks = 1 if run.is_instant else get_method(run.config.method.name).num_networks
     return {
         "step": result.get("step", "?") if result else last_step,
         **{name: _measure(run, name) for name in names},
         "sentences": [*describe_outcome(result), *filter(None, [describe_labelers(result)])],
-        "num_networks": num_networks,
+        "num_networks": run.method.num_networks if run.method else 1,
         "keeps_instant": result.get("predictor") == INSTANT,
         "duration": _format_duration(result.get("train_seconds")),
     }
@@ -212,7 +210,7 @@ def view_suspects(run: RunData) -> dict[str, Any] | None:
 
 def view_augmented(run: RunData) -> dict[str, Any] | None:
     """A few labeled images, originals and augmented views."""
-    if run.dataset is None or run.labeled is None or run.is_instant:
+    if run.dataset is None or run.labeled is None or run.method is None:
         return None
     labels = run.dataset.train.labels[run.labeled]
     # One image of each class before a second of any.
@@ -227,7 +225,7 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
         draws = augment_images(repeated, view, data, seed)
         columns += [(view, draw) for draw in np.split(draws, _NUM_DRAWS)]
     names = [run.take_picture(int(index), is_test=False)["name"] for index in chosen]
-    return {"names": names, "columns": columns, "method": get_method(run.config.method.name)}
+    return {"names": names, "columns": columns, "method": run.method}
 
 
 def augment_images(images: np.ndarray, view: str, data_config, seed: int) -> np.ndarray:
@@ -270,7 +268,7 @@ def view_sessions(run: RunData) -> dict[str, Any]:
 
 def view_config(run: RunData) -> dict[str, Any]:
     """The whole configuration, and the method's default for each key that differs from it."""
-    if run.is_instant:
+    if run.method is None:
         default = {key: row.default for key, row in INSTANT_OPTIONS.items()}
     else:
         default = flatten(create_defaults(0, run.config.method.name).to_dict())

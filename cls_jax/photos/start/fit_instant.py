@@ -15,14 +15,14 @@ from cls_jax.config import describe_differences, to_json, with_values
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.models.weights.layout import Weights
-from cls_jax.parallel.distributed import barrier, check_same, is_main_process
+from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.preemption import leave_when_asked
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier, read_instant
 from cls_jax.photos.folder.instant_config import (
     create_instant_config,
     is_instant,
-    read_instant_config,
+    read_run_config,
 )
 from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures
 from cls_jax.photos.start.frozen import compute_run_features, read_networks
@@ -103,11 +103,9 @@ def fit_instant(
             features = compute_run_features(config, dataset, labeled, unlabeled, networks)
             fitted = fit_labels(dataset, labeled, features)
             if is_main_process():
-                write_instant_folder(workdir, config, dataset, labeled, fitted)
-    barrier("result")
-    result = read_result(workdir)
-    assert result is not None, workdir
-    return result
+                result = write_instant_folder(workdir, config, dataset, labeled, fitted)
+    written: dict[str, Any] = from_main_process(result)
+    return written
 
 
 def check_instant_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
@@ -115,12 +113,13 @@ def check_instant_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
     if not (workdir / CONFIG).exists():
         check_unused(workdir)
         return
-    if not is_instant(workdir):
+    stored = read_run_config(workdir)
+    if "method" in stored:
         raise UserError(
             f"{workdir} already has a trained run: choose another --workdir for the instant "
             "classifier."
         )
-    if differences := describe_differences(config, read_instant_config(workdir)):
+    if differences := describe_differences(config, stored):
         raise UserError(
             f"{workdir} already has an instant classifier with other settings "
             f"({'; '.join(differences)}): choose another --workdir."
@@ -133,10 +132,10 @@ def write_instant_folder(
     dataset: Dataset,
     labeled: np.ndarray,
     fitted: FittedLabels,
-) -> None:
+) -> dict[str, Any]:
     """Writes the folder of an instant classifier, which need not exist, its result last.
 
-    Raises a UserError if the system refuses.
+    Returns this result. Raises a UserError if the system refuses.
     """
     network, is_probe = fitted.classifier.network, config.model.init_head == "probe"
     assert network is not None, "pixels are no network's features"
@@ -167,6 +166,7 @@ def write_instant_folder(
             **describe_weights(config),
         }
         write_result(folder, result)
+    return result
 
 
 def _announce(

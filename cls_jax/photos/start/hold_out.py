@@ -41,13 +41,9 @@ def open_run_dataset(
 
 def _hold_out(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset) -> Dataset:
     """A `HoldOut`: what the run holds out already, or else whole sources, or near-copies."""
-    num_images = len(dataset.train)
     stored = read_fingerprint(workdir)
-    if stored in ("", dataset.fingerprint):  # Older runs on arrays have no fingerprint.
-        rows = read_held_out(workdir, num_images)
-        if rows is None:  # It was drawn image by image.
-            return hold_out_validation(config, dataset, np.arange(num_images))
-        return dataset.hold_out(rows)
+    if stored == dataset.fingerprint:
+        return dataset.hold_out(read_held_out(workdir, len(dataset.train)))
     if dataset.train.sources is not None:
         check_no_validation(dataset)
         labels, share = dataset.train.labels, config.data.validation

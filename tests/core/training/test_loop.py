@@ -95,31 +95,19 @@ def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     assert set(stored.tolist()) == set(labeled.tolist())
 
 
-@pytest.mark.parametrize("is_older", [False, True])
-def test_a_list_of_labels_means_the_same_images_when_some_are_held_out(tmp_path, is_older):
-    """A run of a version that numbered only the remaining images keeps its own numbers."""
+def test_a_list_of_labels_means_the_same_images_when_some_are_held_out(tmp_path):
     config = create_tiny_config("20", data__validation=0.2)
     whole, dataset = load_dataset(create_tiny_config()), load_dataset(config)
     labeled = np.flatnonzero(dataset.train.labels < 3)[30:50]
     write_labeled_indices(tmp_path, dataset.numbers[labeled], whole)
-    if is_older:
-        by_class = {name: [] for name in whole.class_names}
-        for row in labeled:
-            by_class[whole.class_names[dataset.train.labels[row]]].append(int(row))
-        (tmp_path / "labeled_indices.json").write_text(json.dumps(by_class))
-        create_run_folder(tmp_path, config, labeled, dataset)
-        description = json.loads((tmp_path / "dataset.json").read_text())
-        del description["num_held_out"]
-        (tmp_path / "dataset.json").write_text(json.dumps(description))
     listed = (tmp_path / "labeled_indices.json").read_bytes()
     for _ in range(2):
         found = load_labeled_indices(tmp_path, dataset, 20, config.seed)
         assert set(found.tolist()) == set(labeled.tolist())
         create_run_folder(tmp_path, config, found, dataset)
         assert (tmp_path / "labeled_indices.json").read_bytes() == listed
-    if not is_older:
-        shown = whole.train.images[dataset.numbers[found]]
-        np.testing.assert_array_equal(dataset.train.images[found], shown)
+    shown = whole.train.images[dataset.numbers[found]]
+    np.testing.assert_array_equal(dataset.train.images[found], shown)
 
 
 def test_run_that_does_not_fit_leaves_no_folder_behind_and_foreign_ones_alone(tmp_path):

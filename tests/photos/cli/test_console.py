@@ -20,7 +20,8 @@ from cls_jax.photos.folder import dataset as folder_source
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.images import files as files_lib
 from cls_jax.photos.images.store import get_cache_folder
-from cls_jax.photos.inference import classifier, suggest
+from cls_jax.photos.inference import open as open_lib
+from cls_jax.photos.inference import suggest
 from cls_jax.photos.inference.tables import ALL_COLUMNS, SHORT_COLUMNS, WITHOUT_ERRORS
 from cls_jax.photos.plan.plan import plan_run
 from cls_jax.photos.plan.rules import create_folder_config
@@ -117,7 +118,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
     begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
     assert run_console("train", images, *TINY, *still, *begin) == 0
     first, second = (
-        classifier.load(name).networks.variables["params"] for name in (workdir, "second")
+        open_lib.load(name).networks.variables["params"] for name in (workdir, "second")
     )
     for name, is_same in (("stem", True), ("head", False)):  # Heads are fitted to the labels.
         kernels = (np.asarray(params[name]["kernel"]) for params in (first, second))
@@ -290,7 +291,6 @@ def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeyp
     run, *_ = (tmp_path / "runs").iterdir()
     assert run_console("predict", run, packed, "--output", "damaged.csv") == 0
     assert "1 of them could not be read" in capsys.readouterr().out
-    assert run_console("predict", run, packed, "--shard", "0/999") == 0  # It is empty.
 
     refuse = unittest.mock.Mock(side_effect=RuntimeError("write() failed: No space left on device"))
     pairs = {(images, packed): "is not empty", (run, "x"): "no image", (packed, "x"): "copy it"}

@@ -18,6 +18,7 @@ from cls_jax.extras import MODULES, check_extra, is_installed
 from cls_jax.photos.cli import commands, console, pages
 from cls_jax.photos.inference.list_runs import find_newest, is_run, list_runs
 from cls_jax.photos.plan.describe import list_notices
+from cls_jax.photos.plan.facts import gather_facts
 from cls_jax.photos.plan.plan import plan_run
 from cls_jax.photos.report.after_training import draw_report
 from cls_jax.process import write_command
@@ -246,10 +247,11 @@ def create_photos(root):
 def test_missing_weights_are_named_with_what_is_lost(bare, tmp_path):
     photos = create_photos(tmp_path / "photos")
     plan = plan_run(photos, settings={"num_steps": 2})
-    (sentence,) = [one for one in list_notices(plan) if "pretrained" in one]
+    (sentence,) = [one for one in list_notices(plan, gather_facts(plan)) if "pretrained" in one]
     assert "far less accurate on photos: pip install '.[pretrained]'." in sentence
     plan = plan_run(photos, settings={"num_steps": 2, "model.init": ""})
-    assert not any("pretrained" in one for one in list_notices(plan))  # As the user wants it.
+    notices = list_notices(plan, gather_facts(plan))
+    assert not any("pretrained" in one for one in notices)  # As the user wants it.
 
 
 def test_needs_are_checked_before_images_are_looked_at(bare, tmp_path):

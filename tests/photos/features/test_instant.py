@@ -26,7 +26,7 @@ from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.report import outcome
 from cls_jax.photos.report.outcome import describe_labelers
@@ -35,7 +35,7 @@ from cls_jax.photos.start import hold_out
 from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
-from tests.outcomes import count_calls, read_table
+from tests.outcomes import count_calls, count_reads, read_table
 
 K = 3
 SIZE = 16
@@ -261,7 +261,7 @@ def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_feat
 
 
 def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monkeypatch):
-    opened = Run(read_instant_config(run.workdir), run.workdir)
+    opened = create_run(read_instant_config(run.workdir), run.workdir)
     rows, images = np.array([3, 0, 11]), opened.dataset.train.images
     expected = opened.classifier.networks.predict_with_features(Selection(images, rows))
     monkeypatch.setattr(Ensemble, "forward", None)  # The network is not needed again.
@@ -293,7 +293,7 @@ def trained(train):
 
 
 def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, train, tmp_path):
-    run = Run(trained.config, shutil.copytree(trained.workdir, tmp_path / "run"))
+    run = create_run(trained.config, shutil.copytree(trained.workdir, tmp_path / "run"))
     assert (run.result["test_accuracy_instant"], run.result["predictor"]) == (100, "instant")
     kernels = np.asarray(cls_jax.load(run).networks.variables["params"]["head"]["kernel"])
     assert (kernels != 0).any(axis=-1).all()  # Fitted again. They began with half of the features.
@@ -345,10 +345,27 @@ def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
 
 def test_an_instant_classifier_with_its_report_is_read_once_and_opens_its_network_once(train):
     open_network.cache_clear()
-    with count_calls(read_instant, from_torch) as counts:
+    with count_calls(read_instant, from_torch) as counts, count_reads() as reads:
         run = train("once", instant=True, seed=1)
     assert (run.workdir / "report.html").exists()
     assert counts == {"read_instant": 1, "from_torch": 1}
+    assert (reads["config.json"], reads["result.json"]) == (0, 2)
+
+
+@pytest.mark.parametrize("verb", ["predict", "evaluate", "report", "export"])
+def test_a_command_reads_a_run_once(verb, run, trained, tmp_path):
+    """A training chooses its instant classifier, which is a run of its own in the same folder."""
+    for opened, num_runs in ((run, 1), (trained, 2)):
+        words = {
+            "predict": [*map(str, (run.workdir.parent / "images/test").rglob("red0.png"))],
+            "export": [str(tmp_path / opened.workdir.name)],
+        }.get(verb, [])
+        arguments = console.parse_arguments([verb, str(opened.workdir), *words])
+        with count_calls(read_instant) as counts, count_reads() as reads:
+            console.run(arguments)
+        assert counts["read_instant"] == 1
+        assert reads["config.json"] == num_runs
+        assert reads["result.json"] <= 2
 
 
 def test_a_result_says_what_is_known_of_sources(train, run):
@@ -389,14 +406,14 @@ def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(tra
     assert sizes == [6]  # The labeled ones.
     group([0, 1, 2, 2, 3, 4])  # On another machine, features differ.
     for workdir in (run.workdir, run.workdir / "new"):
-        dataset = Run(run.config, workdir).dataset
+        dataset = create_run(run.config, workdir).dataset
         assert (dataset.validation.files == held) == (workdir == run.workdir)
     description = run.workdir / "dataset.json"
     stored = json.loads(description.read_text())
     for damaged in ([-1], [1, 0], ["a"], [10**6]):
         description.write_text(json.dumps(stored | {"held_out": damaged}))
         with pytest.raises(UserError, match="does not describe the run's dataset"):
-            _ = Run(run.config, run.workdir).dataset
+            _ = create_run(run.config, run.workdir).dataset
 
 
 def test_the_plan_says_how_many_labels_are_near_copies(train, run, capsys, monkeypatch):

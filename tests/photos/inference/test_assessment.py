@@ -29,10 +29,9 @@ from cls_jax.photos.inference.calibration import (
     read_calibration,
     write_fitted,
 )
-from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.evaluate_run import assess_run, evaluate_run
+from cls_jax.photos.inference.open import create_run, load
 from cls_jax.photos.inference.predict_files import predict_files
-from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.runs.folder import read_result
 from cls_jax.runs.result import wilson_interval
@@ -161,7 +160,7 @@ def assessed(trained_run, tmp_path_factory):
 
 def open_validated(workdir, num_images=450, test_labels=None):
     """A run whose test images are its validation images, too, as many as given."""
-    run = Run(create_tiny_config(), workdir)
+    run = create_run(create_tiny_config(), workdir)
     test = run.dataset.test
     validation = test.take(np.arange(num_images))
     if test_labels is not None:
@@ -371,7 +370,7 @@ def test_without_checkpoints_a_run_has_its_result_and_one_remedy(trained_run, tm
     run = shutil.copytree(trained_run, tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
     result = read_result(run)
-    assert train_and_assess(Run(create_tiny_config(), run)) == result
+    assert train_and_assess(create_run(create_tiny_config(), run)) == result
     with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
         evaluate_run(run)
     (run / "result.json").unlink()  # As before the first checkpoint.

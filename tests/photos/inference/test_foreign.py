@@ -10,8 +10,7 @@ from sklearn.metrics import roc_auc_score
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.inference import classifier as classifier_lib
-from cls_jax.photos.inference.classifier import load
+from cls_jax.photos.inference import open as open_lib
 from cls_jax.photos.inference.foreign import (
     FOREIGN,
     FolderImages,
@@ -19,6 +18,7 @@ from cls_jax.photos.inference.foreign import (
     read_folder_images,
     score_images,
 )
+from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predict_files import describe_foreign
 from cls_jax.photos.inference.unknown import UnknownScore
 from cls_jax.photos.labeling.classifier import fit
@@ -125,7 +125,7 @@ def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatc
         pixels = rng.integers(0, 256, (8, 8), np.uint8)
         Image.fromarray(pixels).save(tmp_path / "photos" / f"{i:02d}.png")
     classifier = load(trained_run)
-    monkeypatch.setattr(classifier_lib, "load", lambda *_, **__: classifier)
+    monkeypatch.setattr(open_lib, "load", lambda *_, **__: classifier)
     before = classifier.compute_fingerprint()
     commands.predict(str(trained_run), ["photos"])
     assert "unlike" not in capsys.readouterr().err

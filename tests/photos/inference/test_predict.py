@@ -21,11 +21,10 @@ from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
-from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
+from cls_jax.photos.inference.open import create_run, load
 from cls_jax.photos.inference.predict_files import predict_files
 from cls_jax.photos.inference.prediction import describe_top
-from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
     PREDICTION_COLUMNS,
@@ -72,7 +71,7 @@ def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, tr
     for rows in ([3], [5, 3, 9, 3, 1], []):  # Repeated images may be computed once.
         alone = classifier.networks.predict_probabilities(images[rows])
         np.testing.assert_allclose(alone, p_NBK[:, rows], rtol=1e-5)
-        run = Run(read_config(trained_run / CONFIG), trained_run)
+        run = create_run(read_config(trained_run / CONFIG), trained_run)
         for _ in range(2):
             found = run.predict_with_features("test", np.array(rows, np.int64))
             np.testing.assert_allclose(found[0], p_NBK[:, rows], atol=1e-6)
@@ -265,21 +264,6 @@ def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_
     assert {path.name for path in tmp_path.iterdir()} == {"noise", "p.csv", "expected.csv"}
 
 
-def test_shards_make_up_the_table(trained_run, classifier, noise, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    predict_files(classifier, noise, tmp_path / "whole.csv")
-    for shard in range(3):
-        commands.predict(str(trained_run), noise, shard=f"{shard}/3")
-    parts = [read_table(tmp_path / f"predictions-{i}-of-3.csv") for i in range(3)]
-    rows, expected = [row for part in parts for row in part], read_table(tmp_path / "whole.csv")
-    for column in ("file", "label", "error"):  # Numbers may round differently in other batches.
-        assert [row[column] for row in rows] == [row[column] for row in expected]
-    assert min(map(len, parts)) == len(noise) // 3
-    for shard in ("3/3", "1", "-1/2", "a/b"):
-        with pytest.raises(UserError, match="is invalid: write i/n"):
-            commands.predict(str(trained_run), noise, shard=shard)
-
-
 def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
     for name in ("p.txt", "p", "noise"):
         with pytest.raises(UserError, match="choose another --output"):
@@ -334,30 +318,27 @@ def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monk
             commands.predict(str(trained_run), ["broken.jpg"], **options)
 
 
-@pytest.mark.parametrize("links", [False, True])
-def test_sorted_files(trained_run, classifier, noise, tmp_path, monkeypatch, links):
+def test_sorted_files(trained_run, classifier, noise, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     contents = {pathlib.Path(path).name: pathlib.Path(path).read_bytes() for path in noise}
     (tmp_path / "noise" / "broken.png").write_text("hello")
-    commands.predict(str(trained_run), ["noise"], sort_into="new/sorted", link=links)
+    commands.predict(str(trained_run), ["noise"], sort_into="new/sorted")
     labels = classifier.predict(noise).label
     expected = {f"{label}/{name}" for name, label in zip(contents, labels, strict=True)}
     root = tmp_path / "new" / "sorted"
     found = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
     assert {*found} == expected
-    assert all(path.is_symlink() == links for path in found.values())
     for paths in (found.values(), map(pathlib.Path, noise)):
         assert {path.name: path.read_bytes() for path in paths} == contents
     for options, remedy in (  # Before it predicts.
         ({"sort_into": "new/sorted"}, "choose a new folder for --sort-into"),
-        ({"link": True}, "add --sort-into DIR"),
         ({"unsure_below": 0.5}, "add --sort-into DIR"),
         ({"unsure_below": 60, "sort_into": "other"}, "from 0 to 1, not 60"),
     ):
         with pytest.raises(UserError, match=remedy):
             commands.predict("no run", ["noise"], **options)
     limit = float(np.median(classifier.predict(noise).confidence))
-    commands.predict(str(trained_run), ["noise"], sort_into="apart", unsure_below=limit, link=links)
+    commands.predict(str(trained_run), ["noise"], sort_into="apart", unsure_below=limit)
     confidences = classifier.predict(noise).confidence
     unsure = {
         pathlib.Path(path).name for path, p in zip(noise, confidences, strict=True) if p < limit

@@ -15,7 +15,7 @@ from cls_jax.errors import UserError
 from cls_jax.models.weights.sources import locate_builtin
 from cls_jax.photos.cli import commands
 from cls_jax.photos.cli.console import parse_arguments
-from cls_jax.photos.plan import describe, measure, plan
+from cls_jax.photos.plan import facts, measure, plan
 from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.start import hold_out
 
@@ -84,8 +84,8 @@ def test_the_plan_says_what_is_used_or_how_to_mend_it(
     """Compiling networks would take seconds, so near-copies and times are made up."""
     labels = {"a": 1} if how == "one label" else {"a": 2, "b": 2}
     write_photos(tmp_path / "photos", labels, "L" if how == "gray" else "RGB")
-    monkeypatch.setattr(describe, "count_near_copies", lambda *_: hold_out.NearCopies(0, 0, ()))
-    for module in (describe, measure):
+    monkeypatch.setattr(facts, "count_near_copies", lambda *_: hold_out.NearCopies(0, 0, ()))
+    for module in (facts, measure):
         monkeypatch.setattr(module, "measure_run", measure_run)
     if how == "memory":
         monkeypatch.setattr(plan, "get_device_memory", lambda device: int(0.3 * 2**30))

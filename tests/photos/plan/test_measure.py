@@ -11,7 +11,8 @@ from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.photos.plan import measure
 from cls_jax.photos.plan.estimate import Measurement
-from cls_jax.photos.plan.rules import fit
+from cls_jax.photos.plan.rules import create_folder_config, fit
+from tests.outcomes import count_calls
 from tests.photos.plan.test_rules import CPU, PRETRAINED, create_plan, create_summary
 
 
@@ -74,6 +75,13 @@ def test_time_buys_resolution_then_steps(monkeypatch, seconds, minutes, image_si
     assert total - 20 * step - 5 <= num_steps * step + rest <= total + 5
     # What depends on the number of steps follows.
     assert config.eval_every == min(math.ceil(num_steps / 3), 500)
+
+
+def test_planning_by_time_builds_few_configurations(monkeypatch):
+    """Not one for each key: a configuration is built in milliseconds."""
+    with count_calls(create_folder_config) as counts:
+        choose(monkeypatch, 1.0, 10.0, per_image=0.01)
+    assert counts["create_folder_config"] <= 12
 
 
 @pytest.mark.parametrize(

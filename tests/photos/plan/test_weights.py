@@ -5,6 +5,7 @@ import pytest
 from cls_jax.models.weights.backbones import BACKBONES, DINOV2
 from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.describe import describe_training, list_notices
+from cls_jax.photos.plan.facts import gather_facts
 from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
@@ -35,7 +36,7 @@ def test_weights_that_not_everybody_may_use_are_said(cache, card, sentence):
     (cache / "README.md").write_text(f"---\n{card}\n---\n# A model\n")
     settings = {"model.init": "hf:a/b", "model.name": "resnet18", "num_steps": 2}
     plan = create_plan(resources=PRETRAINED, **settings)
-    found = [one for one in list_notices(plan) if one.startswith("Weights:")]
+    found = [one for one in list_notices(plan, gather_facts(plan)) if one.startswith("Weights:")]
     assert len(found) == (sentence is not None)
     assert all(one.startswith(sentence) for one in found)
 
@@ -45,10 +46,12 @@ def test_a_network_for_textures_and_scans_is_proposed_and_not_chosen(channels):
     summary = create_summary()._replace(channels=channels)
     plan = rules.fit(create_plan(summary, PRETRAINED, "fixmatch"))
     assert plan.config.model.init != DINOV2
-    proposals = [one for one in describe_training(plan) if DINOV2 in one]
+    proposals = [one for one in describe_training(plan, gather_facts(plan)) if DINOV2 in one]
     assert len(proposals) == 1
     assert f"{BACKBONES[DINOV2].megabytes} MB" in proposals[0]
     # Gray photos are scans, say, and are also told when the training begins.
-    assert len([one for one in list_notices(plan) if DINOV2 in one]) == (channels == 1)
-    chosen = create_plan(summary, PRETRAINED, "fixmatch", **{"model.init": plan.config.model.init})
-    assert not [one for one in describe_training(rules.fit(chosen)) if DINOV2 in one]
+    notices = list_notices(plan, gather_facts(plan))
+    assert len([one for one in notices if DINOV2 in one]) == (channels == 1)
+    settings = {"model.init": plan.config.model.init}
+    chosen = rules.fit(create_plan(summary, PRETRAINED, "fixmatch", **settings))
+    assert not [one for one in describe_training(chosen, gather_facts(chosen)) if DINOV2 in one]

@@ -12,7 +12,7 @@ def test_figures_are_named():
     said = outcome.describe_accuracies({"test_accuracy_at_best_validation": 40.0})
     assert said == "   40.00%  network 1 at the step of best validation accuracy"
     assert outcome.describe_monitors({"mask_ratio": 0.5}).startswith("   50.00%  of images")
-    instant = outcome.describe_accuracies({"test/accuracy": 50.0}, is_instant=True)
+    instant = outcome.describe_accuracies({"test/accuracy": 50.0}, is_trained=False)
     assert instant == "   50.00%  instant classifier, the figure to report"
     measured = {"test_accuracy": 40.0, "test_accuracy_instant": 50.0}
     for used, figure in (("trained", "40.00%"), ("instant", "50.00%")):

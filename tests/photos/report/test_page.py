@@ -20,7 +20,7 @@ from cls_jax.data.types import Dataset, Split
 from cls_jax.photos.cli import commands
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
-from cls_jax.photos.inference.classifier import load
+from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.scores import PER_CLASS, compute_reliability
 from cls_jax.photos.inference.suspects import SUSPECTS, Suspect
 from cls_jax.photos.report import charts

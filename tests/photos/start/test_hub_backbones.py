@@ -21,11 +21,12 @@ from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.features.backbones import Backbones, format_backbones
 from cls_jax.photos.inference import export
-from cls_jax.photos.inference.classifier import load
+from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.labeling.classifier import read_photo
 from cls_jax.photos.labeling.photos import load_all
 from cls_jax.photos.plan.describe import describe_training
+from cls_jax.photos.plan.facts import gather_facts
 from cls_jax.photos.plan.plan import plan_run, start_run
 from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import read_result
@@ -100,7 +101,7 @@ def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypa
     settings |= {"model.final_head": "trained", "eval_every": 2}
     settings["optimizer.frozen_stages"] = 1  # The networks have few blocks.
     plan = plan_run(photos, method="fixmatch", workdir="run", settings=settings)
-    assert f"{init} (license Apache-2.0)" in " ".join(describe_training(plan))
+    assert f"{init} (license Apache-2.0)" in " ".join(describe_training(plan, gather_facts(plan)))
     (line,) = (line for line in format_backbones().splitlines() if line.startswith(init))
     assert line.endswith("  downloaded")
     # Begins with an instant classifier, whose folder is in the run's.

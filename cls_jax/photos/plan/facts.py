@@ -1,0 +1,76 @@
+"""What the sentences about a plan need to know, looked up and tried before one is written."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.extras import is_installed
+from cls_jax.models.weights.backbones import DINOV2
+from cls_jax.models.weights.sources import Origin, has_weights
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.plan.estimate import Measurement
+from cls_jax.photos.plan.measure import measure_run
+from cls_jax.photos.plan.rules import Plan
+from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
+from cls_jax.photos.start.frozen import read_networks
+from cls_jax.photos.start.hold_out import NearCopies, count_near_copies
+from cls_jax.runs.folder import CONFIG, describe_weights
+from cls_jax.training.prepare import read_weights, resolve_model
+
+_MAX_COMPARED = 1_000  # Labeled images that a dry run compares. More take minutes on a CPU.
+
+
+class Facts(NamedTuple):
+    """What is known of a plan besides its configuration. Nothing is opened for it."""
+
+    origins: tuple[Origin, ...] = ()  # Of its pretrained weights.
+    is_begun: bool = False  # Whether its folder has this run already.
+    proposed: str = ""  # A backbone that may be better. "" if the user has chosen.
+    is_downloaded: bool = False  # Whether that one is on this machine.
+
+
+class Trial(NamedTuple):
+    """What a dry run finds out."""
+
+    near_copies: NearCopies | None = None  # Among the labels. None if they were not compared.
+    measured: Measurement | None = None  # None if nothing is trained.
+
+
+def gather_facts(plan: Plan) -> Facts:
+    """Looks up what is known of a plan. Downloads nothing.
+
+    Nothing tells textures from other photos before they have labels, so another network is proposed
+    for every folder, where the default one was chosen.
+    """
+    is_open = "model.init" not in plan.set_by_user and plan.config.model.init == DEFAULT_BACKBONE
+    proposed = DINOV2 if is_open and is_installed("pretrained") else ""
+    weights = describe_weights(plan.config).get("weights", [])
+    return Facts(
+        origins=tuple(Origin(**entry) for entry in weights),
+        is_begun=(plan.workdir / CONFIG).exists(),
+        proposed=proposed,
+        is_downloaded=bool(proposed) and has_weights(proposed),
+    )
+
+
+def try_plan(plan: Plan) -> Trial:
+    """Compares the labeled images and times a few steps. Writes no file of the run.
+
+    Raises a UserError if weights cannot be read, or as `measure_run` does.
+    """
+    config = resolve_model(plan.config)
+    if plan.method is None:  # Measuring would read the weights.
+        weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
+        read_networks(config, weights, config.data.image_size, config.data.channels)
+        return Trial(_find_near_copies(plan))
+    return Trial(_find_near_copies(plan), measure_run(config, plan.summary))
+
+
+def _find_near_copies(plan: Plan) -> NearCopies | None:
+    """Those among at most 1,000 labels, whose features the run needs anyway."""
+    train, root = plan.summary.layout.train, plan.summary.root
+    labeled = np.flatnonzero(train.labels >= 0)
+    files = [root / train[i][0].name for i in labeled.tolist()]
+    if not plan.config.model.init or len(files) > _MAX_COMPARED:
+        return None
+    return count_near_copies(plan.config, files, train.labels[labeled])

@@ -1,0 +1,71 @@
+"""What a plan says, written from values alone."""
+
+import pathlib
+
+from cls_jax.models.weights.backbones import DINOV2
+from cls_jax.models.weights.sources import Origin
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.plan import rules
+from cls_jax.photos.plan.describe import describe_dry_run
+from cls_jax.photos.plan.estimate import Measurement
+from cls_jax.photos.plan.facts import Facts, Trial
+from cls_jax.photos.start.hold_out import NearCopies
+from tests.outcomes import count_reads
+from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
+
+MEASURED = Measurement(
+    compile_seconds=20.0,
+    step_seconds=0.5,
+    memory="a step needs 1.00 of 16.0 GiB",
+    image_size=224,
+    batch_size=8,
+)
+
+
+def describe(facts, trial, **changes):
+    """What a dry run says of a folder that does not exist."""
+    summary = create_summary(root=pathlib.Path("nowhere"))
+    plan = rules.fit(create_plan(summary, PRETRAINED, changes.pop("method", "fixmatch"), **changes))
+    with count_reads() as reads:
+        text = describe_dry_run(plan, facts, trial)
+    assert not reads
+    return text
+
+
+def test_a_dry_run_says_what_was_found_out():
+    origins = (Origin(DEFAULT_BACKBONE, "Apache-2.0", ""),)
+    copies = NearCopies(images=4, groups=2, classes=(0,))
+    text = describe(Facts(origins, is_begun=True), Trial(copies, MEASURED), num_steps=100)
+    for line in (
+        "Images:      40 labeled, 9,960 unlabeled and 0 test images; 2 classes with labels:",
+        "Near-copies: 4 of the labeled images, in 2 groups that are held out together",
+        "Most labeled images of 'cat' look alike",
+        "Steps:       100 with 8 labeled and 32 unlabeled images each",
+        "(license Apache-2.0)",
+        "Run:         resumed in",
+        "Memory:      a step needs 1.00 of 16.0 GiB",
+        "Steps alone: about 70 seconds: 0.500 s per step",
+    ):
+        assert line in text
+    assert "DINOv2" not in text
+    assert text.endswith("Dry run; nothing written.")
+
+
+def test_what_was_not_looked_for_is_not_said():
+    text = describe(Facts(), Trial())
+    for word in ("Near-copies", "Memory", "Steps alone", "Weights", "resumed"):
+        assert word not in text
+    assert "none among the labels" in describe(Facts(), Trial(NearCopies(0, 0, ())))
+
+
+def test_a_network_is_proposed_with_what_it_costs():
+    text = describe(Facts(proposed=DINOV2), Trial())
+    assert f"--backbone {DINOV2} downloads its" in text
+    text = describe(Facts(proposed=DINOV2, is_downloaded=True), Trial())
+    assert f"--backbone {DINOV2}." in text
+
+
+def test_an_instant_classifier_has_no_steps():
+    text = describe(Facts(), Trial(), method=None)
+    assert "Method:      instant classifier, on frozen features of" in text
+    assert "Steps" not in text
