@@ -1,9 +1,12 @@
 """All photos as a grid: what the server describes, and what a browser shows of it."""
 
+import string
+
 import numpy as np
 import pytest
 
 from cls_jax.photos.features.neighbors import normalize_rows
+from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.photos import open_session
@@ -24,6 +27,7 @@ from tests.photos.labeling.sessions import (
     create_photos,
     decide,
     describe_some,
+    open_ready,
     serve,
 )
 
@@ -183,7 +187,7 @@ def test_several_photos_get_a_class_by_mouse_and_by_keyboard(open_page, folder):
 
 @needs_browser
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
-def test_more_like_this_takes_all_but_those_that_are_cleared(open_page, folder, viewport):
+def test_more_like_this_selects_those_that_the_page_names_alike(open_page, folder, viewport):
     session = open_labeled(folder, 60)
     with serve(session) as port:
         page = open_page(port, viewport)
@@ -191,21 +195,69 @@ def test_more_like_this_takes_all_but_those_that_are_cleared(open_page, folder, 
         open_grid(page)
         page.locator(".cell").nth(0).focus()
         source = list_cells(page)[0]
-        page.keyboard.press("m")
+        page.keyboard.press("+")
         page.wait_for_selector(f"h2:has-text('More like {source}')")
-        shown = [
-            source,
-            *(f"IMG_{i:04}.png" for i in grid.find_similar(session, int(source[4:8]))["images"]),
-        ]
-        answered = {name for name, _, _ in read_decisions(folder)}
-        page.wait_for_function("() => document.querySelectorAll('.cell').length > 3")
-        assert list_cells(page)[:4] == shown[:4]
-        out = next(name for name in shown[1:4] if name not in answered)
+        found = grid.describe_photos(session)
+        known = {
+            name: (decision, found["classes"][label])
+            for name, decision, label in zip(
+                found["name"], found["decision"], found["label"], strict=True
+            )
+        }
+        similar = grid.find_similar(session, int(source[4:8]))["images"]
+        shown = [source, *(f"IMG_{i:04}.png" for i in similar)]
+        agreeing = [name for name in shown if known[name] == ("", "cat")]
+        others = [name for name in shown if known[name] != ("", "cat")]
+        assert 3 < len(agreeing) < 24  # Others are named otherwise, or have an answer.
+        assert {label for _, label in map(known.get, others)} > {"cat"}
+        page.wait_for_selector(f".head:has-text('Also suggested as cat · {len(agreeing)}')")
+        assert page.locator(f".selected-count:text-is('{len(agreeing)} selected')").count()
+        assert list_selected(page) == [name for name in list_cells(page) if name in agreeing]
+        assert list_cells(page)[:4] == agreeing[:4]
+        out = agreeing[1]
         page.locator(f".cell[aria-label^='{out}']").click()
         page.keyboard.press("Enter")
         page.wait_for_selector("h2:text-is('Photos')")
-        expected = [name for name in shown if name not in answered and name != out]
+        expected = [name for name in agreeing if name != out]
         assert read_decisions(folder)[6:] == [(name, "cat", "label") for name in expected]
+
+
+@needs_browser
+def test_more_like_a_photo_without_a_suggestion_selects_nothing(open_page, folder, kinds):
+    with serve(open_ready(folder, kinds, CLASSES)) as port:
+        page = open_page(port)
+        read_name(page)
+        open_grid(page)
+        page.locator(".cell").first.focus()
+        page.keyboard.press("+")
+        page.wait_for_selector("h2:has-text('More like')")
+        page.wait_for_selector(".cell:focus img")
+        assert list_selected(page) == []
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".toast:has-text('Nothing is suggested')")
+    assert not (folder / LABELS_CSV).exists()
+
+
+@needs_browser
+@pytest.mark.parametrize("view", ["next", "photos"])
+def test_no_letter_is_a_command(open_page, folder, view):
+    """Whatever a class is called, its letters search and nothing else happens."""
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, view)
+        if view == "photos":
+            page.wait_for_selector(".cell .thumb img")
+            page.locator(".cell").first.click()
+        title = page.locator("h2").first.inner_text()
+        for letter in string.ascii_letters:
+            page.keyboard.press(letter)
+            assert page.locator("h2").first.inner_text() == title, letter
+            assert page.locator(".search").input_value() == letter
+            assert page.evaluate("document.activeElement.type") == "search"
+            page.keyboard.press("Escape")
+    assert len(read_decisions(folder)) == 6
 
 
 @needs_browser
@@ -307,11 +359,11 @@ def test_240_drawings_are_sorted_by_looking_at_some_of_them(open_page, tmp_path)
         page.select_option("#filter-kind", label="With an answer")
         page.wait_for_selector(".head:has-text('fish')")
         page.locator(".cell").first.focus()
-        page.keyboard.press("m")
+        page.keyboard.press("+")
         page.wait_for_selector("h2:has-text('More like')")
         page.keyboard.press("Escape")
         page.wait_for_selector("h2:text-is('Photos')")
-        page.keyboard.press("m")
+        page.keyboard.press("+")
         page.wait_for_selector("h2:has-text('More like')")
         num_fish = 0
         for _ in range(25):

@@ -157,6 +157,64 @@ def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(open_page
         ]
 
 
+@pytest.mark.parametrize("view", ["next", "photos"])
+@pytest.mark.parametrize(
+    ("keys", "sentence", "label"),
+    [
+        (["fox"], "takes “fox”", "fox"),
+        (["FOX "], "takes “fox”", "fox"),
+        (["perch"], "takes “perch”", "perch"),
+        (["pike"], "adds the new class “pike”", "pike"),
+        (["pike", "ArrowDown"], "takes “pikeperch”", "pikeperch"),
+        (["fo", "ArrowDown", "ArrowDown"], "takes “fox”", "fox"),
+        (["fox", "ArrowDown"], "takes “foxglove”", "foxglove"),
+        (["fox", "ArrowDown", "ArrowUp"], "takes “fox”", "fox"),
+        (["pike", "ArrowDown", "ArrowUp"], "adds the new class “pike”", "pike"),
+        (["/", "ArrowDown", "ArrowDown"], "takes “perch”", "perch"),
+    ],
+)
+def test_enter_takes_what_the_page_says_and_never_a_class_that_only_contains_it(
+    open_page, folder, view, keys, sentence, label
+):
+    session = open_ready(
+        folder, create_photos(folder, 12), ["pikeperch", "perch", "foxglove", "fox"]
+    )
+    with serve(session) as port:
+        page = open_page(port)
+        name = read_name(page)
+        show(page, view)
+        if view == "photos":
+            page.wait_for_selector(".cell .thumb img")
+            page.locator(".cell").first.click()
+            name = page.locator(".cell").first.get_attribute("aria-label").split(",")[0]
+        for typed in keys:
+            page.keyboard.press(typed) if typed.startswith("Arrow") else page.keyboard.type(typed)
+        assert sentence in page.locator("#enter").inner_text()
+        assert page.locator(".class.proposed kbd").inner_text() == "↵" or keys[0] == "/"
+        page.keyboard.press("Enter")
+        wait_for_count(page, "1")
+        page.wait_for_selector("#enter", state="hidden")
+    assert read_decisions(folder) == [(name, label, "label")]
+
+
+def test_enter_in_an_empty_search_takes_nothing(open_page, folder):
+    with serve(open_labeled(folder, 12)) as port:
+        page = open_page(port)
+        read_name(page)
+        for keys in (["/"], ["c", "Backspace"]):
+            for key in (*keys, "Enter"):
+                page.keyboard.press(key)
+            page.keyboard.press("Escape")
+        page.wait_for_timeout(200)
+        assert len(read_decisions(folder)) == 6
+        # What the field says also holds once it has lost the focus.
+        page.keyboard.type("new")
+        page.locator(".photo").click()
+        page.keyboard.press("Enter")
+        wait_for_count(page, "7")
+        assert read_decisions(folder)[-1][1] == "new"
+
+
 def test_a_session_by_mouse(open_page, folder):
     session = open_labeled(folder, 40)
     decide(session, 6, CLASSES[1], "other")  # A mistake.

@@ -45,7 +45,7 @@ export function mount(root, app) {
   const chooser = createChooser((label) => answer(label), () => {});
   const confirm = createButton({ click: confirmAll });
   const none = createButton({ click: () => answer("") }, create("kbd", {}, "0"), "None of these");
-  const similar = createButton({ click: showSimilar }, create("kbd", {}, "M"), "More like this");
+  const similar = createButton({ click: showSimilar }, create("kbd", {}, "+"), "More like this");
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
   const clear = createButton({ click: () => grid.select(new Set()) }, create("kbd", {}, "Esc"), "Clear");
   const panel = create(
@@ -166,12 +166,15 @@ export function mount(root, app) {
     return chosen.kind !== "copies" || copies >= 0;
   }
 
-  /** Shows some photos instead of all: { title, hint, images, selected, source, label }. */
+  /** Shows some photos instead of all: { title, hint, sections, selected, source, label }. */
   function enter(shown) {
     special = shown;
     isStale = false;
-    const items = shown.images.map((image) => photos.get(image)).filter(Boolean);
-    grid.show([{ title: "", items }], shown.selected ?? new Set());
+    const sections = shown.sections.map(({ title, images }) => {
+      const items = images.map((image) => photos.get(image)).filter(Boolean);
+      return { title: title && formatTitle(title, items), items };
+    });
+    grid.show(sections, shown.selected ?? new Set());
     scrollTo(0, 0);
     renderFrame();
   }
@@ -188,15 +191,22 @@ export function mount(root, app) {
     if (!source || app.isBusy()) return;
     app.run(async () => {
       const { images } = await app.get(`similar/${source.image}`);
-      const all = [source.image, ...images];
-      const selected = new Set(all.filter((image) => !photos.get(image)?.decision));
+      const { label } = source;
+      const found = [source.image, ...images].map((image) => photos.get(image)).filter(Boolean);
+      // What the page itself names otherwise is hardly ever right.
+      const agrees = (photo) => label && !photo.decision && photo.label === label;
+      const agreeing = found.filter(agrees).map(({ image }) => image);
+      const others = found.filter((photo) => !agrees(photo)).map(({ image }) => image);
       enter({
         title: `More like ${source.name}`,
-        hint: "Clear the photos that do not belong. Press Enter for all others, or the key of a class.",
-        images: all,
-        selected,
+        hint: describeSimilar(label, agreeing.length),
+        sections: [
+          { title: label ? `Also suggested as ${label}` : "", images: agreeing },
+          { title: agreeing.length ? "Others" : "", images: others },
+        ],
+        selected: new Set(agreeing),
         source: source.image,
-        label: source.label,
+        label,
       });
       grid.focus();
     });
@@ -217,7 +227,7 @@ export function mount(root, app) {
 
   /** Gives all selected photos the class of the photo that they are like, or what is suggested. */
   function confirmAll() {
-    if (special?.label) return answer(special.label);
+    if (special?.label && grid.getSelected().length) return answer(special.label);
     const all = getTargets();
     const targets = all.filter(({ decision, label }) => label && !decision);
     if (all.length && !targets.length) {
@@ -307,7 +317,7 @@ export function mount(root, app) {
     else if (hasModifier) return false;
     else if (event.key === "0" && classes.length) answer("");
     else if (event.key === "Enter") confirmAll();
-    else if (event.key.toLowerCase() === "m") showSimilar();
+    else if (event.key === "+") showSimilar(); // A letter would begin the name of a class.
     else return chooser.onKey(event);
     return true;
   }
@@ -318,6 +328,11 @@ export function mount(root, app) {
   }
 
   return { update, onKey, unmount };
+}
+
+function describeSimilar(label, count) {
+  if (!count) return "Select the photos that belong together. Then press the key of their class.";
+  return `Clear the photos that are not ${label}. Press Enter for all others, or the key of a class.`;
 }
 
 function formatTitle(name, items) {

@@ -82,7 +82,7 @@ export function createSorting(app) {
     app.showPhotos({
       title: "Photos to look at",
       hint: "The least certain first. Enter confirms what is suggested. Otherwise, press the key of a class.",
-      images,
+      sections: [{ title: "", images }],
     });
   }
 
