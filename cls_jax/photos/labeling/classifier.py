@@ -240,11 +240,14 @@ class SessionClassifier:
 
         Those with a probability below the limit go to FOLDER-classes/unsure/. The folder is a new
         one beside the session's. Returns the number of "copies", how many of these are "unsure",
-        and the path of the "folder". Raises a UserError if it cannot be written.
+        and the path of the "folder". Raises a RefusedError if no photo has a class, and a UserError
+        if it cannot be written.
         """
         self._session.leave_out_missing()
         root = self._session.root.resolve()
         rows = [row for row in self.list_rows(unsure_below) if row["label"]]
+        if not rows:
+            raise RefusedError("No photo has a class yet: label some first.")
         named = [(str(root / row["file"]), row["label"], row.get("probability")) for row in rows]
         target = find_free(root.with_name(f"{root.name}-classes"))
         sort_files(set_unsure_apart(named, unsure_below), target)

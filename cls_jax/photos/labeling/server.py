@@ -40,7 +40,7 @@ from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import add_photo, find_new
-from cls_jax.photos.labeling.session import Change, ConflictError, Session
+from cls_jax.photos.labeling.session import Change, ConflictError, Session, describe_gone
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 
@@ -117,6 +117,7 @@ def create_app(
             Route("/api/proposals.csv", service.get_proposals),
             Route("/api/events", service.get_events),
             Route("/api/similar/{image:int}", service.get_similar),
+            Route("/api/earlier/{place:int}", service.get_earlier),
             Route("/api/to_check/{percent:int}", service.get_check),
             Route("/api/{view}", service.get_view),
             Route("/api/{verb}", service.post, methods=["POST"]),
@@ -126,7 +127,7 @@ def create_app(
 
 
 class _ClassText(NamedTuple):
-    """A text for a class: its new name or its description."""
+    """A text for a class: its new name, its description or its key."""
 
     class_name: str
     text: str
@@ -218,6 +219,10 @@ class _Service:
         except RefusedError as error:
             return _explain(error, 404)
 
+    def get_earlier(self, request: Request) -> Response:
+        """The photo with the last answer but so many, if there is one."""
+        return JSONResponse(views.describe_earlier(self._session, request.path_params["place"]))
+
     async def get_events(self, request: Request) -> Response:
         """The training's progress as server-sent events: at once, and whenever it changes.
 
@@ -307,14 +312,15 @@ class _Service:
         except ValueError as error:
             return _explain(error, 400)
         changes: dict[str, Callable[[], dict[str, Any] | None]] = {
-            "decide": lambda: session.decide(content, window),
-            "decide_all": lambda: session.decide(content, window),
+            "decide": lambda: self._decide(content, window),
+            "decide_all": lambda: self._decide(content, window),
             "undo": lambda: {"images": self._undo(window)},
             "classes": lambda: {"label": session.add_class(content)},
             "rename": lambda: {
                 "renamed": session.rename_class(window, content.class_name, content.text)
             },
             "describe": lambda: session.describe_class(window, content.class_name, content.text),
+            "key": lambda: session.set_key(window, content.class_name, content.text),
             "example": lambda: session.set_example(window, content),
             "mark": lambda: session.mark(content),
             "sample": lambda: {"sample": session.draw_sample()},
@@ -345,6 +351,11 @@ class _Service:
         if verb in ("try", "find"):  # They change nothing.
             return JSONResponse(answer)
         return JSONResponse(self._describe(request) | (answer or {}))
+
+    def _decide(self, changes: list[Change], window: str) -> dict[str, Any]:
+        """Records decisions. Returns what to say of photos that are gone."""
+        gone = self._session.decide(changes, window)
+        return {"left_out": make_printable(describe_gone(gone)) if gone else "", "gone": len(gone)}
 
     def _train(self, wanted: _TrainingRequest) -> None:
         version = self._session.labels_version
@@ -477,7 +488,7 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
         return take(content, "name", str)
     if verb == "example":
         return take(content, "image", int)
-    if verb in ("rename", "describe"):
+    if verb in ("rename", "describe", "key"):
         return _ClassText(take(content, "name", str), take(content, "text", str))
     if verb == "train":
         minutes: Any = content.get("minutes") if isinstance(content, dict) else None

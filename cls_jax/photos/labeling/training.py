@@ -18,8 +18,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
-from cls_jax.photos.folder.given_labels import find_table, read_given
-from cls_jax.photos.folder.label_table import read_content
+from cls_jax.photos.folder.given_labels import label_labelable, read_given
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference.predictor import describe_choice
@@ -38,6 +37,7 @@ _VALIDATION = 0.2
 _MAX_POINTS = 300  # Of the curve.
 _LONGEST_MESSAGE = 500
 _LOSS = "train/loss"
+_CHANGED = "The photos or labels have changed since then: start a new training."
 _STOPPED = {code for number in SIGNALS for code in (128 + number, -number)}  # Exit codes.
 
 
@@ -72,7 +72,7 @@ class Training:
         self._last = ""  # The last line printed, without progress bars.
         self._run = RUNS
         self._num_metrics = 0  # Bytes of the run's metrics that `_state` is from.
-        self._data: tuple[list[str], list[str], bytes] = ([], [], b"")
+        self._data: tuple[list[str], dict[str, str | None]] | None = None  # That of `_run`.
         self._state: dict[str, Any] = {"phase": "none"}
 
     def start(
@@ -104,7 +104,7 @@ class Training:
             how += self._options.to_arguments()
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "curve": []}
-            self._data = _look(self._folder)
+            self._data = self._look()
             self._launch()
 
     def _has_validation(self) -> bool:
@@ -120,18 +120,25 @@ class Training:
         """
         with self._lock:
             self._check_idle()
-            if not self._can_resume():
+            if not self._has_begun():
                 raise RefusedError("There is no stopped training.")
-            if _look(self._folder) != self._data:
-                raise RefusedError(
-                    "The photos or labels have changed since then: start a new training."
-                )
+            if self._look() != self._data:
+                raise RefusedError(_CHANGED)
             self._launch()
 
-    def _can_resume(self) -> bool:
+    def _has_begun(self) -> bool:
         """Whether it was stopped, or failed after it had begun. Otherwise, a new start is due."""
         phase = self._state["phase"]
         return phase == "stopped" or (phase == "failed" and self._state["step"] > 0)
+
+    def _look(self) -> tuple[list[str], dict[str, str | None]] | None:
+        """The images and their labels: what a run is trained on. None if they cannot be read."""
+        try:
+            listing = list_images(self._folder)
+            labels = label_labelable(self._folder, listing, self._options)
+        except UserError:
+            return None
+        return [file.name for file in listing.files], labels
 
     def _check_idle(self) -> None:
         if self.is_running():
@@ -205,7 +212,9 @@ class Training:
             command = make_printable(write_command(self._command))
             described = {"run": make_printable(str(self._run)), "command": command}
             has_report = self.find_report() is not None
-            can_resume = self._can_resume()
+            can_resume = self._has_begun() and self._look() == self._data
+            if self._has_begun() and not can_resume:
+                described["message"] = " ".join(filter(None, [self._state["message"], _CHANGED]))
             return self._state | described | {"has_report": has_report, "can_resume": can_resume}
 
     def _read_metrics(self) -> None:
@@ -247,11 +256,3 @@ class Training:
 
 def _shorten(line: str) -> str:
     return make_printable(line)[:_LONGEST_MESSAGE]
-
-
-def _look(folder: pathlib.Path) -> tuple[list[str], list[str], bytes]:
-    """The folders, the images and the label table: everything that a run is trained on."""
-    listing = list_images(folder)
-    table = find_table(listing)
-    names = [file.name for file in listing.files]
-    return sorted(listing.folders), names, read_content(folder / table) if table else b""

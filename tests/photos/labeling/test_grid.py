@@ -10,12 +10,13 @@ from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change
+from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
     DESKTOP,
     PHONE,
     open_labeled,
+    open_unsure,
     read_decisions,
     read_name,
     show,
@@ -129,6 +130,39 @@ def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
     session.undo("w")
     assert {row[2] for row in read_decisions(folder)[30:]} == {"undo"}
     assert views.describe(session)["counts"]["labeled"] == 0
+
+
+def test_a_photo_that_is_gone_does_not_block_its_group(session, folder):
+    for image in (1, 3):
+        (folder / f"IMG_{image:04}.png").unlink()
+    left_out = session.decide([Change(i, "label", "cat", 0) for i in range(5)], "w")
+    assert left_out == ["IMG_0001.png", "IMG_0003.png"]
+    saved = [f"IMG_{i:04}.png" for i in (0, 2, 4)]
+    assert [row[0] for row in read_decisions(folder)] == saved
+    assert not {1, 3} & set(grid.describe_photos(session)["image"])
+    session.undo("w")
+    assert views.describe(session)["counts"]["labeled"] == 0
+    (folder / "IMG_0005.png").unlink()
+    with pytest.raises(ConflictError, match="is no longer in the folder"):
+        session.decide([Change(5, "label", "cat", 0)], "w")
+
+
+@needs_browser
+def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected(open_page, folder):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        open_grid(page)
+        cells = page.locator(".cell[data-decision='']")
+        names = [cells.nth(i).get_attribute("title") for i in range(3)]
+        assert all(name.startswith("IMG_") for name in names)
+        for i in range(3):
+            cells.nth(i).click()
+        (folder / names[1]).unlink()
+        page.keyboard.press("2")
+        page.wait_for_selector(f".toast:has-text('2 photos: dog. {names[1]} is no longer')")
+        wait_for_count(page, "8")
+    assert read_decisions(folder)[6:] == [(names[i], "dog", "label") for i in (0, 2)]
 
 
 @needs_browser
@@ -296,12 +330,7 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folde
 
 @needs_browser
 def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_page, folder):
-    kinds = create_photos(folder, 60)
-    session, features = open_session(folder, CLASSES), create_features(kinds)
-    features += np.random.default_rng(1).normal(0, 0.2, features.shape).astype(np.float32)
-    session.load(lambda report: describe_some(range(len(kinds)), features))
-    for image in range(6):
-        decide(session, image, CLASSES[image % 3], "other")
+    session = open_unsure(folder, 60)
     with serve(session) as port:
         page = open_page(port)
         read_name(page)
@@ -315,7 +344,6 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
         page.wait_for_selector(".cell img")
         names = [f"IMG_{image:04}.png" for image in images]
         assert list_cells(page) == names[: len(list_cells(page))]
-        page.locator(".cell").first.focus()
         page.keyboard.press("Enter")  # As suggested, and on to the next one.
         wait_for_count(page, "7")
         page.wait_for_selector(f".cell[aria-label^='{names[1]}']:focus")

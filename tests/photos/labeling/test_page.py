@@ -21,6 +21,7 @@ from tests.conftest import BROWSER, ROOT
 from tests.photos.labeling.pages import (
     DESKTOP,
     PHONE,
+    VIEWS,
     ZOOMED,
     open_labeled,
     press,
@@ -42,7 +43,6 @@ from tests.processes import PATIENCE_S
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-VIEWS = ("next", "check", "suspects", "classes", "photos", "result", "try")
 # The elements of a selector whose text does not fit their box, or breaks within a word.
 BROKEN_WORDS = """(selector) => [...document.querySelectorAll(selector)].filter((element) => {
   const range = document.createRange();
@@ -385,7 +385,7 @@ def test_the_token_stays_in_its_tab_and_no_other_port_gets_it(open_page, folder)
 
 
 def test_no_key_answers_for_a_photo_that_nobody_has_seen(open_page, folder):
-    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
+    with serve(open_labeled(folder, 24)) as port:
         page = open_page(port)
         for key in ("1", "Enter", " "):  # Held down.
             press(page, "1")

@@ -135,6 +135,7 @@ JSON_VERBS = (
     "rename",
     "describe",
     "example",
+    "key",
     "find",
 )
 JSON_VERBS += ("train", "resume", "stop", "sample", "scan", "copies")

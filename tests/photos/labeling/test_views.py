@@ -183,9 +183,12 @@ def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
     assert views.describe_check(session)["rows"] == []
     assert views.describe_result(session)["proposed"] == [0]
     decide(session, 0, "dog")
+    decide(session, 1, "fox")
     session.add_class("owl")
-    assert [row["label"] for row in views.describe_check(session)["rows"]] == ["cat", "dog"]
-    assert views.describe_result(session)["proposed"][0] == 0
+    rows = views.describe_check(session)["rows"]
+    assert [row["label"] for row in rows if row["images"]] == ["dog", "fox"]
+    proposed = views.describe_result(session)["proposed"]
+    assert (proposed[0], proposed[3:], sum(proposed)) == (0, [0], 28)
 
 
 @pytest.mark.parametrize(

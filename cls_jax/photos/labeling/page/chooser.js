@@ -2,7 +2,7 @@
 
 import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 
-const NUM_KEYS = 9;
+const NUM_KEYS = 9; // More classes than that are ordered by how probable they are.
 
 /**
  * Creates the list of classes.
@@ -29,7 +29,7 @@ export function createChooser(onChoose, onSkip) {
     input: find,
     keydown: onSearchKey,
   });
-  const enter = create("p", { id: "enter", class: "hint", role: "status", hidden: true });
+  const enter = create("p", { id: "enter", class: "enter", role: "status", hidden: true });
   const list = create("ol", { id: "classes", class: "classes", "aria-label": "Classes" });
   const element = create("div", { class: "chooser" }, search, enter, list);
 
@@ -78,9 +78,9 @@ export function createChooser(onChoose, onSkip) {
     if (!shown.some(({ name }) => name === chosen)) chosen = typed ? shown[0].name : null;
     const first = chosen ?? proposals[0]?.label;
     list.replaceChildren(
-      ...shown.map(({ name, isNew }, i) => {
+      ...shown.map(({ name, isNew }) => {
         const probability = proposals.find((proposal) => proposal.label === name)?.probability ?? 0;
-        const button = createClassButton(name, probability, isNew, name === first, typed ? null : i);
+        const button = createClassButton(name, probability, isNew, name === first);
         return create("li", {}, button);
       }),
     );
@@ -93,10 +93,11 @@ export function createChooser(onChoose, onSkip) {
     return `Enter ${isNew ? "adds the new class" : "takes"} “${name}”.${others}`;
   }
 
-  function createClassButton(name, probability, isNew, isFirst, position) {
+  function createClassButton(name, probability, isNew, isFirst) {
     const bar = create("span", { class: "bar", "aria-hidden": "true" });
     bar.style.setProperty("--share", probability);
-    const key = position === null || position >= NUM_KEYS ? "" : String(position + 1);
+    // In the field, digits are part of a name.
+    const key = search.value.trim() ? "" : (classes.find((known) => known.name === name)?.key ?? "");
     return createButton(
       { click: () => choose(name), class: isFirst ? "class proposed" : "class" },
       bar,
@@ -115,8 +116,7 @@ export function createChooser(onChoose, onSkip) {
   }
 
   function orderClasses() {
-    if (classes.length <= NUM_KEYS) return classes;
-    // The number keys select the most probable classes.
+    if (classes.length <= NUM_KEYS) return [...classes].sort((a, b) => a.key.localeCompare(b.key));
     const rank = (name) => {
       const position = proposals.findIndex((proposal) => proposal.label === name);
       return position < 0 ? Infinity : position;
@@ -149,10 +149,9 @@ export function createChooser(onChoose, onSkip) {
     /** Handles a key that was pressed outside of all fields; returns whether it did. */
     onKey(event) {
       if (event.ctrlKey || event.metaKey || event.altKey) return false;
-      const position = Number.parseInt(event.key, 10);
-      if (event.key.length === 1 && position >= 1 && position <= shown.length) {
-        choose(shown[position - 1].name);
-      } else if (event.key === "Enter" && chosen !== null) {
+      const withKey = classes.find(({ key }) => key === event.key);
+      if (withKey) choose(withKey.name);
+      else if (event.key === "Enter" && chosen !== null) {
         takeChosen(); // As the field says, which has lost the focus meanwhile.
       } else if (event.key === "Enter" && proposals.length) {
         choose(proposals[0].label);

@@ -78,10 +78,12 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     element.style.setProperty("--columns", columns);
     element.setAttribute("aria-rowcount", rows.length);
     element.setAttribute("aria-colcount", columns);
+    const hadFocus = element.contains(document.activeElement);
     for (const row of shown.values()) row.remove();
     shown.clear();
     if (isResize && photos.length) reveal(current);
     draw();
+    if (hadFocus) focusCell();
   }
 
   function ask() {
@@ -164,6 +166,7 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     const photo = photos[i];
     const { name, caption, decision } = describe(photo);
     cell.setAttribute("aria-label", name);
+    cell.title = photo.name;
     cell.setAttribute("aria-selected", String(selected.has(photo.image)));
     cell.tabIndex = i === current ? 0 : -1;
     cell.dataset.decision = decision;
@@ -205,9 +208,13 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     reveal(current);
     draw();
     renderCells();
-    element.querySelector(`[data-place="${current}"]`)?.focus({ preventScroll: true });
+    focusCell();
     if (isRange) selectRange();
     else setAnchor(current);
+  }
+
+  function focusCell() {
+    element.querySelector(`[data-place="${current}"]`)?.focus({ preventScroll: true });
   }
 
   function reveal(i) {

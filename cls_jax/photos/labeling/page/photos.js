@@ -43,7 +43,7 @@ export function mount(root, app) {
 
   const count = create("p", { class: "selected-count", role: "status" });
   const chooser = createChooser((label) => answer(label), () => {});
-  const confirm = createButton({ click: confirmAll });
+  const confirm = createButton({ click: confirmAll, hidden: true });
   const none = createButton({ click: () => answer("") }, create("kbd", {}, "0"), "None of these");
   const similar = createButton({ click: showSimilar }, create("kbd", {}, "+"), "More like this");
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
@@ -102,6 +102,7 @@ export function mount(root, app) {
     } else if (app.look) {
       enter(app.look);
       app.look = null;
+      grid.focus();
     } else showAll();
   }
 
@@ -254,9 +255,9 @@ export function mount(root, app) {
         spelled.push(isNew ? (await app.post("classes", { name })).label : name);
       }
       const changes = targets.map(({ image, revision }, i) => [image, revision, names.indexOf(labels[i])]);
-      await app.post("decide_all", { labels: spelled, changes });
+      const { gone, left_out: leftOut } = await app.post("decide_all", { labels: spelled, changes });
       grid.select(new Set());
-      app.announce(`${formatCount(targets.length, "photo")}: ${text}.`, true);
+      app.announce(`${formatCount(targets.length - gone, "photo")}: ${text}. ${leftOut}`.trim(), true);
       if (special?.source !== undefined) showAll();
       grid.focus(isAlone ? 1 : 0);
     });

@@ -14,11 +14,13 @@ export function mount(root, app) {
   const body = create("div", { class: "page" }, sorting.element, training.element);
   root.append(content, body, others);
   let version = -1;
+  let namedRight = null;
 
   async function update(state) {
     training.update(state);
-    if (state.version === version) return;
+    if (state.version === version && state.named_right === namedRight) return;
     version = state.version;
+    namedRight = state.named_right;
     const result = await app.get("result");
     content.replaceChildren(title, createFigures(state, result), createTable(state, result));
     others.replaceChildren(createNextStep(state), createUnreadable(result));

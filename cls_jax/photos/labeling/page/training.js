@@ -12,6 +12,7 @@ export function createTraining(app) {
   const closing = new AbortController();
   let timer = 0;
   let phase = null;
+  let version = -1;
   let isFollowing = false;
   let isRunning = false;
 
@@ -88,7 +89,9 @@ export function createTraining(app) {
       about.textContent = describe(found);
       accuracy.textContent = found.accuracy ?? "";
       estimate.show(found.history);
-      if (found.is_fitting && !closing.signal.aborted) timer = setTimeout(fit, FIT_MS);
+      if (closing.signal.aborted) return;
+      if (found.is_fitting) timer = setTimeout(fit, FIT_MS);
+      else await app.refresh(); // All views then say the same.
     } catch (error) {
       app.report(error);
     }
@@ -140,6 +143,8 @@ export function createTraining(app) {
   function enable() {
     const hasClasses = app.state.classes.filter(({ count }) => count).length > 1;
     save.disabled = train.disabled = minutes.disabled = isRunning || !hasClasses;
+    const { images, labeled, none, skipped } = app.state.counts;
+    check.disabled = images === labeled + none + skipped;
   }
 
   watch(); // Shows how the last training ended.
@@ -148,7 +153,9 @@ export function createTraining(app) {
     fit,
     update(state) {
       enable();
-      if (state.is_training) watch();
+      // Whether a training can be resumed depends on the labels.
+      if (state.is_training || (state.version !== version && ["stopped", "failed"].includes(phase))) watch();
+      version = state.version;
     },
     close() {
       clearTimeout(timer);
