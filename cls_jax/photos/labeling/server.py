@@ -55,7 +55,7 @@ _MAX_PHOTO_BODIES = 4  # At once. Others wait.
 _BODY_SECONDS = 120
 _TABLE = "table"
 # They read photos, or wait for the classifier: one of each at once. Others wait.
-_LONG = ("scan", "try", "copies", _TABLE)
+_LONG = ("scan", "try", "copies", "export", _TABLE)
 PHOTO_VERBS = ("try", "add")  # Their body is a file.
 _MAX_CHANGES = 200  # In one request.
 _LONGEST_WINDOW = 64  # Characters in the ID of a window.
@@ -146,9 +146,9 @@ class _Service:
     def __init__(self, session: Session, training: Training):
         self._session = session
         self._training = training
-        self._trained = TrainedNetworks(session, training.find_trained_run)
+        self._trained = TrainedNetworks(session, training.find_used_run)
         self._classifier = SessionClassifier(session, self._trained)
-        self._report_codes = set[str]()
+        self._reports: dict[str, pathlib.Path] = {}  # By code.
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
         self._long = {name: asyncio.Semaphore() for name in _LONG}
         self._views = {
@@ -157,6 +157,7 @@ class _Service:
             "suspects": self._describe_suspects,
             "result": lambda: views.describe_result(session),
             "classifier": self._classifier.describe,
+            "runs": lambda: {"runs": training.describe_runs()},
         }
         # Looked up by name: no path from a client reaches the disk.
         self._assets = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.is_file()}
@@ -244,12 +245,10 @@ class _Service:
         return StreamingResponse(follow(), media_type="text/event-stream")
 
     def get_report(self, request: Request) -> Response:
-        """The last run's report, once for each code, in a sandbox that cannot reach this server."""
-        code = request.path_params["code"]
-        path = self._training.find_report()
-        if code not in self._report_codes or path is None:
+        """A run's report, once for each code, in a sandbox that cannot reach this server."""
+        path = self._reports.pop(request.path_params["code"], None)
+        if path is None or not path.is_file():
             return PlainTextResponse("Open the report from the page.\n", 404)
-        self._report_codes.discard(code)
         return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
 
     def get_check(self, request: Request) -> Response:
@@ -332,7 +331,10 @@ class _Service:
             "train": lambda: self._train(content),
             "stop": self._training.stop,
             "resume": self._training.resume,
-            "report": self._open_report,
+            "report": lambda: self._open_report(content),
+            "use": lambda: self._training.use(content),
+            "delete": lambda: self._training.delete(content),
+            "export": lambda: {"exported": self._training.export(content)},
         }
         if verb not in changes:
             return PlainTextResponse("There is no such request.\n", 404)
@@ -380,9 +382,12 @@ class _Service:
         self._session.follow_table()
         return add_photo(self._session.root, file)
 
-    def _open_report(self) -> dict[str, str]:
+    def _open_report(self, name: str) -> dict[str, str]:
+        """A code for the report of a run, by default of the last one."""
+        if (path := self._training.find_report(name)) is None:
+            raise RefusedError("This run has no report: write one with cls-jax report.")
         code = secrets.token_urlsafe(24)
-        self._report_codes.add(code)
+        self._reports[code] = path
         return {"report": f"/report/{code}"}
 
 
@@ -484,7 +489,9 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
         return grid.parse_percent(str(percent))
     if verb == "decide_all":
         return grid.parse_changes(content)
-    if verb in ("classes", "find"):
+    if verb == "report" and content == {}:
+        return ""
+    if verb in ("classes", "find", "use", "delete", "export", "report"):
         return take(content, "name", str)
     if verb == "example":
         return take(content, "image", int)

@@ -137,6 +137,10 @@ JSON_VERBS = (
     "example",
     "key",
     "find",
+    "use",
+    "delete",
+    "export",
+    "report",
 )
 JSON_VERBS += ("train", "resume", "stop", "sample", "scan", "copies")
 

@@ -101,7 +101,7 @@ def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
     assert views.describe_image(session, 20)["proposals"][0]["label"] in "bcde"
 
 
-class _Stub:
+class StubNetworks:
     """Networks that name every photo "c", but cannot read the last two."""
 
     class_names = ("c", "b", "a")
@@ -117,7 +117,7 @@ class _Stub:
 def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     folder, kinds, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(trained, "load", lambda run: _Stub())
+    monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
     session = open_ready(folder, kinds)
     for image in range(9):
         decide(session, image, "abc"[kinds[image]])

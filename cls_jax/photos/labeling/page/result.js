@@ -2,6 +2,7 @@
 
 import { openWindow } from "./api.js";
 import { create, createButton, formatCount } from "./dom.js";
+import { createRuns } from "./runs.js";
 import { createSorting } from "./sorting.js";
 import { createTraining } from "./training.js";
 
@@ -9,9 +10,10 @@ export function mount(root, app) {
   const title = create("h2", {}, "Result");
   const content = create("div", { class: "page" }, title);
   const sorting = createSorting(app);
-  const training = createTraining(app);
+  const runs = createRuns(app);
+  const training = createTraining(app, () => runs.update().catch(app.report));
   const others = create("div", { class: "page" });
-  const body = create("div", { class: "page" }, sorting.element, training.element);
+  const body = create("div", { class: "page" }, sorting.element, training.element, runs.element);
   root.append(content, body, others);
   let version = -1;
   let namedRight = null;
@@ -25,7 +27,7 @@ export function mount(root, app) {
     content.replaceChildren(title, createFigures(state, result), createTable(state, result));
     others.replaceChildren(createNextStep(state), createUnreadable(result));
     training.fit();
-    await sorting.update();
+    await Promise.all([sorting.update(), runs.update()]);
   }
 
   function createFigures({ counts }, { confident }) {

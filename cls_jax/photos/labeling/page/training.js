@@ -2,13 +2,14 @@
 
 import { follow } from "./api.js";
 import { createEstimate } from "./estimate.js";
-import { create, createButton, formatCount } from "./dom.js";
+import { create, createButton, formatCount, openReport } from "./dom.js";
 
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 const CURVE = { width: 300, height: 80 }; // As in index.html.
 const ENDS = { done: "Finished", stopped: "Stopped", failed: "Failed" };
 
-export function createTraining(app) {
+/** `onEnd` is called when a training has begun or ended. */
+export function createTraining(app, onEnd) {
   const closing = new AbortController();
   let timer = 0;
   let phase = null;
@@ -39,7 +40,7 @@ export function createTraining(app) {
   const command = create("code", {});
   const stop = createButton({ click: () => act("stop"), id: "stop" }, "Stop");
   const resume = createButton({ click: () => act("resume"), id: "resume" }, "Resume");
-  const report = createButton({ click: openReport, id: "report" }, "Open the report");
+  const report = createButton({ click: () => app.run(() => openReport(app, {})), id: "report" }, "Open the report");
   const progress = create(
     "div",
     { class: "training", hidden: true },
@@ -76,10 +77,6 @@ export function createTraining(app) {
   );
 
   const act = (verb, content) => app.run(() => app.post(verb, content));
-
-  function openReport() {
-    return app.run(async () => window.open((await app.post("report")).report, "_blank", "noopener"));
-  }
 
   /** Polls until the classifier of the current labels is fitted. */
   async function fit() {
@@ -135,6 +132,7 @@ export function createTraining(app) {
     stop.hidden = state.phase !== "running";
     resume.hidden = !state.can_resume;
     report.hidden = !(state.has_report && state.phase === "done");
+    if (phase && phase !== state.phase) onEnd();
     if (phase && phase !== state.phase) app.announce(`${title.textContent}. ${state.message}`);
     phase = state.phase;
   }
