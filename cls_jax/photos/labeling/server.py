@@ -35,12 +35,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, parse_json
+from cls_jax.photos.folder import exchange
 from cls_jax.photos.images.decode import read_upright
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import add_photo, find_new
 from cls_jax.photos.labeling.session import Change, ConflictError, Session, describe_gone
+from cls_jax.photos.labeling.sheet import MEDIA_TYPE
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 
@@ -115,6 +117,8 @@ def create_app(
             Route("/photos/{image:int}/{size}", service.get_photo),
             Route("/report/{code}", service.get_report),
             Route("/api/proposals.csv", service.get_proposals),
+            Route("/api/proposals.xlsx", service.get_proposals),
+            Route("/api/labels/{name}", service.get_labels),
             Route("/api/events", service.get_events),
             Route("/api/similar/{image:int}", service.get_similar),
             Route("/api/earlier/{place:int}", service.get_earlier),
@@ -260,13 +264,28 @@ class _Service:
         found = grid.describe_check(self._session, percent, self._classifier.estimate())
         return JSONResponse(found | {"is_fitting": is_fitting})
 
+    async def get_labels(self, request: Request) -> Response:
+        """The labels that were given, as a file for another program."""
+        name = request.path_params["name"]
+        if name not in exchange.FORMATS:
+            return PlainTextResponse("There is no such format.\n", 404)
+        try:
+            async with self._long[_TABLE]:
+                content = await run_in_threadpool(self._classifier.write_labels, name)
+        except (RefusedError, UserError) as error:
+            return _explain(error, 422)
+        return Response(content, media_type="application/octet-stream")
+
     async def get_proposals(self, request: Request) -> Response:
-        """The classes of all photos, as a file to download."""
+        """The classes of all photos, as a file to download: a workbook, or else CSV."""
         try:
             below = grid.parse_percent(request.query_params.get("unsure_below", "0"))
         except ValueError:
             return _explain("unsure_below must be a percentage.", 400)
         async with self._long[_TABLE]:
+            if request.url.path.endswith(".xlsx"):
+                sheet = await run_in_threadpool(self._classifier.write_sheet, below / 100)
+                return Response(sheet, media_type=MEDIA_TYPE)
             parts = await run_in_threadpool(list, self._classifier.write_table(below / 100))
         return Response(
             "".join(parts),

@@ -329,6 +329,39 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folde
 
 
 @needs_browser
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
+def test_photos_are_found_by_the_names_of_their_files(open_page, folder, viewport):
+    with serve(open_labeled(folder, 60)) as port:
+        page = open_page(port, viewport)
+        read_name(page)
+        open_grid(page)
+        assert not page.locator(".cell .file").first.is_visible()
+        page.fill("#filter-file", "img_004")
+        page.wait_for_selector(".cell[title='IMG_0003.png']", state="detached")
+        shown = list_cells(page)
+        assert set(shown) <= {f"IMG_{i:04}.png" for i in range(40, 50)}
+        assert len(shown) == 10 or viewport is PHONE  # Only those in view are in the page.
+        page.select_option("#filter-names", label="Shown")
+        names = page.locator(".cell .file")
+        assert names.all_inner_texts() == list_cells(page)
+        assert names.first.is_visible()
+        assert measure_overflow(page) <= 0
+        page.focus("#filter-file")
+        page.keyboard.press("Enter")  # Goes to the first one.
+        page.wait_for_selector(".cell:focus img")
+        name = page.locator(".cell:focus .file").inner_text()
+        page.keyboard.press("2")
+        wait_for_count(page, "7")
+        assert read_decisions(folder)[-1] == (name, "dog", "label")
+        page.fill("#filter-file", "nowhere")
+        page.wait_for_selector(".hint:has-text('No photo matches')")
+        page.focus("#filter-file")
+        page.keyboard.press("Escape")
+        page.wait_for_function("() => document.querySelectorAll('.cell').length > 3")
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+@needs_browser
 def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_page, folder):
     session = open_unsure(folder, 60)
     with serve(session) as port:

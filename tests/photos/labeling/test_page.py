@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 
 import numpy as np
 import pytest
@@ -248,6 +249,17 @@ def test_a_session_by_mouse(open_page, folder):
         with page.expect_download() as download:
             page.click(".download")
         assert len(download.value.path().read_text().splitlines()) == 41
+        with page.expect_download() as download:
+            page.click("#xlsx")
+        assert download.value.suggested_filename == "sorted.xlsx"
+        assert zipfile.is_zipfile(download.value.path())
+        page.select_option("#format", label="COCO")
+        with page.expect_download() as download:
+            page.click("#labels")
+        assert download.value.suggested_filename == "labels.coco.json"
+        images = json.loads(download.value.path().read_text())["images"]
+        labeled = {file for file, label, _ in read_decisions(folder) if label}
+        assert {image["file_name"] for image in images} == labeled
 
         show(page, "next")
         assert read_name(page) == marked  # What was marked as wrong is asked first.

@@ -10,7 +10,7 @@ const SIZES = { Small: 110, Medium: 160, Large: 280 }; // Pixels, at least.
 const DECISIONS = ["none", "skip"];
 
 // What was chosen last, for the next time that the view is shown.
-const chosen = { label: "", below: "", kind: "", size: "Medium", focused: null };
+const chosen = { file: "", label: "", below: "", kind: "", size: "Medium", names: "", focused: null };
 
 export function mount(root, app) {
   let version = -1;
@@ -34,8 +34,27 @@ export function mount(root, app) {
       ["copies", "Look-alikes"],
     ]),
     size: createFilter("Size", "size", Object.keys(SIZES).map((name) => [name, name])),
+    names: createFilter("File names", "names", [
+      ["", "Hidden"],
+      ["shown", "Shown"],
+    ]),
   };
-  const filterBar = create("div", { class: "filters" }, ...Object.values(filters).map(({ element }) => element));
+  const search = create("input", {
+    type: "search",
+    id: "filter-file",
+    class: "search",
+    value: chosen.file,
+    autocomplete: "off",
+    spellcheck: "false",
+    input: () => findFiles(search.value),
+    keydown: onFileKey,
+  });
+  const filterBar = create(
+    "div",
+    { class: "filters" },
+    create("label", { for: search.id }, "File", search),
+    ...Object.values(filters).map(({ element }) => element),
+  );
   const sort = createButton({ click: () => showAll() }, "Sort again");
   const back = createButton({ click: leave }, create("kbd", {}, "Esc"), "All photos");
   const grid = createGrid({ describe, onSelect: renderPanel, onOpen: open, getMargins });
@@ -73,6 +92,7 @@ export function mount(root, app) {
     ),
   );
   grid.resize(SIZES[chosen.size]);
+  grid.showNames(Boolean(chosen.names));
 
   function createFilter(name, key, options = []) {
     const choice = create("select", { id: `filter-${key}`, change });
@@ -80,9 +100,25 @@ export function mount(root, app) {
     function change() {
       chosen[key] = choice.value;
       if (key === "size") grid.resize(SIZES[choice.value]);
+      else if (key === "names") grid.showNames(Boolean(choice.value));
       else showAll();
     }
     return { choice, element: create("label", { for: choice.id }, name, choice) };
+  }
+
+  /** Shows the photos whose files have a name with this in it. */
+  function findFiles(text) {
+    search.value = text;
+    chosen.file = text.trim();
+    showAll();
+  }
+
+  function onFileKey(event) {
+    if (event.key === "Enter") grid.focus();
+    else if (event.key === "Escape") findFiles("");
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
   }
 
   async function update(state) {
@@ -159,7 +195,8 @@ export function mount(root, app) {
     renderFrame();
   }
 
-  function matches({ decision, label, confidence, copies }) {
+  function matches({ name, decision, label, confidence, copies }) {
+    if (!name.toLowerCase().includes(chosen.file.toLowerCase())) return false;
     if (chosen.label && label !== chosen.label) return false;
     if (chosen.below && (decision || confidence >= Number(chosen.below))) return false;
     if (chosen.kind === "open") return !decision;
