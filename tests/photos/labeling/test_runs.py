@@ -17,7 +17,7 @@ from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import Training
 from cls_jax.runs.folder import CONFIG, write_result
 from tests.conftest import BROWSER, load_config
-from tests.photos.labeling.pages import open_labeled, read_name, show
+from tests.photos.labeling.pages import DESKTOP, PHONE, open_labeled, read_name, show
 from tests.photos.labeling.sessions import decide, open_ready, serve
 from tests.photos.labeling.test_views import StubNetworks
 
@@ -140,17 +140,21 @@ def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
 
 
 @pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-def test_runs_are_looked_at_used_and_deleted_on_the_page(open_page, folder):
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
+def test_runs_are_looked_at_used_and_deleted_on_the_page(open_page, folder, axe, viewport):
     session = open_labeled(folder, 24)
     older, newer = (
         write_run(name, folder, time, predictor="instant")
         for name, time in (("a", 1000), ("b", 2000))
     )
     with serve(session, Training(folder)) as port:
-        page = open_page(port)
+        page = open_page(port, viewport)
         read_name(page)
         show(page, "result")
         page.wait_for_selector(".runs li:nth-child(2)")
+        page.evaluate(axe)
+        assert page.evaluate("axe.run()")["violations"] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
         assert page.locator(".runs .used .name").inner_text() == "runs/b"
         with page.context.expect_page() as opened:
             page.get_by_label("Report: runs/a").press("Enter")
