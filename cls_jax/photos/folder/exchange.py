@@ -1,7 +1,7 @@
-"""Labels from and for other programs: Label Studio, CVAT, FiftyOne, and tables.
+"""Labels from and for other programs: Label Studio, CVAT, COCO, FiftyOne, and tables.
 
-Formats, as their documentation describes them:
-https://labelstud.io/guide/task_format, https://docs.cvat.ai/docs/other/xml_format and
+Formats, as their documentation describes them: https://labelstud.io/guide/task_format,
+https://docs.cvat.ai/docs/other/xml_format, https://cocodataset.org/#format-data and
 https://docs.voxel51.com/user_guide/export_datasets.html (FiftyOneImageClassificationDataset and
 FiftyOneDataset).
 """
@@ -42,6 +42,7 @@ from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.readers import (
     ANNOTATIONS,
+    COCO,
     CSV,
     CVAT,
     FIFTYONE,
@@ -54,7 +55,7 @@ from cls_jax.photos.images.decode import read_header
 from cls_jax.photos.images.files import list_images
 
 _MAX_BYTES = 2**28
-FORMATS = (LABEL_STUDIO, CVAT, FIFTYONE, CSV)  # To be read and written.
+FORMATS = (LABEL_STUDIO, CVAT, COCO, FIFTYONE, CSV)  # To be read and written.
 _FIFTYONE_FILES = ("labels.json", "samples.json")  # In a folder that FiftyOne has exported.
 _BY_SUFFIX = {".csv": CSV, ".xml": CVAT, ".zip": CVAT}
 
@@ -146,12 +147,21 @@ def export_labels(
     rows = [(file, label) for file, label in sorted(labels.items()) if label]
     if not rows:
         raise UserError(f"No image in {root} has a label: label some with cls-jax label.")
-    content = _WRITERS[name](root, rows)
+    content = write_labels(root, rows, name)
     if name == CVAT and path.suffix.lower() == ".zip":
         content = _zip(content)
     with explain_writing(path, "choose another file"):
         write_atomically(path, content)
     return len(rows)
+
+
+def write_labels(root: pathlib.Path, rows: Sequence[tuple[str, str]], name: str) -> bytes:
+    """A file in one of `FORMATS` with the labels of images, by their names in a folder.
+
+    Raises a UserError if the format needs the size of an image that cannot be read, or cannot tell
+    two images apart.
+    """
+    return _WRITERS[name](root, rows)
 
 
 def _read(path: pathlib.Path, name: str, index: FileIndex, options: FolderOptions) -> LabelTable:
@@ -198,13 +208,7 @@ def _write_cvat(root: pathlib.Path, rows: _Rows) -> bytes:
     annotations = ElementTree.Element("annotations")
     ElementTree.SubElement(annotations, "version").text = "1.1"
     for number, (file, label) in enumerate(rows):
-        try:
-            width, height, _ = read_header(root / file)
-        except ImageError as error:
-            raise UserError(
-                f"{root / file} has a label, but cannot be read ({error}): remove the file or its "
-                "label, since CVAT needs the size of the image."
-            ) from error
+        width, height = _read_size(root / file, "CVAT")
         sizes = {"width": str(width), "height": str(height)}
         image = {"id": str(number), "name": file, **sizes}
         element = ElementTree.SubElement(annotations, "image", image)
@@ -212,6 +216,41 @@ def _write_cvat(root: pathlib.Path, rows: _Rows) -> bytes:
     ElementTree.indent(annotations)
     content: bytes = ElementTree.tostring(annotations, encoding="utf-8", xml_declaration=True)
     return content
+
+
+def _read_size(path: pathlib.Path, program: str) -> tuple[int, int]:
+    """Width and height of an image."""
+    try:
+        width, height, _ = read_header(path)
+    except ImageError as error:
+        raise UserError(
+            f"{path} has a label, but cannot be read ({error}): remove the file or its label, "
+            f"since {program} needs the size of the image."
+        ) from error
+    return width, height
+
+
+def _write_coco(root: pathlib.Path, rows: _Rows) -> bytes:
+    """Each image has one annotation, whose box is the whole image."""
+    classes = sorted({label for _, label in rows})
+    images, annotations = [], []
+    for number, (file, label) in enumerate(rows, 1):
+        width, height = _read_size(root / file, "COCO")
+        images.append({"id": number, "file_name": file, "width": width, "height": height})
+        category = classes.index(label) + 1
+        annotations.append(
+            {
+                "id": number,
+                "image_id": number,
+                "category_id": category,
+                "bbox": [0, 0, width, height],
+                "area": width * height,
+                "iscrowd": 0,
+            }
+        )
+    categories = [{"id": i, "name": name} for i, name in enumerate(classes, 1)]
+    stored = {"images": images, "annotations": annotations, "categories": categories}
+    return json.dumps(stored, ensure_ascii=False, indent=1).encode()
 
 
 def _zip(content: bytes) -> bytes:
@@ -239,6 +278,7 @@ def _write_fiftyone(root: pathlib.Path, rows: _Rows) -> bytes:
 _WRITERS: dict[str, Callable[[pathlib.Path, _Rows], bytes]] = {
     LABEL_STUDIO: _write_label_studio,
     CVAT: _write_cvat,
+    COCO: _write_coco,
     FIFTYONE: _write_fiftyone,
     CSV: _write_csv,
 }

@@ -34,7 +34,8 @@ from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 LABELS_CSV = "labels.csv"
 LABEL, CHECK, NONE, SKIP, UNDO = "label", "check", "none", "skip", "undo"
-NOTES = EXAMPLE, DESCRIBE = "example", "describe"  # About a class: they label nothing.
+# About a class: they label nothing.
+NOTES = EXAMPLE, DESCRIBE, KEY = "example", "describe", "key"
 LONGEST_CLASS = 255  # Characters, as in the name of a folder.
 _HEAD_CHARACTERS = 10_000  # At least the header and a row.
 _HEAD_LINES = 100
@@ -51,7 +52,8 @@ _LAST_TIME = "9999"  # Times from here on count as unknown.
 class LabelRow(NamedTuple):
     """A row of the table."""
 
-    file: str  # Name as written, relative to the folder. In "describe", the description.
+    # Name as written, relative to the folder. In "describe" the description, in "key" the key.
+    file: str
     label: str  # Class, or "".
     # "label", "check" (of a random photo), "none" (the image belongs to no class), "skip", "undo"
     # (`label` is the one before) or one of `NOTES`. "" in rows of other programs.

@@ -14,6 +14,7 @@ from cls_jax.photos.folder.checks import Check, Checked, compare_checks, follow_
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import (
     CHECK,
+    KEY,
     LABEL,
     NONE,
     NOTES,
@@ -25,6 +26,7 @@ from cls_jax.photos.folder.label_table import (
 )
 from cls_jax.photos.folder.names import clean, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.labeling.keys import assign_keys
 
 MAX_CLASSES = 1000
 _LOCK_SECONDS = 3.0  # Others append within milliseconds.
@@ -49,7 +51,8 @@ class Decision(NamedTuple):
 
     key: Key
     kind: str  # One of the table's decisions.
-    text: str  # The class of a file. For a note, the description or the file of the example.
+    # The class of a file. For a note, the description, the file of the example, or the key.
+    text: str
     check: Check | None = None  # Of a random photo.
 
 
@@ -61,7 +64,7 @@ class State(NamedTuple):
     label: str = ""  # The class, or "".
     revision: int = 0  # The number of decisions so far. A page with an older one is out of date.
     is_confirmed: bool = False  # Whether the last two decisions gave the same label.
-    text: str = ""  # The description of a class, or the file of its example.
+    text: str = ""  # The description of a class, the file of its example, or its key.
     spelling: str = ""  # The class as the last row spells it.
     check: Check | None = None  # Of a random photo with an answer.
 
@@ -95,6 +98,7 @@ class Answers:
         self._table = LabelTable([])  # As read last.
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
+        self._keys: dict[str, str] = {}  # Class → its first key in this session.
         self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
         self._stamp: tuple[int, ...] | None = None
         self._last_time = ""
@@ -145,6 +149,22 @@ class Answers:
     def get(self, key: Key) -> State:
         """The state of a file or note."""
         return self.states.get(_fold(key), State())
+
+    def find_keys(self) -> dict[str, str]:
+        """The number keys of the classes that have one, as a person has chosen them.
+
+        The others keep the one that they got first, also if a class before them is deleted.
+        """
+        chosen = {name: self.get(Note(KEY, name)).text for name in self.class_names}
+        keys = assign_keys(self.class_names, chosen, self._keys)
+        for name, key in keys.items():
+            self._keys.setdefault(name, key)
+        return keys
+
+    def pass_key(self, name: str, new: str) -> None:
+        """Lets a class that is about to be renamed keep its key."""
+        if name in self._keys:
+            self._keys[new] = self._keys[name]
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:

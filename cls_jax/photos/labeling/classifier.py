@@ -29,12 +29,14 @@ from cls_jax.photos.features.new_sources import (
     describe_new_sources,
     read_new_sources,
 )
+from cls_jax.photos.folder import exchange
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.inference.foreign import FolderImages, collect_images
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.proposals import Classified
 from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
+from cls_jax.photos.labeling.sheet import write_sheet
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
 
@@ -229,22 +231,48 @@ class SessionClassifier:
         return rows
 
     def write_table(self, unsure_below: float = 0.0) -> Iterator[str]:
-        """The table of all photos as CSV, in parts, for spreadsheets: without formulas."""
-        yield "file,label,source,probability\n"
+        """The table of all photos as CSV, in parts, for spreadsheets: without formulas.
+
+        It begins with a byte-order mark, without which Excel takes names for Latin-1.
+        """
+        yield "\ufefffile,label,source,probability\n"
         for row in self.list_rows(unsure_below):
             cells = [_to_text(row["file"], "./"), _to_text(row["label"], "'"), row["source"]]
             yield to_csv([[*cells, f"{row['probability']:.4f}" if "probability" in row else ""]])
+
+    def write_sheet(self, unsure_below: float = 0.0) -> bytes:
+        """The same table as an Excel workbook. Files and classes are as they are."""
+        rows: list[list[str | float]] = [["file", "label", "source", "probability"]]
+        for row in self.list_rows(unsure_below):
+            texts = [make_printable(str(row[key])) for key in ("file", "label", "source")]
+            rows.append([*texts, row.get("probability", "")])
+        return write_sheet(rows)
+
+    def write_labels(self, name: str) -> bytes:
+        """The labels that were given, for another program, in one of `exchange.FORMATS`.
+
+        Raises a RefusedError if there is none, and a UserError as `exchange.write_labels`.
+        """
+        self._session.leave_out_missing()
+        states = self._session.list_states()
+        rows = sorted((file, state.label) for _, file, state in states if state.label)
+        if not rows:
+            raise RefusedError("No photo has a label yet.")
+        return exchange.write_labels(self._session.root, rows, name)
 
     def copy_by_class(self, unsure_below: float = 0.0) -> dict[str, Any]:
         """Copies all photos that have or are suggested a class into FOLDER-classes/<class>/.
 
         Those with a probability below the limit go to FOLDER-classes/unsure/. The folder is a new
         one beside the session's. Returns the number of "copies", how many of these are "unsure",
-        and the path of the "folder". Raises a UserError if it cannot be written.
+        and the path of the "folder". Raises a RefusedError if no photo has a class, and a UserError
+        if it cannot be written.
         """
         self._session.leave_out_missing()
         root = self._session.root.resolve()
         rows = [row for row in self.list_rows(unsure_below) if row["label"]]
+        if not rows:
+            raise RefusedError("No photo has a class yet: label some first.")
         named = [(str(root / row["file"]), row["label"], row.get("probability")) for row in rows]
         target = find_free(root.with_name(f"{root.name}-classes"))
         sort_files(set_unsure_apart(named, unsure_below), target)

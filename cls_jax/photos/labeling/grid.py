@@ -39,7 +39,7 @@ def describe_photos(session: Session) -> dict[str, Any]:
         confidences = np.zeros(num_images)
         copies = np.full(num_images, -1)
         if (propagation := known.propagation) is not None:
-            if (propagation.labels >= 0).any():
+            if known.has_suggestions():
                 suggested = known.probabilities.argmax(axis=1)
                 confidences = known.probabilities.max(axis=1).round(4)
             _, groups, sizes = np.unique(
@@ -95,7 +95,7 @@ def describe_check(
     session.follow_classifier()
     with session.reading() as known:
         propagation = known.propagation
-        if known.classified is None or propagation is None:
+        if known.classified is None or propagation is None or not known.has_suggestions():
             return {"message": "Label photos of two classes first."}
         if is_too_early(count_labels(propagation.labels, propagation.groups)):
             return {"message": "Too early to say: many classes have only one answer."}

@@ -49,6 +49,13 @@ class Reading:
             if state.decision and image is not None and image not in self.gone:
                 yield image, state
 
+    def has_suggestions(self) -> bool:
+        """Whether labels of two classes are known: before, all photos would get the same class."""
+        if self.propagation is None:
+            return False
+        labels = self.propagation.labels
+        return len(np.unique(labels[labels >= 0])) > 1
+
     def find_open(self) -> np.ndarray:
         """Which photos are in the folder and have no answer, bool [B]."""
         is_open = np.ones(len(self.files), bool)

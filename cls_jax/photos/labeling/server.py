@@ -35,12 +35,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, parse_json
+from cls_jax.photos.folder import exchange
 from cls_jax.photos.images.decode import read_upright
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import add_photo, find_new
-from cls_jax.photos.labeling.session import Change, ConflictError, Session
+from cls_jax.photos.labeling.session import Change, ConflictError, Session, describe_gone
+from cls_jax.photos.labeling.sheet import MEDIA_TYPE
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 
@@ -55,7 +57,7 @@ _MAX_PHOTO_BODIES = 4  # At once. Others wait.
 _BODY_SECONDS = 120
 _TABLE = "table"
 # They read photos, or wait for the classifier: one of each at once. Others wait.
-_LONG = ("scan", "try", "copies", _TABLE)
+_LONG = ("scan", "try", "copies", "export", _TABLE)
 PHOTO_VERBS = ("try", "add")  # Their body is a file.
 _MAX_CHANGES = 200  # In one request.
 _LONGEST_WINDOW = 64  # Characters in the ID of a window.
@@ -115,8 +117,11 @@ def create_app(
             Route("/photos/{image:int}/{size}", service.get_photo),
             Route("/report/{code}", service.get_report),
             Route("/api/proposals.csv", service.get_proposals),
+            Route("/api/proposals.xlsx", service.get_proposals),
+            Route("/api/labels/{name}", service.get_labels),
             Route("/api/events", service.get_events),
             Route("/api/similar/{image:int}", service.get_similar),
+            Route("/api/earlier/{place:int}", service.get_earlier),
             Route("/api/to_check/{percent:int}", service.get_check),
             Route("/api/{view}", service.get_view),
             Route("/api/{verb}", service.post, methods=["POST"]),
@@ -126,7 +131,7 @@ def create_app(
 
 
 class _ClassText(NamedTuple):
-    """A text for a class: its new name or its description."""
+    """A text for a class: its new name, its description or its key."""
 
     class_name: str
     text: str
@@ -145,9 +150,9 @@ class _Service:
     def __init__(self, session: Session, training: Training):
         self._session = session
         self._training = training
-        self._trained = TrainedNetworks(session, training.find_trained_run)
+        self._trained = TrainedNetworks(session, training.find_used_run)
         self._classifier = SessionClassifier(session, self._trained)
-        self._report_codes = set[str]()
+        self._reports: dict[str, pathlib.Path] = {}  # By code.
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
         self._long = {name: asyncio.Semaphore() for name in _LONG}
         self._views = {
@@ -156,6 +161,7 @@ class _Service:
             "suspects": self._describe_suspects,
             "result": lambda: views.describe_result(session),
             "classifier": self._classifier.describe,
+            "runs": lambda: {"runs": training.describe_runs()},
         }
         # Looked up by name: no path from a client reaches the disk.
         self._assets = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.is_file()}
@@ -218,6 +224,10 @@ class _Service:
         except RefusedError as error:
             return _explain(error, 404)
 
+    def get_earlier(self, request: Request) -> Response:
+        """The photo with the last answer but so many, if there is one."""
+        return JSONResponse(views.describe_earlier(self._session, request.path_params["place"]))
+
     async def get_events(self, request: Request) -> Response:
         """The training's progress as server-sent events: at once, and whenever it changes.
 
@@ -239,12 +249,10 @@ class _Service:
         return StreamingResponse(follow(), media_type="text/event-stream")
 
     def get_report(self, request: Request) -> Response:
-        """The last run's report, once for each code, in a sandbox that cannot reach this server."""
-        code = request.path_params["code"]
-        path = self._training.find_report()
-        if code not in self._report_codes or path is None:
+        """A run's report, once for each code, in a sandbox that cannot reach this server."""
+        path = self._reports.pop(request.path_params["code"], None)
+        if path is None or not path.is_file():
             return PlainTextResponse("Open the report from the page.\n", 404)
-        self._report_codes.discard(code)
         return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
 
     def get_check(self, request: Request) -> Response:
@@ -256,13 +264,28 @@ class _Service:
         found = grid.describe_check(self._session, percent, self._classifier.estimate())
         return JSONResponse(found | {"is_fitting": is_fitting})
 
+    async def get_labels(self, request: Request) -> Response:
+        """The labels that were given, as a file for another program."""
+        name = request.path_params["name"]
+        if name not in exchange.FORMATS:
+            return PlainTextResponse("There is no such format.\n", 404)
+        try:
+            async with self._long[_TABLE]:
+                content = await run_in_threadpool(self._classifier.write_labels, name)
+        except (RefusedError, UserError) as error:
+            return _explain(error, 422)
+        return Response(content, media_type="application/octet-stream")
+
     async def get_proposals(self, request: Request) -> Response:
-        """The classes of all photos, as a file to download."""
+        """The classes of all photos, as a file to download: a workbook, or else CSV."""
         try:
             below = grid.parse_percent(request.query_params.get("unsure_below", "0"))
         except ValueError:
             return _explain("unsure_below must be a percentage.", 400)
         async with self._long[_TABLE]:
+            if request.url.path.endswith(".xlsx"):
+                sheet = await run_in_threadpool(self._classifier.write_sheet, below / 100)
+                return Response(sheet, media_type=MEDIA_TYPE)
             parts = await run_in_threadpool(list, self._classifier.write_table(below / 100))
         return Response(
             "".join(parts),
@@ -307,14 +330,15 @@ class _Service:
         except ValueError as error:
             return _explain(error, 400)
         changes: dict[str, Callable[[], dict[str, Any] | None]] = {
-            "decide": lambda: session.decide(content, window),
-            "decide_all": lambda: session.decide(content, window),
+            "decide": lambda: self._decide(content, window),
+            "decide_all": lambda: self._decide(content, window),
             "undo": lambda: {"images": self._undo(window)},
             "classes": lambda: {"label": session.add_class(content)},
             "rename": lambda: {
                 "renamed": session.rename_class(window, content.class_name, content.text)
             },
             "describe": lambda: session.describe_class(window, content.class_name, content.text),
+            "key": lambda: session.set_key(window, content.class_name, content.text),
             "example": lambda: session.set_example(window, content),
             "mark": lambda: session.mark(content),
             "sample": lambda: {"sample": session.draw_sample()},
@@ -326,7 +350,10 @@ class _Service:
             "train": lambda: self._train(content),
             "stop": self._training.stop,
             "resume": self._training.resume,
-            "report": self._open_report,
+            "report": lambda: self._open_report(content),
+            "use": lambda: self._training.use(content),
+            "delete": lambda: self._training.delete(content),
+            "export": lambda: {"exported": self._training.export(content)},
         }
         if verb not in changes:
             return PlainTextResponse("There is no such request.\n", 404)
@@ -345,6 +372,11 @@ class _Service:
         if verb in ("try", "find"):  # They change nothing.
             return JSONResponse(answer)
         return JSONResponse(self._describe(request) | (answer or {}))
+
+    def _decide(self, changes: list[Change], window: str) -> dict[str, Any]:
+        """Records decisions. Returns what to say of photos that are gone."""
+        gone = self._session.decide(changes, window)
+        return {"left_out": make_printable(describe_gone(gone)) if gone else "", "gone": len(gone)}
 
     def _train(self, wanted: _TrainingRequest) -> None:
         version = self._session.labels_version
@@ -369,9 +401,12 @@ class _Service:
         self._session.follow_table()
         return add_photo(self._session.root, file)
 
-    def _open_report(self) -> dict[str, str]:
+    def _open_report(self, name: str) -> dict[str, str]:
+        """A code for the report of a run, by default of the last one."""
+        if (path := self._training.find_report(name)) is None:
+            raise RefusedError("This run has no report: write one with cls-jax report.")
         code = secrets.token_urlsafe(24)
-        self._report_codes.add(code)
+        self._reports[code] = path
         return {"report": f"/report/{code}"}
 
 
@@ -473,11 +508,13 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
         return grid.parse_percent(str(percent))
     if verb == "decide_all":
         return grid.parse_changes(content)
-    if verb in ("classes", "find"):
+    if verb == "report" and content == {}:
+        return ""
+    if verb in ("classes", "find", "use", "delete", "export", "report"):
         return take(content, "name", str)
     if verb == "example":
         return take(content, "image", int)
-    if verb in ("rename", "describe"):
+    if verb in ("rename", "describe", "key"):
         return _ClassText(take(content, "name", str), take(content, "text", str))
     if verb == "train":
         minutes: Any = content.get("minutes") if isinstance(content, dict) else None

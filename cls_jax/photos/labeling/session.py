@@ -22,12 +22,22 @@ from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.network import FrozenFeatures, Progress
 from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.folder.checks import Check, Checked
-from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
+from cls_jax.photos.folder.label_table import (
+    DESCRIBE,
+    EXAMPLE,
+    KEY,
+    LABEL,
+    NONE,
+    NOTES,
+    SKIP,
+    UNDO,
+)
 from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
+from cls_jax.photos.labeling.keys import KEYS
 from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
 from cls_jax.photos.labeling.questions import Questions, draw_readable
 from cls_jax.photos.labeling.reading import Reading
@@ -60,6 +70,13 @@ class Change(NamedTuple):
 
 class ConflictError(RefusedError):
     """The page is out of date: another window decided first, or the photo is gone."""
+
+
+def describe_gone(names: Sequence[str]) -> str:
+    """A sentence about photos whose files are no longer there, by their names."""
+    if len(names) == 1:
+        return f"{names[0]} is no longer in the folder: left out."
+    return f"{len(names):,} photos are no longer in the folder, such as {names[0]}: left out."
 
 
 class _Changed(NamedTuple):
@@ -351,16 +368,22 @@ class Session:
                 self._refresh()  # It was inserted before others, whose columns move.
             return name
 
-    def decide(self, changes: Sequence[Change], window: str) -> None:
-        """Records decisions about photos on the disk and here, as one step to undo."""
+    def decide(self, changes: Sequence[Change], window: str) -> list[str]:
+        """Records decisions about photos on the disk and here, as one step to undo.
+
+        Photos whose files are gone are left out, and their names are returned. If there is no
+        other one, a ConflictError is raised.
+        """
         with self._answers.hold(), self._lock:
             self.follow_table()
-            self._check(changes)
+            gone = self._check(changes)
             decisions = [
                 Decision(self._files[c.image], c.decision, c.label, self._get_check(c))
                 for c in changes
+                if c.image not in gone
             ]
             self._record(decisions, window)
+            return [self._files[image] for image in gone]
 
     def _get_check(self, change: Change) -> Check | None:
         """What the classifier guesses of a random photo, before it gets its first answer."""
@@ -420,13 +443,14 @@ class Session:
         """Renames or respells a class, merges it into another one, or deletes it if `new` is "".
 
         Its photos get the other class, or none. Its description and its example stay if the
-        other class has none. Returns the number of photos.
+        other class has none, and its key if it is no merger. Returns the number of photos.
         """
         with self._answers.hold(), self._lock:
             self._check_ready()
             self.follow_table()
             answers = self._answers
             before = list(answers.class_names)
+            answers.find_keys()  # The other classes keep theirs.
             if name not in before:
                 raise RefusedError("There is no such class.")
             found = answers.add_class(new) if new else ""
@@ -441,12 +465,15 @@ class Session:
             ]
             num_images = sum(decision.key in self._index for decision in decisions)
             for kind in NOTES if new else ():
+                if kind == KEY and new in before:
+                    continue
                 text = answers.get(Note(kind, name)).text
                 if text and not answers.get(Note(kind, new)).text:
                     decisions.append(Decision(Note(kind, new), kind, text))
             after = [known for known in before if known != name]
             if new and new not in before:
                 after.insert(before.index(name), new)
+                answers.pass_key(name, new)
             try:
                 self._record(decisions, window, classes_before=before, classes_after=after)
             except (OSError, UserError):
@@ -466,6 +493,20 @@ class Session:
                 raise RefusedError("There is no such class.")
             self._record([Decision(Note(DESCRIBE, name), DESCRIBE, text)], window)
 
+    def set_key(self, window: str, name: str, key: str) -> None:
+        """Gives a class another number key. The class that has this key gets its former one."""
+        if key not in list(KEYS):
+            raise RefusedError(f"The key of a class must be a digit from {KEYS[0]} to {KEYS[-1]}.")
+        with self._answers.hold(), self._lock:
+            self.follow_table()
+            if name not in self._answers.class_names:
+                raise RefusedError("There is no such class.")
+            keys = self._answers.find_keys()
+            decisions = [Decision(Note(KEY, name), KEY, key)]
+            others = [other for other, used in keys.items() if used == key and other != name]
+            decisions += [Decision(Note(KEY, other), KEY, keys.get(name, "")) for other in others]
+            self._record(decisions, window)
+
     def set_example(self, window: str, image: int) -> None:
         """Makes a labeled photo the example of its class."""
         with self._answers.hold(), self._lock:
@@ -480,9 +521,11 @@ class Session:
         if self._phase != "ready":
             raise RefusedError("The photos are still being read.")
 
-    def _check(self, changes: Sequence[Change]) -> None:
+    def _check(self, changes: Sequence[Change]) -> list[int]:
+        """Checks changes. Returns the photos whose files are gone."""
         if len({change.image for change in changes}) < len(changes):
             raise RefusedError("A photo is listed twice.")
+        gone = []
         for image, decision, label, revision in changes:
             path = self.get_path(image)
             if decision not in (LABEL, NONE, SKIP):
@@ -492,10 +535,14 @@ class Session:
             ):
                 raise RefusedError("There is no such class.")
             if not path.is_file():
-                self.leave_out_missing([image])
-                raise ConflictError(f"{self._files[image]} is no longer in the folder: left out.")
-            if self._read().get_state(image).revision != revision:
+                gone.append(image)
+            elif self._get_state(image).revision != revision:
                 raise ConflictError(f"{self._files[image]} was just labeled in another window.")
+        if gone:
+            self.leave_out_missing(gone)
+        if gone and len(gone) == len(changes):
+            raise ConflictError(describe_gone([self._files[image] for image in gone]))
+        return gone
 
     def undo(self, window: str) -> list[int]:
         """Undoes the last step of a window and returns its first photos."""

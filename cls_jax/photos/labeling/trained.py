@@ -13,7 +13,7 @@ import numpy as np
 from cls_jax.io import describe_error
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import load
-from cls_jax.photos.inference.predictor import TRAINED
+from cls_jax.photos.labeling.runs import is_trained
 from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.runs.folder import read_result
 
@@ -26,18 +26,19 @@ class _Trained(NamedTuple):
 
 
 class TrainedNetworks:
-    """Those of the newest training. All methods may be called from any thread.
+    """Those of the run that predicts. All methods may be called from any thread.
 
-    They name the photos if its run has chosen them (see `predictor`), until ten more answers are
+    They name the photos if that run has chosen them (see `predictor`), until ten more answers are
     known, which they have not learned.
     """
 
     def __init__(self, session: Session, find_run: Callable[[], pathlib.Path | None]):
-        """`find_run` returns the run of the last training, once it has ended."""
+        """`find_run` returns the run that predicts for the folder."""
         self._session = session
         self._find_run = find_run
         self._lock = threading.Lock()
-        self._labels_version = 0  # Of the labels that the training has learned.
+        self._labels_version = 0  # Of the labels that they have learned.
+        self._started: int | None = None  # The same of a training that has begun.
         self._seen: pathlib.Path | None = None  # The run that has been looked at.
         self._found: _Trained | None = None
         self.on_ready: Callable[[], None] = lambda: None
@@ -46,22 +47,38 @@ class TrainedNetworks:
     def forget(self, labels_version: int) -> None:
         """Forgets them, since a training has begun with labels of this version."""
         with self._lock:
-            self._labels_version = labels_version
+            self._started = labels_version
             self._found = None
 
     def follow(self) -> None:
-        """Opens the networks in a thread if a training has ended whose run has chosen them."""
+        """Opens the networks in a thread if another run predicts now and has chosen them.
+
+        Not before the photos are known.
+        """
+        if self._session.take_labels()[1] is None:
+            return
         with self._lock:
             run = self._find_run()
-            if run is None or run == self._seen:
+            if run == self._seen:
                 return
-            self._seen = run
-        threading.Thread(target=self._open, args=[run], name=JAX_THREAD, daemon=True).start()
+            had_found = self._found is not None
+            self._seen, self._found, self.message = run, None, ""
+            started, self._started = self._started, None
+        if run is not None and is_trained(run):
+            arguments = (run, started)
+            threading.Thread(
+                target=self._open, args=arguments, name=JAX_THREAD, daemon=True
+            ).start()
+        elif had_found:
+            self.on_ready()
 
-    def _open(self, run: pathlib.Path) -> None:
+    def _open(self, run: pathlib.Path, started: int | None) -> None:
+        """`started` is the version of the labels that it has learned, None if unknown."""
         try:
-            if (read_result(run) or {}).get("predictor") != TRAINED:
-                return
+            num_labels, _ = self._session.count_labels()
+            learned = (read_result(run) or {}).get("num_labels") or num_labels
+            if started is None:  # It was trained in an earlier session.
+                started = self._session.labels_version - abs(num_labels - learned)
             classifier = load(run)
             parts = []
             for batch in classifier.read_files(self._session.list_paths()):
@@ -74,7 +91,9 @@ class TrainedNetworks:
             self.message = f"The trained networks cannot be used: {describe_error(error)}"
             return
         with self._lock:
-            self._found = found
+            if run != self._seen:
+                return
+            self._labels_version, self._found = started, found
         self.on_ready()
 
     def get(self, class_names: Sequence[str]) -> Classifier | None:

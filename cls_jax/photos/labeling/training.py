@@ -18,26 +18,27 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
-from cls_jax.photos.folder.given_labels import find_table, read_given
-from cls_jax.photos.folder.label_table import read_content
+from cls_jax.photos.folder.given_labels import label_labelable, read_given
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import list_images
+from cls_jax.photos.inference.list_runs import RUNS
 from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
+from cls_jax.photos.labeling.runs import REPORT, FolderRuns, make_environment
 from cls_jax.process import write_command
 from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
 
 INSTANT = "instant"
 FINE_TUNE = "trained"
-RUNS = pathlib.Path("runs")
 _MAX_MINUTES = 100_000
 _MIN_LABELS = 100  # From here on, a share of them tells whether fine-tuning has helped.
 _VALIDATION = 0.2
 _MAX_POINTS = 300  # Of the curve.
 _LONGEST_MESSAGE = 500
 _LOSS = "train/loss"
+_CHANGED = "The photos or labels have changed since then: start a new training."
 _STOPPED = {code for number in SIGNALS for code in (128 + number, -number)}  # Exit codes.
 
 
@@ -72,8 +73,11 @@ class Training:
         self._last = ""  # The last line printed, without progress bars.
         self._run = RUNS
         self._num_metrics = 0  # Bytes of the run's metrics that `_state` is from.
-        self._data: tuple[list[str], list[str], bytes] = ([], [], b"")
+        self._data: tuple[list[str], dict[str, str | None]] | None = None  # That of `_run`.
         self._state: dict[str, Any] = {"phase": "none"}
+        self._runs = FolderRuns(self._folder)
+        self._used: pathlib.Path | None = None
+        self._is_used_known = False
 
     def start(
         self, kind: str, minutes: float = 0, num_classes: int = 2, num_labels: int = 0
@@ -104,7 +108,7 @@ class Training:
             how += self._options.to_arguments()
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "curve": []}
-            self._data = _look(self._folder)
+            self._data = self._look()
             self._launch()
 
     def _has_validation(self) -> bool:
@@ -120,29 +124,36 @@ class Training:
         """
         with self._lock:
             self._check_idle()
-            if not self._can_resume():
+            if not self._has_begun():
                 raise RefusedError("There is no stopped training.")
-            if _look(self._folder) != self._data:
-                raise RefusedError(
-                    "The photos or labels have changed since then: start a new training."
-                )
+            if self._look() != self._data:
+                raise RefusedError(_CHANGED)
             self._launch()
 
-    def _can_resume(self) -> bool:
+    def _has_begun(self) -> bool:
         """Whether it was stopped, or failed after it had begun. Otherwise, a new start is due."""
         phase = self._state["phase"]
         return phase == "stopped" or (phase == "failed" and self._state["step"] > 0)
+
+    def _look(self) -> tuple[list[str], dict[str, str | None]] | None:
+        """The images and their labels: what a run is trained on. None if they cannot be read."""
+        try:
+            listing = list_images(self._folder)
+            labels = label_labelable(self._folder, listing, self._options)
+        except UserError:
+            return None
+        return [file.name for file in listing.files], labels
 
     def _check_idle(self) -> None:
         if self.is_running():
             raise RefusedError("Training is in progress. Stop it or wait for it to finish.")
 
     def _launch(self) -> None:
-        package = pathlib.Path(__file__).parents[3]
-        paths = filter(None, (str(package), os.environ.get("PYTHONPATH")))
+        self.find_used_run()
         if self._log < 0:
             self._log, path = tempfile.mkstemp()
             os.unlink(path)
+        self._is_used_known = False
         self._num_read = os.lseek(self._log, 0, os.SEEK_END)
         self._last = ""
         self._num_metrics = 0
@@ -154,7 +165,7 @@ class Training:
                 stdout=self._log,
                 stderr=self._log,
                 start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                env=make_environment(),
             )
         except OSError as error:
             raise UserError(f"Training cannot start: {error.strerror}.") from error
@@ -174,16 +185,48 @@ class Training:
         """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
-    def find_trained_run(self) -> pathlib.Path | None:
-        """The last run, if it is a fine-tuning that has ended."""
-        with self._lock:
-            is_done = self._process is not None and self._process.poll() == 0
-            return self._run if is_done and self._state.get("kind") == FINE_TUNE else None
+    def find_used_run(self) -> pathlib.Path | None:
+        """The run that predicts for this folder, see `FolderRuns`. None without any.
 
-    def find_report(self) -> pathlib.Path | None:
-        """The report of the last run, if there is one."""
-        path = self._run / "report.html"
-        return path if self._process and path.is_file() else None
+        While a training is running, it is the one that did before.
+        """
+        with self._lock:
+            if not self._is_used_known and not self.is_running():
+                self._used, self._is_used_known = self._runs.find_used(), True
+            return self._used
+
+    def find_report(self, name: str = "") -> pathlib.Path | None:
+        """The report of a run by its name, by default the last one, if there is one."""
+        if not (name or self._process):
+            return None
+        path = (self._runs.find(name) if name else self._run) / REPORT
+        return path if path.is_file() else None
+
+    def describe_runs(self) -> list[dict[str, Any]]:
+        """The runs of the folder, without one that is being trained."""
+        return self._runs.describe(self._run if self.is_running() else None)
+
+    def use(self, name: str) -> None:
+        """Lets a run predict, see `FolderRuns.use`."""
+        with self._lock:
+            self._check_idle()
+            self._runs.use(name)
+            self._is_used_known = False
+
+    def delete(self, name: str) -> None:
+        """Deletes a run. Raises a RefusedError if a training is in progress."""
+        with self._lock:
+            self._check_idle()
+            is_last = self._process is not None and self._runs.find(name) == self._run
+            self._runs.delete(name)
+            self._is_used_known = False
+            if is_last:
+                self._process = None
+                self._state = {"phase": "none"}
+
+    def export(self, name: str) -> str:
+        """Exports a run, see `FolderRuns.export`."""
+        return self._runs.export(name)
 
     def describe(self) -> dict[str, Any]:
         """Its progress, or how it ended."""
@@ -205,7 +248,9 @@ class Training:
             command = make_printable(write_command(self._command))
             described = {"run": make_printable(str(self._run)), "command": command}
             has_report = self.find_report() is not None
-            can_resume = self._can_resume()
+            can_resume = self._has_begun() and self._look() == self._data
+            if self._has_begun() and not can_resume:
+                described["message"] = " ".join(filter(None, [self._state["message"], _CHANGED]))
             return self._state | described | {"has_report": has_report, "can_resume": can_resume}
 
     def _read_metrics(self) -> None:
@@ -247,11 +292,3 @@ class Training:
 
 def _shorten(line: str) -> str:
     return make_printable(line)[:_LONGEST_MESSAGE]
-
-
-def _look(folder: pathlib.Path) -> tuple[list[str], list[str], bytes]:
-    """The folders, the images and the label table: everything that a run is trained on."""
-    listing = list_images(folder)
-    table = find_table(listing)
-    names = [file.name for file in listing.files]
-    return sorted(listing.folders), names, read_content(folder / table) if table else b""

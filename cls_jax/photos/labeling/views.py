@@ -21,7 +21,7 @@ from cls_jax.process import write_command
 _NUM_PER_CLASS = 8
 _NUM_SUSPECTS = 12
 _NUM_UNREADABLE = 100
-_NUM_PROPOSALS = 9  # Per photo, one for each number key.
+_NUM_PROPOSALS = 9  # Per photo.
 _CONFIDENT = 0.5  # Weight 1 - H/log K from which a proposal counts as confident.
 
 
@@ -36,6 +36,7 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
         counts = collections.Counter(state.decision for state in answered)
         num_labels = collections.Counter(state.label for state in answered)
         num_images = len(known.pending) or len(known.files) - len(known.gone)
+        keys = known.answers.find_keys()
         options = [*known.backbones.to_arguments(), *known.options.to_arguments()]
         return {
             "version": known.version,
@@ -46,7 +47,12 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
             "command": show_name(write_command(["train", str(known.root), *options])),
             "networks": known.backbones.describe(),
             "classes": [
-                {"name": name, "count": num_labels[name], **_describe_notes(known, name)}
+                {
+                    "name": name,
+                    "count": num_labels[name],
+                    "key": keys.get(name, ""),
+                    **_describe_notes(known, name),
+                }
                 for name in known.answers.class_names
             ],
             "counts": {
@@ -60,6 +66,13 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
             "recent": [_describe_image(known, image) for image, _ in recent[:NUM_RECENT]],
             "can_undo": session.can_undo(window),
         }
+
+
+def describe_earlier(session: Session, place: int) -> dict[str, Any]:
+    """The photo in a place among those with an answer, the last answer first, as a list."""
+    with session.reading() as known:
+        images = [image for image, _ in known.list_answered()][place : place + 1]
+        return {"images": [_describe_image(known, image) for image in images]}
 
 
 def describe_image(session: Session, image: int) -> dict[str, Any]:
@@ -78,14 +91,15 @@ def find_image(session: Session, name: str) -> dict[str, Any]:
 
 
 def describe_check(session: Session) -> dict[str, Any]:
-    """The most confident proposals of each class."""
+    """The most confident proposals of each class, once two classes have labels."""
     session.follow_classifier()
     with session.reading() as known:
         is_open = known.find_open()
         is_open[list(known.sample)] = False  # They are asked without a guess in sight.
         rows = []
-        # Before `load` there are no columns, and a class just added has none yet.
-        for k, name in enumerate(known.answers.class_names[: known.probabilities.shape[1]]):
+        # A class just added has no column yet.
+        names = known.answers.class_names[: known.probabilities.shape[1]]
+        for k, name in enumerate(names if known.has_suggestions() else []):
             chosen = find_confident(known.probabilities, is_open, k, _NUM_PER_CLASS)
             images = [_describe_image(known, int(image)) for image in chosen]
             rows.append({"label": name, "images": images})
@@ -114,12 +128,10 @@ def describe_result(session: Session) -> dict[str, Any]:
         num_classes = len(known.answers.class_names)
         proposed = np.zeros(num_classes, int)
         num_confident = 0
-        propagation = known.propagation
-        if propagation is not None and (propagation.labels >= 0).any():
+        if known.has_suggestions():
             p_open = known.probabilities[known.find_open()]
             proposed = np.bincount(p_open.argmax(axis=1), minlength=num_classes)
-            if p_open.shape[1] > 1:
-                num_confident = int((compute_weight(p_open) >= _CONFIDENT).sum())
+            num_confident = int((compute_weight(p_open) >= _CONFIDENT).sum())
         return {
             "version": known.version,
             "proposed": proposed.tolist(),
@@ -148,7 +160,7 @@ def _describe_image(known: Reading, image: int) -> dict[str, Any]:
 
 
 def _describe_proposals(known: Reading, p_BK: np.ndarray, row: int) -> list[dict[str, Any]]:
-    if known.propagation is None or not (known.propagation.labels >= 0).any():
+    if not known.has_suggestions():
         return []
     order = np.argsort(-p_BK[row], kind="stable")[:_NUM_PROPOSALS]
     names = known.answers.class_names

@@ -30,6 +30,7 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
 from cls_jax.photos.folder.instant_config import (
+    INSTANT_OPTIONS,
     read_instant_config,
     read_run_config,
 )

@@ -190,7 +190,10 @@ def test_images_for_testing_and_rows_without_an_image_are_named(root, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [*zip(FORMATS, ["a.json", "a.zip", "b.json", "a.csv"], strict=True), ("", "a.xml")],
+    [
+        *zip(FORMATS, ["a.json", "a.zip", "c.coco.json", "b.json", "a.csv"], strict=True),
+        ("", "a.xml"),
+    ],
 )
 def test_written_labels_are_read_again(root, tmp_path, monkeypatch, capsys, name, file):
     rows = "".join(f"{name},{label}\n" for name, label in LABELS.items())
@@ -209,5 +212,5 @@ def test_written_labels_are_read_again(root, tmp_path, monkeypatch, capsys, name
         commands.labels(**options | {"source": None, "target": words})
     with pytest.raises(UserError, match=r"not tell the format: .* --to label-studio .*c\.json"):
         commands.labels(**options | {"source": None, "target": [str(tmp_path / "c.json")]})
-    with pytest.raises(UserError, match="and before it one of label-studio, cvat, fiftyone, csv"):
+    with pytest.raises(UserError, match="and before it one of label-studio, cvat, coco, fiftyone"):
         commands.labels(**options | {"source": ["yolo", "file"]})

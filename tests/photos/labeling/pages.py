@@ -1,9 +1,20 @@
 """What the tests of the page in a browser share."""
 
-from cls_jax.photos.folder.label_table import LABELS_CSV
-from tests.outcomes import read_table
-from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready
+import numpy as np
 
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.labeling.photos import open_session
+from tests.outcomes import read_table
+from tests.photos.labeling.sessions import (
+    CLASSES,
+    create_features,
+    create_photos,
+    decide,
+    describe_some,
+    open_ready,
+)
+
+VIEWS = ("next", "check", "suspects", "classes", "photos", "result", "try")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 ZOOMED = {"width": 640, "height": 400}  # What 200% zoom leaves of the desktop.
 
@@ -46,6 +57,17 @@ def read_decisions(folder):
 def open_labeled(folder, num_images):
     """A session in which another window has given the first six photos their classes."""
     session = open_ready(folder, create_photos(folder, num_images), CLASSES)
+    for image in range(6):
+        decide(session, image, CLASSES[image % 3], "other")
+    return session
+
+
+def open_unsure(folder, num_images):
+    """The same with features by which the classes are harder to tell apart."""
+    kinds = create_photos(folder, num_images)
+    session, features = open_session(folder, CLASSES), create_features(kinds)
+    features += np.random.default_rng(1).normal(0, 0.2, features.shape).astype(np.float32)
+    session.load(lambda report: describe_some(range(len(kinds)), features))
     for image in range(6):
         decide(session, image, CLASSES[image % 3], "other")
     return session

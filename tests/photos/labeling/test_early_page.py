@@ -45,6 +45,27 @@ def test_twenty_random_photos_are_asked_without_a_guess_in_sight(open_page, fold
         page.wait_for_selector(".panel .hint:has-text('19 random photos left')")
 
 
+def test_next_and_result_say_the_same_of_the_same_answers(open_page, folder, kinds):
+    """Though the classifier is newer than the last answer."""
+    session = open_ready(folder, kinds)
+    for image in (0, 1):
+        decide(session, image, "abc"[kinds[image]])
+    with serve(session) as port:
+        page = open_page(port)
+        show(page, "result")
+        page.wait_for_selector(".accuracy:has-text('Too early to say')")
+        show(page, "next")
+        page.wait_for_selector(".live:has-text('Too early to say')")
+        for image in range(2, 8):  # Fewer than the ten after which it learns by itself.
+            decide(session, image, "abc"[kinds[image]])
+        page.wait_for_selector(".live:has-text('8 answers')")
+        show(page, "result")
+        page.wait_for_selector(".accuracy:text-matches('^About [0-9]+%')")
+        about = page.locator(".accuracy").inner_text().split("%")[0]
+        show(page, "next")
+        page.wait_for_selector(f".live:text-is('{about}% named right · 8 answers')", timeout=1000)
+
+
 def test_the_accuracy_is_in_a_line_beside_the_photo_and_a_curve_in_the_result(
     open_page, folder, kinds
 ):

@@ -1,18 +1,22 @@
 """All photos as a grid: what the server describes, and what a browser shows of it."""
 
+import string
+
 import numpy as np
 import pytest
 
 from cls_jax.photos.features.neighbors import normalize_rows
+from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change
+from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
     DESKTOP,
     PHONE,
     open_labeled,
+    open_unsure,
     read_decisions,
     read_name,
     show,
@@ -24,6 +28,7 @@ from tests.photos.labeling.sessions import (
     create_photos,
     decide,
     describe_some,
+    open_ready,
     serve,
 )
 
@@ -127,6 +132,39 @@ def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
     assert views.describe(session)["counts"]["labeled"] == 0
 
 
+def test_a_photo_that_is_gone_does_not_block_its_group(session, folder):
+    for image in (1, 3):
+        (folder / f"IMG_{image:04}.png").unlink()
+    left_out = session.decide([Change(i, "label", "cat", 0) for i in range(5)], "w")
+    assert left_out == ["IMG_0001.png", "IMG_0003.png"]
+    saved = [f"IMG_{i:04}.png" for i in (0, 2, 4)]
+    assert [row[0] for row in read_decisions(folder)] == saved
+    assert not {1, 3} & set(grid.describe_photos(session)["image"])
+    session.undo("w")
+    assert views.describe(session)["counts"]["labeled"] == 0
+    (folder / "IMG_0005.png").unlink()
+    with pytest.raises(ConflictError, match="is no longer in the folder"):
+        session.decide([Change(5, "label", "cat", 0)], "w")
+
+
+@needs_browser
+def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected(open_page, folder):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        open_grid(page)
+        cells = page.locator(".cell[data-decision='']")
+        names = [cells.nth(i).get_attribute("title") for i in range(3)]
+        assert all(name.startswith("IMG_") for name in names)
+        for i in range(3):
+            cells.nth(i).click()
+        (folder / names[1]).unlink()
+        page.keyboard.press("2")
+        page.wait_for_selector(f".toast:has-text('2 photos: dog. {names[1]} is no longer')")
+        wait_for_count(page, "8")
+    assert read_decisions(folder)[6:] == [(names[i], "dog", "label") for i in (0, 2)]
+
+
 @needs_browser
 def test_several_photos_get_a_class_by_mouse_and_by_keyboard(open_page, folder):
     session = open_labeled(folder, 60)
@@ -183,7 +221,7 @@ def test_several_photos_get_a_class_by_mouse_and_by_keyboard(open_page, folder):
 
 @needs_browser
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
-def test_more_like_this_takes_all_but_those_that_are_cleared(open_page, folder, viewport):
+def test_more_like_this_selects_those_that_the_page_names_alike(open_page, folder, viewport):
     session = open_labeled(folder, 60)
     with serve(session) as port:
         page = open_page(port, viewport)
@@ -191,21 +229,69 @@ def test_more_like_this_takes_all_but_those_that_are_cleared(open_page, folder, 
         open_grid(page)
         page.locator(".cell").nth(0).focus()
         source = list_cells(page)[0]
-        page.keyboard.press("m")
+        page.keyboard.press("+")
         page.wait_for_selector(f"h2:has-text('More like {source}')")
-        shown = [
-            source,
-            *(f"IMG_{i:04}.png" for i in grid.find_similar(session, int(source[4:8]))["images"]),
-        ]
-        answered = {name for name, _, _ in read_decisions(folder)}
-        page.wait_for_function("() => document.querySelectorAll('.cell').length > 3")
-        assert list_cells(page)[:4] == shown[:4]
-        out = next(name for name in shown[1:4] if name not in answered)
+        found = grid.describe_photos(session)
+        known = {
+            name: (decision, found["classes"][label])
+            for name, decision, label in zip(
+                found["name"], found["decision"], found["label"], strict=True
+            )
+        }
+        similar = grid.find_similar(session, int(source[4:8]))["images"]
+        shown = [source, *(f"IMG_{i:04}.png" for i in similar)]
+        agreeing = [name for name in shown if known[name] == ("", "cat")]
+        others = [name for name in shown if known[name] != ("", "cat")]
+        assert 3 < len(agreeing) < 24  # Others are named otherwise, or have an answer.
+        assert {label for _, label in map(known.get, others)} > {"cat"}
+        page.wait_for_selector(f".head:has-text('Also suggested as cat · {len(agreeing)}')")
+        assert page.locator(f".selected-count:text-is('{len(agreeing)} selected')").count()
+        assert list_selected(page) == [name for name in list_cells(page) if name in agreeing]
+        assert list_cells(page)[:4] == agreeing[:4]
+        out = agreeing[1]
         page.locator(f".cell[aria-label^='{out}']").click()
         page.keyboard.press("Enter")
         page.wait_for_selector("h2:text-is('Photos')")
-        expected = [name for name in shown if name not in answered and name != out]
+        expected = [name for name in agreeing if name != out]
         assert read_decisions(folder)[6:] == [(name, "cat", "label") for name in expected]
+
+
+@needs_browser
+def test_more_like_a_photo_without_a_suggestion_selects_nothing(open_page, folder, kinds):
+    with serve(open_ready(folder, kinds, CLASSES)) as port:
+        page = open_page(port)
+        read_name(page)
+        open_grid(page)
+        page.locator(".cell").first.focus()
+        page.keyboard.press("+")
+        page.wait_for_selector("h2:has-text('More like')")
+        page.wait_for_selector(".cell:focus img")
+        assert list_selected(page) == []
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".toast:has-text('Nothing is suggested')")
+    assert not (folder / LABELS_CSV).exists()
+
+
+@needs_browser
+@pytest.mark.parametrize("view", ["next", "photos"])
+def test_no_letter_is_a_command(open_page, folder, view):
+    """Whatever a class is called, its letters search and nothing else happens."""
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, view)
+        if view == "photos":
+            page.wait_for_selector(".cell .thumb img")
+            page.locator(".cell").first.click()
+        title = page.locator("h2").first.inner_text()
+        for letter in string.ascii_letters:
+            page.keyboard.press(letter)
+            assert page.locator("h2").first.inner_text() == title, letter
+            assert page.locator(".search").input_value() == letter
+            assert page.evaluate("document.activeElement.type") == "search"
+            page.keyboard.press("Escape")
+    assert len(read_decisions(folder)) == 6
 
 
 @needs_browser
@@ -243,13 +329,41 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folde
 
 
 @needs_browser
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
+def test_photos_are_found_by_the_names_of_their_files(open_page, folder, viewport):
+    with serve(open_labeled(folder, 60)) as port:
+        page = open_page(port, viewport)
+        read_name(page)
+        open_grid(page)
+        assert not page.locator(".cell .file").first.is_visible()
+        page.fill("#filter-file", "img_004")
+        page.wait_for_selector(".cell[title='IMG_0003.png']", state="detached")
+        shown = list_cells(page)
+        assert set(shown) <= {f"IMG_{i:04}.png" for i in range(40, 50)}
+        assert len(shown) == 10 or viewport is PHONE  # Only those in view are in the page.
+        page.select_option("#filter-names", label="Shown")
+        names = page.locator(".cell .file")
+        assert names.all_inner_texts() == list_cells(page)
+        assert names.first.is_visible()
+        assert measure_overflow(page) <= 0
+        page.focus("#filter-file")
+        page.keyboard.press("Enter")  # Goes to the first one.
+        page.wait_for_selector(".cell:focus img")
+        name = page.locator(".cell:focus .file").inner_text()
+        page.keyboard.press("2")
+        wait_for_count(page, "7")
+        assert read_decisions(folder)[-1] == (name, "dog", "label")
+        page.fill("#filter-file", "nowhere")
+        page.wait_for_selector(".hint:has-text('No photo matches')")
+        page.focus("#filter-file")
+        page.keyboard.press("Escape")
+        page.wait_for_function("() => document.querySelectorAll('.cell').length > 3")
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+@needs_browser
 def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_page, folder):
-    kinds = create_photos(folder, 60)
-    session, features = open_session(folder, CLASSES), create_features(kinds)
-    features += np.random.default_rng(1).normal(0, 0.2, features.shape).astype(np.float32)
-    session.load(lambda report: describe_some(range(len(kinds)), features))
-    for image in range(6):
-        decide(session, image, CLASSES[image % 3], "other")
+    session = open_unsure(folder, 60)
     with serve(session) as port:
         page = open_page(port)
         read_name(page)
@@ -263,7 +377,6 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
         page.wait_for_selector(".cell img")
         names = [f"IMG_{image:04}.png" for image in images]
         assert list_cells(page) == names[: len(list_cells(page))]
-        page.locator(".cell").first.focus()
         page.keyboard.press("Enter")  # As suggested, and on to the next one.
         wait_for_count(page, "7")
         page.wait_for_selector(f".cell[aria-label^='{names[1]}']:focus")
@@ -307,11 +420,11 @@ def test_240_drawings_are_sorted_by_looking_at_some_of_them(open_page, tmp_path)
         page.select_option("#filter-kind", label="With an answer")
         page.wait_for_selector(".head:has-text('fish')")
         page.locator(".cell").first.focus()
-        page.keyboard.press("m")
+        page.keyboard.press("+")
         page.wait_for_selector("h2:has-text('More like')")
         page.keyboard.press("Escape")
         page.wait_for_selector("h2:text-is('Photos')")
-        page.keyboard.press("m")
+        page.keyboard.press("+")
         page.wait_for_selector("h2:has-text('More like')")
         num_fish = 0
         for _ in range(25):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tests.conftest import BROWSER, ROOT
 from tests.photos.labeling.pages import (
     DESKTOP,
     PHONE,
+    VIEWS,
     ZOOMED,
     open_labeled,
     press,
@@ -42,7 +44,6 @@ from tests.processes import PATIENCE_S
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-VIEWS = ("next", "check", "suspects", "classes", "photos", "result", "try")
 # The elements of a selector whose text does not fit their box, or breaks within a word.
 BROKEN_WORDS = """(selector) => [...document.querySelectorAll(selector)].filter((element) => {
   const range = document.createRange();
@@ -157,6 +158,64 @@ def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(open_page
         ]
 
 
+@pytest.mark.parametrize("view", ["next", "photos"])
+@pytest.mark.parametrize(
+    ("keys", "sentence", "label"),
+    [
+        (["fox"], "takes “fox”", "fox"),
+        (["FOX "], "takes “fox”", "fox"),
+        (["perch"], "takes “perch”", "perch"),
+        (["pike"], "adds the new class “pike”", "pike"),
+        (["pike", "ArrowDown"], "takes “pikeperch”", "pikeperch"),
+        (["fo", "ArrowDown", "ArrowDown"], "takes “fox”", "fox"),
+        (["fox", "ArrowDown"], "takes “foxglove”", "foxglove"),
+        (["fox", "ArrowDown", "ArrowUp"], "takes “fox”", "fox"),
+        (["pike", "ArrowDown", "ArrowUp"], "adds the new class “pike”", "pike"),
+        (["/", "ArrowDown", "ArrowDown"], "takes “perch”", "perch"),
+    ],
+)
+def test_enter_takes_what_the_page_says_and_never_a_class_that_only_contains_it(
+    open_page, folder, view, keys, sentence, label
+):
+    session = open_ready(
+        folder, create_photos(folder, 12), ["pikeperch", "perch", "foxglove", "fox"]
+    )
+    with serve(session) as port:
+        page = open_page(port)
+        name = read_name(page)
+        show(page, view)
+        if view == "photos":
+            page.wait_for_selector(".cell .thumb img")
+            page.locator(".cell").first.click()
+            name = page.locator(".cell").first.get_attribute("aria-label").split(",")[0]
+        for typed in keys:
+            page.keyboard.press(typed) if typed.startswith("Arrow") else page.keyboard.type(typed)
+        assert sentence in page.locator("#enter").inner_text()
+        assert page.locator(".class.proposed kbd").inner_text() == "↵" or keys[0] == "/"
+        page.keyboard.press("Enter")
+        wait_for_count(page, "1")
+        page.wait_for_selector("#enter", state="hidden")
+    assert read_decisions(folder) == [(name, label, "label")]
+
+
+def test_enter_in_an_empty_search_takes_nothing(open_page, folder):
+    with serve(open_labeled(folder, 12)) as port:
+        page = open_page(port)
+        read_name(page)
+        for keys in (["/"], ["c", "Backspace"]):
+            for key in (*keys, "Enter"):
+                page.keyboard.press(key)
+            page.keyboard.press("Escape")
+        page.wait_for_timeout(200)
+        assert len(read_decisions(folder)) == 6
+        # What the field says also holds once it has lost the focus.
+        page.keyboard.type("new")
+        page.locator(".photo").click()
+        page.keyboard.press("Enter")
+        wait_for_count(page, "7")
+        assert read_decisions(folder)[-1][1] == "new"
+
+
 def test_a_session_by_mouse(open_page, folder):
     session = open_labeled(folder, 40)
     decide(session, 6, CLASSES[1], "other")  # A mistake.
@@ -190,6 +249,17 @@ def test_a_session_by_mouse(open_page, folder):
         with page.expect_download() as download:
             page.click(".download")
         assert len(download.value.path().read_text().splitlines()) == 41
+        with page.expect_download() as download:
+            page.click("#xlsx")
+        assert download.value.suggested_filename == "sorted.xlsx"
+        assert zipfile.is_zipfile(download.value.path())
+        page.select_option("#format", label="COCO")
+        with page.expect_download() as download:
+            page.click("#labels")
+        assert download.value.suggested_filename == "labels.coco.json"
+        images = json.loads(download.value.path().read_text())["images"]
+        labeled = {file for file, label, _ in read_decisions(folder) if label}
+        assert {image["file_name"] for image in images} == labeled
 
         show(page, "next")
         assert read_name(page) == marked  # What was marked as wrong is asked first.
@@ -327,7 +397,7 @@ def test_the_token_stays_in_its_tab_and_no_other_port_gets_it(open_page, folder)
 
 
 def test_no_key_answers_for_a_photo_that_nobody_has_seen(open_page, folder):
-    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
+    with serve(open_labeled(folder, 24)) as port:
         page = open_page(port)
         for key in ("1", "Enter", " "):  # Held down.
             press(page, "1")

@@ -1,6 +1,7 @@
 """Only the page gets answers, and nothing from a client is used as a path or markup."""
 
 import base64
+import codecs
 import contextlib
 import csv
 import hashlib
@@ -18,6 +19,8 @@ import unittest.mock
 import urllib.error
 import urllib.request
 import webbrowser
+import xml.etree.ElementTree as ElementTree
+import zipfile
 import zlib
 
 import numpy as np
@@ -27,6 +30,7 @@ from starlette.testclient import TestClient
 
 from cls_jax.errors import UserError
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.folder import exchange
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
@@ -74,7 +78,14 @@ def test_the_token_never_becomes_a_cookie_and_a_code_is_exchanged_for_it_once(ap
     ("method", "code"), [("GET", 403), ("HEAD", 403), ("POST", 403), ("PUT", 405), ("OPTIONS", 405)]
 )
 def test_without_the_token_nothing_is_shown_but_the_page(app, method, code):
-    paths = ("/api/state", "/api/open", "/api/proposals.csv", "/photos/0/large", "/nothing")
+    paths = (
+        "/api/state",
+        "/api/open",
+        "/api/proposals.csv",
+        "/api/labels/coco",
+        "/photos/0/large",
+        "/nothing",
+    )
     for headers in (
         *({}, {"X-Token": ""}, {"X-Token": "Secret"}, {"X-Token": b"\xff"}),
         {"Cookie": f"X-Token={TOKEN}; token={TOKEN}; cls_jax_label_{PORT}={TOKEN}"},
@@ -135,7 +146,12 @@ JSON_VERBS = (
     "rename",
     "describe",
     "example",
+    "key",
     "find",
+    "use",
+    "delete",
+    "export",
+    "report",
 )
 JSON_VERBS += ("train", "resume", "stop", "sample", "scan", "copies")
 
@@ -242,10 +258,14 @@ def test_a_whole_conversation(client):
     stale = decide(client, 1, "dog")
     assert stale.status_code == 409
     assert "another window" in stale.json()["message"]
+    assert [row["label"] for row in client.get("/api/check").json()["rows"]][::2] == [
+        "cat",
+        "<b>owl",
+    ]
     assert client.post("/api/undo", json={}).json()["counts"]["labeled"] == 1
     assert client.post("/api/mark", json={"images": [7]}).json()["next"][0]["image"] == 7
     assert client.post("/api/mark", json={"images": [True]}).status_code == 400
-    assert client.get("/api/check").json()["rows"]
+    assert client.get("/api/check").json()["rows"] == []  # One class is left.
     assert client.get("/api/suspects").json()["images"] == []
     table = client.get("/api/proposals.csv")
     assert "attachment" in table.headers["content-disposition"]
@@ -259,7 +279,7 @@ def test_no_cell_of_the_table_for_spreadsheets_is_a_formula_and_files_are_found(
     client = TestClient(app, base_url=HERE, headers={"Origin": HERE, "X-Token": TOKEN})
     for image in range(2):
         decide(client, image, ["=1+1", "dog"][image])
-    (folder.parent / "table.csv").write_text(client.get("/api/proposals.csv").text)
+    (folder.parent / "table.csv").write_bytes(client.get("/api/proposals.csv").content)
     rows = read_table(folder.parent / "table.csv")
     assert not any(cell.startswith(tuple("=+-@")) for row in rows for cell in row.values())
     assert sorted(row["file"].removeprefix("./") for row in rows) == sorted(names)
@@ -498,7 +518,7 @@ def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
     described = labeled.get("/api/classifier").json()
     assert (described["labels"], described["classes"]) == (6, 2)
     assert described["accuracy"].endswith("of the other photos are named right (94 to 100%).")
-    table = list(csv.DictReader(io.StringIO(labeled.get("/api/proposals.csv").text)))
+    table = list(csv.DictReader(io.StringIO(labeled.get("/api/proposals.csv").text[1:])))
     assert len(table) == 12
     assert {row["source"] for row in table} == {"label", "suggested"}
     for number in ("", "-2"):  # A second copy never touches the first one.
@@ -513,7 +533,8 @@ def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
 def test_photos_below_a_limit_are_unsure_in_the_table_and_in_the_folders(labeled, folder):
     def read(below):
         answer = labeled.get(f"/api/proposals.csv?unsure_below={below}")
-        return list(csv.DictReader(io.StringIO(answer.text)))
+        assert answer.content.startswith(codecs.BOM_UTF8)  # For Excel.
+        return list(csv.DictReader(io.StringIO(answer.text[1:])))
 
     shares = {row["file"]: float(row["probability"]) for row in read(0) if row["probability"]}
     below = 50 * (min(shares.values()) + max(shares.values()))
@@ -537,6 +558,60 @@ def test_photos_below_a_limit_are_unsure_in_the_table_and_in_the_folders(labeled
     refused = labeled.post("/api/copies", json={"unsure_below": below})
     assert (refused.status_code, "rename the class" in refused.json()["message"]) == (422, True)
     assert labeled.post("/api/copies", json={}).json()["unsure"] == 0
+
+
+def read_sheet(content):
+    """The cells of a workbook's first sheet: numbers as such."""
+    main = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for name in archive.namelist():
+            ElementTree.fromstring(archive.read(name))
+        sheet = ElementTree.fromstring(archive.read("xl/sheet.xml"))
+    return [
+        [
+            float(cell.find(f"{main}v").text) if cell.get("t") is None else "".join(cell.itertext())
+            for cell in row
+        ]
+        for row in sheet.iter(f"{main}row")
+    ]
+
+
+def test_the_workbook_says_the_same_as_the_table_with_names_as_they_are(folder):
+    names = ["=HYPERLINK(1).png", "ö & <b>.png", "cr\rlf.png", *(f"{i}.png" for i in range(9))]
+    session = open_ready(folder, create_photos(folder, 12, names), ["+cat", "dog"])
+    app = server.create_app(session, TOKEN)
+    client = TestClient(app, base_url=HERE, headers={"Origin": HERE, "X-Token": TOKEN})
+    for image in range(4):
+        decide(client, image, ["+cat", "dog"][image % 2])
+    below = 75
+    answer = client.get(f"/api/proposals.xlsx?unsure_below={below}")
+    head, *rows = read_sheet(answer.content)
+    assert head == ["file", "label", "source", "probability"]
+    text = client.get(f"/api/proposals.csv?unsure_below={below}").text[1:]
+    table = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [row[2] for row in rows] == [row["source"] for row in table]
+    assert {row[0].replace("\\r", "\r") for row in rows} == set(names)
+    assert {row[1] for row in rows} == {"+cat", "dog"}
+    for row, same in zip(rows, table, strict=True):
+        assert (f"{row[3]:.4f}" if row[3] != "" else "") == same["probability"]
+
+
+@pytest.mark.parametrize("name", [name for name in exchange.FORMATS if name != "csv"])
+def test_labels_for_other_programs_are_read_again(labeled, folder, tmp_path, name):
+    answer = labeled.get(f"/api/labels/{name}")
+    path = tmp_path / "exported"
+    path.write_bytes(answer.content)
+    table = folder / LABELS_CSV
+    before = {row["file"]: row["label"] for row in read_table(table)}
+    table.unlink()
+    assert exchange.import_labels(folder, path).num_added == 6
+    assert {row["file"]: row["label"] for row in read_table(table)} == before
+    assert labeled.get("/api/labels/yolo").status_code == 404
+
+
+def test_without_labels_there_is_nothing_to_export(client):
+    refused = client.get("/api/labels/coco")
+    assert (refused.status_code, refused.json()["message"]) == (422, "No photo has a label yet.")
 
 
 def test_which_photos_to_look_at_follows_the_goal(client):

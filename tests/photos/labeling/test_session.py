@@ -95,8 +95,12 @@ def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_traini
         assert read_states(session) == {name: state for name, state in last.items() if state[0]}
         again = open_ready(folder, kinds)
         assert read_states(again) == read_states(session)
-        used = [row for row in views.describe(session)["classes"] if row["count"]]
-        assert [row for row in views.describe(again)["classes"] if row["count"]] == used
+        # The next session may give the keys of classes without a label to others.
+        used, used_again = (
+            [row | {"key": ""} for row in views.describe(one)["classes"] if row["count"]]
+            for one in (session, again)
+        )
+        assert used == used_again
         if len({label for _, label in last.values()} - {""}) > 1:
             labels, layout = read_training(folder)
             assert labels == {name: label for name, (kind, label) in last.items() if kind != "none"}

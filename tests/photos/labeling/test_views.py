@@ -74,7 +74,7 @@ def test_views_follow_the_labels(folder, kinds):
     decide(session, 9, "b")  # A repeated label counts as confirmed.
     classifier._wait()
     assert views.describe_suspects(session)["images"] == []
-    head, *table = csv.reader("".join(SessionClassifier(session).write_table()).splitlines())
+    head, *table = csv.reader("".join(SessionClassifier(session).write_table())[1:].splitlines())
     assert head == ["file", "label", "source", "probability"]
     labels = ["abc"[kind] for kind in kinds]
     assert [row[1] for row in table] == [*labels[:9], "b", *labels[10:]]
@@ -101,7 +101,7 @@ def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
     assert views.describe_image(session, 20)["proposals"][0]["label"] in "bcde"
 
 
-class _Stub:
+class StubNetworks:
     """Networks that name every photo "c", but cannot read the last two."""
 
     class_names = ("c", "b", "a")
@@ -117,7 +117,7 @@ class _Stub:
 def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     folder, kinds, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(trained, "load", lambda run: _Stub())
+    monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
     session = open_ready(folder, kinds)
     for image in range(9):
         decide(session, image, "abc"[kinds[image]])
@@ -183,9 +183,12 @@ def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
     assert views.describe_check(session)["rows"] == []
     assert views.describe_result(session)["proposed"] == [0]
     decide(session, 0, "dog")
+    decide(session, 1, "fox")
     session.add_class("owl")
-    assert [row["label"] for row in views.describe_check(session)["rows"]] == ["cat", "dog"]
-    assert views.describe_result(session)["proposed"][0] == 0
+    rows = views.describe_check(session)["rows"]
+    assert [row["label"] for row in rows if row["images"]] == ["dog", "fox"]
+    proposed = views.describe_result(session)["proposed"]
+    assert (proposed[0], proposed[3:], sum(proposed)) == (0, [0], 28)
 
 
 @pytest.mark.parametrize(

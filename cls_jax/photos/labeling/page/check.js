@@ -15,9 +15,9 @@ export function mount(root, app) {
     version = state.version;
     const { rows: found } = await app.get("check");
     const filled = found.filter((row) => row.images.length);
-    hint.textContent = filled.length
-      ? "Click the wrong photos, then confirm the rest of the row."
-      : "Photos appear here once two classes have labels.";
+    const isEarly = state.classes.filter(({ count }) => count).length < 2;
+    const none = isEarly ? "Photos appear here once two classes have labels." : "No photos left to check.";
+    hint.textContent = filled.length ? "Click the wrong photos, then confirm the rest of the row." : none;
     // Keep the focus in its row when the photos change.
     const focused = document.activeElement?.closest("[data-label]")?.dataset.label;
     rows.replaceChildren(...filled.map(createRow));
@@ -39,6 +39,7 @@ export function mount(root, app) {
         create("span", { class: "share" }, formatPercent(item.proposals[0].probability)),
       );
       tile.setAttribute("aria-label", `${item.name} is not ${label}`);
+      tile.title = item.name;
       function toggle() {
         if (!wrong.delete(item.image)) wrong.add(item.image);
         tile.setAttribute("aria-pressed", String(wrong.has(item.image)));
@@ -63,10 +64,11 @@ export function mount(root, app) {
           const changes = right.map(({ image, revision }) => {
             return { image, decision: "label", label, revision };
           });
-          await app.post("decide", { changes });
+          const { left_out: leftOut } = await app.post("decide", { changes });
+          if (leftOut) app.announce(leftOut, true);
+          else app.announce(`${right.length} labeled ${label}.`);
         }
         for (const image of marked) wrong.delete(image);
-        app.announce(`${right.length} labeled ${label}.`);
       });
     }
 

@@ -2,7 +2,7 @@
 
 import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 
-const NUM_KEYS = 9;
+const NUM_KEYS = 9; // More classes than that are ordered by how probable they are.
 
 /**
  * Creates the list of classes.
@@ -13,6 +13,7 @@ export function createChooser(onChoose, onSkip) {
   let classes = [];
   let proposals = [];
   let shown = [];
+  let chosen = null; // The name of the one that Enter takes.
   let described = "";
   const examples = new Map(); // Pictures by photo.
 
@@ -21,50 +22,82 @@ export function createChooser(onChoose, onSkip) {
     class: "search",
     "aria-label": "Search or add a class",
     "aria-controls": "classes",
+    "aria-describedby": "enter",
     autocomplete: "off",
     spellcheck: "false",
     maxlength: "255",
-    input: render,
+    input: find,
     keydown: onSearchKey,
   });
+  const enter = create("p", { id: "enter", class: "enter", role: "status", hidden: true });
   const list = create("ol", { id: "classes", class: "classes", "aria-label": "Classes" });
-  const element = create("div", { class: "chooser" }, search, list);
+  const element = create("div", { class: "chooser" }, search, enter, list);
 
   function choose(name) {
     if (!onChoose(name)) return;
     search.value = "";
     search.blur();
+    find();
   }
 
   function onSearchKey(event) {
-    if (event.key === "Enter" && shown.length) choose(shown[0].name);
+    if (event.key === "Enter") takeChosen();
+    else if (["ArrowDown", "ArrowUp"].includes(event.key)) moveChosen(event.key === "ArrowDown" ? 1 : -1);
     else if (event.key === " " && !search.value && !classes.length) onSkip();
     else if (event.key === "Escape") {
       search.value = "";
       search.blur();
-      render();
+      find();
     } else return;
     event.preventDefault();
     event.stopPropagation();
   }
 
+  function takeChosen() {
+    if (chosen !== null) choose(chosen);
+  }
+
+  function moveChosen(step) {
+    if (!shown.length) return;
+    const place = shown.findIndex(({ name }) => name === chosen) + step;
+    const next = Math.max(0, Math.min(shown.length - 1, place));
+    chosen = shown[next].name;
+    render();
+    list.children[next].scrollIntoView({ block: "nearest" });
+  }
+
+  /** Looks for what was typed. Enter then takes the class of exactly that name, or adds it. */
+  function find() {
+    chosen = null;
+    render();
+  }
+
   function render() {
     const typed = search.value.trim();
     shown = typed ? findClasses(typed) : orderClasses();
+    if (!shown.some(({ name }) => name === chosen)) chosen = typed ? shown[0].name : null;
+    const first = chosen ?? proposals[0]?.label;
     list.replaceChildren(
-      ...shown.map(({ name, isNew }, i) => {
+      ...shown.map(({ name, isNew }) => {
         const probability = proposals.find((proposal) => proposal.label === name)?.probability ?? 0;
-        const isFirst = typed ? i === 0 : name === proposals[0]?.label;
-        const button = createClassButton(name, probability, isNew, isFirst, typed ? null : i);
+        const button = createClassButton(name, probability, isNew, name === first);
         return create("li", {}, button);
       }),
     );
+    enter.hidden = chosen === null;
+    if (!enter.hidden) enter.textContent = describeEnter(shown.find(({ name }) => name === chosen));
   }
 
-  function createClassButton(name, probability, isNew, isFirst, position) {
+  function describeEnter({ name, isNew }) {
+    const others = shown.length > 1 ? " Arrow keys choose another." : "";
+    return `Enter ${isNew ? "adds the new class" : "takes"} “${name}”.${others}`;
+  }
+
+  function createClassButton(name, probability, isNew, isFirst) {
     const bar = create("span", { class: "bar", "aria-hidden": "true" });
     bar.style.setProperty("--share", probability);
-    const key = position === null || position >= NUM_KEYS ? "" : String(position + 1);
+    // In the field, digits are part of a name.
+    const key = search.value.trim() ? "" : (classes.find((known) => known.name === name)?.key ?? "");
     return createButton(
       { click: () => choose(name), class: isFirst ? "class proposed" : "class" },
       bar,
@@ -83,8 +116,7 @@ export function createChooser(onChoose, onSkip) {
   }
 
   function orderClasses() {
-    if (classes.length <= NUM_KEYS) return classes;
-    // The number keys select the most probable classes.
+    if (classes.length <= NUM_KEYS) return [...classes].sort((a, b) => a.key.localeCompare(b.key));
     const rank = (name) => {
       const position = proposals.findIndex((proposal) => proposal.label === name);
       return position < 0 ? Infinity : position;
@@ -93,13 +125,13 @@ export function createChooser(onChoose, onSkip) {
     return ranked.sort((a, b) => (a.rank === b.rank ? a.i - b.i : a.rank - b.rank));
   }
 
+  /** First the class of exactly that name or a new one, then those that begin so or contain it. */
   function findClasses(typed) {
-    const wanted = typed.toLowerCase();
-    const matches = classes.filter(({ name }) => name.toLowerCase().includes(wanted));
-    const startsSo = ({ name }) => name.toLowerCase().startsWith(wanted);
-    const found = [...matches.filter(startsSo), ...matches.filter((match) => !startsSo(match))];
-    const isKnown = classes.some(({ name }) => name.toLowerCase() === wanted);
-    return isKnown ? found : [...found, { name: typed, isNew: true }];
+    const wanted = fold(typed);
+    const matches = classes.filter(({ name }) => fold(name).includes(wanted));
+    const rank = ({ name }) => (fold(name) === wanted ? 0 : fold(name).startsWith(wanted) ? 1 : 2);
+    const found = matches.sort((a, b) => rank(a) - rank(b));
+    return found.length && !rank(found[0]) ? found : [{ name: typed, isNew: true }, ...found];
   }
 
   return {
@@ -117,18 +149,24 @@ export function createChooser(onChoose, onSkip) {
     /** Handles a key that was pressed outside of all fields; returns whether it did. */
     onKey(event) {
       if (event.ctrlKey || event.metaKey || event.altKey) return false;
-      const position = Number.parseInt(event.key, 10);
-      if (event.key.length === 1 && position >= 1 && position <= shown.length) {
-        choose(shown[position - 1].name);
+      const withKey = classes.find(({ key }) => key === event.key);
+      if (withKey) choose(withKey.name);
+      else if (event.key === "Enter" && chosen !== null) {
+        takeChosen(); // As the field says, which has lost the focus meanwhile.
       } else if (event.key === "Enter" && proposals.length) {
         choose(proposals[0].label);
       } else if (/^[\p{L}/]$/u.test(event.key)) {
         search.value = event.key === "/" ? "" : event.key;
         search.focus();
-        render();
+        find();
       } else return false;
       return true;
     },
     focus: () => search.focus(),
   };
+}
+
+/** What equal names of classes have in common, as far as it matters while typing. */
+function fold(name) {
+  return name.normalize("NFC").toLowerCase().split(/\s+/).join(" ").trim();
 }

@@ -2,6 +2,8 @@
 
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
 
+const KEYS = [..."123456789"];
+
 export function mount(root, app) {
   const rows = create("div", { class: "rows", focusout: () => setTimeout(() => update(app.state)) });
   const hint = create("p", { class: "hint" });
@@ -36,10 +38,12 @@ export function mount(root, app) {
     hint.textContent = state.classes.length
       ? "Give a class another one's name to merge them. To choose an example, open a labeled photo from the strip."
       : "No classes yet. Add one here, or type its name beside a photo.";
+    const { id } = document.activeElement;
     rows.replaceChildren(...state.classes.map(createRow));
+    if (id.startsWith("key-")) document.getElementById(id)?.focus();
   }
 
-  function createRow({ name, count, description, example }) {
+  function createRow({ name, count, description, example, key }, i) {
     const change = (verb, content) =>
       app.run(async () => {
         const answer = await app.post(verb, content);
@@ -60,6 +64,17 @@ export function mount(root, app) {
           else target.value = value;
         },
       });
+    const keys = create(
+      "select",
+      {
+        id: `key-${i}`,
+        "aria-label": `Key of ${name}`,
+        change: ({ target }) => change("key", { name, text: target.value }),
+      },
+      ...(key ? KEYS : ["", ...KEYS]).map((one) =>
+        create("option", { value: one, selected: one === key }, one ? `Key ${one}` : "No key"),
+      ),
+    );
     const remove = createButton(
       { click: () => change("rename", { name, text: "" }), "aria-label": `Delete ${name}` },
       "Delete",
@@ -69,6 +84,7 @@ export function mount(root, app) {
       "section",
       { class: "class-row", "aria-label": name },
       create("div", { class: "example" }, picture),
+      keys,
       field("rename", name, "Name", "255"),
       field("describe", description, "Description", "500"),
       create("span", { class: "share" }, formatCount(count, "photo")),

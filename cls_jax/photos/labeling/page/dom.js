@@ -54,6 +54,11 @@ export function formatCount(count, noun, plural = `${noun}s`) {
   return `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
 }
 
+/** Opens the report of a run in another tab, in a sandbox. */
+export async function openReport(app, content) {
+  window.open((await app.post("report", content)).report, "_blank", "noopener");
+}
+
 /** Downloads a Blob as a file. A link could not send the token. */
 export function save(blob, name) {
   const href = URL.createObjectURL(blob);

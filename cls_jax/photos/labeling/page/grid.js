@@ -36,6 +36,7 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   let rows = []; // { top, height, first, count } or, above a section, { top, height, title }.
   let rowOf = []; // Place of a photo → its row.
   let size = 150;
+  let hasNames = false; // Whether the name of its file is below each photo.
   let columns = 1;
   let cell = 0; // Width of a cell.
   let width = 0;
@@ -64,7 +65,7 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
         rows.push({ top, height: HEAD * rem, title });
         top += HEAD * rem;
       }
-      const height = cell + CAPTION * rem;
+      const height = cell + CAPTION * rem * (hasNames ? 2 : 1);
       for (let start = 0; start < items.length; start += columns) {
         const count = Math.min(columns, items.length - start);
         rowOf.fill(rows.length, first + start, first + start + count);
@@ -78,10 +79,12 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     element.style.setProperty("--columns", columns);
     element.setAttribute("aria-rowcount", rows.length);
     element.setAttribute("aria-colcount", columns);
+    const hadFocus = element.contains(document.activeElement);
     for (const row of shown.values()) row.remove();
     shown.clear();
     if (isResize && photos.length) reveal(current);
     draw();
+    if (hadFocus) focusCell();
   }
 
   function ask() {
@@ -143,7 +146,9 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   function createCell(i, column) {
     const properties = { role: "gridcell", class: "cell", "aria-colindex": column + 1, focus: () => onFocus(i) };
     const mark = create("span", { class: "mark", "aria-hidden": "true" }, "✓");
-    const cell = create("div", properties, create("div", { class: "thumb" }), mark, create("span", { class: "caption" }));
+    const caption = create("span", { class: "caption" });
+    const file = create("span", { class: "caption file" }, photos[i].name);
+    const cell = create("div", properties, create("div", { class: "thumb" }), mark, caption, file);
     cell.dataset.place = i;
     renderCell(cell, i);
     return cell;
@@ -164,10 +169,11 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     const photo = photos[i];
     const { name, caption, decision } = describe(photo);
     cell.setAttribute("aria-label", name);
+    cell.title = photo.name;
     cell.setAttribute("aria-selected", String(selected.has(photo.image)));
     cell.tabIndex = i === current ? 0 : -1;
     cell.dataset.decision = decision;
-    cell.lastChild.textContent = caption;
+    cell.querySelector(".caption").textContent = caption;
   }
 
   /** Renders the cells in view again. */
@@ -205,9 +211,13 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     reveal(current);
     draw();
     renderCells();
-    element.querySelector(`[data-place="${current}"]`)?.focus({ preventScroll: true });
+    focusCell();
     if (isRange) selectRange();
     else setAnchor(current);
+  }
+
+  function focusCell() {
+    element.querySelector(`[data-place="${current}"]`)?.focus({ preventScroll: true });
   }
 
   function reveal(i) {
@@ -363,6 +373,13 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     },
     resize(newSize) {
       size = newSize;
+      lay();
+      reveal(current);
+    },
+    /** Shows the name of its file below each photo, or does not. */
+    showNames(areShown) {
+      hasNames = areShown;
+      element.classList.toggle("named", areShown);
       lay();
       reveal(current);
     },

@@ -21,6 +21,7 @@ const root = byId("view");
 let view = null;
 let viewName = "next";
 let busy = false;
+const queue = []; // What is done next, when it no longer is.
 let toastTimer = 0;
 let scanned = Date.now();
 
@@ -38,14 +39,17 @@ const app = {
     if (verb === "decide") app.pinned = null;
     return answer;
   },
-  /** Runs one action at a time, then renders. Errors become a message. */
-  async run(action) {
+  /** Runs one action at a time, then renders. Errors become a message. Others are dropped unless they wait. */
+  async run(action, waits = false) {
+    if (busy && waits) queue.push(action);
     if (busy) return;
     busy = true;
     const waiting = setTimeout(() => app.announce("Saving…", true), SLOW_MS);
     try {
       await action();
+      while (queue.length) await queue.shift()();
     } catch (error) {
+      queue.length = 0;
       report(error);
     } finally {
       clearTimeout(waiting);
@@ -203,8 +207,10 @@ function renderFailure(message) {
 async function refresh() {
   const state = await api.get("state");
   // A decision posted meanwhile has returned a newer state.
-  const { version, is_training: wasTraining } = app.state ?? { version: -1 };
-  const isNew = state.version > version || state.is_training !== wasTraining;
+  const known = app.state ?? { version: -1 };
+  // A training and the classifier go on while no answer changes the version.
+  const hasChanged = ["is_training", "named_right"].some((key) => state[key] !== known[key]);
+  const isNew = state.version > known.version || (hasChanged && state.version === known.version);
   if (!isNew || busy) return;
   app.state = state;
   await render();
@@ -228,7 +234,7 @@ function undo() {
     const { images } = await app.post("undo");
     app.announce("Undone.", true);
     if (viewName === "next" && images.length === 1) [app.pinned] = images;
-  });
+  }, true);
 }
 
 /** A key that is held down must not label the photos that follow. */

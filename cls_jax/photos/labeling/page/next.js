@@ -7,6 +7,7 @@ export function mount(root, app) {
   let current = null;
   let isShown = false; // Whether the current photo has been displayed.
   let isBroken = false; // Whether it could not be decoded. Then it can only be skipped.
+  let moving = Promise.resolve();
   const preloaded = new Map();
 
   const frame = create("div", { class: "frame" });
@@ -112,8 +113,23 @@ export function mount(root, app) {
     if (isBroken) app.announce("This photo cannot be read. Skip it.", true);
   }
 
+  /** Goes to the answer before the one that is shown (1), or to the one after it (-1). */
+  async function move(step) {
+    if (app.isBusy()) return;
+    const { recent } = app.state;
+    const place = (app.pinned?.place ?? recent.findIndex(({ image }) => image === app.pinned?.image)) + step;
+    if (place < 0) return app.pin(null);
+    const found = recent[place] ?? (await app.get(`earlier/${place}`)).images[0];
+    if (!found) return app.announce("There is no earlier answer.", true);
+    app.announce(`${found.name}: ${found.label || describe(found.decision)}`);
+    app.pin({ ...found, place });
+  }
+
   function onKey(event) {
-    if (event.key === "0" && !none.hidden) decide("none");
+    const steps = { ArrowLeft: 1, ArrowRight: -1 };
+    if (steps[event.key] && !event.altKey && !event.ctrlKey && !event.metaKey) {
+      moving = moving.then(() => move(steps[event.key])).catch(app.report);
+    } else if (event.key === "0" && !none.hidden) decide("none");
     else if (event.key === " ") decide("skip");
     else if (event.key === "Escape" && app.pinned) app.pin(null);
     else return chooser.onKey(event);

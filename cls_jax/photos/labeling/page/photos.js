@@ -10,7 +10,7 @@ const SIZES = { Small: 110, Medium: 160, Large: 280 }; // Pixels, at least.
 const DECISIONS = ["none", "skip"];
 
 // What was chosen last, for the next time that the view is shown.
-const chosen = { label: "", below: "", kind: "", size: "Medium", focused: null };
+const chosen = { file: "", label: "", below: "", kind: "", size: "Medium", names: "", focused: null };
 
 export function mount(root, app) {
   let version = -1;
@@ -34,8 +34,27 @@ export function mount(root, app) {
       ["copies", "Look-alikes"],
     ]),
     size: createFilter("Size", "size", Object.keys(SIZES).map((name) => [name, name])),
+    names: createFilter("File names", "names", [
+      ["", "Hidden"],
+      ["shown", "Shown"],
+    ]),
   };
-  const filterBar = create("div", { class: "filters" }, ...Object.values(filters).map(({ element }) => element));
+  const search = create("input", {
+    type: "search",
+    id: "filter-file",
+    class: "search",
+    value: chosen.file,
+    autocomplete: "off",
+    spellcheck: "false",
+    input: () => findFiles(search.value),
+    keydown: onFileKey,
+  });
+  const filterBar = create(
+    "div",
+    { class: "filters" },
+    create("label", { for: search.id }, "File", search),
+    ...Object.values(filters).map(({ element }) => element),
+  );
   const sort = createButton({ click: () => showAll() }, "Sort again");
   const back = createButton({ click: leave }, create("kbd", {}, "Esc"), "All photos");
   const grid = createGrid({ describe, onSelect: renderPanel, onOpen: open, getMargins });
@@ -43,9 +62,9 @@ export function mount(root, app) {
 
   const count = create("p", { class: "selected-count", role: "status" });
   const chooser = createChooser((label) => answer(label), () => {});
-  const confirm = createButton({ click: confirmAll });
+  const confirm = createButton({ click: confirmAll, hidden: true });
   const none = createButton({ click: () => answer("") }, create("kbd", {}, "0"), "None of these");
-  const similar = createButton({ click: showSimilar }, create("kbd", {}, "M"), "More like this");
+  const similar = createButton({ click: showSimilar }, create("kbd", {}, "+"), "More like this");
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
   const clear = createButton({ click: () => grid.select(new Set()) }, create("kbd", {}, "Esc"), "Clear");
   const panel = create(
@@ -73,6 +92,7 @@ export function mount(root, app) {
     ),
   );
   grid.resize(SIZES[chosen.size]);
+  grid.showNames(Boolean(chosen.names));
 
   function createFilter(name, key, options = []) {
     const choice = create("select", { id: `filter-${key}`, change });
@@ -80,9 +100,25 @@ export function mount(root, app) {
     function change() {
       chosen[key] = choice.value;
       if (key === "size") grid.resize(SIZES[choice.value]);
+      else if (key === "names") grid.showNames(Boolean(choice.value));
       else showAll();
     }
     return { choice, element: create("label", { for: choice.id }, name, choice) };
+  }
+
+  /** Shows the photos whose files have a name with this in it. */
+  function findFiles(text) {
+    search.value = text;
+    chosen.file = text.trim();
+    showAll();
+  }
+
+  function onFileKey(event) {
+    if (event.key === "Enter") grid.focus();
+    else if (event.key === "Escape") findFiles("");
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
   }
 
   async function update(state) {
@@ -102,6 +138,7 @@ export function mount(root, app) {
     } else if (app.look) {
       enter(app.look);
       app.look = null;
+      grid.focus();
     } else showAll();
   }
 
@@ -158,7 +195,8 @@ export function mount(root, app) {
     renderFrame();
   }
 
-  function matches({ decision, label, confidence, copies }) {
+  function matches({ name, decision, label, confidence, copies }) {
+    if (!name.toLowerCase().includes(chosen.file.toLowerCase())) return false;
     if (chosen.label && label !== chosen.label) return false;
     if (chosen.below && (decision || confidence >= Number(chosen.below))) return false;
     if (chosen.kind === "open") return !decision;
@@ -166,12 +204,15 @@ export function mount(root, app) {
     return chosen.kind !== "copies" || copies >= 0;
   }
 
-  /** Shows some photos instead of all: { title, hint, images, selected, source, label }. */
+  /** Shows some photos instead of all: { title, hint, sections, selected, source, label }. */
   function enter(shown) {
     special = shown;
     isStale = false;
-    const items = shown.images.map((image) => photos.get(image)).filter(Boolean);
-    grid.show([{ title: "", items }], shown.selected ?? new Set());
+    const sections = shown.sections.map(({ title, images }) => {
+      const items = images.map((image) => photos.get(image)).filter(Boolean);
+      return { title: title && formatTitle(title, items), items };
+    });
+    grid.show(sections, shown.selected ?? new Set());
     scrollTo(0, 0);
     renderFrame();
   }
@@ -188,15 +229,22 @@ export function mount(root, app) {
     if (!source || app.isBusy()) return;
     app.run(async () => {
       const { images } = await app.get(`similar/${source.image}`);
-      const all = [source.image, ...images];
-      const selected = new Set(all.filter((image) => !photos.get(image)?.decision));
+      const { label } = source;
+      const found = [source.image, ...images].map((image) => photos.get(image)).filter(Boolean);
+      // What the page itself names otherwise is hardly ever right.
+      const agrees = (photo) => label && !photo.decision && photo.label === label;
+      const agreeing = found.filter(agrees).map(({ image }) => image);
+      const others = found.filter((photo) => !agrees(photo)).map(({ image }) => image);
       enter({
         title: `More like ${source.name}`,
-        hint: "Clear the photos that do not belong. Press Enter for all others, or the key of a class.",
-        images: all,
-        selected,
+        hint: describeSimilar(label, agreeing.length),
+        sections: [
+          { title: label ? `Also suggested as ${label}` : "", images: agreeing },
+          { title: agreeing.length ? "Others" : "", images: others },
+        ],
+        selected: new Set(agreeing),
         source: source.image,
-        label: source.label,
+        label,
       });
       grid.focus();
     });
@@ -217,7 +265,7 @@ export function mount(root, app) {
 
   /** Gives all selected photos the class of the photo that they are like, or what is suggested. */
   function confirmAll() {
-    if (special?.label) return answer(special.label);
+    if (special?.label && grid.getSelected().length) return answer(special.label);
     const all = getTargets();
     const targets = all.filter(({ decision, label }) => label && !decision);
     if (all.length && !targets.length) {
@@ -244,9 +292,9 @@ export function mount(root, app) {
         spelled.push(isNew ? (await app.post("classes", { name })).label : name);
       }
       const changes = targets.map(({ image, revision }, i) => [image, revision, names.indexOf(labels[i])]);
-      await app.post("decide_all", { labels: spelled, changes });
+      const { gone, left_out: leftOut } = await app.post("decide_all", { labels: spelled, changes });
       grid.select(new Set());
-      app.announce(`${formatCount(targets.length, "photo")}: ${text}.`, true);
+      app.announce(`${formatCount(targets.length - gone, "photo")}: ${text}. ${leftOut}`.trim(), true);
       if (special?.source !== undefined) showAll();
       grid.focus(isAlone ? 1 : 0);
     });
@@ -307,7 +355,7 @@ export function mount(root, app) {
     else if (hasModifier) return false;
     else if (event.key === "0" && classes.length) answer("");
     else if (event.key === "Enter") confirmAll();
-    else if (event.key.toLowerCase() === "m") showSimilar();
+    else if (event.key === "+") showSimilar(); // A letter would begin the name of a class.
     else return chooser.onKey(event);
     return true;
   }
@@ -318,6 +366,11 @@ export function mount(root, app) {
   }
 
   return { update, onKey, unmount };
+}
+
+function describeSimilar(label, count) {
+  if (!count) return "Select the photos that belong together. Then press the key of their class.";
+  return `Clear the photos that are not ${label}. Press Enter for all others, or the key of a class.`;
 }
 
 function formatTitle(name, items) {

@@ -2,6 +2,7 @@
 
 import { openWindow } from "./api.js";
 import { create, createButton, formatCount } from "./dom.js";
+import { createRuns } from "./runs.js";
 import { createSorting } from "./sorting.js";
 import { createTraining } from "./training.js";
 
@@ -9,21 +10,24 @@ export function mount(root, app) {
   const title = create("h2", {}, "Result");
   const content = create("div", { class: "page" }, title);
   const sorting = createSorting(app);
-  const training = createTraining(app);
+  const runs = createRuns(app);
+  const training = createTraining(app, () => runs.update().catch(app.report));
   const others = create("div", { class: "page" });
-  const body = create("div", { class: "page" }, sorting.element, training.element);
+  const body = create("div", { class: "page" }, sorting.element, training.element, runs.element);
   root.append(content, body, others);
   let version = -1;
+  let namedRight = null;
 
   async function update(state) {
     training.update(state);
-    if (state.version === version) return;
+    if (state.version === version && state.named_right === namedRight) return;
     version = state.version;
+    namedRight = state.named_right;
     const result = await app.get("result");
     content.replaceChildren(title, createFigures(state, result), createTable(state, result));
     others.replaceChildren(createNextStep(state), createUnreadable(result));
     training.fit();
-    await sorting.update();
+    await Promise.all([sorting.update(), runs.update()]);
   }
 
   function createFigures({ counts }, { confident }) {

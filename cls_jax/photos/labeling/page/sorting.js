@@ -3,6 +3,12 @@
 import { create, createButton, formatCount, save } from "./dom.js";
 
 const TARGETS = [90, 95, 98]; // Percent of the sorted photos that are right.
+const FORMATS = {
+  "label-studio": { title: "Label Studio", file: "label-studio.json" },
+  coco: { title: "COCO", file: "labels.coco.json" },
+  fiftyone: { title: "FiftyOne", file: "labels.json" },
+  cvat: { title: "CVAT", file: "annotations.xml" },
+};
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 
 export function createSorting(app) {
@@ -30,6 +36,11 @@ export function createSorting(app) {
       isOwn = true;
     },
   });
+  const format = create(
+    "select",
+    { id: "format" },
+    ...Object.entries(FORMATS).map(([name, { title }]) => create("option", { value: name }, title)),
+  );
   const element = create(
     "section",
     { class: "go-on", "aria-label": "Sorted photos" },
@@ -48,12 +59,24 @@ export function createSorting(app) {
       create("label", { for: "unsure" }, "Unsure below, in percent:"),
       limit,
       createButton({ click: () => app.run(copy), id: "copies" }, "Copy into class folders"),
-      createButton({ click: () => app.run(download), class: "download" }, "Download the table (CSV)"),
+    ),
+    create(
+      "div",
+      { class: "actions" },
+      createButton({ click: () => app.run(() => download("csv")), class: "download" }, "Download the table (CSV)"),
+      createButton({ click: () => app.run(() => download("xlsx")), class: "download", id: "xlsx" }, "For Excel (.xlsx)"),
     ),
     create(
       "p",
       { class: "hint" },
       "Photos without an answer whose class is less certain than this go into the folder unsure, and the table says so.",
+    ),
+    create(
+      "div",
+      { class: "actions" },
+      create("label", { for: "format" }, "Your labels for another program:"),
+      format,
+      createButton({ click: () => app.run(downloadLabels), class: "download", id: "labels" }, "Download the labels"),
     ),
   );
 
@@ -82,7 +105,7 @@ export function createSorting(app) {
     app.showPhotos({
       title: "Photos to look at",
       hint: "The least certain first. Enter confirms what is suggested. Otherwise, press the key of a class.",
-      images,
+      sections: [{ title: "", images }],
     });
   }
 
@@ -92,8 +115,12 @@ export function createSorting(app) {
     app.announce(`${formatCount(copies, "photo")} copied into ${folder}.${rest}`, true);
   }
 
-  async function download() {
-    save(await app.getFile(`/api/proposals.csv?unsure_below=${Number(limit.value)}`), "sorted.csv");
+  async function download(kind) {
+    save(await app.getFile(`/api/proposals.${kind}?unsure_below=${Number(limit.value)}`), `sorted.${kind}`);
+  }
+
+  async function downloadLabels() {
+    save(await app.getFile(`/api/labels/${format.value}`), FORMATS[format.value].file);
   }
 
   return { element, update, close: () => clearTimeout(timer) };

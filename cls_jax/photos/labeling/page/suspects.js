@@ -41,7 +41,7 @@ export function mount(root, app) {
       "article",
       { class: "card", "aria-label": item.name },
       createButton(
-        { class: "tile", click: () => app.open(item), "aria-label": `Open ${item.name}` },
+        { class: "tile", click: () => app.open(item), "aria-label": `Open ${item.name}`, title: item.name },
         createPhoto(item, "small"),
       ),
       create(

@@ -2,16 +2,18 @@
 
 import { follow } from "./api.js";
 import { createEstimate } from "./estimate.js";
-import { create, createButton, formatCount } from "./dom.js";
+import { create, createButton, formatCount, openReport } from "./dom.js";
 
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 const CURVE = { width: 300, height: 80 }; // As in index.html.
 const ENDS = { done: "Finished", stopped: "Stopped", failed: "Failed" };
 
-export function createTraining(app) {
+/** `onEnd` is called when a training has begun or ended. */
+export function createTraining(app, onEnd) {
   const closing = new AbortController();
   let timer = 0;
   let phase = null;
+  let version = -1;
   let isFollowing = false;
   let isRunning = false;
 
@@ -38,7 +40,7 @@ export function createTraining(app) {
   const command = create("code", {});
   const stop = createButton({ click: () => act("stop"), id: "stop" }, "Stop");
   const resume = createButton({ click: () => act("resume"), id: "resume" }, "Resume");
-  const report = createButton({ click: openReport, id: "report" }, "Open the report");
+  const report = createButton({ click: () => app.run(() => openReport(app, {})), id: "report" }, "Open the report");
   const progress = create(
     "div",
     { class: "training", hidden: true },
@@ -76,10 +78,6 @@ export function createTraining(app) {
 
   const act = (verb, content) => app.run(() => app.post(verb, content));
 
-  function openReport() {
-    return app.run(async () => window.open((await app.post("report")).report, "_blank", "noopener"));
-  }
-
   /** Polls until the classifier of the current labels is fitted. */
   async function fit() {
     clearTimeout(timer);
@@ -88,7 +86,9 @@ export function createTraining(app) {
       about.textContent = describe(found);
       accuracy.textContent = found.accuracy ?? "";
       estimate.show(found.history);
-      if (found.is_fitting && !closing.signal.aborted) timer = setTimeout(fit, FIT_MS);
+      if (closing.signal.aborted) return;
+      if (found.is_fitting) timer = setTimeout(fit, FIT_MS);
+      else await app.refresh(); // All views then say the same.
     } catch (error) {
       app.report(error);
     }
@@ -132,6 +132,7 @@ export function createTraining(app) {
     stop.hidden = state.phase !== "running";
     resume.hidden = !state.can_resume;
     report.hidden = !(state.has_report && state.phase === "done");
+    if (phase && phase !== state.phase) onEnd();
     if (phase && phase !== state.phase) app.announce(`${title.textContent}. ${state.message}`);
     phase = state.phase;
   }
@@ -140,6 +141,8 @@ export function createTraining(app) {
   function enable() {
     const hasClasses = app.state.classes.filter(({ count }) => count).length > 1;
     save.disabled = train.disabled = minutes.disabled = isRunning || !hasClasses;
+    const { images, labeled, none, skipped } = app.state.counts;
+    check.disabled = images === labeled + none + skipped;
   }
 
   watch(); // Shows how the last training ended.
@@ -148,7 +151,9 @@ export function createTraining(app) {
     fit,
     update(state) {
       enable();
-      if (state.is_training) watch();
+      // Whether a training can be resumed depends on the labels.
+      if (state.is_training || (state.version !== version && ["stopped", "failed"].includes(phase))) watch();
+      version = state.version;
     },
     close() {
       clearTimeout(timer);

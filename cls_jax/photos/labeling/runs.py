@@ -1,0 +1,112 @@
+"""The runs that were trained on a folder: to look at, to predict with, and to delete."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+from cls_jax.errors import UserError, explain_writing
+from cls_jax.io import make_printable
+from cls_jax.photos.folder.instant_config import read_run_config
+from cls_jax.photos.inference.list_runs import RUNS, ListedRun, list_runs
+from cls_jax.photos.inference.predictor import TRAINED
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.runs.folder import CONFIG, read_result
+
+REPORT = "report.html"
+_EXPORT = "export"  # The folder within a run.
+_NUM_SHOWN = 50
+
+
+class FolderRuns:
+    """Those in `runs/` whose images are in a folder. The newest one predicts, as in a terminal."""
+
+    def __init__(self, folder: pathlib.Path, root: pathlib.Path = RUNS):
+        """`folder` is resolved. `root` has the runs of any folder."""
+        self._folder = folder
+        self._root = root
+
+    def list_all(self) -> list[ListedRun]:
+        """The runs, the most recently changed first, without damaged ones."""
+        return [run for run in list_runs(self._root) if self._is_here(run.workdir)]
+
+    def _is_here(self, workdir: pathlib.Path) -> bool:
+        with contextlib.suppress(UserError):
+            place = read_run_config(workdir).data.data_dir
+            return bool(place) and pathlib.Path(place).expanduser().resolve() == self._folder
+        return False
+
+    def find_used(self) -> pathlib.Path | None:
+        """The run that predicts if no other one is named. None without any."""
+        return next((run.workdir for run in self.list_all()), None)
+
+    def find(self, name: str) -> pathlib.Path:
+        """The run of a name. Raises a RefusedError if there is none."""
+        for run in self.list_all():
+            if make_printable(str(run.workdir)) == name:
+                return run.workdir
+        raise RefusedError("There is no such run. It may have been deleted meanwhile.")
+
+    def describe(self, busy: pathlib.Path | None = None) -> list[dict[str, Any]]:
+        """The runs for the page, without the one in which a training is `busy`."""
+        runs = [run for run in self.list_all() if run.workdir != busy]
+        return [
+            {
+                "name": make_printable(str(run.workdir)),
+                "method": run.method,
+                "labels": run.num_labels,
+                "accuracy": run.accuracy,
+                "changed": run.changed,
+                "megabytes": round(run.num_bytes / 1e6, 1),
+                "has_report": (run.workdir / REPORT).is_file(),
+                "is_used": not i,
+            }
+            for i, run in enumerate(runs[:_NUM_SHOWN])
+        ]
+
+    def use(self, name: str) -> None:
+        """Lets a run predict from now on, on the page and in a terminal: it becomes the newest."""
+        workdir = self.find(name)
+        with explain_writing(workdir, "allow writing there"):
+            os.utime(workdir / CONFIG)
+
+    def delete(self, name: str) -> None:
+        """Deletes a run's folder."""
+        workdir = self.find(name)
+        with explain_writing(workdir, "allow writing there"):
+            shutil.rmtree(workdir)
+
+    def export(self, name: str) -> str:
+        """Writes the classifier of a run for other programs, as `cls-jax export` does.
+
+        Returns the last sentences that it prints. Raises a RefusedError with the reason if it
+        fails.
+        """
+        workdir = self.find(name)
+        command = [sys.executable, "-m", "cls_jax", "export", str(workdir), str(workdir / _EXPORT)]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=make_environment()
+        )
+        lines = (done.stdout if not done.returncode else done.stderr).decode("utf-8", "replace")
+        shown = [make_printable(line) for line in lines.splitlines() if line.strip()]
+        if done.returncode:
+            reason = shown[-1].removeprefix("Error: ") if shown else "it ended unexpectedly."
+            raise RefusedError(f"The export failed: {reason}")
+        return " ".join(line for line in shown if not line.startswith("Try it:"))
+
+
+def make_environment() -> dict[str, str]:
+    """The environment of a program of this package, which need not be installed."""
+    package = pathlib.Path(__file__).parents[3]
+    paths = filter(None, (str(package), os.environ.get("PYTHONPATH")))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def is_trained(workdir: pathlib.Path) -> bool:
+    """Whether the trained networks of a run predict, and not an instant classifier."""
+    with contextlib.suppress(UserError):
+        return (read_result(workdir) or {}).get("predictor") == TRAINED
+    return False

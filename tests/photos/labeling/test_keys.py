@@ -1,0 +1,203 @@
+"""Each class has a number key of its own: the same in all views, windows and sessions."""
+
+import time
+
+import pytest
+
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.keys import assign_keys
+from cls_jax.photos.labeling.photos import open_session
+from tests.conftest import BROWSER
+from tests.photos.labeling.pages import (
+    open_unsure,
+    press,
+    read_decisions,
+    read_name,
+    show,
+    wait_for_count,
+)
+from tests.photos.labeling.sessions import (
+    CLASSES,
+    create_photos,
+    decide,
+    open_ready,
+    read_training,
+    serve,
+)
+
+needs_browser = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+
+
+def read_keys(session):
+    return {row["name"]: row["key"] for row in views.describe(session)["classes"]}
+
+
+def test_keys_are_given_in_order_and_each_to_one_class():
+    names = [f"class {i}" for i in range(12)]
+    keys = assign_keys(names, {"class 11": "3", "class 4": "3"}, {"class 0": "5", "gone": "1"})
+    assert len(set(keys.values())) == len(keys) == 9
+    assert (keys["class 4"], keys["class 0"], keys["class 1"]) == ("3", "5", "1")
+    assert "class 11" not in keys
+
+
+def test_a_key_is_chosen_undone_and_known_to_the_next_session_and_to_no_training(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image, label in enumerate(CLASSES):
+        decide(session, image, label)
+    before = read_training(folder)[0]
+    session.set_key("w", "owl", "1")  # The class that had it gets the other's.
+    assert read_keys(session) == {"cat": "3", "dog": "2", "owl": "1"}
+    assert read_keys(open_session(folder)) == read_keys(session)
+    assert read_training(folder)[0] == before
+    session.rename_class("w", "cat", "")
+    session.rename_class("w", "owl", "eule")
+    assert read_keys(session) == {"dog": "2", "eule": "1"}
+    for _ in range(2):
+        session.undo("w")
+    assert read_keys(session) == {"cat": "3", "dog": "2", "owl": "1"}
+    session.undo("w")
+    assert (
+        read_keys(session)
+        == read_keys(open_session(folder))
+        == dict(zip(CLASSES, "123", strict=True))
+    )
+    for name, key in (("owl", "0"), ("owl", "12"), ("owl", ""), ("owl", "a"), ("fish", "1")):
+        with pytest.raises(RefusedError):
+            session.set_key("w", name, key)
+
+
+def test_no_key_moves_while_classes_come_and_go(folder, kinds):
+    session = open_ready(folder, kinds, ["a", "b", "c"])
+    session.rename_class("w", "b", "")
+    assert read_keys(session) == {"a": "1", "c": "3"}
+    session.rename_class("w", "c", "d")
+    assert read_keys(session) == {"a": "1", "d": "3"}
+    session.add_class("e")
+    assert read_keys(session)["e"] == "2"
+    session.rename_class("w", "d", "a")  # A merger.
+    assert read_keys(session) == {"a": "1", "e": "2"}
+    many = open_ready(folder, kinds, [f"class {i}" for i in range(12)])
+    many.set_key("w", "class 11", "1")
+    keys = read_keys(many)
+    assert (keys["class 11"], keys["class 0"], keys["class 1"]) == ("1", "", "2")
+
+
+@needs_browser
+def test_a_key_means_the_same_class_in_every_view(open_page, folder):
+    """Also with more classes than keys, which are ordered by how probable they are."""
+    names = [*CLASSES, *(f"class {i}" for i in range(10))]
+    session = open_ready(folder, create_photos(folder, 30), names)
+    for image in range(6):
+        decide(session, image, CLASSES[image % 3], "other")
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        assert page.get_by_label("Key of class 9").input_value() == ""
+        page.get_by_label("Key of class 9").focus()
+        page.get_by_label("Key of class 9").select_option("2")
+        page.wait_for_selector(
+            ".class-row:last-child option[selected]:has-text('Key 2')", state="attached"
+        )
+        page.wait_for_function("() => document.activeElement.id === 'key-12'")
+        assert read_keys(session)["class 9"] == "2"
+        assert read_keys(session)["dog"] == ""
+        expected = []
+        show(page, "next")
+        for key, label in (("1", "cat"), ("2", "class 9"), ("9", "class 5")):
+            read_name(page)
+            shown = page.locator(f".class:has(kbd:text-is('{key}')) .name").inner_text()
+            assert shown == label
+            expected.append((press(page, key), label))
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        for key, label in (("1", "cat"), ("2", "class 9"), ("9", "class 5")):
+            cell = page.locator(".cell[data-decision='']").first
+            name = cell.get_attribute("aria-label").split(",")[0]
+            cell.click()
+            page.keyboard.press(key)
+            page.wait_for_selector(f".cell[aria-label^='{name}, {label}, your answer']")
+            expected.append((name, label))
+    answers = [row[:2] for row in read_decisions(folder) if row[2] == "label"]
+    assert answers[6:] == expected
+
+
+@needs_browser
+def test_arrow_keys_go_through_all_earlier_answers_and_back(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 40), CLASSES)
+    for image in range(30):  # More than the strip shows.
+        decide(session, image, CLASSES[image % 3])
+    with serve(session) as port:
+        page = open_page(port)
+        question = read_name(page)
+
+        def go(key, name):
+            page.keyboard.press(key)
+            page.wait_for_function(
+                "name => document.querySelector('figcaption').textContent.startsWith(name)",
+                arg=name,
+            )
+            return page.locator("figcaption").inner_text()
+
+        for image in reversed(range(30)):
+            caption = go("ArrowLeft", f"IMG_{image:04}.png")
+            assert caption.endswith(f"currently {CLASSES[image % 3]}")
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_selector(".toast:has-text('no earlier answer')")
+        for image in range(1, 30):
+            go("ArrowRight", f"IMG_{image:04}.png")
+        go("ArrowRight", question)
+        go("ArrowLeft", "IMG_0029.png")
+        go("ArrowLeft", "IMG_0028.png")
+        assert read_name(page) == "IMG_0028.png"
+        press(page, "3")  # Changes this answer, and goes on with the question.
+        assert read_name(page) == question
+    assert read_decisions(folder)[30:] == [("IMG_0028.png", "owl", "label")]
+
+
+@needs_browser
+def test_each_undo_is_done_though_another_one_is_being_saved(open_page, folder):
+    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
+        page = open_page(port)
+        names = [press(page, key) for key in "1231"]
+
+        def delay(route):
+            time.sleep(0.2)
+            route.continue_()
+
+        page.route("**/api/undo", delay)
+        for _ in range(3):
+            page.keyboard.press("Control+z")
+        wait_for_count(page, "1")
+        page.wait_for_timeout(300)
+        assert page.locator("#count").inner_text() == "1 of 12 labeled"
+    undone = [row[0] for row in read_decisions(folder) if row[2] == "undo"]
+    assert undone == names[:0:-1]
+
+
+@needs_browser
+def test_the_first_photo_to_look_at_has_the_focus(open_page, folder):
+    with serve(open_unsure(folder, 60)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "result")
+        page.wait_for_selector(".about:has-text('Learned from')")
+        page.select_option("#target", "98")
+        page.wait_for_selector("#look:visible")
+        page.click("#look")
+        page.wait_for_selector("h2:has-text('Photos to look at')")
+        first = page.wait_for_selector(".cell:focus img")
+        assert page.locator(".cell:focus").get_attribute("data-place") == "0"
+        assert first.is_visible()
+        page.keyboard.press("Enter")
+        wait_for_count(page, "7")
+        assert page.locator(".cell:focus").get_attribute("data-place") == "1"
+
+
+def test_the_row_of_a_key_names_the_class_and_the_digit(folder, kinds):
+    session = open_ready(folder, kinds, ["cat", "dog"])
+    session.set_key("w", "dog", "7")
+    last = (folder / LABELS_CSV).read_text().splitlines()[-1]
+    assert last.split(",")[:3] == ["7", "dog", "key"]

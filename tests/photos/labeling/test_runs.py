@@ -1,0 +1,172 @@
+"""The page lists the runs of its folder, and predicts with the one that a terminal would use."""
+
+import os
+import pathlib
+import threading
+import types
+
+import pytest
+
+from cls_jax.config import to_json, with_values
+from cls_jax.photos.inference.list_runs import RUNS, find_newest
+from cls_jax.photos.labeling import runs, trained, views
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.runs import FolderRuns
+from cls_jax.photos.labeling.session import JAX_THREAD
+from cls_jax.photos.labeling.training import Training
+from cls_jax.runs.folder import CONFIG, write_result
+from tests.conftest import BROWSER, load_config
+from tests.photos.labeling.pages import DESKTOP, PHONE, open_labeled, read_name, show
+from tests.photos.labeling.sessions import decide, open_ready, serve
+from tests.photos.labeling.test_views import StubNetworks
+
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write_run(name, folder, time, predictor="trained", num_labels=9):
+    """What a list reads of a run. Its networks are stubs."""
+    workdir = RUNS / name
+    workdir.mkdir(parents=True)
+    values = {"data.name": "folder", "data.data_dir": str(folder)}
+    (workdir / CONFIG).write_text(to_json(with_values(load_config("folder", "all"), values)))
+    result = {"step": 1, "test_accuracy": None, "num_labels": num_labels, "predictor": predictor}
+    write_result(workdir, result)
+    (workdir / "report.html").write_text(f"<title>{name}</title>")
+    for path in workdir.iterdir():
+        os.utime(path, (time, time))
+    return workdir
+
+
+def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_path):
+    older, newer = (write_run(name, folder, time) for name, time in (("a", 1000), ("b", 2000)))
+    other = write_run("other", tmp_path / "elsewhere", 1500)
+    (RUNS / "notes").mkdir()
+    found = FolderRuns(folder)
+    assert [row["name"] for row in found.describe()] == ["runs/b", "runs/a"]
+    assert [row["is_used"] for row in found.describe()] == [True, False]
+    assert found.find_used() == newer == find_newest()
+    found.use("runs/a")  # In a terminal, too.
+    assert found.find_used() == older == find_newest()
+    found.delete("runs/a")
+    assert not older.exists()
+    assert found.find_used() == newer
+    for name in ("runs/a", "runs/other", "runs/notes", str(other), "runs/../runs/b", "", "runs"):
+        for act in (found.use, found.delete, found.export):
+            with pytest.raises(RefusedError, match="no such run"):
+                act(name)
+    assert newer.exists()
+    assert other.exists()
+
+
+def test_an_export_is_that_of_the_terminal_and_its_reason_is_shown(folder, kinds, monkeypatch):
+    workdir = write_run("a", folder, 1000)
+    called = []
+
+    def run(command, **_):
+        called.append(command[-3:])
+        return types.SimpleNamespace(
+            returncode=len(called) - 1,
+            stdout=b"Exported, and checked against this run: x\nTry it: python x\n",
+            stderr=b"...\nError: The disk is full.\n",
+        )
+
+    monkeypatch.setattr(runs.subprocess, "run", run)
+    found = FolderRuns(folder)
+    assert found.export("runs/a") == "Exported, and checked against this run: x"
+    assert called == [["export", str(workdir), str(workdir / "export")]]
+    with pytest.raises(RefusedError, match="The export failed: The disk is full"):
+        found.export("runs/a")
+
+
+def wait_for_threads():
+    for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
+        thread.join()
+
+
+def test_a_page_that_is_opened_again_predicts_with_the_run_in_use(folder, kinds, monkeypatch):
+    loaded = []
+
+    def load(run):
+        loaded.append(pathlib.Path(run).name)
+        return StubNetworks()
+
+    monkeypatch.setattr(trained, "load", load)
+    write_run("trained", folder, 2000)
+    write_run("instant", folder, 1000, predictor="instant")
+    session = open_ready(folder, kinds)
+    for image in range(9):
+        decide(session, image, "abc"[kinds[image]])
+    session = open_ready(folder, kinds)  # Another session.
+    training = Training(folder)
+    networks = trained.TrainedNetworks(session, training.find_used_run)
+    classifier = SessionClassifier(session, networks)
+    classifier._wait()
+
+    def name_photos():
+        networks.follow()
+        wait_for_threads()
+        views.describe_check(session)
+        return {row["label"] for row in classifier.list_rows()[9:28]}
+
+    assert name_photos() == {"c"}, networks.message  # As the stub says.
+    training.use("runs/instant")
+    assert name_photos() == {"a", "b", "c"}
+    training.use("runs/trained")
+    assert name_photos() == {"c"}
+    training.delete("runs/trained")
+    assert name_photos() == {"a", "b", "c"}
+    assert loaded == ["trained"] * 2
+
+
+def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
+    folder, kinds, monkeypatch
+):
+    monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
+    write_run("trained", folder, 2000, num_labels=9)
+    session = open_ready(folder, kinds)
+    for image in range(19):
+        decide(session, image, "abc"[kinds[image]])
+    session = open_ready(folder, kinds)
+    networks = trained.TrainedNetworks(session, Training(folder).find_used_run)
+    networks.follow()
+    wait_for_threads()
+    assert networks.get("abc") is None
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
+def test_runs_are_looked_at_used_and_deleted_on_the_page(open_page, folder, axe, viewport):
+    session = open_labeled(folder, 24)
+    older, newer = (
+        write_run(name, folder, time, predictor="instant")
+        for name, time in (("a", 1000), ("b", 2000))
+    )
+    with serve(session, Training(folder)) as port:
+        page = open_page(port, viewport)
+        read_name(page)
+        show(page, "result")
+        page.wait_for_selector(".runs li:nth-child(2)")
+        page.evaluate(axe)
+        assert page.evaluate("axe.run()")["violations"] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        assert page.locator(".runs .used .name").inner_text() == "runs/b"
+        with page.context.expect_page() as opened:
+            page.get_by_label("Report: runs/a").press("Enter")
+        opened.value.wait_for_load_state()
+        assert opened.value.title() == "a"
+        page.get_by_label("Use: runs/a").press("Enter")
+        page.wait_for_selector(".runs .used .name:text-is('runs/a')")
+        assert find_newest() == older
+        page.get_by_label("Delete: runs/b").press("Enter")
+        page.wait_for_timeout(100)
+        assert newer.exists()  # The first press asks.
+        page.get_by_label("Delete for good: runs/b").press("Enter")
+        page.wait_for_selector(".toast:has-text('runs/b deleted')")
+        page.wait_for_function("() => document.querySelectorAll('.runs li').length === 1")
+        assert not newer.exists()

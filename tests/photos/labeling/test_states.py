@@ -1,0 +1,108 @@
+"""Every view in states that few people see: before the first answers, and after the last ones."""
+
+import contextlib
+
+import pytest
+
+from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.photos import open_session
+from tests.conftest import BROWSER
+from tests.photos.labeling.pages import VIEWS, read_name, show
+from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
+
+NUM_IMAGES = 24
+# The labels of the first photos in each state. After the end, the page is still open.
+STATES = {
+    "no class": None,
+    "classes without answers": [],
+    "one answer": ["cat"],
+    "one class": ["cat"] * 5,
+    "two classes": ["cat", "dog"],
+    "all labeled": [CLASSES[i % 3] for i in range(NUM_IMAGES)],
+    "all of one class": ["cat"] * NUM_IMAGES,
+    "all undone": "undo",
+    "loading": "loading",
+    "ended": ["cat", "dog", "owl"],
+}
+
+
+def open_in(state, folder):
+    """A session in one of `STATES`."""
+    labels = STATES[state]
+    kinds = create_photos(folder, NUM_IMAGES)
+    if state == "loading":
+        return open_session(folder, CLASSES)
+    session = open_ready(folder, kinds, () if labels is None else CLASSES)
+    if state == "all undone":
+        for image in range(6):
+            decide(session, image, CLASSES[image % 3])
+        SessionClassifier(session)._wait()
+        for _ in range(6):
+            session.undo("w")
+    else:
+        for image, label in enumerate(labels or []):
+            decide(session, image, label)
+    return session
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state != "ended"])
+def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
+    session = open_in(state, folder)
+    has_suggestions = state in ("two classes", "all labeled")
+    described = views.describe(session)
+    proposals = [item["proposals"] for item in described["next"]]
+    assert all(bool(one) == has_suggestions for one in proposals)
+    rows = views.describe_check(session)["rows"]
+    photos, result = grid.describe_photos(session), views.describe_result(session)
+    suggested = [
+        label
+        for label, decision in zip(photos["label"], photos["decision"], strict=True)
+        if label >= 0 and not decision
+    ]
+    num_open = NUM_IMAGES - described["counts"]["labeled"] if state != "loading" else 0
+    expected = num_open if has_suggestions else 0
+    assert len(suggested) == sum(result["proposed"]) == expected
+    assert bool(sum(len(row["images"]) for row in rows)) == bool(expected)
+    assert has_suggestions or not any(photos["confidence"])
+    assert result["confident"] <= expected
+    assert views.describe_suspects(session)["images"] == []
+    classifier = SessionClassifier(session)
+    classifier._wait()
+    message = grid.describe_check(session, 95, classifier.estimate())["message"]
+    assert ("two classes" in message) == (not has_suggestions)
+    assert bool(classifier.describe_shortly()) == bool(expected)
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+@pytest.mark.parametrize("state", STATES)
+def test_every_view_works_in_every_state(open_page, folder, axe, state):
+    """No window may log an error, which `open_page` asserts."""
+    session = open_in(state, folder)
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(serve(session))
+        page = open_page(port)
+        page.wait_for_selector("#count:has-text('of 24')")
+        if state == "ended":
+            read_name(page)
+            stack.close()
+        page.evaluate(axe)
+        for view in VIEWS:
+            show(page, view)
+            page.wait_for_timeout(100)
+            assert page.locator("#view h2").count(), view
+            if state == "ended":
+                page.wait_for_selector(".toast:has-text('has stopped')")
+            has_suggestions = state in ("two classes", "all labeled")
+            if not has_suggestions and state != "ended":
+                assert page.locator(".confirm, .class.proposed").count() == 0, view
+                shares = page.locator(".share, .cell .caption").all_inner_texts()
+                assert not any("%" in share for share in shares), view
+            if view == "check" and state == "two classes":
+                assert page.locator(".confirm").count() == 2
+            if state == "loading" and view != "next":
+                assert page.locator("progress").count() == 1
+            for key in ("Enter", "ArrowRight", "Escape"):
+                page.keyboard.press(key)
+            found = page.evaluate("axe.run()")["violations"]
+            assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], view
