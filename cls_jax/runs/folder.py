@@ -46,7 +46,7 @@ PSEUDO_LABELS = "pseudo_labels.csv"
 _HELD_OUT = "held_out"
 _NUM_HELD_OUT = "num_held_out"
 # Prefixes of the names of numbers.
-_FIGURES = ("test_", "validation_", "labels_", "predictor_gain")
+_FIGURES = ("test_", "validation_", "labels_", "predictor_gain", "predictor_right")
 # Files that a folder may contain before it becomes a run's: a label budget, and leftovers of a
 # process that died before it wrote config.json, the first file of a run.
 _BEFORE_A_RUN = {LOCK, LABELED_INDICES}

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.special
 
+from cls_jax.runs.result import wilson_interval
+
 # With a larger share of labels that are the only ones of their class, the confidence is too high.
 _MAX_SINGLE = 0.25
 # Standard deviation of the error that more labels do not reduce.
@@ -184,6 +186,24 @@ def correct_estimate(
     )
 
 
+def measure_accuracy(estimate: Estimate, is_right: Sequence[bool]) -> Estimate:
+    """The accuracy by random images alone, with Wilson's interval. Unknown with fewer than 20.
+
+    For a classifier whose confidences tell nothing: only the classes of the estimate stay.
+    """
+    found = Estimate(estimate.classes, estimate.classes_with_one_label)
+    if len(is_right) < MIN_CHECKS:
+        return found
+    num_right = sum(is_right)
+    low, high = wilson_interval(num_right, len(is_right))
+    return found._replace(
+        accuracy=100 * num_right / len(is_right),
+        accuracy_low=100 * low,
+        accuracy_high=100 * high,
+        checks=len(is_right),
+    )
+
+
 def read_estimate(result: Mapping[str, Any]) -> Estimate | None:
     """The estimate in the contents of `result.json`. None if there is none."""
     values: dict[str, Any] = {name: result.get(f"labels_{name}") for name in Estimate._fields}
@@ -192,16 +212,19 @@ def read_estimate(result: Mapping[str, Any]) -> Estimate | None:
     return Estimate(**values)
 
 
-def describe_estimate(estimate: Estimate) -> str:
-    """A sentence about the estimate, the same wherever it is shown."""
+def describe_estimate(estimate: Estimate, who: str = "") -> str:
+    """A sentence about the estimate, the same wherever it is shown.
+
+    `who` names the photos, such as "the instant classifier".
+    """
     if estimate.accuracy is None:
         single, classes = int(estimate.classes_with_one_label), int(estimate.classes)
         have = "class has" if classes == 1 else "classes have"
         return f"Too early to say: {single:,} of {classes:,} {have} only one answer."
-    source = ""
+    by, source = f" by {who}" if who else "", ""
     if estimate.checks:
         source = f", measured on {estimate.checks:,.0f} random photos"
     return (
-        f"About {estimate.accuracy:.0f}% of the other photos are named right "
+        f"About {estimate.accuracy:.0f}% of the other photos are named right{by} "
         f"({estimate.accuracy_low:.0f} to {estimate.accuracy_high:.0f}%){source}."
     )

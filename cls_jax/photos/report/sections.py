@@ -47,7 +47,7 @@ _HEAT_COLORS = (
     (246, 215, 70),
     (252, 255, 164),
 )
-_ACCURACY = "Test accuracy"
+_ACCURACY, _VALIDATION_ACCURACY = "Test accuracy", "Validation accuracy"
 _MIN_ENLARGED = 3
 _NUM_PAIRS = 20
 _NUM_AUGMENTED = 6
@@ -103,12 +103,22 @@ def view_training(run: RunData) -> dict[str, Any] | None:
         caption = "Enlarged."
         if late and late[0].title == _ACCURACY:
             panels.insert(1, dataclasses.replace(late[0], title=title, caption=caption))
+    for panel in panels:
+        if panel.title == _VALIDATION_ACCURACY and run.dataset is not None:
+            panel.caption += f" {_describe_use(len(run.dataset.validation))}"
     name = "monitors/pseudo_label_accuracy"
     is_measured = any(name in row for row in run.rows)
     return {
         "charts": [(panel, draw_panel(panel)) for panel in panels],
         "is_truth_unknown": is_measured and find_last(run.rows, name) is None,
     }
+
+
+def _describe_use(num_images: int) -> str:
+    """What the accuracy on some validation images can be used for."""
+    if num_images < MIN_IMAGES:
+        return f"These are {num_images:,}, too few to choose settings by."
+    return "Choose settings by this, not by the test accuracy."
 
 
 def view_classes(run: RunData) -> dict[str, Any] | None:

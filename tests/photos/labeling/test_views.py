@@ -18,7 +18,7 @@ from cls_jax.photos.labeling import photos, trained, views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.proposals import Classified
-from cls_jax.photos.labeling.session import JAX_THREAD
+from cls_jax.photos.labeling.session import JAX_THREAD, Counts
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
 from cls_jax.runs.folder import write_result
 from tests.photos.labeling.sessions import (
@@ -43,10 +43,13 @@ def test_accuracies_count_copies_once(folder, kinds):
     assert described["labels"] == 11
     counts = count_labels(fitted.labels, fitted.inferred.copies)
     assert counts.tolist() == [3, 3, 3]
-    assert described["accuracy"] == describe_estimate(fitted.inferred.estimate)
-    assert described["accuracy"].endswith("of the other photos are named right (91 to 100%).")
+    who = "the instant classifier"
+    assert described["accuracy"] == describe_estimate(fitted.inferred.estimate, who)
+    assert described["accuracy"].endswith(f"are named right by {who} (91 to 100%).")
+    assert classifier.describe_namer() == who
     assert classifier.describe_shortly() == f"{described['accuracy'].split('%')[0]}% named right"
-    assert described["history"] == [[11, *(round(x, 1) for x in fitted.inferred.estimate[2:5])]]
+    # The curve has the figures of the sentence, in whole percent.
+    assert described["history"] == [[11, *map(round, fitted.inferred.estimate[2:5])]]
     for image in (1, 2, 4, 5):  # Two of three classes keep one answer.
         decide(session, image, "", decision="skip")
     classifier._wait()
@@ -125,10 +128,10 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     networks = trained.TrainedNetworks(session, lambda: runs[-1] if runs else None)
     classifier = SessionClassifier(session, networks)
 
-    def follow(predictor):
+    def follow(**chosen):
         runs.append(tmp_path / f"run-{len(runs)}")
         runs[-1].mkdir()
-        write_result(runs[-1], {"step": 1, "test_accuracy": None, "predictor": predictor})
+        write_result(runs[-1], {"step": 1, "test_accuracy": None, **chosen})
         networks.forget(session.labels_version)
         networks.follow()
         for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
@@ -139,11 +142,29 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
         return proposed, set(labels[9:28]), labels[28]
 
     classifier._wait()
-    assert follow("instant") == (["a", "b"], {"a", "b", "c"}, "b")
-    assert follow("trained") == (["c", "b"], {"c"}, "b"), networks.message
+    by_instant = ["a", "b"], {"a", "b", "c"}, "b"
+    assert follow(predictor="instant") == by_instant
+    assert follow(predictor="trained") == by_instant  # Nothing was there to compare them on.
+    compared = {"predictor_gain_images": 20, "predictor_images": "random"}
+    compared |= {"predictor_right_trained": 19, "predictor_right_instant": 12}
+    assert follow(predictor="trained", **compared) == (["c", "b"], {"c"}, "b"), networks.message
+    # The page says which classifier its figures are of, and none of the other's.
+    assert classifier.describe_namer() == f"the trained networks of {runs[-1]}"
+    assert classifier.describe()["accuracy"].startswith("Of 20 random photos that neither has")
+    assert classifier.estimate().accuracy is None
+    checked = {image: "abc"[kinds[image]] for image in range(2, 23)}
+    monkeypatch.setattr(session, "list_checked", lambda: checked)
+    (*_, last) = classifier.describe()["history"]
+    assert classifier.describe()["accuracy"] == (
+        f"About 33% of the other photos are named right by the trained networks of {runs[-1]} "
+        "(17 to 55%), measured on 21 random photos."
+    )
+    assert classifier.describe_shortly() == "About 33% named right"
+    assert last == [9, 33, 17, 55]
     for image in range(9, 19):  # Ten answers that the networks have not learned.
         decide(session, image, "abc"[kinds[image]])
     assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}
+    assert classifier.describe_namer() == "the instant classifier"
 
 
 def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(folder, kinds):
@@ -223,9 +244,9 @@ def test_the_networks_of_a_session_see_new_photos_and_train(
     assert " ".join(trained) in state["command"]
     training = Training(folder, backbones=backbones)
     monkeypatch.setattr(training, "_launch", lambda: None)
-    training.start(INSTANT)
+    training.start(INSTANT, Counts(2, 4, 0, 27))
     assert training._command[-3:] == ["--instant", *saved]
-    training.start(FINE_TUNE, 2)
+    training.start(FINE_TUNE, Counts(2, 4, 0, 15), 2)  # There are no 20 photos to check.
     assert training._command[5:] == ["2", *trained]
     with pytest.raises(UserError, match="There is no backbone 'lite9'"):
         commands.label(str(folder), None, 0, no_browser=True, backbone="lite9")

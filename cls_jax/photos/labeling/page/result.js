@@ -20,7 +20,7 @@ export function mount(root, app) {
     if (state.version === version) return;
     version = state.version;
     const result = await app.get("result");
-    content.replaceChildren(title, createFigures(state, result), createTable(state, result));
+    content.replaceChildren(title, createFigures(state, result), createTable(state, result), createNamer(state));
     others.replaceChildren(createNextStep(state), createUnreadable(result));
     training.fit();
     await sorting.update();
@@ -63,6 +63,10 @@ export function mount(root, app) {
       create("thead", {}, create("tr", {}, ...head)),
       create("tbody", {}, ...rows),
     );
+  }
+
+  function createNamer({ named_by: namer }) {
+    return create("p", { class: "hint", hidden: !namer }, `Others: as named by ${namer}.`);
   }
 
   function createNextStep({ command, networks }) {
