@@ -154,7 +154,7 @@ class _Service:
             "check": lambda: views.describe_check(session),
             "photos": lambda: grid.describe_photos(session),
             "suspects": self._describe_suspects,
-            "result": lambda: views.describe_result(session),
+            "result": lambda: views.describe_result(session, self._classifier.estimate()),
             "classifier": self._classifier.describe,
         }
         # Looked up by name: no path from a client reaches the disk.

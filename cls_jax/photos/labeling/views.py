@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cls_jax.io import make_printable
-from cls_jax.photos.features.graph import compute_weight
+from cls_jax.photos.features.accuracy import Estimate, count_labels, find_sure, is_too_early
 from cls_jax.photos.features.propagation import find_confident
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.inference.suspects import choose_suspects
@@ -22,7 +22,6 @@ _NUM_PER_CLASS = 8
 _NUM_SUSPECTS = 12
 _NUM_UNREADABLE = 100
 _NUM_PROPOSALS = 9  # Per photo, one for each number key.
-_CONFIDENT = 0.5  # Weight 1 - H/log K from which a proposal counts as confident.
 
 
 def describe(session: Session, window: str = "") -> dict[str, Any]:
@@ -108,22 +107,27 @@ def describe_suspects(session: Session) -> dict[str, Any]:
         return {"version": known.version, "images": images[:_NUM_SUSPECTS]}
 
 
-def describe_result(session: Session) -> dict[str, Any]:
-    """Counts, the number of confident proposals, and files that cannot be read."""
+def describe_result(session: Session, estimate: Estimate | None = None) -> dict[str, Any]:
+    """Counts, the number of photos whose proposals are sure, and files that cannot be read.
+
+    "sure" is None while many classes have only one answer. `estimate` is of what names the photos.
+    """
+    session.follow_classifier()
     with session.reading() as known:
         num_classes = len(known.answers.class_names)
         proposed = np.zeros(num_classes, int)
-        num_confident = 0
+        num_sure = None
         propagation = known.propagation
         if propagation is not None and (propagation.labels >= 0).any():
             p_open = known.probabilities[known.find_open()]
             proposed = np.bincount(p_open.argmax(axis=1), minlength=num_classes)
-            if p_open.shape[1] > 1:
-                num_confident = int((compute_weight(p_open) >= _CONFIDENT).sum())
+            is_early = is_too_early(count_labels(propagation.labels, propagation.groups))
+            if known.classified is not None and not is_early:
+                num_sure = int(find_sure(p_open.max(axis=1), estimate).sum())
         return {
             "version": known.version,
             "proposed": proposed.tolist(),
-            "confident": num_confident,
+            "sure": num_sure,
             "unreadable": [
                 {"name": show_name(name), "reason": make_printable(reason)}
                 for name, reason in sorted(known.unreadable.items())[:_NUM_UNREADABLE]

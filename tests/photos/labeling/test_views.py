@@ -69,6 +69,7 @@ def test_views_follow_the_labels(folder, kinds):
     assert views.describe_suspects(session)["images"] == []
     result = views.describe_result(session)
     assert result["proposed"] == [7, 7, 7]
+    assert result["sure"] is None  # There is no classifier yet.
     decide(session, 9, "b")  # Is of kind a.
     classifier = SessionClassifier(session)
     classifier._wait()

@@ -26,13 +26,13 @@ export function mount(root, app) {
     await sorting.update();
   }
 
-  function createFigures({ counts }, { confident }) {
+  function createFigures({ counts }, { sure }) {
     const left = counts.images - counts.labeled - counts.none - counts.skipped;
     return create(
       "dl",
       { class: "figures" },
       createFigure("Labeled", counts.labeled, `of ${formatCount(counts.images, "photo")}`),
-      createFigure("Quite sure", confident, `of ${formatCount(left, "other photo")}`),
+      createFigure("90% sure or more", sure ?? "–", `of ${formatCount(left, "other photo")}`),
     );
   }
 
