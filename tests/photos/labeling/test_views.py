@@ -9,12 +9,12 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.photos.cli import commands
-from cls_jax.photos.features.accuracy import count_labels, describe_estimate
+from cls_jax.photos.features.accuracy import Estimate, count_labels, describe_estimate
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.prediction import create_prediction
-from cls_jax.photos.labeling import photos, trained, views
+from cls_jax.photos.labeling import photos, proposals, trained, views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.proposals import Classified
@@ -251,3 +251,34 @@ def test_the_networks_of_a_session_see_new_photos_and_train(
     assert training._command[5:] == ["2", *trained]
     with pytest.raises(UserError, match="There is no backbone 'lite9'"):
         commands.label(str(folder), None, 0, no_browser=True, backbone="lite9")
+
+
+def test_a_class_is_mixed_up_with_the_one_that_unsure_photos_may_be():
+    p_BK = np.array(
+        [[0.6, 0.4, 0], [0.45, 0.55, 0], [0.1, 0.5, 0.4], [1, 0, 0], [0, 0.35, 0.65], [0.3, 0.7, 0]]
+    )
+    mixed = proposals.find_mixed(p_BK, np.array([False] * 3 + [True] + [False] * 2))
+    assert [one.partner for one in mixed] == [1, 0, 1]
+    assert [one.rows.tolist() for one in mixed] == [[1, 0, 5], [1, 0, 5], [2, 4]]
+    sure = proposals.find_mixed(p_BK, np.ones(6, bool))
+    assert [(one.partner, len(one.rows)) for one in sure] == [(-1, 0)] * 3
+    assert proposals.find_mixed(np.ones((2, 1)), np.zeros(2, bool))[0].partner == -1
+
+
+def test_the_result_has_a_line_for_each_class(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image in range(9):
+        decide(session, image, "abc"[kinds[image]])
+    assert views.describe_result(session)["mixed"] == []
+    classifier = SessionClassifier(session)
+    classifier._wait()
+    estimate = Estimate(3, 0, 50.0, 40.0, 60.0, confidence=99.9, checks=20)  # Nothing is sure.
+    result = views.describe_result(session, estimate)
+    assert (result["sure"], len(result["mixed"])) == (0, 3)
+    for k, row in enumerate(result["mixed"]):
+        assert 0.5 < row["confidence"] <= 1
+        assert row["partner"] in set("abc") - {"abc"[k]}
+        for image in row["images"]:
+            first, second, *_ = views.describe_image(session, image)["proposals"]
+            assert {first["label"], second["label"]} == {"abc"[k], row["partner"]}
+    assert views.describe_result(session, classifier.estimate())["sure"] > 0
