@@ -43,7 +43,7 @@ SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
 _HELD_OUT = "held_out"  # In the description of the dataset: `Dataset.moved`.
 # Prefixes of the names of numbers.
-_FIGURES = ("test_", "validation_", "labels_", "predictor_gain")
+_FIGURES = ("test_", "validation_", "labels_", "predictor_gain", "predictor_right")
 # Files that a folder may contain before it becomes a run's: a label budget, and leftovers of a
 # process that died before it wrote config.json, the first file of a run.
 _BEFORE_A_RUN = {LOCK, LABELED_INDICES}

@@ -44,8 +44,11 @@ class Photos(NamedTuple):
     groups: np.ndarray  # The near-copies, int [B].
 
 
-def open_photos(folder: str) -> Photos:
-    """Reads a folder of class folders, or "digits", whose features are pixels."""
+def open_photos(folder: str, has_partner: bool = True) -> Photos:
+    """Reads a folder of class folders, or "digits", whose features are pixels.
+
+    Photos are seen by the default network and, on request, by its partner.
+    """
     if folder == "digits":
         digits = load_dataset(grid.load_config("configs/digits.py", "40"))
         images = np.concatenate([digits.train.images, digits.test.images])
@@ -58,10 +61,11 @@ def open_photos(folder: str) -> Photos:
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
     network = open_backbone()
-    partner = open_backbone(BACKBONES[DEFAULT_BACKBONE].partner)
-    partner = dataclasses.replace(partner, image_size=network.image_size)
-    features, other = (extract_features(files, each) for each in (network, partner))
-    features = features._replace(others=(other,))
+    features = extract_features(files, network)
+    if has_partner:
+        partner = open_backbone(BACKBONES[DEFAULT_BACKBONE].partner)
+        partner = dataclasses.replace(partner, image_size=network.image_size)
+        features = features._replace(others=(extract_features(files, partner),))
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
     train = np.setdiff1d(np.arange(len(files)), test)
     return Photos(features, truth, train, test, group_near_copies(features))

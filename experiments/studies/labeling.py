@@ -5,8 +5,9 @@ python -m experiments.studies.labeling --data FOLDER [--parts orders,delay,accur
 FOLDER has one folder per class. The person answers with the true class of each suggested photo. For
 "orders", 300 photos (with all of their near-copies) are kept for testing for each seed, and three
 orders of the others with the same number of answers are compared. For "accuracy", 400 photos are
-drawn for each seed: how often the interval of the expected accuracy holds the truth, and what is
-reached by looking at the photos that the page asks for.
+drawn for each seed, with --few-classes of two to five of the classes: how often the interval of the
+expected accuracy holds the truth, and what is reached by looking at the photos that the page asks
+for. With "made" instead of a folder, features are drawn, too, for each seed of another kind.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from cls_jax.photos.features.accuracy import (
     Estimate,
     choose_to_check,
     correct_estimate,
+    find_sure,
 )
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
@@ -45,6 +47,9 @@ _BUDGETS = (10, 30, 50, 100)
 _NUM_LARGE, _NUM_TIMED = 5000, 50
 _TARGETS = (90, 95, 98)  # Percent.
 _NUM_DRAWN, _INTERVAL_BUDGETS = 400, (20, 40, 80)
+_FEW_CLASSES = 2, 6  # At least, and fewer than.
+_ACCURACY = "accuracy"
+MADE, _NUM_MADE = "made", 500
 
 
 class Pool(NamedTuple):
@@ -60,16 +65,24 @@ class Pool(NamedTuple):
 
 def main() -> None:
     """Writes what was asked for."""
+    names = [*PARTS, _ACCURACY]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="folder of class folders")
+    parser.add_argument("--data", required=True, help='folder of class folders, or "made"')
+    parser.add_argument("--few-classes", action="store_true", help="draw two to five classes")
     parser.add_argument("--seeds", default="100,101,102,103", help="comma-separated seeds")
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--parts", default=",".join(names), help=f"some of {', '.join(names)}")
     parser.add_argument("--output", help="a .md to write (default: print)")
     arguments = parser.parse_args()
-    photos = open_photos(arguments.data)
-    photos = photos._replace(frozen=photos.frozen._replace(others=()))  # As the page has them.
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    parts = [PARTS[name](photos, seeds) for name in arguments.parts.split(",")]
+    if arguments.data == MADE:
+        parts = [describe_accuracy([make_photos(seed) for seed in seeds], seeds)]
+    else:
+        photos = open_photos(arguments.data, has_partner=False)  # As the page has them.
+        drawn = [draw_photos(photos, seed, arguments.few_classes) for seed in seeds]
+        parts = [
+            describe_accuracy(drawn, seeds) if name == _ACCURACY else PARTS[name](photos, seeds)
+            for name in arguments.parts.split(",")
+        ]
     text = "\n\n".join([grid.describe_provenance(), *parts]) + "\n"
     if arguments.output:
         grid.write_output(arguments.output, text)
@@ -95,33 +108,51 @@ def describe_delay(photos: Photos, seeds: Sequence[int]) -> str:
     return measure_delay(normalize_rows(photos.frozen.descriptors), photos.truth)
 
 
-def describe_accuracy(photos: Photos, seeds: Sequence[int]) -> str:
+def describe_accuracy(drawn: Sequence[Photos], seeds: Sequence[int]) -> str:
     """Tables of the expected accuracy and its interval, and of the photos to look at.
 
     After answers in the page's order, and after 20 random photos were checked as well. For the
-    photos to look at, their number, and the mean and the lowest share that is right then.
+    photos to look at, their number, the mean and the lowest share that is right then, and in how
+    many draws that is the target. For photos that are 90% sure, their share of the others, and the
+    mean and the lowest share of them that is right.
     """
-    drawn = [list(_answer(photos, seed)) for seed in seeds]
+    answered = [list(_answer(one, seed)) for one, seed in zip(drawn, seeds, strict=True)]
     intervals, lists = [], []
     for part, num_checks in enumerate((0, MIN_CHECKS)):
         for i, budget in enumerate(_INTERVAL_BUDGETS):
-            learned = [answered[i][part] for answered in drawn]
+            learned = [each[i][part] for each in answered]
             ends = np.array([measure_interval(one) for one in learned])
             estimated, right, low, high = ends[~np.isnan(ends[:, 0])].T
             error, is_held = estimated - right, (low <= right) & (right <= high)
             means = (right.mean(), error.mean(), np.abs(error).mean(), (high - low).mean())
             answers, held = f"{budget} + {num_checks}", f"{is_held.sum()} of {len(is_held)}"
             intervals.append([answers, *(f"{mean:.1f}" for mean in means), held])
-            reached = np.array([measure_lists(one) for one in learned])
+            known = [one for one in learned if one.estimate.accuracy is not None]
+            reached = np.array([measure_lists(one) for one in known])
             cells = [
-                f"{numbers.mean():.0f}: {shares.mean():.1f}%, {shares.min():.1f}%"
-                for numbers, shares in np.moveaxis(reached, 0, 2)
+                f"{numbers.mean():.0f}: {shares.mean():.1f}%, {shares.min():.1f}%, "
+                f"{(shares >= target).sum()} of {len(shares)}"
+                for target, (numbers, shares) in zip(
+                    _TARGETS, np.moveaxis(reached, 0, 2), strict=True
+                )
             ]
-            lists.append([answers, *cells])
+            lists.append([answers, *cells, _describe_sure(known)])
     header = ["answers", "accuracy", "error", "absolute error", "width", "interval holds"]
     targets = [f"for {target}%" for target in _TARGETS]
-    tables = [grid.format_table(header, intervals), grid.format_table(["answers", *targets], lists)]
-    return "\n\n".join(tables)
+    titles = ["answers", *targets, "90% sure"]
+    return "\n\n".join([grid.format_table(header, intervals), grid.format_table(titles, lists)])
+
+
+def _describe_sure(learned: Sequence["_Learned"]) -> str:
+    """How many of the others are 90% sure, and the mean and the lowest share of them right."""
+    shares, is_right = [], []
+    for one in learned:
+        confidences = one.probabilities[one.is_open].max(axis=1)
+        is_sure = find_sure(confidences, one.estimate)
+        shares.append(is_sure.mean())
+        is_right += [one.is_right[one.is_open][is_sure].mean()] if is_sure.any() else []
+    mean, lowest = 100 * np.mean(is_right), 100 * np.min(is_right)
+    return f"{100 * np.mean(shares):.0f}%: {mean:.1f}%, {lowest:.1f}%"
 
 
 def draw_pool(photos: Photos, seed: int) -> Pool:
@@ -166,15 +197,43 @@ def fit_and_score(pool: Pool, labels: np.ndarray) -> tuple[float, float]:
     return right, float("nan") if estimated is None else estimated
 
 
-def _draw(
-    photos: Photos, rng: np.random.Generator
-) -> tuple[FrozenFeatures, np.ndarray, np.ndarray]:
-    """400 random photos: features, classes, and the order in which the page asks for them."""
-    rows = np.sort(rng.permutation(len(photos.truth))[:_NUM_DRAWN])
+def draw_photos(photos: Photos, seed: int, has_few_classes: bool) -> Photos:
+    """400 random photos of all classes, or of two to five random ones."""
+    rng = np.random.default_rng((seed, 0))
+    rows = np.arange(len(photos.truth))
+    if has_few_classes:
+        classes = rng.choice(photos.truth.max() + 1, rng.integers(*_FEW_CLASSES), replace=False)
+        rows = np.flatnonzero(np.isin(photos.truth, classes))
+    rows = np.sort(rng.permutation(rows)[:_NUM_DRAWN])
     frozen = photos.frozen.convert(lambda array: array[rows])
-    coverage = Coverage(build_graph(frozen.descriptors))
-    order, _ = coverage.choose(np.ones(len(rows), bool), max(_INTERVAL_BUDGETS))
-    return frozen, photos.truth[rows], order
+    return photos._replace(frozen=frozen, truth=photos.truth[rows])
+
+
+def make_photos(seed: int) -> Photos:
+    """500 photos with features only: clusters of unequal classes, which overlap more or less.
+
+    In some folders, some classes are drawn at random.
+    """
+    rng = np.random.default_rng((seed, 1))
+    num_classes, num_clusters, num_inner = (
+        rng.integers(2, 15),
+        rng.integers(1, 5),
+        rng.integers(3, 9),
+    )
+    shares = rng.dirichlet(np.full(num_classes, rng.choice([1.0, 3.0, 20.0])))
+    truth = rng.choice(num_classes, _NUM_MADE, p=shares)
+    centers = rng.uniform(0, 1.5) * rng.normal(size=(num_classes, num_clusters, num_inner))
+    centers += rng.normal(size=(num_classes, 1, num_inner))
+    spread = rng.uniform(0.15, 0.7) * rng.lognormal(0, 0.3, (_NUM_MADE, 1))
+    inner = centers[truth, rng.integers(0, num_clusters, _NUM_MADE)]
+    inner += spread * rng.normal(size=inner.shape)
+    features = inner @ rng.normal(size=(num_inner, 64)) + 0.5 * rng.normal(size=(_NUM_MADE, 64))
+    is_odd = rng.random(_NUM_MADE) < rng.choice([0, 0, 0.01, 0.04])
+    truth = np.where(is_odd, rng.integers(0, num_classes, _NUM_MADE), truth)
+    rows = features.astype(np.float32)
+    frozen = FrozenFeatures(rows, rows, rows[:, :0])
+    _, truth = np.unique(truth, return_inverse=True)
+    return Photos(frozen, truth, np.arange(len(truth)), np.arange(0), np.arange(len(truth)))
 
 
 class _Learned(NamedTuple):
@@ -201,8 +260,10 @@ def _answer(photos: Photos, seed: int) -> Iterator[tuple[_Learned, _Learned]]:
 
     The classifier learns after every ten answers. It guesses each random photo before.
     """
-    rng = np.random.default_rng(seed)
-    frozen, truth, order = _draw(photos, rng)
+    rng = np.random.default_rng((seed, 2))
+    frozen, truth = photos.frozen, photos.truth
+    coverage = Coverage(build_graph(frozen.descriptors))
+    order, _ = coverage.choose(np.ones(len(truth), bool), max(_INTERVAL_BUDGETS))
     for budget in _INTERVAL_BUDGETS:
         known = order[:budget]
         before = learned = _learn(frozen, truth, known)
@@ -301,7 +362,6 @@ ORDERS = {"suggested": choose_by_coverage, "k-means": choose_typical, "random": 
 PARTS: dict[str, Callable[[Photos, Sequence[int]], str]] = {
     "orders": compare_orders,
     "delay": describe_delay,
-    "accuracy": describe_accuracy,
 }
 
 

@@ -1,32 +1,47 @@
 """A whole labeling session with a simulated person: what the page says, and whether it is true.
 
-python -m experiments.studies.labeling_session --data FOLDER
+python -m experiments.studies.labeling_session --data FOLDER [--steps 80] [--photos 2000]
 
 FOLDER has one folder per class. For each seed, up to 2,000 of its photos are in a folder without
 classes, whose session is the one behind the page. The person answers 40 suggested photos by the
 truth. Then the page's sentences are taken: how many are named right, and which photos to look at.
-Both are compared with the truth, also after 20 random photos have been checked.
+Both are compared with the truth, also after 20 random photos have been checked. With --steps, the
+session then trains longer, small images for so many steps, and the sentences are taken again. The
+last line says how often what the page said about the accuracy held.
 """
 
 import argparse
+import contextlib
 import pathlib
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.folder.label_table import LABEL
+from cls_jax.photos.inference.classifier import load
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.grid import describe_check
 from cls_jax.photos.labeling.photos import load_all, open_session
-from cls_jax.photos.labeling.session import NUM_ANSWERS, Change, Features, Session
+from cls_jax.photos.labeling.session import (
+    JAX_THREAD,
+    NUM_ANSWERS,
+    Change,
+    Features,
+    Session,
+)
+from cls_jax.photos.labeling.trained import TrainedNetworks
+from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from experiments.paper import grid
 
-_NUM_PHOTOS, _NUM_KEYS = 2000, 40
+_NUM_KEYS = 40
+# For a training that two busy cores can do.
+_SMALL = {"data.image_size": 96, "batch_size": 4, "data.pipeline": "device"}
 _TARGETS = (90, 95)  # Percent. The photos for the last one are corrected.
 _WAIT_SECONDS = 0.05
 _WINDOW = "study"
@@ -37,11 +52,12 @@ class _Folder(NamedTuple):
 
     paths: list[pathlib.Path]
     features: Features
+    num_photos: int
 
     def draw(self, seed: int) -> tuple[list[pathlib.Path], Features]:
-        """Up to 2,000 of the photos in random order, and their features."""
+        """Some of the photos in random order, and their features."""
         readable, frozen, _ = self.features
-        rows = np.random.default_rng(seed).permutation(len(readable))[:_NUM_PHOTOS]
+        rows = np.random.default_rng(seed).permutation(len(readable))[: self.num_photos]
         chosen = frozen.convert(lambda array: array[rows])
         return [self.paths[readable[row]] for row in rows], Features(np.arange(len(rows)), chosen)
 
@@ -51,19 +67,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="folder of class folders")
     parser.add_argument("--seeds", default="0,1,2", help="comma-separated seeds")
+    parser.add_argument("--steps", type=int, default=0, help="of a training, 0 for none")
+    parser.add_argument("--photos", type=int, default=2000, help="at most, in a session")
     arguments = parser.parse_args()
     paths = sorted(path for path in pathlib.Path(arguments.data).rglob("*") if path.is_file())
-    folder = _Folder(paths, load_all(paths))
+    folder = _Folder(paths, load_all(paths), arguments.photos)
     print(grid.describe_provenance(), flush=True)
+    held = list[bool]()
     for seed in arguments.seeds.split(","):
-        lines = [f"\nSeed {seed}:\n", *(f"- {line}" for line in run_session(folder, int(seed)))]
-        print("\n".join(lines), flush=True)
+        print(f"\nSeed {seed}:\n", flush=True)
+        for line, is_held in run_session(folder, int(seed), arguments.steps):
+            print(f"- {line}", flush=True)
+            held += [] if is_held is None else [is_held]
+    print(f"\nOf {len(held)} intervals of the accuracy, {sum(held)} held the truth.")
 
 
-def run_session(folder: _Folder, seed: int) -> list[str]:
+_Said = tuple[str, bool | None]  # A sentence, and whether an interval in it holds the truth.
+
+
+def run_session(folder: _Folder, seed: int, num_steps: int) -> Iterator[_Said]:
     """Sentences about one session: what the page said, and what was true."""
     paths, features = folder.draw(seed)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         root, truth = pathlib.Path(place) / "photos", {}
         root.mkdir()
         for i, path in enumerate(paths):
@@ -72,22 +97,56 @@ def run_session(folder: _Folder, seed: int) -> list[str]:
             truth[name] = path.parent.name
         session = open_session(root)
         session.load(lambda report: features)
-        classifier = SessionClassifier(session)
+        settings = {"num_steps": num_steps} | _SMALL
+        training = Training(root, [f"--config.{key}={value}" for key, value in settings.items()])
+        networks = TrainedNetworks(session, training.find_trained_run)
+        classifier = SessionClassifier(session, networks)
         began = time.perf_counter()
         for number in range(1, _NUM_KEYS + 1):
             _answer_next(session, truth)
             if number % NUM_ANSWERS == 0:
                 _wait(classifier)
         seconds = time.perf_counter() - began
-        said = [f"{_NUM_KEYS} answers, {seconds:.0f} s of which were the program's own."]
-        said += _compare(session, classifier, truth)
+        yield f"{_NUM_KEYS} answers, {seconds:.0f} s of which were the program's own.", None
+        yield from _compare(session, classifier, truth)
         for number in range(1, session.draw_sample() + 1):
             _answer_next(session, truth)
             if number % NUM_ANSWERS == 0:
                 _wait(classifier)
-        said += [f"{MIN_CHECKS} random photos checked.", *_compare(session, classifier, truth)]
-        said.append(_correct(session, classifier, truth))
-    return said
+        yield f"{MIN_CHECKS} random photos checked.", None
+        yield from _compare(session, classifier, truth)
+        if num_steps:
+            yield _train(session, training, networks, truth)
+            yield from _compare(session, classifier, truth)
+        yield _correct(session, classifier, truth), None
+
+
+def _train(
+    session: Session,
+    training: Training,
+    networks: TrainedNetworks,
+    truth: Mapping[str, str],
+) -> _Said:
+    """Trains longer, and says what the page did then and what the networks name right."""
+    networks.forget(session.labels_version)
+    training.start(FINE_TUNE, session.count(), minutes=1)
+    while training.is_running():
+        time.sleep(1)
+    said = training.describe()
+    networks.follow()
+    for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
+        thread.join()
+    if said["phase"] != "done":
+        return f"Training failed: {said['message']}", None
+    classifier = load(pathlib.Path(said["run"]), trained=True)
+    named = {}
+    for batch in classifier.read_files(session.list_paths()):
+        labels = classifier.predict(batch.images).label
+        files = [f for f, error in zip(batch.files, batch.errors, strict=True) if error is None]
+        named |= {pathlib.Path(file).name: label for file, label in zip(files, labels, strict=True)}
+    others = [name for _, name, state in session.list_states() if not state.decision]
+    share = 100 * float(np.mean([named[name] == truth[name] for name in others]))
+    return f'Trained. The page: "{said["message"]}" The networks name {share:.1f}% right.', None
 
 
 def _answer_next(session: Session, truth: Mapping[str, str]) -> None:
@@ -104,7 +163,7 @@ def _wait(classifier: SessionClassifier) -> None:
 
 def _compare(
     session: Session, classifier: SessionClassifier, truth: Mapping[str, str]
-) -> list[str]:
+) -> Iterator[_Said]:
     """What the page says now, and what is true of the table that it offers."""
     described = classifier.describe()
     rows = classifier.list_rows()
@@ -112,26 +171,29 @@ def _compare(
     others = [is_right[row["file"]] for row in rows if row["source"] != LABEL]
     share = 100 * float(np.mean(others))
     estimate = classifier.estimate()
-    holds = ""
+    is_held = None
     if estimate and estimate.accuracy_low is not None and estimate.accuracy_high is not None:
         is_held = estimate.accuracy_low <= share <= estimate.accuracy_high
-        holds = f", {'inside' if is_held else 'outside'} the interval"
+    holds = {None: "", True: ", inside the interval", False: ", outside the interval"}[is_held]
     wrong = len(others) - sum(others)
-    said = [f'The page: "{described["accuracy"]}" True: {share:.1f}%{holds}.']
+    yield f'The page: "{described["accuracy"]}" True: {share:.1f}%{holds}.', is_held
     for target in _TARGETS:
         check = describe_check(session, target, estimate)
         if check["message"]:
-            said.append(f'The page: "{check["message"]}"')
+            yield f'The page: "{check["message"]}"', None
             continue
         looked_at = {session.get_path(image).name for image in check["images"]}
         reached = 100 * float(np.mean([is_right[name] or name in looked_at for name in is_right]))
         found = sum(not is_right[name] for name in looked_at)
-        said.append(
-            f'The page: "To reach {target}% of the {check["sorted"]:,} sorted photos right, look '
-            f'at these {len(looked_at):,}." Then right: {reached:.1f}%. {found:,} of the {wrong:,} '
-            "wrong ones are among these."
+        said = (
+            f"To reach {target}% of the {check['sorted']:,} sorted photos right, look at these "
+            f"{len(looked_at):,}."
         )
-    return said
+        yield (
+            f'The page: "{said}" Then right: {reached:.1f}%. {found:,} of the {wrong:,} wrong ones '
+            "are among these.",
+            None,
+        )
 
 
 def _correct(session: Session, classifier: SessionClassifier, truth: Mapping[str, str]) -> str:

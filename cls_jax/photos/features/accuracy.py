@@ -14,16 +14,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.optimize
 import scipy.special
+
+from cls_jax.runs.result import wilson_interval
 
 # With a larger share of labels that are the only ones of their class, the confidence is too high.
 _MAX_SINGLE = 0.25
 # Standard deviation of the error that more labels do not reduce.
 _SYSTEMATIC = 0.03
-# Errors for each one that the confidences leave. Chosen on trash, for 90, 95 and 98% right ones.
+# Errors for each one that the confidences leave.
 _EXCESS = 1.5
+_SURE = 0.9
+_LEAST_LEFT = 1e-4  # Even by the highest confidence.
 _ROUNDING = 1e-9
 _QUANTILE = 1.96  # Of the normal distribution, for 95%.
+_QUANTILE_BELOW = 1.28  # For 90% on one side.
 MIN_CHECKS = 20  # Random photos that are enough for an estimate.
 
 
@@ -100,32 +106,67 @@ def estimate_accuracy(
     )
 
 
-def choose_to_check(
-    confidences_B: np.ndarray, num_right: int, share: float, estimate: Estimate | None = None
-) -> np.ndarray:
-    """The fewest images to look at so that a share of all are expected to be right.
+def find_sure(confidences_B: np.ndarray, estimate: Estimate | None) -> np.ndarray:
+    """Which images are right with a probability of 90% or more, bool [B].
 
-    Images that are looked at count as right, as `num_right` others with a label do. Each of the
-    rest is wrong with 1.5 times the probability that its confidence leaves: the most confident ones
-    are wrong more often than they should be (experiments/results/labeling.md). If random images
-    were wrong even more often, it is wrong as much more often. Random images never make the list
-    shorter: they are few, and a list that is too short breaks what it promises.
+    Each is wrong with 1.5 times the probability that its confidence leaves, or more if random
+    images were wrong more often than that: the most confident ones are wrong more often than they
+    should be. Of those found on four folders, 97% were right (experiments/results/labeling.md).
+
+    Args:
+        confidences_B: The highest inferred probabilities, floating.
+        estimate: Of the unlabeled images, by `correct_estimate`. None if it is not known.
+    """
+    excess = _EXCESS * (_compare_errors(estimate) if estimate else 1.0)
+    return np.asarray(excess * (1.0 - confidences_B) <= 1 - _SURE + _ROUNDING)
+
+
+def choose_to_check(
+    confidences_B: np.ndarray, num_right: int, share: float, estimate: Estimate
+) -> np.ndarray:
+    """The fewest images to look at so that a share of all is right, in nine of ten folders.
+
+    Images that are looked at count as right, as `num_right` others with a label do. The rest is
+    expected to be as accurate as the lower end of the estimate's one-sided 90% interval. An image
+    is wrong in proportion to the square root of what its confidence leaves: with the plain
+    confidence, too few of the wrong ones are expected among the most confident images
+    (experiments/results/labeling.md).
 
     Args:
         confidences_B: The highest inferred probabilities of the unlabeled images, floating.
         num_right: The number of labeled images.
         share: From 0 to 1, of the labeled and unlabeled images together.
-        estimate: Of the unlabeled images, by `correct_estimate`. None if it is not known.
+        estimate: Of the unlabeled images, by `correct_estimate`. Its accuracy is known.
 
     Returns:
         Indices of the least confident images, int, the least confident first.
     """
+    assert estimate.accuracy is not None, "it is too early"
+    assert estimate.accuracy_low is not None, "it is too early"
     order = np.argsort(confidences_B, kind="stable")
+    below = _QUANTILE_BELOW / _QUANTILE * (estimate.accuracy - estimate.accuracy_low)
+    low = min(max(estimate.accuracy - below, 0.0), 100.0) / 100
+    errors = _spread_errors(confidences_B[order], 1 - low)
     # Wrong ones that are expected if only the first 0, 1, 2 and so on are looked at.
-    excess = _EXCESS * (_compare_errors(estimate) if estimate else 1.0)
-    wrong = np.append(np.cumsum(excess * (1.0 - confidences_B[order][::-1]))[::-1], 0.0)
+    wrong = np.append(np.cumsum(errors[::-1])[::-1], 0.0)
     most = (1 - share) * (len(order) + num_right)
     return order[: int((wrong <= most + _ROUNDING).argmax())]
+
+
+def _spread_errors(confidences_B: np.ndarray, mean: float) -> np.ndarray:
+    """Probabilities of errors with some mean, float [B].
+
+    At most 1, and in proportion to the square root of what the confidences leave.
+    """
+    weights_B = np.sqrt(np.maximum(1.0 - confidences_B.astype(np.float64), _LEAST_LEFT))
+
+    def exceed(factor: float) -> float:
+        return float(np.minimum(factor * weights_B, 1.0).mean()) - mean
+
+    if not len(weights_B) or mean >= 1:
+        return np.ones(len(weights_B))
+    highest = 1 / weights_B.min()  # Here all are 1.
+    return np.minimum(scipy.optimize.brentq(exceed, 0.0, highest) * weights_B, 1.0)
 
 
 def _compare_errors(estimate: Estimate) -> float:
@@ -184,6 +225,24 @@ def correct_estimate(
     )
 
 
+def measure_accuracy(estimate: Estimate, is_right: Sequence[bool]) -> Estimate:
+    """The accuracy by random images alone, with Wilson's interval. Unknown with fewer than 20.
+
+    For a classifier whose confidences tell nothing: only the classes of the estimate stay.
+    """
+    found = Estimate(estimate.classes, estimate.classes_with_one_label)
+    if len(is_right) < MIN_CHECKS:
+        return found
+    num_right = sum(is_right)
+    low, high = wilson_interval(num_right, len(is_right))
+    return found._replace(
+        accuracy=100 * num_right / len(is_right),
+        accuracy_low=100 * low,
+        accuracy_high=100 * high,
+        checks=len(is_right),
+    )
+
+
 def read_estimate(result: Mapping[str, Any]) -> Estimate | None:
     """The estimate in the contents of `result.json`. None if there is none."""
     values: dict[str, Any] = {name: result.get(f"labels_{name}") for name in Estimate._fields}
@@ -192,16 +251,19 @@ def read_estimate(result: Mapping[str, Any]) -> Estimate | None:
     return Estimate(**values)
 
 
-def describe_estimate(estimate: Estimate) -> str:
-    """A sentence about the estimate, the same wherever it is shown."""
+def describe_estimate(estimate: Estimate, who: str = "") -> str:
+    """A sentence about the estimate, the same wherever it is shown.
+
+    `who` names the photos, such as "the instant classifier".
+    """
     if estimate.accuracy is None:
         single, classes = int(estimate.classes_with_one_label), int(estimate.classes)
         have = "class has" if classes == 1 else "classes have"
         return f"Too early to say: {single:,} of {classes:,} {have} only one answer."
-    source = ""
+    by, source = f" by {who}" if who else "", ""
     if estimate.checks:
         source = f", measured on {estimate.checks:,.0f} random photos"
     return (
-        f"About {estimate.accuracy:.0f}% of the other photos are named right "
+        f"About {estimate.accuracy:.0f}% of the other photos are named right{by} "
         f"({estimate.accuracy_low:.0f} to {estimate.accuracy_high:.0f}%){source}."
     )

@@ -6,11 +6,22 @@ its confidence and its guess, as in "check 0.0102 0.8731 glass". Since the guess
 answer, it tells how often the classifier is right, also after the answer has been learned.
 """
 
+import pathlib
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from cls_jax.photos.folder.label_table import CHECK, NONE, SKIP, LabelTable, order_rows
+from cls_jax.photos.folder.given_labels import find_table, read_given
+from cls_jax.photos.folder.label_table import (
+    CHECK,
+    NONE,
+    SKIP,
+    LabelTable,
+    order_rows,
+    read_content,
+)
 from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.images.files import list_images
 
 
 class Check(NamedTuple):
@@ -85,10 +96,34 @@ def compare_checks(
 
 def collect_checks(table: LabelTable) -> Checked:
     """The checks in a label table."""
+    checks = _follow_checks(table)
+    return compare_checks(checks.values(), {label for _, label in checks.values() if label})
+
+
+def list_checked(table: LabelTable) -> list[str]:
+    """The files in a label table that have a check with a guess, the newest last."""
+    checks = _follow_checks(table).items()
+    return [name for name, (check, _) in checks if check and check.confidence is not None]
+
+
+def read_checked_table(root: pathlib.Path, options: FolderOptions) -> LabelTable:
+    """The label table of a folder, without rows if it has no checks.
+
+    Raises a UserError if it cannot be read.
+    """
+    listing = list_images(root)
+    name = find_table(listing)
+    if name is None or CHECK.encode() not in read_content(root / name):
+        return LabelTable([])
+    return read_given(root, listing, options).table
+
+
+def _follow_checks(table: LabelTable) -> dict[str, tuple[Check | None, str]]:
+    """The check and the label of each file in a label table, in the order of the last rows."""
     checks: dict[str, tuple[Check | None, str]] = {}
     for row in order_rows(table.rows):
         if name := table.find(row):
-            before, _ = checks.get(name, (None, ""))
+            before, _ = checks.pop(name, (None, ""))
             check = follow_check(before, row.decision, row.detail, row.label)
             checks[name] = check, row.label
-    return compare_checks(checks.values(), {label for _, label in checks.values() if label})
+    return checks

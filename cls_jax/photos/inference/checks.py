@@ -7,11 +7,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cls_jax.photos.features.accuracy import correct_estimate, read_estimate
-from cls_jax.photos.folder.checks import collect_checks
-from cls_jax.photos.folder.given_labels import find_table, read_given
-from cls_jax.photos.folder.label_table import CHECK, read_content
+from cls_jax.photos.folder.checks import collect_checks, read_checked_table
 from cls_jax.photos.folder.options import get_folder_options
-from cls_jax.photos.images.files import list_images
 
 
 def measure_with_checks(config: ConfigDict, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,12 +21,7 @@ def measure_with_checks(config: ConfigDict, result: Mapping[str, Any]) -> dict[s
     if estimate is None or config.data.name != "folder" or config.num_labels:
         return {}
     root = pathlib.Path(config.data.data_dir).expanduser()
-    options = get_folder_options(config.data)
-    listing = list_images(root)
-    name = find_table(listing)
-    if name is None or CHECK.encode() not in read_content(root / name):
-        return {}
-    checked = collect_checks(read_given(root, listing, options).table)
+    checked = collect_checks(read_checked_table(root, get_folder_options(config.data)))
     corrected = correct_estimate(estimate, checked.is_right, checked.confidences)
     if corrected == estimate:
         return {}

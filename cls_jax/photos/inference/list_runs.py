@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.photos.features.accuracy import read_estimate
 from cls_jax.photos.folder.instant_config import describe_kind, read_run_config
+from cls_jax.photos.inference.predictor import VALIDATION, expect_accuracy
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.folder import CONFIG, RESULT, read_result
 from cls_jax.runs.metrics import METRICS
@@ -121,21 +121,20 @@ def _describe(workdir: pathlib.Path) -> ListedRun:
 
 
 def _format(result: dict[str, Any] | None) -> str:
-    """The accuracy of the classifier that predicts, with what it was measured on.
+    """The accuracy of the classifier that predicts: one figure, with what it was measured on.
 
-    Without test images, also the one to expect on the unlabeled images, as the other commands say
-    it. Of trained networks that is not known, only of the instant classifier that they began with.
+    Without test images, it is the one to expect on the unlabeled images, as the other commands say
+    it. Validation images come last, since they may be harder than the rest of the folder. While
+    nothing is known of trained networks, it is that of the instant classifier they began with.
     """
     if result is None:
         return "not finished"
     used = "_instant" if result.get("predictor") == INSTANT else ""
     if (accuracy := result.get(f"test_accuracy{used}")) is not None:
         return f"{accuracy:.1f}% (test)"
-    parts = []
+    expected = expect_accuracy(result)
+    if expected is not None and expected.images != VALIDATION and not expected.is_before:
+        return f"about {expected.accuracy:.0f}% (expected)"
     if (accuracy := result.get(f"validation_accuracy{used}")) is not None:
-        parts.append(f"{accuracy:.1f}% (validation)")
-    if (estimate := read_estimate(result)) is not None and estimate.accuracy is not None:
-        is_used = INSTANT in (result.get("predictor"), result.get("method"))
-        when = "expected" if is_used else "expected before training"
-        parts.append(f"about {estimate.accuracy:.0f}% ({when})")
-    return ", ".join(parts)
+        return f"{accuracy:.1f}% (validation)"
+    return f"about {expected.accuracy:.0f}% (expected before training)" if expected else ""

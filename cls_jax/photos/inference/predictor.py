@@ -2,8 +2,9 @@
 
 Training is worth several points on some folders and loses as many on others. Validation images,
 which neither has learned from, compare both on the same images, so that only those on which one is
-right and the other is wrong count, as in McNemar's test. They are few or none, so that what earlier
-runs gained counts as well: a prior for the gain.
+right and the other is wrong count, as in McNemar's test. The trained networks must gain more than
+twice the error of that: the instant classifier is known to work, and its accuracy has been told.
+Without such images, what earlier runs gained decides.
 
 Nothing else compares the two. The trained networks have learned all labels that the run was given,
 and their own labels for the other images, of which they are sure also where they are wrong: on
@@ -11,23 +12,27 @@ scans of brains their mean confidence was 96% while training lost 3 points
 (experiments/results/any_folder.md).
 """
 
+import contextlib
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from cls_jax.errors import UserError
+from cls_jax.photos.features.accuracy import read_estimate
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.start.fit_instant import INSTANT
+from cls_jax.photos.start.hold_out import list_checked_files
+from cls_jax.runs.result import wilson_interval
 
 TRAINED = "trained"
-_VALIDATION = "validation"
+VALIDATION, RANDOM = "validation", "random"
+_MIN_ERRORS = 2.0  # Standard errors of the gain from which on the trained networks predict.
 # Gain by training in points, where held-out labels gave graphs of similar images a fifth of the
 # weight or more, and elsewhere: means of 16 runs on four folders and of 4 on one. Training spreads
-# labels to similar images, as graphs do. The deviation is that between such runs
-# (experiments/results/any_folder.md).
+# labels to similar images, as graphs do (experiments/results/any_folder.md).
 _GAIN_WITH_GRAPHS, _GAIN_WITHOUT = 3.4, -1.7
-_DEVIATION = 4.0
 _MIN_WEIGHT = 20.0
 _MIN_STEPS = 80  # 20 steps lost 7 to 12 points in five runs of five. Nothing between was measured.
 
@@ -44,37 +49,43 @@ def expect_gain(weight_graph: float | None, num_steps: int) -> float:
 
 
 def compare_classifiers(
-    is_right_trained: np.ndarray, is_right_instant: np.ndarray, expected_gain: float
+    is_right_trained: np.ndarray,
+    is_right_instant: np.ndarray,
+    expected_gain: float,
+    images: str = VALIDATION,
 ) -> dict[str, Any]:
     """Compares both on the same validation images.
 
-    The trained networks predict if the mean of the gain's posterior distribution is positive: the
-    sum of the measured and the expected gain, each divided by its variance. For the variance of the
-    measured one, an image is added on which one is right and the other is wrong, since of a few
-    images there may be none.
+    The trained networks predict if their gain exceeds twice its standard error, which counts one
+    more image on which one is right and the other is wrong: of a few images there may be none.
 
     Args:
         is_right_trained: Whether the trained networks name each image right, bool [B]. B may be 0.
         is_right_instant: The same of the instant classifier.
-        expected_gain: By `expect_gain`.
+        expected_gain: By `expect_gain`. It counts without images only.
+        images: What the images are: `RANDOM` ones of the folder, or others, `VALIDATION`.
 
     Returns:
         Additions to the result: `predictor` ("trained" or "instant") and, with any image,
         `predictor_gain` by training and its standard error `predictor_gain_error`, in points, the
-        number of images `predictor_gain_images`, and `predictor_images` ("validation").
+        number of images `predictor_gain_images`, of which each names right
+        `predictor_right_trained` and `predictor_right_instant`, and `predictor_images`.
     """
-    num_images, evidence = len(is_right_trained), expected_gain / _DEVIATION**2
+    num_images = len(is_right_trained)
     if not num_images:
-        return {"predictor": TRAINED if evidence > 0 else INSTANT}
-    gains = 100 * (is_right_trained.astype(float) - is_right_instant)
-    gain, error = gains.mean(), gains.std() / math.sqrt(num_images)
-    evidence += gain / (((gains**2).sum() + 100**2) / num_images**2)
+        return {"predictor": TRAINED if expected_gain > 0 else INSTANT}
+    right = int(is_right_trained.sum()), int(is_right_instant.sum())
+    num_different = int((is_right_trained != is_right_instant).sum())
+    gain = 100 * (right[0] - right[1]) / num_images
+    error = 100 * math.sqrt(num_different + 1) / num_images
     return {
-        "predictor": TRAINED if evidence > 0 else INSTANT,
-        "predictor_gain": float(gain),
-        "predictor_gain_error": float(error),
+        "predictor": TRAINED if gain > _MIN_ERRORS * error else INSTANT,
+        "predictor_gain": gain,
+        "predictor_gain_error": error,
         "predictor_gain_images": num_images,
-        "predictor_images": _VALIDATION,
+        "predictor_right_trained": right[0],
+        "predictor_right_instant": right[1],
+        "predictor_images": images,
     }
 
 
@@ -87,29 +98,74 @@ def choose_predictor(run: Run) -> dict[str, Any]:
     if run.begun_with is None or run.config.model.init_head != "inferred":
         return {}
     expected = expect_gain(run.result.get("labels_weight_graph"), run.config.num_steps)
-    if not len(run.dataset.held_out.get(_VALIDATION, ())):
+    if not len(run.dataset.held_out.get(VALIDATION, ())):
         return compare_classifiers(np.zeros(0, bool), np.zeros(0, bool), expected)
-    return compare_classifiers(_find_right(run), _find_right(run.begun_with), expected)
+    images = VALIDATION
+    with contextlib.suppress(UserError):  # The table was damaged since.
+        is_random = set(run.dataset.validation.files) <= set(list_checked_files(run.config))
+        images = RANDOM if is_random else VALIDATION
+    is_right, is_right_instant = _find_right(run), _find_right(run.begun_with)
+    return compare_classifiers(is_right, is_right_instant, expected, images)
 
 
 def _find_right(run: Run) -> np.ndarray:
     """Which validation images a run's classifier names right, bool [B]."""
-    p_NBK, labels = run.held_out[_VALIDATION]
+    p_NBK, labels = run.held_out[VALIDATION]
     return np.asarray(p_NBK.mean(axis=0).argmax(axis=1) == labels)
 
 
+class Expected(NamedTuple):
+    """The accuracy to expect of the classifier that predicts, on photos without a label."""
+
+    accuracy: float  # In percent.
+    low: float  # The ends of the 95% interval.
+    high: float
+    images: str | None  # What it was measured on: `RANDOM` or `VALIDATION`. None for confidences.
+    is_before: bool  # Whether it is that of the instant classifier, before training.
+
+
+def expect_accuracy(result: Mapping[str, Any]) -> Expected | None:
+    """The accuracy to expect of a run without test images. None if it is not known.
+
+    Of trained networks, it is the share of the images that have chosen them. Of an instant
+    classifier, it is that of its labels (`read_estimate`), or of its validation images.
+    """
+    chosen = result.get("predictor")
+    num_images, num_right = (
+        result.get("predictor_gain_images"),
+        result.get("predictor_right_trained"),
+    )
+    if chosen == TRAINED and num_images and num_right is not None:
+        low, high = wilson_interval(num_right, num_images)
+        share = num_right / num_images
+        return Expected(100 * share, 100 * low, 100 * high, result.get("predictor_images"), False)
+    estimate = read_estimate(result)
+    if estimate is None or estimate.accuracy is None:
+        return None
+    return Expected(
+        estimate.accuracy,
+        low=estimate.accuracy_low or 0.0,
+        high=estimate.accuracy_high or 100.0,
+        images=RANDOM if estimate.checks else None,
+        is_before=INSTANT not in (chosen, result.get("method")),
+    )
+
+
 def describe_choice(result: Mapping[str, Any]) -> str | None:
-    """A sentence about the classifier that is used. None if nothing was chosen."""
-    chosen, gain = result.get("predictor"), result.get("predictor_gain")
+    """A sentence about the classifier that is used, and why. None if nothing was chosen."""
+    chosen = result.get("predictor")
     if chosen not in (TRAINED, INSTANT):
         return None
-    is_trained = chosen == TRAINED
-    end = "the trained networks are used." if is_trained else "the instant classifier is kept."
-    if gain is None:
+    end = (
+        f"the {'trained networks are used' if chosen == TRAINED else 'instant classifier is kept'}."
+    )
+    of_trained, of_instant = (result.get(f"predictor_right_{name}") for name in (TRAINED, INSTANT))
+    count = result.get("predictor_gain_images")
+    if not count or of_trained is None or of_instant is None:
         return f"No photos to compare them on: {end}"
-    if is_trained and gain > 0:
-        points = max(round(gain), 1)
-        return f"Better by about {points} {'point' if points == 1 else 'points'}: {end}"
-    if is_trained:
-        return f"Not clearly worse: {end}"
-    return f"{'No better' if gain <= 0 else 'Not clearly better'}: {end}"
+    why = "" if chosen == TRAINED or of_trained <= of_instant else " That is not clearly more:"
+    return (
+        f"Of {count:,} {result.get('predictor_images')} photos that neither has learned from, "
+        f"the trained networks name {of_trained:,} right and the instant classifier "
+        f"{of_instant:,}{'.' if why else ':'}{why} {end}"
+    )

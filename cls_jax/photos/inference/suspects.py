@@ -1,4 +1,4 @@
-"""Finds labels that are probably wrong: all other labels suggest another class.
+"""Finds labels that may be wrong: all other labels suggest another class.
 
 Shape suffixes: B images, K classes.
 """
@@ -27,7 +27,7 @@ _COLUMNS = ("rank", "file", "part", "label", "suggested", "quality")
 
 
 class Suspect(NamedTuple):
-    """A label that is probably wrong, of a test image or of a labeled training image."""
+    """A label that may be wrong, of a test image or of a labeled training image."""
 
     is_test: bool
     position: int  # Index among the test or training images.
@@ -51,12 +51,21 @@ def choose_suspects(held_out: HeldOutLabels, labels_B: np.ndarray) -> np.ndarray
     return suspects[np.argsort(-margins[suspects], kind="stable")]
 
 
-def find_suspects(
-    extract: Callable[[str, np.ndarray], FrozenFeatures], dataset: Dataset, labeled: np.ndarray
-) -> list[Suspect]:
-    """The labels of a run that are suspect, see `choose_suspects`, as on the labeling page.
+class Judged(NamedTuple):
+    """What the other labels of a run say about each of B images, some of which have no label."""
 
-    At most 10,000 labeled and 10,000 test images are checked, evenly spaced. `extract` is that of a
+    held_out: HeldOutLabels
+    labels: np.ndarray  # int [B], -1 where there is none.
+    is_test: np.ndarray  # bool [B]. Otherwise, it is a training image.
+    positions: np.ndarray  # int [B], indices among the test or training images.
+
+
+def judge_labels(
+    extract: Callable[[str, np.ndarray], FrozenFeatures], dataset: Dataset, labeled: np.ndarray
+) -> Judged | None:
+    """Predicts each label of a run from all others. None with fewer than two.
+
+    At most 10,000 labeled and 10,000 test images are judged, evenly spaced. `extract` is that of a
     `Run`, and `labeled`, int [num_labels], are rows of training images.
     """
     train_labels, test_labels = dataset.train.labels, dataset.test.labels
@@ -67,24 +76,43 @@ def find_suspects(
     # Unlabeled images connect labeled ones that have no neighbor in common.
     train = np.concatenate([labeled, take_unlabeled(len(train_labels), all_labeled)])
     if len(labeled) + len(test) < 2:
-        return []
+        return None
     parts = {"train": train, "test": test} if len(test) else {"train": train}
     features = concatenate_features([extract(part, rows) for part, rows in parts.items()])
     labels = np.full(len(train) + len(test), -1)
     labels[: len(labeled)] = train_labels[labeled]
     labels[len(train) :] = test_labels[test]
     held_out = hold_out_labels(features, labels, dataset.num_classes)
-    indices = np.concatenate([train, test])
+    is_test = np.arange(len(labels)) >= len(train)
+    return Judged(held_out, labels, is_test, positions=np.concatenate([train, test]))
+
+
+def list_suspects(judged: Judged) -> list[Suspect]:
+    """The labels of a run that are suspect, see `choose_suspects`, as on the labeling page."""
+    p_BK, labels = judged.held_out.probabilities, judged.labels
     return [
         Suspect(
-            is_test=bool(i >= len(train)),
-            position=int(indices[i]),
+            is_test=bool(judged.is_test[i]),
+            position=int(judged.positions[i]),
             label=int(labels[i]),
-            suggested=int(held_out.probabilities[i].argmax()),
-            quality=float(held_out.probabilities[i, labels[i]]),
+            suggested=int(p_BK[i].argmax()),
+            quality=float(p_BK[i, labels[i]]),
         )
-        for i in choose_suspects(held_out, labels)
+        for i in choose_suspects(judged.held_out, labels)
     ]
+
+
+def count_confusions(judged: Judged) -> np.ndarray:
+    """The labels of training images by class and by what all others suggest, int [K, K].
+
+    Without those that cannot be judged, such as the only ones of their classes.
+    """
+    is_counted = (judged.labels >= 0) & ~judged.is_test & judged.held_out.is_judged
+    num_classes = judged.held_out.probabilities.shape[1]
+    confusions = np.zeros((num_classes, num_classes), int)
+    suggested = judged.held_out.probabilities.argmax(axis=1)
+    np.add.at(confusions, (judged.labels[is_counted], suggested[is_counted]), 1)
+    return confusions
 
 
 def write_suspects(

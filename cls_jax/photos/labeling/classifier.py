@@ -41,6 +41,7 @@ from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
 
 _NUM_NEAREST = 3
+_INSTANT = "the instant classifier"
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _get_network = functools.cache(open_backbone)
 
@@ -102,13 +103,31 @@ class SessionClassifier:
             described = {"is_fitting": is_busy, "message": message, "history": self._history}
             if self._fitted is None:
                 return described
-            num_labels = int((self._fitted.labels >= 0).sum())
-            described |= {"labels": num_labels, "classes": len(self._fitted.class_names)}
-            estimate = self._estimate(self._fitted)
-            sentences = [describe_estimate(estimate)] if estimate else []
-            if (of_new := self._fitted.of_new_sources) is not None:
-                sentences.append(describe_new_sources(of_new))
-            return described | {"accuracy": " ".join(sentences)}
+            fitted, estimate = self._fitted, self._estimate(self._fitted)
+            num_labels = int((fitted.labels >= 0).sum())
+            described |= {"labels": num_labels, "classes": len(fitted.class_names)}
+            described["history"] = _add_point(self._history, num_labels, estimate)
+            return described | {"accuracy": self._describe_accuracy(fitted, estimate)}
+
+    def _describe_accuracy(self, fitted: Fitted, estimate: Estimate | None) -> str:
+        """Sentences about the accuracy of what names the photos, and of the instant classifier."""
+        who, choice = self._describe_trained(fitted)
+        if who:
+            is_known = estimate is not None and estimate.accuracy is not None
+            return describe_estimate(estimate, who) if estimate and is_known else choice
+        sentences = [describe_estimate(estimate, _INSTANT)] if estimate else []
+        if (of_new := fitted.of_new_sources) is not None:
+            sentences.append(describe_new_sources(of_new))
+        return " ".join(sentences)
+
+    def _describe_trained(self, fitted: Fitted) -> tuple[str, str]:
+        return self._trained.describe(fitted.class_names) if self._trained else ("", "")
+
+    def describe_namer(self) -> str:
+        """What names the photos: the instant classifier or trained networks. "" for neither yet."""
+        if (fitted := self._fitted) is None:
+            return ""
+        return self._describe_trained(fitted)[0] or _INSTANT
 
     def describe_shortly(self) -> str:
         """The accuracy by the newest classifier in a few words, "" without one."""
@@ -124,22 +143,21 @@ class SessionClassifier:
         return self._estimate(fitted) if fitted else None
 
     def _estimate(self, fitted: Fitted) -> Estimate | None:
-        """The accuracy of a classifier, measured on random photos if enough were checked."""
+        """The accuracy of what names the photos, measured on random photos if enough were checked.
+
+        That is the classifier, or trained networks in its place.
+        """
         if (estimate := fitted.inferred.estimate) is None:
             return None
+        if self._describe_trained(fitted)[0] and self._trained:
+            return self._trained.estimate(fitted.class_names, estimate)
         checked = self._session.compare_checks()
         return correct_estimate(estimate, checked.is_right, checked.confidences)
 
     def _remember(self, fitted: Fitted) -> None:
-        """Adds the accuracy to the history: answers, percent, and the ends of the interval."""
-        estimate = self._estimate(fitted)
-        if estimate is None or estimate.accuracy is None:
-            return
+        """Adds the accuracy to the history."""
         num_labels = int((fitted.labels >= 0).sum())
-        numbers = (estimate.accuracy, estimate.accuracy_low, estimate.accuracy_high)
-        point = [num_labels, *(round(number or 0.0, 1) for number in numbers)]
-        earlier = [one for one in self._history if one[0] < num_labels]  # Others were undone.
-        self._history = [*earlier, point]
+        self._history = _add_point(self._history, num_labels, self._estimate(fitted))
 
     def _fit(self) -> None:
         fitted = None
@@ -279,6 +297,20 @@ class SessionClassifier:
         num_unsure = sum(row["source"] == UNSURE for row in rows)
         folder = make_printable(str(target))
         return {"copies": len(rows), "unsure": num_unsure, "folder": folder}
+
+
+def _add_point(
+    history: list[list[float]], num_labels: int, estimate: Estimate | None
+) -> list[list[float]]:
+    """The history with an estimate: answers, percent, and the ends of the interval.
+
+    In whole percent, as the sentence has them, so that both are the same figure.
+    """
+    if estimate is None or estimate.accuracy is None:
+        return history
+    numbers = (estimate.accuracy, estimate.accuracy_low, estimate.accuracy_high)
+    earlier = [one for one in history if one[0] < num_labels]  # Others were undone.
+    return [*earlier, [num_labels, *(float(f"{number or 0.0:.0f}") for number in numbers)]]
 
 
 def fit(

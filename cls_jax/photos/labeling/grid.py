@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cls_jax.photos.features.accuracy import (
+    MIN_CHECKS,
     Estimate,
     choose_to_check,
     count_labels,
@@ -85,9 +86,9 @@ def find_similar(session: Session, image: int) -> dict[str, Any]:
 def describe_check(
     session: Session, percent: int, estimate: Estimate | None = None
 ) -> dict[str, Any]:
-    """The fewest photos to look at so that `percent` of the sorted ones are expected to be right.
+    """The fewest photos to look at so that `percent` of the sorted ones are right.
 
-    `estimate` is what random photos say about the classifier, see `SessionClassifier.estimate`.
+    `estimate` is of what names the photos, see `SessionClassifier.estimate`.
     "images" are those, the least certain first, "sorted" counts all that have or are suggested a
     class, and "unsure_below" is the percentage of confidence that all other photos reach. While it
     is too early to say, there are only the reasons in "message".
@@ -99,6 +100,8 @@ def describe_check(
             return {"message": "Label photos of two classes first."}
         if is_too_early(count_labels(propagation.labels, propagation.groups)):
             return {"message": "Too early to say: many classes have only one answer."}
+        if estimate is None or estimate.accuracy is None:
+            return {"message": f"Not known yet: check {MIN_CHECKS} random photos first."}
         images = np.flatnonzero(known.find_open())
         confidences = known.probabilities[images].max(axis=1)
         num_right = sum(bool(state.label) for _, state in known.list_answered())

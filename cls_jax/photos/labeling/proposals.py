@@ -12,6 +12,13 @@ from cls_jax.photos.features.accuracy import count_labels, is_too_early
 from cls_jax.photos.features.labels import HeldOutLabels
 
 
+class Mixed(NamedTuple):
+    """The class that another one is mixed up with most."""
+
+    partner: int  # The other class, or -1.
+    rows: np.ndarray  # int, photos that are one of the two, the least certain first.
+
+
 class Classified(NamedTuple):
     """What the instant classifier of some labels says about B photos and K classes."""
 
@@ -59,3 +66,33 @@ def weigh_images(found: Classified | None, labels: np.ndarray, groups: np.ndarra
     second, first = np.sort(found.probabilities, axis=1)[:, -2:].T
     shares[: len(first)] = np.where(found.labels < 0, 1 - (first - second), 1)
     return shares
+
+
+def find_mixed(probabilities_BK: np.ndarray, is_sure_B: np.ndarray) -> list[Mixed]:
+    """For each class, the one it is mixed up with most, by photos that are not sure.
+
+    Those count whose two most probable classes are these.
+
+    Args:
+        probabilities_BK: Of photos without an answer, floating.
+        is_sure_B: Whether each is sure, bool, see `find_sure`.
+    """
+    num_classes = probabilities_BK.shape[1]
+    nothing = Mixed(-1, np.zeros(0, int))
+    unsure = np.flatnonzero(~is_sure_B)
+    if num_classes < 2:
+        return [nothing] * num_classes
+    pairs = np.sort(np.argsort(probabilities_BK[unsure], axis=1)[:, -2:], axis=1)
+    counts = np.zeros((num_classes, num_classes), int)
+    np.add.at(counts, (pairs[:, 0], pairs[:, 1]), 1)
+    counts += counts.T
+    mixed = []
+    for k, row in enumerate(counts):
+        partner = int(row.argmax())
+        if not row[partner]:
+            mixed.append(nothing)
+            continue
+        rows = unsure[(pairs == sorted((k, partner))).all(axis=1)]
+        order = np.argsort(probabilities_BK[rows].max(axis=1), kind="stable")
+        mixed.append(Mixed(partner, rows[order]))
+    return mixed

@@ -159,7 +159,7 @@ class _Service:
             "check": lambda: views.describe_check(session),
             "photos": lambda: grid.describe_photos(session),
             "suspects": self._describe_suspects,
-            "result": lambda: views.describe_result(session),
+            "result": lambda: views.describe_result(session, self._classifier.estimate()),
             "classifier": self._classifier.describe,
             "runs": lambda: {"runs": training.describe_runs()},
         }
@@ -214,8 +214,12 @@ class _Service:
         self._trained.follow()
         is_running = self._training.is_running()
         described = views.describe(self._session, _get_window(request))
-        known = {"is_training": is_running, "named_right": self._classifier.describe_shortly()}
-        return described | known
+        classifier = self._classifier
+        return described | {
+            "is_training": is_running,
+            "named_right": classifier.describe_shortly(),
+            "named_by": classifier.describe_namer(),
+        }
 
     def get_similar(self, request: Request) -> Response:
         """The photos most like another one."""
@@ -380,8 +384,7 @@ class _Service:
 
     def _train(self, wanted: _TrainingRequest) -> None:
         version = self._session.labels_version
-        num_labels, num_classes = self._session.count_labels()
-        self._training.start(wanted.kind, wanted.minutes, num_classes, num_labels)
+        self._training.start(wanted.kind, self._session.count(), wanted.minutes)
         if wanted.kind == FINE_TUNE:
             self._trained.forget(version)
 

@@ -59,6 +59,15 @@ class Features(NamedTuple):
     reasons: Mapping[int, str] = {}  # Index of each other file → why it cannot be read.
 
 
+class Counts(NamedTuple):
+    """How many of a session's photos there are of some kinds."""
+
+    classes: int  # Those with a label.
+    labels: int
+    checks: int  # Random photos with an answer, which a classifier had guessed before.
+    open: int  # Without an answer.
+
+
 class Change(NamedTuple):
     """A decision that a page asks for."""
 
@@ -306,11 +315,14 @@ class Session:
         with self._lock:
             return number_sources(self._files, self.sources) if self.sources else None
 
-    def count_labels(self) -> tuple[int, int]:
-        """How many photos have a label, and how many classes have one."""
-        _, _, labels, _ = self.take_labels()
-        known = labels[labels >= 0]
-        return len(known), len(np.unique(known))
+    def count(self) -> Counts:
+        """How many photos there are of some kinds."""
+        with self._lock:
+            _, _, labels, _ = self.take_labels()
+            known = labels[labels >= 0]
+            num_open = int(self._read().find_open().sum())
+            num_checks = len(self._answers.compare_checks().is_right)
+            return Counts(len(np.unique(known)), len(known), num_checks, num_open)
 
     def adopt(self, classified: Classified) -> None:
         """Takes over what the classifier says.
@@ -419,6 +431,16 @@ class Session:
         """The random photos that were checked, and what had been guessed of them."""
         with self._lock:
             return self._answers.compare_checks()
+
+    def list_checked(self) -> dict[int, str]:
+        """The same photos, and the class of each, "" for none of the classes."""
+        with self._lock:
+            return {
+                self._index[key]: state.label
+                for key, state in self._answers.states.items()
+                if isinstance(key, str) and key in self._index
+                if state.check is not None and state.check.confidence is not None
+            }
 
     def _record(
         self,

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.io import describe_error
+from cls_jax.io import describe_error, make_printable
+from cls_jax.photos.features.accuracy import Estimate, measure_accuracy
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import load
+from cls_jax.photos.inference.predictor import TRAINED, describe_choice
 from cls_jax.photos.labeling.runs import is_trained
 from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.runs.folder import read_result
@@ -21,6 +23,8 @@ from cls_jax.runs.folder import read_result
 class _Trained(NamedTuple):
     """What the networks say about the photos of the folder."""
 
+    run: pathlib.Path
+    choice: str  # A sentence about why they are used.
     classifier: Classifier
     probabilities: np.ndarray  # float32 [B, K], NaN for photos that cannot be read.
 
@@ -28,8 +32,8 @@ class _Trained(NamedTuple):
 class TrainedNetworks:
     """Those of the run that predicts. All methods may be called from any thread.
 
-    They name the photos if that run has chosen them (see `predictor`), until ten more answers are
-    known, which they have not learned.
+    They name the photos if that run has compared and chosen them (see `predictor`), until ten more
+    answers are known, which they have not learned.
     """
 
     def __init__(self, session: Session, find_run: Callable[[], pathlib.Path | None]):
@@ -75,8 +79,11 @@ class TrainedNetworks:
     def _open(self, run: pathlib.Path, started: int | None) -> None:
         """`started` is the version of the labels that it has learned, None if unknown."""
         try:
-            num_labels, _ = self._session.count_labels()
-            learned = (read_result(run) or {}).get("num_labels") or num_labels
+            result = read_result(run) or {}
+            if result.get("predictor") != TRAINED or not result.get("predictor_gain_images"):
+                return
+            num_labels = self._session.count().labels
+            learned = result.get("num_labels") or num_labels
             if started is None:  # It was trained in an earlier session.
                 started = self._session.labels_version - abs(num_labels - learned)
             classifier = load(run)
@@ -86,7 +93,8 @@ class TrainedNetworks:
                 is_read = np.array([error is None for error in batch.errors], bool)
                 part[is_read] = classifier.predict(batch.images).probabilities
                 parts.append(part)
-            found = _Trained(classifier, np.concatenate(parts))
+            choice = describe_choice(result) or ""
+            found = _Trained(run, choice, classifier, np.concatenate(parts))
         except Exception as error:  # The page shows it, and keeps its own classifier.
             self.message = f"The trained networks cannot be used: {describe_error(error)}"
             return
@@ -96,26 +104,54 @@ class TrainedNetworks:
             self._labels_version, self._found = started, found
         self.on_ready()
 
-    def get(self, class_names: Sequence[str]) -> Classifier | None:
-        """The classifier, if it is in use and has exactly these classes, in any order."""
+    def _find(self, class_names: Sequence[str]) -> _Trained | None:
+        """What they say, if they are in use and have exactly these classes, in any order."""
         with self._lock:
             found = self._found
             num_since = self._session.labels_version - self._labels_version
             if found is None or num_since >= NUM_ANSWERS:
                 return None
             is_same = sorted(found.classifier.class_names) == sorted(class_names)
-            return found.classifier if is_same else None
+            return found if is_same else None
+
+    def get(self, class_names: Sequence[str]) -> Classifier | None:
+        """The classifier, if it is in use and has exactly these classes."""
+        found = self._find(class_names)
+        return found.classifier if found else None
+
+    def describe(self, class_names: Sequence[str]) -> tuple[str, str]:
+        """Their name and a sentence about why they are used. Two "" if they are not in use."""
+        if (found := self._find(class_names)) is None:
+            return "", ""
+        return f"the trained networks of {make_printable(str(found.run))}", found.choice
 
     def replace(self, class_names: Sequence[str], p_BK: np.ndarray) -> np.ndarray:
         """Probabilities float32 [B, K]: those of the networks if they are in use, or those given.
 
         Photos that the networks have not read keep theirs.
         """
-        if (classifier := self.get(class_names)) is None or self._found is None:
+        if (found := self._find(class_names)) is None:
             return p_BK
-        columns = [classifier.class_names.index(name) for name in class_names]
-        q_BK = self._found.probabilities[: len(p_BK), columns]
+        columns = [found.classifier.class_names.index(name) for name in class_names]
+        q_BK = found.probabilities[: len(p_BK), columns]
         replaced = p_BK.copy()
         is_known = ~np.isnan(q_BK[:, 0])
         replaced[: len(q_BK)][is_known] = q_BK[is_known]
         return replaced
+
+    def estimate(self, class_names: Sequence[str], estimate: Estimate) -> Estimate:
+        """The accuracy to expect if they are in use, or the `estimate` given.
+
+        It is the share of the checked random photos that they name right, none of which they have
+        learned. Their confidences are no measure: they have learned their own labels.
+        """
+        if (found := self._find(class_names)) is None:
+            return estimate
+        names = found.classifier.class_names
+        p_BK = found.probabilities
+        is_right = [
+            names[p_BK[image].argmax()] == label
+            for image, label in self._session.list_checked().items()
+            if image < len(p_BK) and not np.isnan(p_BK[image, 0])
+        ]
+        return measure_accuracy(estimate, is_right)

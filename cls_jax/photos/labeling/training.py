@@ -17,6 +17,7 @@ from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.preemption import SIGNALS
+from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.folder.given_labels import label_labelable, read_given
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -26,6 +27,7 @@ from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
 from cls_jax.photos.labeling.runs import REPORT, FolderRuns, make_environment
+from cls_jax.photos.labeling.session import Counts
 from cls_jax.process import write_command
 from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
@@ -33,8 +35,7 @@ from cls_jax.runs.metrics import METRICS, read_metrics
 INSTANT = "instant"
 FINE_TUNE = "trained"
 _MAX_MINUTES = 100_000
-_MIN_LABELS = 100  # From here on, a share of them tells whether fine-tuning has helped.
-_VALIDATION = 0.2
+_MAX_HELD_OUT = 0.5  # Of the labels.
 _MAX_POINTS = 300  # Of the curve.
 _LONGEST_MESSAGE = 500
 _LOSS = "train/loss"
@@ -79,19 +80,17 @@ class Training:
         self._used: pathlib.Path | None = None
         self._is_used_known = False
 
-    def start(
-        self, kind: str, minutes: float = 0, num_classes: int = 2, num_labels: int = 0
-    ) -> None:
+    def start(self, kind: str, counts: Counts, minutes: float = 0) -> None:
         """Begins a run: `INSTANT` saves the classifier, `FINE_TUNE` trains for some minutes.
 
-        `num_labels` photos of `num_classes` classes have a label. With 100 or more, a fifth of them
-        are kept out of fine-tuning, to compare its result with the instant classifier. Raises a
-        RefusedError if there are not two classes, a training is in progress, or an argument is
-        invalid.
+        Random photos that were checked are kept out of fine-tuning, at most half of all labels, to
+        compare its result with the instant classifier. Raises a RefusedError if there are not two
+        classes, too few such photos although more could be checked, a training is in progress, or
+        an argument is invalid.
         """
         with self._lock:
             self._check_idle()
-            if num_classes < 2:
+            if counts.classes < 2:
                 raise RefusedError("Label photos of two classes first.")
             if kind not in (INSTANT, FINE_TUNE):
                 raise RefusedError("Unknown kind of training.")
@@ -99,17 +98,30 @@ class Training:
                 raise RefusedError(f"Minutes must be above 0 and at most {_MAX_MINUTES:,}.")
             self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
             backbones = self._backbones
-            how = ["--minutes", f"{minutes:g}", *self._arguments]
-            if num_labels >= _MIN_LABELS and not self._has_validation():
-                how += [f"--config.data.validation={_VALIDATION}"]
             if kind == INSTANT:  # The page's own classifier, by default labeled by one network.
                 how, backbones = ["--instant"], dataclasses.replace(backbones, is_chosen=True)
+            else:
+                how = ["--minutes", f"{minutes:g}", *self._arguments, *self._hold_out(counts)]
             how += backbones.to_arguments()
             how += self._options.to_arguments()
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "curve": []}
             self._data = self._look()
             self._launch()
+
+    def _hold_out(self, counts: Counts) -> list[str]:
+        """The argument that keeps the checked photos out, see `start` and `hold_out`."""
+        if self._has_validation():
+            return []
+        if counts.checks >= MIN_CHECKS:
+            share = min(counts.checks / counts.labels, _MAX_HELD_OUT)
+            return [f"--config.data.validation={share:.4g}"]
+        if counts.checks + counts.open >= MIN_CHECKS:
+            raise RefusedError(
+                f"Check {MIN_CHECKS} random photos first: without them, nothing tells whether "
+                "training helps."
+            )
+        return []
 
     def _has_validation(self) -> bool:
         """Whether the folder has validation images of its own."""

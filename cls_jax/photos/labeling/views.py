@@ -4,16 +4,18 @@ Each function may be called from any thread.
 """
 
 import collections
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from cls_jax.io import make_printable
-from cls_jax.photos.features.graph import compute_weight
+from cls_jax.photos.features.accuracy import Estimate, count_labels, find_sure, is_too_early
 from cls_jax.photos.features.propagation import find_confident
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.inference.suspects import choose_suspects
 from cls_jax.photos.labeling.answers import Note, RefusedError
+from cls_jax.photos.labeling.proposals import find_mixed
 from cls_jax.photos.labeling.reading import Reading, show_name
 from cls_jax.photos.labeling.session import NUM_RECENT, Session
 from cls_jax.process import write_command
@@ -22,7 +24,6 @@ _NUM_PER_CLASS = 8
 _NUM_SUSPECTS = 12
 _NUM_UNREADABLE = 100
 _NUM_PROPOSALS = 9  # Per photo.
-_CONFIDENT = 0.5  # Weight 1 - H/log K from which a proposal counts as confident.
 
 
 def describe(session: Session, window: str = "") -> dict[str, Any]:
@@ -122,26 +123,58 @@ def describe_suspects(session: Session) -> dict[str, Any]:
         return {"version": known.version, "images": images[:_NUM_SUSPECTS]}
 
 
-def describe_result(session: Session) -> dict[str, Any]:
-    """Counts, the number of confident proposals, and files that cannot be read."""
+def describe_result(session: Session, estimate: Estimate | None = None) -> dict[str, Any]:
+    """Counts, how sure the proposals are, by class as well, and files that cannot be read.
+
+    "sure" is None and "mixed" empty while many classes have only one answer. For each class, the
+    latter has the mean confidence of the photos named so, the class that it is mixed up with most,
+    and the photos that may be either. `estimate` is of what names the photos.
+    """
+    session.follow_classifier()
     with session.reading() as known:
         num_classes = len(known.answers.class_names)
         proposed = np.zeros(num_classes, int)
-        num_confident = 0
-        if known.has_suggestions():
-            p_open = known.probabilities[known.find_open()]
+        num_sure = None
+        mixed: list[dict[str, Any]] = []
+        propagation = known.propagation
+        if propagation is not None and known.has_suggestions():
+            images = np.flatnonzero(known.find_open())
+            p_open = known.probabilities[images]
             proposed = np.bincount(p_open.argmax(axis=1), minlength=num_classes)
-            num_confident = int((compute_weight(p_open) >= _CONFIDENT).sum())
+            is_early = is_too_early(count_labels(propagation.labels, propagation.groups))
+            if known.classified is not None and not is_early:
+                is_sure = find_sure(p_open.max(axis=1), estimate)
+                num_sure = int(is_sure.sum())
+                mixed = _describe_mixed(known.answers.class_names, images, p_open, is_sure)
         return {
             "version": known.version,
             "proposed": proposed.tolist(),
-            "confident": num_confident,
+            "sure": num_sure,
+            "mixed": mixed,
             "unreadable": [
                 {"name": show_name(name), "reason": make_printable(reason)}
                 for name, reason in sorted(known.unreadable.items())[:_NUM_UNREADABLE]
             ],
             "num_unreadable": len(known.unreadable),
         }
+
+
+def _describe_mixed(
+    names: Sequence[str], images: np.ndarray, p_BK: np.ndarray, is_sure: np.ndarray
+) -> list[dict[str, Any]]:
+    """For each class, how sure the photos named so are, and what it is mixed up with."""
+    confidences, named = p_BK.max(axis=1), p_BK.argmax(axis=1)
+    described = []
+    for k, (partner, rows) in enumerate(find_mixed(p_BK, is_sure)):
+        of_class = confidences[named == k]
+        described.append(
+            {
+                "confidence": round(float(of_class.mean()), 4) if len(of_class) else None,
+                "partner": names[partner] if partner >= 0 else "",
+                "images": images[rows].tolist(),
+            }
+        )
+    return described
 
 
 def _describe_image(known: Reading, image: int) -> dict[str, Any]:

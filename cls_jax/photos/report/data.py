@@ -1,10 +1,13 @@
 """The contents of a report, read from the run's folder or computed from its checkpoint."""
 
+import collections
+import csv
 import dataclasses
 import functools
 import os
 import pathlib
 import re
+import shlex
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +24,16 @@ from cls_jax.photos.inference.calibration import Calibration, read_calibration
 from cls_jax.photos.inference.open import open_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import Figures, compute_figures
-from cls_jax.photos.inference.suspects import Suspect, find_suspects, take_unlabeled
+from cls_jax.photos.inference.suspects import (
+    Suspect,
+    count_confusions,
+    judge_labels,
+    list_suspects,
+    take_unlabeled,
+)
 from cls_jax.runs.folder import (
     LABELED_INDICES,
+    PSEUDO_LABELS,
     read_dataset_description,
     read_labeled_rows,
 )
@@ -93,6 +103,10 @@ class RunData:
     predictions: Predictions | None = None
     calibration: Calibration | None = None  # Of the checkpoint that predicts.
     suspects: list[Suspect] = dataclasses.field(default_factory=list)
+    # Of labels: class by what all others suggest, int [K, K]. None without labels.
+    confusions: np.ndarray | None = None
+    # Images without a label that are named as each class, int [K]. None if it is not known.
+    named: np.ndarray | None = None
     # Position among the predictions → network 1's heat map, float32 [h, w] from 0 to 1.
     heat_maps: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)  # What is missing and why.
@@ -140,6 +154,36 @@ class RunData:
         if self.link_root is None:
             return files[index], None
         return files[index], urllib.parse.quote(os.fsencode(f"{self.link_root}/{files[index]}"))
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the images are those of a person's folder."""
+        return bool(self.config.data.name == "folder")
+
+    def write_command(self, command: str) -> str:
+        """A command of this run as it can be typed in the folder of the report.
+
+        Folders of images whose place is private are cut to their name.
+        """
+        try:
+            words = shlex.split(command)
+        except ValueError:  # It was not written by a shell.
+            return leave_out_folders(command, self.workdir, self.config.data.data_dir)
+        if words[:1] == ["python"] and pathlib.Path("".join(words[1:2])).name == "cls-jax":
+            words = ["cls-jax", *words[2:]]
+        placed = [self._place(word, words[i - 1] if i else "") for i, word in enumerate(words)]
+        return shlex.join(placed)
+
+    def _place(self, word: str, before: str) -> str:
+        """A word of a command whose folders are relative to the report."""
+        option, separator, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        if before == "--workdir" or (option == "--workdir" and separator):
+            return f"{option}{separator}."
+        root = pathlib.Path(self.config.data.data_dir).expanduser()
+        is_root = value == self.config.data.data_dir or pathlib.Path(value) == root.resolve()
+        if is_root and value and self.link_root is not None:
+            return f"{option}{separator}{self.link_root}"
+        return leave_out_folders(word, self.workdir, self.config.data.data_dir)
 
     @functools.cached_property
     def link_root(self) -> str | None:
@@ -213,9 +257,28 @@ def collect_run(
         run.calibration = attempt("No calibration", read)
         run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
         if labeled is not None:
-            find = functools.partial(find_suspects, source.extract, source.dataset, labeled)
-            run.suspects = attempt("No suspect labels", find, [])
+            judge = functools.partial(judge_labels, source.extract, source.dataset, labeled)
+            if (judged := attempt("No suspect labels", judge)) is not None:
+                run.suspects, run.confusions = list_suspects(judged), count_confusions(judged)
+        run.named = attempt("The other images cannot be counted", lambda: count_named(run, source))
     return run
+
+
+def count_named(run: RunData, source: Run) -> np.ndarray | None:
+    """How many images without a label are named as each class, int [K]. None if it is not known.
+
+    An instant classifier has a table of all. Of networks without test images, those that were
+    predicted for this page are counted.
+    """
+    found = run.predictions
+    table = source.workdir / PSEUDO_LABELS
+    if source.is_instant and table.is_file():
+        with open(table, newline="", encoding="utf-8", errors="surrogateescape") as file:
+            counts = collections.Counter(row["label"] for row in csv.DictReader(file))
+        return np.array([counts[name] for name in run.class_names])
+    if found is None or found.is_test:
+        return None
+    return np.bincount(found.probabilities[0].argmax(axis=1), minlength=len(run.class_names))
 
 
 def leave_out_folders(text: str, *folders: str | os.PathLike) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from cls_jax.photos.features.accuracy import describe_estimate, read_estimate
 from cls_jax.photos.features.new_sources import describe_new_sources, read_new_sources
-from cls_jax.photos.inference.predictor import describe_choice
+from cls_jax.photos.inference.predictor import TRAINED, describe_choice, expect_accuracy
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.result import get_accuracy
 
@@ -57,15 +57,25 @@ def describe_outcome(result: dict[str, Any]) -> list[str]:
 
 
 def describe_expected(result: dict[str, Any]) -> str | None:
-    """The expected accuracy of the instant classifier on the unlabeled photos. None if unknown."""
+    """The accuracy to expect on the unlabeled photos, and of which classifier. None if unknown."""
+    chosen = result.get("predictor")
+    expected = expect_accuracy(result)
+    if chosen == TRAINED and expected is not None and not expected.is_before:
+        count = result["predictor_gain_images"]
+        return (
+            f"About {expected.accuracy:.0f}% of the other photos are named right by the trained "
+            f"networks ({expected.low:.0f} to {expected.high:.0f}%), measured on {count:,} "
+            f"{expected.images} photos."
+        )
     if (estimate := read_estimate(result)) is None:
         return None
-    sentence = describe_estimate(estimate)
+    who = "the instant classifier"
+    if INSTANT not in (chosen, result.get("method")):
+        who += " before training"
+    sentence = describe_estimate(estimate, who)
     if (of_new := read_new_sources(result)) is not None:
         sentence += f" {describe_new_sources(of_new)}"
-    if result.get("method") == INSTANT:
-        return sentence
-    return f"{sentence} This is the instant classifier, before training."
+    return sentence
 
 
 def describe_labelers(result: dict[str, Any]) -> str | None:
@@ -119,16 +129,9 @@ def describe_predictor(result: dict[str, Any]) -> str | None:
     if (choice := describe_choice(result)) is None:
         return None
     sentences = [choice]
-    gain, error = result.get("predictor_gain"), result.get("predictor_gain_error")
-    if gain is not None:
-        change = f"Training changed the accuracy by {gain:+.1f} points"
-        if error is not None:  # Earlier versions did not measure it.
-            count = result["predictor_gain_images"]
-            change += f" (standard error {error:.1f}) on {count:,} validation images"
-        sentences.append(f"{change}, which neither has learned from.")
-    else:
+    if result.get("predictor_gain") is None:
         sentences.append("Keep some labels for comparing them: --config.data.validation=0.2.")
-    sentences.append("`predict`, `evaluate`, `export` and `report` use the same one.")
+    sentences.append("predict, evaluate, export and report use the same one.")
     return " ".join(sentences)
 
 

@@ -5,7 +5,7 @@ import datetime
 import functools
 import hashlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
@@ -23,14 +23,21 @@ _View = Callable[[RunData], dict[str, Any] | None]
 # Section ID, also the template's name → title in the navigation, and the function that returns the
 # template's values, or None to omit the section.
 _SECTIONS: dict[str, tuple[str, _View]] = {
-    "training": ("Training", sections.view_training),
+    "next": ("What to do next", sections.view_next),
+    "photos": ("Photos by class", sections.view_photos),
     "classes": ("Classes", sections.view_classes),
-    "calibration": ("Calibration", sections.view_calibration),
+    "answers": ("Mixed up", sections.view_answers),
     "mistakes": ("Mistakes", sections.view_mistakes),
-    "uncertain": ("Uncertain images", sections.view_uncertain),
     "suspects": ("Suspect labels", sections.view_suspects),
-    "views": ("Views", sections.view_augmented),
+    "uncertain": ("Uncertain images", sections.view_uncertain),
     "labeled": ("Labeled images", sections.view_labeled),
+}
+# The same for what is folded on the page of a folder of photos.
+_DETAILS: dict[str, tuple[str, _View]] = {
+    "training": ("Training", sections.view_training),
+    "calibration": ("Calibration", sections.view_calibration),
+    "labelers": ("Labels of the other images", sections.view_labelers),
+    "views": ("Views", sections.view_augmented),
     "configuration": ("Configuration", sections.view_config),
     "sessions": ("Sessions", sections.view_sessions),
 }
@@ -73,14 +80,21 @@ def write_report(
 
 def render_page(run: RunData, has_images: bool = True) -> str:
     """The report as one HTML document without any external resource."""
-    shown = _SECTIONS.keys() - (set() if has_images else _OF_IMAGES)
-    views = [(id_, title, view(run)) for id_, (title, view) in _SECTIONS.items() if id_ in shown]
+
+    def view_all(all_sections: Mapping[str, tuple[str, _View]]) -> list[tuple[str, str, Any]]:
+        shown = all_sections.keys() - (set() if has_images else _OF_IMAGES)
+        views = [
+            (id_, title, view(run)) for id_, (title, view) in all_sections.items() if id_ in shown
+        ]
+        return [entry for entry in views if entry[-1] is not None]
+
     page = create_environment().get_template("page.html.j2")
     text = page.render(
         run=run,
         config=run.config,
         header=sections.view_header(run),
-        sections=[entry for entry in views if entry[-1] is not None],
+        sections=view_all(_SECTIONS),
+        details=view_all(_DETAILS),
         now=datetime.datetime.now(datetime.UTC),
     )
     return text.translate(_FORBIDDEN)

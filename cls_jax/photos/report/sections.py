@@ -5,6 +5,7 @@ import dataclasses
 import io
 import os
 import pathlib
+import shlex
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.parallel import compilation
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
+from cls_jax.photos.inference.predictor import expect_accuracy
 from cls_jax.photos.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
-from cls_jax.photos.report.data import NUM_PICTURES, RunData, leave_out_folders
+from cls_jax.photos.report.data import NUM_PICTURES, RunData
 from cls_jax.photos.report.outcome import describe_labelers, describe_outcome
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.result import wilson_interval
@@ -46,9 +48,10 @@ _HEAT_COLORS = (
     (246, 215, 70),
     (252, 255, 164),
 )
-_ACCURACY = "Test accuracy"
+_ACCURACY, _VALIDATION_ACCURACY = "Test accuracy", "Validation accuracy"
 _MIN_ENLARGED = 3
 _NUM_PAIRS = 20
+_FEW_LABELS, _NUM_FEW = 5, 5  # Classes with fewer labels are named, up to a number.
 _NUM_AUGMENTED = 6
 _NUM_DRAWS = 2
 _NUM_LABELED = 120
@@ -63,7 +66,8 @@ def view_header(run: RunData) -> dict[str, Any]:
     return {
         "step": result.get("step", "?") if result else last_step,
         **{name: _measure(run, name) for name in names},
-        "sentences": [*describe_outcome(result), *filter(None, [describe_labelers(result)])],
+        "sentences": describe_outcome(result),
+        "expected": expect_accuracy(result),
         "num_networks": run.method.num_networks if run.method else 1,
         "keeps_instant": result.get("predictor") == INSTANT,
         "duration": _format_duration(result.get("train_seconds")),
@@ -90,6 +94,71 @@ def _format_duration(seconds: Any) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def view_photos(run: RunData) -> dict[str, Any] | None:
+    """For each class, how many images have a label and how many others are named so."""
+    if run.labeled is None or not run.is_folder:
+        return None
+    counts = np.zeros(len(run.class_names), int)
+    if run.dataset is not None:
+        counts = np.bincount(run.dataset.train.labels[run.labeled], minlength=len(counts))
+    elif not len(run.class_names):
+        return None
+    named = run.named.tolist() if run.named is not None else [None] * len(counts)
+    num_images = len(run.dataset.train) if run.dataset else 0
+    return {
+        "rows": list(zip(run.class_names, counts.tolist(), named, strict=True)),
+        "num_images": num_images,
+        "num_named": int(run.named.sum()) if run.named is not None else 0,
+        "num_others": num_images - len(run.labeled),
+    }
+
+
+def view_next(run: RunData) -> dict[str, Any] | None:
+    """What the person who labeled can do next: sentences, and a command or None for each."""
+    if not run.is_folder or not run.class_names or not (run.result or run.is_instant):
+        return None
+    folder = shlex.quote(run.link_root) if run.link_root is not None else None
+    steps: list[tuple[str, str | None]] = []
+    if run.suspects:
+        steps.append(("Look at the suspect labels below, and correct those that are wrong.", None))
+    if run.dataset is not None and run.labeled is not None:
+        labels = run.dataset.train.labels[run.labeled]
+        counts = np.bincount(labels, minlength=len(run.class_names))
+        few = [name for name, n in zip(run.class_names, counts, strict=True) if n < _FEW_LABELS]
+        if few:
+            names = ", ".join(few[:_NUM_FEW]) + (" and others" if len(few) > _NUM_FEW else "")
+            steps.append((f"Label more photos of {names}: there are fewer than 5 labels.", None))
+    expected = expect_accuracy(run.result or {})
+    if expected is None or expected.images is None:
+        said = "Measure the accuracy: check 20 random photos on the labeling page."
+        steps.append((said, folder and f"cls-jax label {folder}"))
+    else:
+        said = "Label more photos: the page asks for those that help most."
+        steps.append((said, folder and f"cls-jax label {folder}"))
+    steps.append(("Name all photos of the folder.", folder and f"cls-jax predict . {folder}"))
+    return {"steps": steps, "has_commands": folder is not None}
+
+
+def view_answers(run: RunData) -> dict[str, Any] | None:
+    """Which classes are mixed up, by labels that were held out. None with test images."""
+    confusions = run.confusions
+    if confusions is None or not confusions.sum() or len(run.tested[1]):
+        return None
+    return {
+        "confusions": confusions.tolist(),
+        "num_right": int(np.trace(confusions)),
+        "num_labels": int(confusions.sum()),
+        "is_written": len(confusions) <= MAX_WRITTEN_CLASSES,
+        "pairs": find_confused_pairs(confusions, _NUM_PAIRS),
+    }
+
+
+def view_labelers(run: RunData) -> dict[str, Any] | None:
+    """How the labels were inferred."""
+    sentence = describe_labelers(run.result or {})
+    return {"sentence": sentence} if sentence else None
+
+
 def view_training(run: RunData) -> dict[str, Any] | None:
     """Charts of all metrics of the training."""
     panels = create_panels(run.rows)
@@ -101,12 +170,22 @@ def view_training(run: RunData) -> dict[str, Any] | None:
         caption = "Enlarged."
         if late and late[0].title == _ACCURACY:
             panels.insert(1, dataclasses.replace(late[0], title=title, caption=caption))
+    for panel in panels:
+        if panel.title == _VALIDATION_ACCURACY and run.dataset is not None:
+            panel.caption += f" {_describe_use(len(run.dataset.validation))}"
     name = "monitors/pseudo_label_accuracy"
     is_measured = any(name in row for row in run.rows)
     return {
         "charts": [(panel, draw_panel(panel)) for panel in panels],
         "is_truth_unknown": is_measured and find_last(run.rows, name) is None,
     }
+
+
+def _describe_use(num_images: int) -> str:
+    """What the accuracy on some validation images can be used for."""
+    if num_images < MIN_IMAGES:
+        return f"These are {num_images:,}, too few to choose settings by."
+    return "Choose settings by this, not by the test accuracy."
 
 
 def view_classes(run: RunData) -> dict[str, Any] | None:
@@ -196,7 +275,7 @@ def view_uncertain(run: RunData) -> dict[str, Any] | None:
 
 
 def view_suspects(run: RunData) -> dict[str, Any] | None:
-    """Labels that are probably wrong, with the pictures of the first."""
+    """Labels that the others contradict, with the pictures of the first."""
     if not run.suspects or run.dataset is None:
         return None
     shown = run.suspects[:NUM_PICTURES]
@@ -257,11 +336,9 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
 
 def view_sessions(run: RunData) -> dict[str, Any]:
     """The sessions, with commands stripped of private folder names."""
-    data_dir = run.config.data.data_dir
     sessions = []
     for session in run.sessions:
-        command = str(session.get("command", "unknown command"))
-        command = leave_out_folders(command, run.workdir, data_dir)
+        command = run.write_command(str(session.get("command", "unknown command")))
         sessions.append(session | {"command": command})
     return {"sessions": sessions}
 

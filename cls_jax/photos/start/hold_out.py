@@ -17,11 +17,14 @@ from cls_jax.data.datasets import check_no_validation, hold_out_validation
 from cls_jax.data.label_split import choose_validation_sources
 from cls_jax.data.types import Dataset
 from cls_jax.parallel.distributed import arrays_from_main_process
+from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.near_copies import find_dominating, group_near_copies
 from cls_jax.photos.features.network import FrozenNetwork
+from cls_jax.photos.folder.checks import list_checked, read_checked_table
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.layout import Layout
+from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
 from cls_jax.photos.start.frozen import compute_frozen, create_frozen_network, find_native_size
 from cls_jax.runs.folder import read_fingerprint, read_held_out
@@ -36,14 +39,21 @@ def open_run_dataset(
     All processes must call this. Raises the same as `open_dataset`, or a UserError if the weights
     of `model.init` cannot be read or do not fit.
     """
-    return open_dataset(config, layout, functools.partial(_hold_out, workdir))
+    return open_dataset(config, layout, functools.partial(hold_out_images, workdir))
 
 
-def _hold_out(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset) -> Dataset:
-    """A `HoldOut`: what the run holds out already, or else whole sources, or near-copies."""
-    stored = read_fingerprint(workdir)
-    if stored == dataset.fingerprint:
+def hold_out_images(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset) -> Dataset:
+    """A `HoldOut`: what the run holds out already, or else checked photos, sources, near-copies.
+
+    With 20 random photos that a person has checked, only such photos are held out: other labels may
+    be of photos that were asked because they are hard. Their near-copies and sources stay, as those
+    of the folder's other photos do.
+    """
+    if read_fingerprint(workdir) == dataset.fingerprint:
         return dataset.hold_out(read_held_out(workdir, len(dataset.train)))
+    if len(checked := _find_checked(config, dataset)) >= MIN_CHECKS:
+        check_no_validation(dataset)
+        return dataset.hold_out(_choose_checked(dataset.train.labels, checked, config))
     if dataset.train.sources is not None:
         check_no_validation(dataset)
         labels, share = dataset.train.labels, config.data.validation
@@ -55,6 +65,40 @@ def _hold_out(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset) -> Da
     if not config.model.init or not dataset.train.files:
         return hold_out_validation(config, dataset)
     return hold_out_validation(config, dataset, _group_labeled(config, dataset))
+
+
+def list_checked_files(config: ConfigDict) -> list[str]:
+    """The photos of a run's folder that were drawn at random and checked, the newest last.
+
+    Only those that a classifier has guessed before. Empty for other datasets. Raises a UserError if
+    the label table cannot be read.
+    """
+    if config.data.name != "folder":
+        return []
+    root = pathlib.Path(config.data.data_dir).expanduser()
+    return list_checked(read_checked_table(root, get_folder_options(config.data)))
+
+
+def _find_checked(config: ConfigDict, dataset: Dataset) -> np.ndarray:
+    """The training images among these that have a label, int [n]."""
+    rows = {name: row for row, name in enumerate(dataset.train.files)}
+    found = [rows[name] for name in list_checked_files(config) if name in rows]
+    return np.array([row for row in found if dataset.train.labels[row] >= 0], int)
+
+
+def _choose_checked(labels: np.ndarray, checked: np.ndarray, config: ConfigDict) -> np.ndarray:
+    """The newest checked images up to the share `data.validation` of all labels, int [m].
+
+    Every class keeps an image for training.
+    """
+    left = np.bincount(labels[labels >= 0])
+    most = max(round(config.data.validation * left.sum()), 1)
+    chosen = list[int]()
+    for row in checked[::-1]:
+        if len(chosen) < most and left[labels[row]] > 1:
+            left[labels[row]] -= 1
+            chosen.append(row)
+    return np.array(chosen, int)
 
 
 def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:

@@ -143,12 +143,18 @@ def test_one_place_too_many_is_refused(capsys):
         ({"method": "instant"}, "about 98% (expected)"),
         (
             {"predictor": "trained", "validation_accuracy": 95.0},
-            "95.0% (validation), about 98% (expected before training)",
+            "95.0% (validation)",
+        ),
+        (
+            {"predictor": "trained", "validation_accuracy": 95.0}
+            | {"predictor_gain_images": 20, "predictor_right_trained": 18}
+            | {"predictor_images": "random"},
+            "about 90% (expected)",
         ),
         (
             {"predictor": "instant", "validation_accuracy": 90.0}
             | {"validation_accuracy_instant": 85.0},
-            "85.0% (validation), about 98% (expected)",
+            "about 98% (expected)",
         ),
         ({"test_accuracy": 97.0}, "97.0% (test)"),
         ({"labels_accuracy": None}, ""),  # Too early to say.
@@ -159,7 +165,8 @@ def test_runs_without_test_images_show_the_accuracy_to_expect(runs, capsys, chan
     path = runs / "newer" / "result.json"
     result = {"step": 6, "num_labels": 20, "method": "cls", "test_accuracy": None}
     result |= {"labels_classes": 10.0, "labels_classes_with_one_label": 0.0}
-    path.write_text(json.dumps(result | {"labels_accuracy": 98.2} | changes))
+    result |= {"labels_accuracy": 98.2, "labels_accuracy_low": 90.0, "labels_accuracy_high": 100.0}
+    path.write_text(json.dumps(result | changes))
     (newer, _) = sorted(list_runs(), key=lambda run: run.workdir.name)
     assert newer.accuracy == shown
     assert run_console("runs") == 0

@@ -357,7 +357,8 @@ def test_wrong_labels_of_a_run_are_suspect_among_labeled_and_test_images(digits)
         features = pixels[rows + 1500 if part == "test" else rows]
         return FrozenFeatures(features, features, features[:, :0])
 
-    suspects = suspects_lib.find_suspects(extract, dataset, np.arange(200, dtype=np.int32))
+    judged = suspects_lib.judge_labels(extract, dataset, np.arange(200, dtype=np.int32))
+    suspects = suspects_lib.list_suspects(judged)
     found = {(row.is_test, row.position): row for row in suspects}
     assert found[True, 6].suggested == truth[1506]
     assert found[True, 6] in suspects[:5]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from cls_jax.data.types import NO_IMAGES, Dataset, Split
 from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.folder.checks import collect_checks
 from cls_jax.photos.folder.given_labels import read_table
@@ -16,6 +17,9 @@ from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
+from cls_jax.photos.labeling.session import Counts
+from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
+from cls_jax.photos.start.hold_out import hold_out_images
 from tests.photos.labeling.sessions import (
     create_features,
     create_photos,
@@ -86,6 +90,8 @@ def test_checks_are_labels_that_tell_how_often_the_guess_was_right(checked):
     classifier._wait()
     said = classifier.describe()["accuracy"]
     assert said.endswith("%), measured on 20 random photos.")
+    assert (session.count().checks, len(session.list_checked())) == (20, 20)
+    assert session.list_checked()[images[-2]] == ""
     # The same elsewhere: a run, the next session.
     listing = list_images(folder)
     table = read_table(folder, listing)
@@ -121,10 +127,11 @@ def test_guesses_that_were_wrong_add_photos_to_look_at(checked):
     for place, image in enumerate(list(session._questions.sample)):
         right = "aab"[kinds[image]]
         decide(session, image, right if place % 2 else "ba"["ab".index(right)])
-    classifier._wait()
+    alone = classifier._wait().inferred.estimate
     found, without = (
-        grid.describe_check(session, 90, estimate) for estimate in (classifier.estimate(), None)
+        grid.describe_check(session, 90, estimate) for estimate in (classifier.estimate(), alone)
     )
+    assert grid.describe_check(session, 90, None)["message"].startswith("Not known yet: check 20")
     assert len(found["images"]) > len(without["images"])
     assert found["images"][: len(without["images"])] == without["images"]
 
@@ -156,3 +163,46 @@ def test_without_a_classifier_random_photos_are_labels_only(session):
         decide(session, image, "", decision="none")
     with pytest.raises(RefusedError, match="All photos have an answer"):
         session.draw_sample()
+
+
+def test_checked_photos_are_kept_out_of_both_classifiers(checked, tmp_path):
+    """Only those, and never the last label of a class."""
+    folder, kinds, session, _ = checked
+    images = list(session._questions.sample)
+    for image in images[1:]:
+        decide(session, image, "aab"[kinds[image]])
+    decide(session, images[0], "c")  # The only one of its class.
+    labels = {file.name: label for file, label in read_layout(folder, list_images(folder)).train}
+    files = sorted(labels, key=lambda name: (labels[name] == "", name))
+    names = ["a", "b", "c"]
+    classes = np.array([names.index(labels[name]) if labels[name] else -1 for name in files])
+    pixels = np.zeros((len(files), 1, 1, 3), np.uint8)
+    dataset = Dataset("photos", tuple(names), Split(pixels, classes, tuple(files)), NO_IMAGES, ())
+
+    def hold_out(share):
+        data = {"name": "folder", "data_dir": str(folder), "validation": share}
+        config = ConfigDict({"data": data | AUTOMATIC._asdict(), "model": {"init": ""}, "seed": 0})
+        return hold_out_images(tmp_path / "run", config, dataset).validation.files
+
+    expected = {f"IMG_{image:04}.png" for image in images[1:]}
+    assert set(hold_out(0.9)) == expected
+    newest = [f"IMG_{image:04}.png" for image in images[-5:]]
+    assert set(hold_out(5 / 28)) == set(newest)
+    assert not set(hold_out(0.5)) - expected
+
+
+def test_training_longer_keeps_checked_photos_out_or_asks_for_them(folder, monkeypatch):
+    create_photos(folder, 40)
+    training = Training(folder)
+    monkeypatch.setattr(training, "_launch", lambda: None)
+    with pytest.raises(RefusedError, match="Check 20 random photos first"):
+        training.start(FINE_TUNE, Counts(3, 100, 19, open=900), 1)
+    for counts, share in ((Counts(3, 100, 30, 900), "0.3"), (Counts(3, 30, 20, 0), "0.5")):
+        training.start(FINE_TUNE, counts, 1)
+        assert training._command[-1] == f"--config.data.validation={share}"
+    training.start(FINE_TUNE, Counts(3, 100, 0, open=19), 1)  # There are no 20 to check.
+    assert not any("validation" in word for word in training._command)
+    training.start(INSTANT, Counts(3, 100, 0, 900))
+    create_photos(folder, 3, [f"val/cat/{i}.png" for i in range(3)])  # These compare them instead.
+    training.start(FINE_TUNE, Counts(3, 100, 30, 900), 1)
+    assert not any("validation" in word for word in training._command)

@@ -9,6 +9,7 @@ from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.conftest import BROWSER
@@ -371,7 +372,9 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
         page.wait_for_selector("#look:visible")
         page.select_option("#target", "98")
         page.wait_for_selector(".to-check:has-text('To reach 98% of the 60 sorted photos right')")
-        images = grid.describe_check(session, 98)["images"]
+        classifier = SessionClassifier(session)
+        classifier._wait()
+        images = grid.describe_check(session, 98, classifier.estimate())["images"]
         page.click("#look")
         page.wait_for_selector("h2:has-text('Photos to look at')")
         page.wait_for_selector(".cell img")
@@ -388,6 +391,12 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
         page.click("#copies")
         page.wait_for_selector(".toast:has-text('are in unsure')")
         assert len(list((folder.with_name("photos-classes") / "unsure").iterdir())) == 53
+        # A class has a line: the other one that it is mixed up with, and the photos of both.
+        button = page.locator(".mixed").first
+        count = button.inner_text().split(" ")[0]
+        button.click()
+        page.wait_for_selector("h2:has-text(' or ')")
+        assert page.locator(".cell").count() == int(count)
 
 
 @pytest.mark.slow
@@ -445,7 +454,9 @@ def test_240_drawings_are_sorted_by_looking_at_some_of_them(open_page, tmp_path)
         page.wait_for_selector("h2:has-text('Photos to look at')")
         page.wait_for_selector(".cell img")
         page.locator(".cell").first.focus()
-        num_asked = len(grid.describe_check(session, 95)["images"])
+        classifier = SessionClassifier(session)
+        classifier._wait()
+        num_asked = len(grid.describe_check(session, 95, classifier.estimate())["images"])
         for _ in range(num_asked):
             cell = page.locator(".cell:focus")
             image = find_image(cell)

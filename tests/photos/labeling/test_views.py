@@ -9,16 +9,16 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.photos.cli import commands
-from cls_jax.photos.features.accuracy import count_labels, describe_estimate
+from cls_jax.photos.features.accuracy import Estimate, count_labels, describe_estimate
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.prediction import create_prediction
-from cls_jax.photos.labeling import photos, trained, views
+from cls_jax.photos.labeling import photos, proposals, trained, views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.proposals import Classified
-from cls_jax.photos.labeling.session import JAX_THREAD
+from cls_jax.photos.labeling.session import JAX_THREAD, Counts
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
 from cls_jax.runs.folder import write_result
 from tests.photos.labeling.sessions import (
@@ -43,10 +43,13 @@ def test_accuracies_count_copies_once(folder, kinds):
     assert described["labels"] == 11
     counts = count_labels(fitted.labels, fitted.inferred.copies)
     assert counts.tolist() == [3, 3, 3]
-    assert described["accuracy"] == describe_estimate(fitted.inferred.estimate)
-    assert described["accuracy"].endswith("of the other photos are named right (91 to 100%).")
+    who = "the instant classifier"
+    assert described["accuracy"] == describe_estimate(fitted.inferred.estimate, who)
+    assert described["accuracy"].endswith(f"are named right by {who} (91 to 100%).")
+    assert classifier.describe_namer() == who
     assert classifier.describe_shortly() == f"{described['accuracy'].split('%')[0]}% named right"
-    assert described["history"] == [[11, *(round(x, 1) for x in fitted.inferred.estimate[2:5])]]
+    # The curve has the figures of the sentence, in whole percent.
+    assert described["history"] == [[11, *map(round, fitted.inferred.estimate[2:5])]]
     for image in (1, 2, 4, 5):  # Two of three classes keep one answer.
         decide(session, image, "", decision="skip")
     classifier._wait()
@@ -66,6 +69,7 @@ def test_views_follow_the_labels(folder, kinds):
     assert views.describe_suspects(session)["images"] == []
     result = views.describe_result(session)
     assert result["proposed"] == [7, 7, 7]
+    assert result["sure"] is None  # There is no classifier yet.
     decide(session, 9, "b")  # Is of kind a.
     classifier = SessionClassifier(session)
     classifier._wait()
@@ -125,10 +129,10 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     networks = trained.TrainedNetworks(session, lambda: runs[-1] if runs else None)
     classifier = SessionClassifier(session, networks)
 
-    def follow(predictor):
+    def follow(**chosen):
         runs.append(tmp_path / f"run-{len(runs)}")
         runs[-1].mkdir()
-        write_result(runs[-1], {"step": 1, "test_accuracy": None, "predictor": predictor})
+        write_result(runs[-1], {"step": 1, "test_accuracy": None, **chosen})
         networks.forget(session.labels_version)
         networks.follow()
         for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
@@ -139,11 +143,29 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
         return proposed, set(labels[9:28]), labels[28]
 
     classifier._wait()
-    assert follow("instant") == (["a", "b"], {"a", "b", "c"}, "b")
-    assert follow("trained") == (["c", "b"], {"c"}, "b"), networks.message
+    by_instant = ["a", "b"], {"a", "b", "c"}, "b"
+    assert follow(predictor="instant") == by_instant
+    assert follow(predictor="trained") == by_instant  # Nothing was there to compare them on.
+    compared = {"predictor_gain_images": 20, "predictor_images": "random"}
+    compared |= {"predictor_right_trained": 19, "predictor_right_instant": 12}
+    assert follow(predictor="trained", **compared) == (["c", "b"], {"c"}, "b"), networks.message
+    # The page says which classifier its figures are of, and none of the other's.
+    assert classifier.describe_namer() == f"the trained networks of {runs[-1]}"
+    assert classifier.describe()["accuracy"].startswith("Of 20 random photos that neither has")
+    assert classifier.estimate().accuracy is None
+    checked = {image: "abc"[kinds[image]] for image in range(2, 23)}
+    monkeypatch.setattr(session, "list_checked", lambda: checked)
+    (*_, last) = classifier.describe()["history"]
+    assert classifier.describe()["accuracy"] == (
+        f"About 33% of the other photos are named right by the trained networks of {runs[-1]} "
+        "(17 to 55%), measured on 21 random photos."
+    )
+    assert classifier.describe_shortly() == "About 33% named right"
+    assert last == [9, 33, 17, 55]
     for image in range(9, 19):  # Ten answers that the networks have not learned.
         decide(session, image, "abc"[kinds[image]])
     assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}
+    assert classifier.describe_namer() == "the instant classifier"
 
 
 def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(folder, kinds):
@@ -226,9 +248,40 @@ def test_the_networks_of_a_session_see_new_photos_and_train(
     assert " ".join(trained) in state["command"]
     training = Training(folder, backbones=backbones)
     monkeypatch.setattr(training, "_launch", lambda: None)
-    training.start(INSTANT)
+    training.start(INSTANT, Counts(2, 4, 0, 27))
     assert training._command[-3:] == ["--instant", *saved]
-    training.start(FINE_TUNE, 2)
+    training.start(FINE_TUNE, Counts(2, 4, 0, 15), 2)  # There are no 20 photos to check.
     assert training._command[5:] == ["2", *trained]
     with pytest.raises(UserError, match="There is no backbone 'lite9'"):
         commands.label(str(folder), None, 0, no_browser=True, backbone="lite9")
+
+
+def test_a_class_is_mixed_up_with_the_one_that_unsure_photos_may_be():
+    p_BK = np.array(
+        [[0.6, 0.4, 0], [0.45, 0.55, 0], [0.1, 0.5, 0.4], [1, 0, 0], [0, 0.35, 0.65], [0.3, 0.7, 0]]
+    )
+    mixed = proposals.find_mixed(p_BK, np.array([False] * 3 + [True] + [False] * 2))
+    assert [one.partner for one in mixed] == [1, 0, 1]
+    assert [one.rows.tolist() for one in mixed] == [[1, 0, 5], [1, 0, 5], [2, 4]]
+    sure = proposals.find_mixed(p_BK, np.ones(6, bool))
+    assert [(one.partner, len(one.rows)) for one in sure] == [(-1, 0)] * 3
+    assert proposals.find_mixed(np.ones((2, 1)), np.zeros(2, bool))[0].partner == -1
+
+
+def test_the_result_has_a_line_for_each_class(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image in range(9):
+        decide(session, image, "abc"[kinds[image]])
+    assert views.describe_result(session)["mixed"] == []
+    classifier = SessionClassifier(session)
+    classifier._wait()
+    estimate = Estimate(3, 0, 50.0, 40.0, 60.0, confidence=99.9, checks=20)  # Nothing is sure.
+    result = views.describe_result(session, estimate)
+    assert (result["sure"], len(result["mixed"])) == (0, 3)
+    for k, row in enumerate(result["mixed"]):
+        assert 0.5 < row["confidence"] <= 1
+        assert row["partner"] in set("abc") - {"abc"[k]}
+        for image in row["images"]:
+            first, second, *_ = views.describe_image(session, image)["proposals"]
+            assert {first["label"], second["label"]} == {"abc"[k], row["partner"]}
+    assert views.describe_result(session, classifier.estimate())["sure"] > 0

@@ -1,6 +1,7 @@
 """The page of any run: whole, closed, escaped, free of the network, and true to a trained run."""
 
 import dataclasses
+import html
 import html.parser
 import pathlib
 import re
@@ -17,7 +18,7 @@ import scipy.special
 from sklearn.metrics import classification_report, confusion_matrix
 
 from cls_jax.data.types import Dataset, Split
-from cls_jax.photos.cli import commands
+from cls_jax.photos.cli import commands, console
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.open import load
@@ -219,12 +220,85 @@ def test_a_page_to_be_sent_names_no_folder_outside(tmp_path, monkeypatch, has_im
     text = render_page(run, has_images)
     assert not re.findall(f"anna|secret|{tmp_path}|file:", text)
     page = Page(text)
-    command = "python 'bin/cls-jax' train 'my photos' --workdir=mine --config configs/a.py:20"
+    command = "cls-jax train './../../my photos' --workdir=. --config configs/a.py:20"
     assert command in page.text
     assert ("IMG_" in text) == bool(page.find("img")) == has_images
     # Two folders that meet only in the root or above the user's home are not linked.
     other = dataclasses.replace(run, workdir=pathlib.Path("/data/runs/mine"))
-    assert not Page(render_page(other)).find("a", class_="file")
+    page = Page(render_page(other))
+    assert not page.find("a", class_="file")
+    assert "cls-jax train 'my photos' --workdir=. --config configs/a.py:20" in page.text
+
+
+def create_labeled(tmp_path, **result) -> RunData:
+    """A finished run of a folder of photos without test images."""
+    estimate = {"classes": 3.0, "classes_with_one_label": 0.0, "accuracy": 87.6}
+    estimate |= {"accuracy_low": 80.4, "accuracy_high": 94.7}
+    known = {f"labels_{name}": value for name, value in estimate.items()}
+    known |= {"labels_weight_graph": 40.0, "labels_weight_stages": 20.0}
+    known |= {"train_seconds": 75.0, "predictor": "instant"}
+    result = {"step": 6, "test_accuracy": None, **known, **result}
+    suspects = [Suspect(is_test=False, position=0, label=0, suggested=1, quality=0.1)]
+    confusions = np.array([[2, 1, 0], [0, 2, 0], [0, 0, 2]])
+    found = {"suspects": suspects, "confusions": confusions, "named": np.array([4, 1, 1])}
+    session = {"command": f"python {tmp_path}/bin/cls-jax train {tmp_path}/photos --workdir x"}
+    run = create_run(num_test=0, rows=ROWS, result=result, sessions=[session], **found)
+    run.heat_maps = {i: np.ones((2, 2), np.float32) for i in run.predictions.uncertain.tolist()}
+    (tmp_path / "photos").mkdir(parents=True)
+    run.config.data.update(name="folder", data_dir=str(tmp_path / "photos"))
+    run.config.num_labels, run.workdir = 0, tmp_path / "runs" / "mine"
+    return run
+
+
+def test_who_labeled_reads_first_what_to_expect_and_what_to_do(tmp_path):
+    """Without test images. What is inside of the training is folded."""
+    page = Page(render_page(create_labeled(tmp_path)))
+    first, *_ = re.findall(r"(Expected accuracy)\s*(88%)\s*(.*)\n", page.text)
+    assert first[2] == "of the photos without a label, 80 to 95%, by the instant classifier"
+    assert "–" not in page.text.partition("What to do next")[0]
+    rows = [tuple(row) for row in page.table("photos")]
+    assert rows == [
+        ("class", "labels", "others"),
+        *((f"class {k}", "2", str(named)) for k, named in enumerate((4, 1, 1))),
+    ]
+    assert [row[1:] for row in page.table("confusion")[1:]] == [
+        list("210"),
+        list("020"),
+        list("002"),
+    ]
+    assert page.table("pairs")[1] == ["class 0", "class 1", "1"]
+    sections = [attributes["id"] for attributes in page.find("section")]
+    assert sections[:2] == ["next", "photos"]
+    _, opened, folded = page.text.split("\nDetails\n")
+    for text in ("Losses", "Configuration", "data.image_size", "Labels of the other images"):
+        assert text not in opened
+        assert text in folded
+    assert page.find("details") == [{"id": "details"}]
+    assert "bright places speak for the predicted class" in opened
+    assert "`" not in page.text
+    assert "probably" not in page.text
+    # Of trained networks, it is theirs.
+    chosen = {"predictor": "trained", "predictor_images": "random", "predictor_gain_images": 40}
+    run = create_labeled(tmp_path / "b", **chosen, predictor_right_trained=38)
+    assert re.search(
+        r"Expected accuracy\s*95%\s*.*to 99%, by the trained", Page(render_page(run)).text
+    )
+
+
+def test_the_commands_of_a_report_can_be_typed_in_its_folder(tmp_path, monkeypatch):
+    run = create_labeled(tmp_path)
+    run.workdir.mkdir(parents=True)
+    monkeypatch.chdir(run.workdir)
+    commands_ = re.findall("<pre><code>(cls-jax .*?)</code>", render_page(run))
+    assert len(commands_) == 3
+    for command in commands_:
+        arguments = vars(console.parse_arguments(shlex.split(html.unescape(command))[1:]))
+        places = [arguments.get(name) for name in ("folder", "data", "run", "workdir", "images")]
+        known = [word for place in places if place for word in np.ravel(place)]
+        assert known
+        folders = [pathlib.Path(word).resolve() for word in known]
+        assert set(folders) <= {tmp_path / "photos", run.workdir}
+        assert tmp_path / "photos" in folders
 
 
 @pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
@@ -290,8 +364,8 @@ def test_suspects_heat_maps_and_calibration_are_shown():
     run.heat_maps = {position: heat_map}
     run.calibration = Calibration(6, 1.5, 0.1, 150, fitted_on="validation")
     page = Page(render_page(run))
-    assert page.find("img", alt="Test image 7: labeled class 0, probably class 2")
-    assert page.find("img", alt="Training image 3: labeled class 1, probably class 0")
+    assert page.find("img", alt="Test image 7: labeled class 0, looks like class 2")
+    assert page.find("img", alt="Training image 3: labeled class 1, looks like class 0")
     looked = [a for a in page.find("img") if a["alt"].endswith("heat map of network 1")]
     assert {a["alt"].split(":")[0] for a in looked} == {f"Test image {position}"}
     painted = overlay_heat_map(np.full((8, 6, 3), 128, np.uint8), heat_map)

@@ -1,7 +1,7 @@
 // Label counts, and training, which shows the expected accuracy.
 
 import { openWindow } from "./api.js";
-import { create, createButton, formatCount } from "./dom.js";
+import { create, createButton, formatCount, formatPercent } from "./dom.js";
 import { createRuns } from "./runs.js";
 import { createSorting } from "./sorting.js";
 import { createTraining } from "./training.js";
@@ -24,19 +24,19 @@ export function mount(root, app) {
     version = state.version;
     namedRight = state.named_right;
     const result = await app.get("result");
-    content.replaceChildren(title, createFigures(state, result), createTable(state, result));
+    content.replaceChildren(title, createFigures(state, result), createTable(state, result), createNamer(state));
     others.replaceChildren(createNextStep(state), createUnreadable(result));
     training.fit();
     await Promise.all([sorting.update(), runs.update()]);
   }
 
-  function createFigures({ counts }, { confident }) {
+  function createFigures({ counts }, { sure }) {
     const left = counts.images - counts.labeled - counts.none - counts.skipped;
     return create(
       "dl",
       { class: "figures" },
       createFigure("Labeled", counts.labeled, `of ${formatCount(counts.images, "photo")}`),
-      createFigure("Quite sure", confident, `of ${formatCount(left, "other photo")}`),
+      createFigure("90% sure or more", sure ?? "–", `of ${formatCount(left, "other photo")}`),
     );
   }
 
@@ -45,9 +45,10 @@ export function mount(root, app) {
     return create("div", {}, create("dt", {}, term), create("dd", {}, number, create("span", {}, note)));
   }
 
-  function createTable({ classes }, { proposed }) {
-    const head = ["Class", "Labels", "Others"].map((title, i) =>
-      create("th", { scope: "col", class: i ? "number" : undefined }, title),
+  function createTable({ classes }, { proposed, mixed }) {
+    const titles = ["Class", "Labels", "Others", "How sure", "Most mixed up with"];
+    const head = titles.slice(0, mixed.length ? 5 : 3).map((title, i) =>
+      create("th", { scope: "col", class: i % 4 ? "number" : undefined }, title),
     );
     const largest = Math.max(1, ...proposed);
     const rows = classes.map(({ name, count }, i) => {
@@ -59,6 +60,7 @@ export function mount(root, app) {
         create("th", { scope: "row" }, name),
         create("td", { class: "number" }, count.toLocaleString("en")),
         create("td", { class: "number proposed-count" }, bar, (proposed[i] ?? 0).toLocaleString("en")),
+        ...(mixed.length ? createMixed(name, mixed[i]) : []),
       );
     });
     return create(
@@ -67,6 +69,28 @@ export function mount(root, app) {
       create("thead", {}, create("tr", {}, ...head)),
       create("tbody", {}, ...rows),
     );
+  }
+
+  /** How sure the photos of a class are, and those that may be of another one. */
+  function createMixed(name, { confidence, partner, images } = { images: [] }) {
+    const count = formatCount(images.length, "photo");
+    const look = () =>
+      app.showPhotos({
+        title: `${name} or ${partner}`,
+        hint: "The least certain first. Enter confirms what is suggested. Otherwise, press the key of a class.",
+        images,
+      });
+    const label = `${count}: ${partner} or ${name}. Look at these`; // Begins with what is shown.
+    const properties = { click: look, class: "mixed", "aria-label": label, title: label };
+    const button = createButton(properties, `${count}: ${partner}`);
+    return [
+      create("td", { class: "number" }, confidence ? formatPercent(confidence) : "–"),
+      create("td", {}, images.length ? button : "–"),
+    ];
+  }
+
+  function createNamer({ named_by: namer }) {
+    return create("p", { class: "hint", hidden: !namer }, `Others: as named by ${namer}.`);
   }
 
   function createNextStep({ command, networks }) {

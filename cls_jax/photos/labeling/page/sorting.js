@@ -97,8 +97,9 @@ export function createSorting(app) {
 
   function describe(percent, { sorted }) {
     const goal = `${percent}% of the ${formatCount(sorted, "sorted photo")}`;
-    if (!images.length) return `About ${goal} or more are right already.`;
-    return `To reach ${goal} right, look at ${images.length === 1 ? "this" : "these"} ${images.length.toLocaleString("en")}.`;
+    const named = `The others are as named by ${app.state.named_by}.`;
+    if (!images.length) return `About ${goal} or more are right already. ${named}`;
+    return `To reach ${goal} right, look at ${images.length === 1 ? "this" : "these"} ${images.length.toLocaleString("en")}. ${named}`;
   }
 
   function lookAt() {

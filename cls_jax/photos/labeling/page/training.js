@@ -71,7 +71,7 @@ export function createTraining(app, onEnd) {
     create(
       "p",
       { class: "hint" },
-      "Training longer can help or harm. From 100 labels on, a fifth of them are kept out of it to find out, and the better classifier is used.",
+      "Training longer can help or harm. The random photos that you checked are kept out of it: the networks are used only if they name clearly more of these right.",
     ),
     progress,
   );
