@@ -288,6 +288,8 @@ def suggest(
     file_column: str = "",
     label_column: str = "",
     layout: str = "",
+    source_column: str = "",
+    source_pattern: str = "",
     backbone: str = "",
 ) -> None:
     """Lists images to label next."""
@@ -304,7 +306,7 @@ def suggest(
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
-    options = FolderOptions(file_column, label_column, layout)
+    options = FolderOptions(file_column, label_column, layout, source_column, source_pattern)
     backbones = Backbones.read(backbone)
     rows = suggest_files(folder, count, options, backbones.first if backbones.is_chosen else "")
     if path is None:
@@ -334,6 +336,8 @@ def label(
     file_column: str = "",
     label_column: str = "",
     layout: str = "",
+    source_column: str = "",
+    source_pattern: str = "",
     backbone: str = "",
 ) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
@@ -343,7 +347,7 @@ def label(
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
-    options = FolderOptions(file_column, label_column, layout)
+    options = FolderOptions(file_column, label_column, layout, source_column, source_pattern)
     backbones = Backbones.read(backbone)
     label_folder(
         folder, names, port, opens_browser=not no_browser, options=options, backbones=backbones

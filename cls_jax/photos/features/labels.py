@@ -32,7 +32,7 @@ from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
 from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, whiten
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.new_sources import estimate_new_sources
+from cls_jax.photos.features.new_sources import count_single, estimate_new_sources
 from cls_jax.photos.features.propagation import Propagation
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of
@@ -161,7 +161,8 @@ def label_images(
         is_right = combined.probabilities[images].argmax(axis=1) == labels_B[images]
         of_labels = sources_B[labeled]
         of_new = estimate_new_sources(is_right, sources_B[images])._replace(
-            sources=len(np.unique(of_labels[of_labels >= 0]))
+            sources=len(np.unique(of_labels[of_labels >= 0])),
+            classes_with_one_source=count_single(given, of_labels),
         )
         known = of_new._asdict()
         figures |= {name: float(value) for name, value in known.items() if value is not None}

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from cls_jax.config import with_values
+from cls_jax.photos.features.groups import join_groups
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.inference.classifier import find_predictor
 from cls_jax.photos.inference.run import Run
@@ -48,7 +49,10 @@ def expect_gain(weight_graph: float | None, num_steps: int) -> float:
 
 
 def compare_classifiers(
-    is_right_trained: np.ndarray, is_right_instant: np.ndarray, expected_gain: float
+    is_right_trained: np.ndarray,
+    is_right_instant: np.ndarray,
+    expected_gain: float,
+    sources_B: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Compares both on the same validation images.
 
@@ -61,6 +65,8 @@ def compare_classifiers(
         is_right_trained: Whether the trained networks name each image right, bool [B]. B may be 0.
         is_right_instant: The same of the instant classifier.
         expected_gain: By `expect_gain`.
+        sources_B: What the images come from, int [B], -1 where unknown, or None. Images of one
+            source gain or lose together, so the variances are those of sums over sources.
 
     Returns:
         Additions to the result: `predictor` ("trained" or "instant") and, with any image,
@@ -71,8 +77,12 @@ def compare_classifiers(
     if not num_images:
         return {"predictor": TRAINED if evidence > 0 else INSTANT}
     gains = 100 * (is_right_trained.astype(float) - is_right_instant)
-    gain, error = gains.mean(), gains.std() / math.sqrt(num_images)
-    evidence += gain / (((gains**2).sum() + 100**2) / num_images**2)
+    groups = np.arange(num_images) if sources_B is None else join_groups(sources_B)
+    gain = gains.mean()
+    # As the variance of images, where each is its own source.
+    error = math.sqrt((np.bincount(groups, gains - gain) ** 2).sum()) / num_images
+    squared = (np.bincount(groups, gains) ** 2).sum()
+    evidence += gain / ((squared + 100**2) / num_images**2)
     return {
         "predictor": TRAINED if evidence > 0 else INSTANT,
         "predictor_gain": float(gain),
@@ -115,7 +125,12 @@ def choose_predictor(run: Run, result: Mapping[str, Any]) -> dict[str, Any]:
     expected = expect_gain(result.get("labels_weight_graph"), run.config.num_steps)
     if not len(run.dataset.held_out.get(_VALIDATION, ())):
         return compare_classifiers(np.zeros(0, bool), np.zeros(0, bool), expected)
-    return compare_classifiers(_find_right(run), _find_right(_open_instant(run, folder)), expected)
+    return compare_classifiers(
+        _find_right(run),
+        _find_right(_open_instant(run, folder)),
+        expected,
+        run.dataset.validation.sources,
+    )
 
 
 def _find_right(run: Run) -> np.ndarray:

@@ -73,7 +73,10 @@ def find_suspects(
     labels = np.full(len(train) + len(test), -1)
     labels[: len(labeled)] = train_labels[labeled]
     labels[len(train) :] = test_labels[test]
-    held_out = hold_out_labels(features, labels, dataset.num_classes)
+    sources = None
+    if dataset.train.sources is not None:
+        sources = np.append(dataset.train.sources[train], np.full(len(test), -1))
+    held_out = hold_out_labels(features, labels, dataset.num_classes, sources)
     indices = np.concatenate([train, test])
     return [
         Suspect(

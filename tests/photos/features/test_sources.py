@@ -11,6 +11,7 @@ from cls_jax.photos.features.groups import join_groups
 from cls_jax.photos.features.labels import hold_out_labels, label_images
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.new_sources import (
+    count_single,
     describe_new_sources,
     estimate_new_sources,
     read_new_sources,
@@ -48,7 +49,7 @@ def test_few_sources_are_too_early():
     sources = np.repeat(np.arange(4), 30)
     found = estimate_new_sources(np.ones(120, bool), sources)
     assert found.accuracy_new_sources is None
-    assert "too early to say. 4 sources have labels" in describe_new_sources(found)
+    assert "too early to say. 4 sources have labels, and it takes 5" in describe_new_sources(found)
     found = estimate_new_sources(np.ones(150, bool), np.repeat(np.arange(5), 30))
     assert found.accuracy_new_sources == 100
     assert 80 < found.accuracy_new_sources_low < 99  # All right is no proof.
@@ -58,6 +59,18 @@ def test_few_sources_are_too_early():
     known = {f"labels_{name}": value for name, value in found._asdict().items()}
     assert read_new_sources(known) == found
     assert read_new_sources({}) is None
+
+
+def test_classes_with_a_single_source_are_told():
+    labels, sources = np.array([0, 0, 1, 1, 2, 2, 3, 3]), np.array([5, 5, 5, 6, -1, -1, 7, -1])
+    assert count_single(labels, sources) == 1
+    features, truth, sources = _create(8, 30)
+    labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
+    labels[(truth == 0) & (sources != sources[np.argmax(labels == 0)])] = -1
+    figures = label_images(features, labels, K, sources).figures
+    found = read_new_sources({f"labels_{name}": value for name, value in figures.items()})
+    assert found.classes_with_one_source == 1
+    assert "All labels of 1 class are from one source each" in describe_new_sources(found)
 
 
 def _create(num_sources, num_images, seed=0, strength=1.0):

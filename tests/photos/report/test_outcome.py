@@ -48,6 +48,21 @@ def test_validation_images_and_earlier_runs_choose_the_classifier(
     assert ("--config.data.validation" in said) == (not len(parts))
 
 
+def test_validation_images_of_one_source_count_together():
+    """One source gained on all of its images, or as many images of all sources did."""
+    gained, lost = np.arange(100) < 20, np.arange(100) >= 92
+    sources, expected = np.repeat(np.arange(5), 20), expect_gain(10, 100)
+    alone, together, spread = (
+        compare_classifiers(~lost, ~gained, expected, given)
+        for given in (None, sources, np.arange(100) % 50)
+    )
+    assert alone["predictor_gain"] == together["predictor_gain"]
+    assert together["predictor_gain_error"] > 2 * alone["predictor_gain_error"]
+    assert spread["predictor_gain_error"] < 1.5 * alone["predictor_gain_error"]
+    assert (alone["predictor"], together["predictor"]) == ("trained", "instant")
+    assert compare_classifiers(~lost, ~gained, expected, np.full(100, -1)) == alone
+
+
 def test_many_validation_images_overrule_earlier_runs():
     """Each is right where the other is wrong on a tenth of the images, or one on a tenth more."""
     rng = np.random.default_rng(0)
