@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from cls_jax.data.sampling import take_evenly
 from cls_jax.extras import is_installed, write_install
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
@@ -16,7 +17,8 @@ from cls_jax.models.weights.sources import (
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.skipped import describe_left_out
-from cls_jax.photos.folder.sources import describe_sources
+from cls_jax.photos.folder.sources import describe_sources, propose_cameras
+from cls_jax.photos.images.decode import read_serial
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
@@ -29,6 +31,7 @@ from cls_jax.training.setup import describe_model
 
 _NUM_SHOWN_CLASSES = 20
 _MAX_NAMED = 3
+_NUM_SAMPLED = 200  # Images whose camera a dry run looks for.
 _MAX_COMPARED = 1_000  # Labeled images that a dry run compares. More take minutes on a CPU.
 
 
@@ -50,7 +53,13 @@ def list_notices(plan: Plan) -> list[str]:
     summary = plan.summary
     layout = summary.layout
     left_out = describe_left_out(layout.skipped)
-    data = (layout.table, left_out, summary.unreadable, describe_imbalance(summary))
+    data = (
+        layout.table,
+        *_describe_sources(summary),
+        left_out,
+        summary.unreadable,
+        describe_imbalance(summary),
+    )
     scans = _propose_backbone(plan) if summary.channels == 1 else None
     more = (*_describe_shortages(plan), _warn_of_licenses(plan), scans, plan.reason)
     return [text for text in (*data, *more) if text]
@@ -117,9 +126,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         lines.append(imbalance)
     left_out = describe_left_out(summary.layout.skipped)
     lines += filter(None, (summary.layout.table, left_out, summary.unreadable))
-    if (sources := summary.layout.sources) is not None:
-        lines += describe_sources(sources, summary.layout.train.labels, summary.layout.class_names)
-    lines += filter(None, [summary.layout.proposal])
+    lines += _describe_sources(summary) or _propose_sources(summary)
     lines += [
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
@@ -128,6 +135,23 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         largest = 2**summary.bit_depth - 1
         lines.append(f"Pixels:      16-bit images use values from 0 to {largest:,}")
     return lines
+
+
+def _describe_sources(summary: FolderSummary) -> list[str]:
+    """Lines about what the images come from. None if nothing says it."""
+    layout = summary.layout
+    if layout.sources is None:
+        return []
+    return describe_sources(layout.sources, layout.train.labels, layout.class_names)
+
+
+def _propose_sources(summary: FolderSummary) -> list[str]:
+    """A sentence about what may say it: names, or the EXIF data of up to 200 training images."""
+    if summary.layout.proposal:
+        return [summary.layout.proposal]
+    sampled = take_evenly(summary.layout.train, _NUM_SAMPLED)
+    proposal = propose_cameras([read_serial(summary.root / file.name) for file, _ in sampled])
+    return [proposal] if proposal else []
 
 
 def _describe_near_copies(plan: Plan) -> list[str]:
