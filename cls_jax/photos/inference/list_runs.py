@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.photos.features.accuracy import read_estimate
+from cls_jax.photos.features.new_sources import read_new_sources
 from cls_jax.photos.folder.instant_config import is_instant
 from cls_jax.photos.inference.run import read_run_config
 from cls_jax.photos.start.fit_instant import INSTANT
@@ -133,5 +134,8 @@ def _format(result: dict[str, Any] | None) -> str:
     if (estimate := read_estimate(result)) is not None and estimate.accuracy is not None:
         is_instant = INSTANT in (result.get("predictor"), result.get("method"))
         when = "expected" if is_instant else "expected before training"
+        of_new = read_new_sources(result)
+        if of_new is not None and of_new.accuracy_new_sources is not None:
+            when += f"; on new sources about {of_new.accuracy_new_sources:.0f}%"
         parts.append(f"about {estimate.accuracy:.0f}% ({when})")
     return ", ".join(parts)

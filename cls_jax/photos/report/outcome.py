@@ -57,15 +57,17 @@ def describe_outcome(result: dict[str, Any]) -> list[str]:
 
 
 def describe_expected(result: dict[str, Any]) -> str | None:
-    """The expected accuracy of the instant classifier on the unlabeled photos. None if unknown."""
-    if (estimate := read_estimate(result)) is None:
-        return None
-    sentence = describe_estimate(estimate)
-    if (of_new := read_new_sources(result)) is not None:
-        sentence += f" {describe_new_sources(of_new)}"
-    if result.get("method") == INSTANT:
-        return sentence
-    return f"{sentence} This is the instant classifier, before training."
+    """The expected accuracy of the instant classifier on the other photos, and on new sources.
+
+    None if neither is known.
+    """
+    estimate, of_new = read_estimate(result), read_new_sources(result)
+    sentences = [describe_estimate(estimate)] if estimate is not None else []
+    if of_new is not None:
+        sentences.append(describe_new_sources(of_new))
+    if sentences and result.get("method") != INSTANT:
+        sentences.append("This is the instant classifier, before training.")
+    return " ".join(sentences) or None
 
 
 def describe_labelers(result: dict[str, Any]) -> str | None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cls_jax.photos.features.accuracy import Estimate
+from cls_jax.photos.features.new_sources import NewSources
 from cls_jax.photos.inference.predictor import compare_classifiers, expect_gain
 from cls_jax.photos.report import outcome
 
@@ -85,6 +86,21 @@ def test_the_expected_accuracy_is_that_of_the_instant_classifier():
     said = "Too early to say: 3 of 13 classes have only one answer."
     assert outcome.describe_expected(early) == said
     assert outcome.describe_expected({"labels_classes": None}) is None
+
+
+def test_what_to_expect_on_new_sources_stands_beside_it_also_where_all_is_labeled():
+    of_new = NewSources(8, 0, 53.2, 41.4, 65.1)
+    known = {f"labels_{name}": value for name, value in of_new._asdict().items()}
+    said = (
+        "On photos of new sources, about 53% are named right (41 to 65%), judged by 8 sources that "
+        "were held out in turn."
+    )
+    result = known | {"method": "instant"}
+    assert outcome.describe_outcome(result) == [said]
+    estimate = Estimate(13, 3, 77.6, 68.2, 86.4)
+    both = result | {f"labels_{name}": value for name, value in estimate._asdict().items()}
+    first = "About 78% of the other photos are named right (68 to 86%)."
+    assert outcome.describe_expected(both) == f"{first} {said}"
 
 
 def test_near_copies_among_the_labels_are_told():
