@@ -111,6 +111,18 @@ def test_labels_are_held_out_with_those_of_their_source():
     np.testing.assert_array_equal(alone.probabilities, without.probabilities)
 
 
+def test_with_one_source_for_each_class_the_labels_are_those_without_sources():
+    features, truth, sources = _create(8, 30)
+    labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
+    inferred, without = (label_images(features, labels, K, given) for given in (truth, None))
+    np.testing.assert_array_equal(inferred.probabilities, without.probabilities)
+    assert inferred.figures["classes_with_one_source"] == K
+    assert "accuracy_new_sources" not in inferred.figures
+    # Also with more sources than it takes to judge new ones.
+    labels = np.where(labels >= 0, sources, -1)
+    assert "accuracy_new_sources" not in label_images(features, labels, 8, sources).figures
+
+
 def test_suggestions_take_turns_among_sources():
     """Also where one source has most photos, and another one most labels."""
     rng = np.random.default_rng(0)
