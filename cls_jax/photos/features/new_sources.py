@@ -38,9 +38,13 @@ def estimate_new_sources(is_right_L: np.ndarray, sources_L: np.ndarray) -> NewSo
     The sources are a sample, and images a cluster in each (Cochran, Sampling Techniques, 1977,
     section 9A.1, the ratio estimator): with n_s labels of source s, of which the share a_s is
     predicted correctly, the accuracy is A = Σ n_s a_s / Σ n_s. Its variance is
-    S / (S - 1) Σ n_s² (a_s - A)² / (Σ n_s)², but at least that of as many independent labels, with
-    one more that is right and one that is wrong. The interval is that of Student's t with S - 1
-    degrees of freedom.
+    V = S / (S - 1) Σ n_s² (a_s - A)² / (Σ n_s)², but at least that of as many independent labels,
+    with one more that is right and one that is wrong.
+
+    New sources are a sample, too: the accuracy on as many of them scatters by up to V around that
+    on all. So V is added to the variance, and the interval holds for the accuracy on S new sources:
+    without it, it held for these in 89% of simulated folders (experiments/results/sources.md). It
+    is that of Student's t with S - 1 degrees of freedom.
 
     Args:
         is_right_L: Whether a label is predicted correctly from those of all other sources, bool.
@@ -57,7 +61,7 @@ def estimate_new_sources(is_right_L: np.ndarray, sources_L: np.ndarray) -> NewSo
     scatter = float(((right_S - share * sizes_S) ** 2).sum()) / total**2
     variance = num_sources / (num_sources - 1) * scatter
     smoothed = (right_S.sum() + 1) / (total + 2)
-    variance = max(variance, float(smoothed * (1 - smoothed) / total))
+    variance += max(variance, float(smoothed * (1 - smoothed) / total))
     # Student's t by its inverse: `scipy.stats` takes a second to import.
     margin = float(scipy.special.stdtrit(num_sources - 1, _QUANTILE)) * math.sqrt(variance)
     return NewSources(
