@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from cls_jax.data.resize import to_square
-from cls_jax.data.sampling import take_evenly
+from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.extract import open_backbone
 from cls_jax.photos.features.instant import fit_classifier
 from cls_jax.photos.features.labels import InferredLabels, label_images
@@ -27,8 +27,8 @@ from cls_jax.process import prepare_process
 from experiments.studies.instant import draw_labels
 
 _NUM_SOURCES, _NUM_KNOWN = 16, 8
-_MAX_PHOTOS = 480  # Each is computed once for each source.
-_SHARE_KNOWN = 2 / 3  # Of the photos, for the folder.
+_MAX_PHOTOS = 480  # The same number of each class. Each is computed once for each source.
+_SHARE_KNOWN = 2 / 3  # Of the photos of each class, for the folder.
 _SEEDS = range(900, 940)
 
 
@@ -45,8 +45,10 @@ def make_source(image: Image.Image, source: int) -> np.ndarray:
 def compute_sources(folder: str) -> tuple[list[FrozenFeatures], np.ndarray]:
     """Features of all photos as taken by each source, and their classes, int [B]."""
     files = sorted(path for path in pathlib.Path(folder).rglob("*") if path.is_file())
-    files = [files[i] for i in take_evenly(range(len(files)), _MAX_PHOTOS)]
-    _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
+    names, classes = np.unique([file.parent.name for file in files], return_inverse=True)
+    number = _MAX_PHOTOS // len(names)
+    rows = [take_rows(np.flatnonzero(classes == k), number) for k in range(len(names))]
+    files, truth = [files[i] for i in np.concatenate(rows)], classes[np.concatenate(rows)]
     backbone = open_backbone()
     images = [Image.fromarray(to_square(Image.open(file), backbone.image_shape)) for file in files]
     found = []
@@ -88,8 +90,10 @@ def measure(
 ) -> Outcome | None:
     """One draw. None if it is too early to say something about either kind of photos."""
     rng = np.random.default_rng(seed)
-    order, number = rng.permutation(len(truth)), int(_SHARE_KNOWN * len(truth))
-    known, new = np.sort(order[:number]), np.sort(order[number:])
+    order = rng.permutation(len(truth))
+    parts = [order[truth[order] == k] for k in range(truth.max() + 1)]
+    known = np.sort(np.concatenate([part[: int(_SHARE_KNOWN * len(part))] for part in parts]))
+    new = np.setdiff1d(order, known)
     chosen = rng.permutation(_NUM_SOURCES)
     of_known = draw_sources(rng, truth[known], chosen[:_NUM_KNOWN])
     of_new = draw_sources(rng, truth[new], chosen[_NUM_KNOWN:])

@@ -203,6 +203,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     compares = "the first of several compares the images"
     _add(suggest, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {compares}", default="")
     _add_folder_options(suggest)
+    _add_source_options(suggest)
     label = verbs.add_parser("label", parents=[common], help="label images in the browser")
     _add(label, "folder", "FOLDER", "images, labeled or not")
     _add(label, "--classes", "A,B,C", "classes to offer from the start")
@@ -211,6 +212,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     does = "the first classifies, and all infer labels (default: efficientnet_lite0)"
     _add(label, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {does}", default="")
     _add_folder_options(label)
+    _add_source_options(label)
 
 
 def _add_labels(verbs: Any, common: argparse.ArgumentParser) -> None:
@@ -243,6 +245,11 @@ def _add_folder_options(verb: argparse.ArgumentParser) -> None:
     _add(verb, "--file-column", "C", _FILE_COLUMN, default="")
     _add(verb, "--label-column", "C", _LABEL_COLUMN, default="")
     verb.add_argument("--layout", choices=("classes", "splits"), help=_LAYOUT, default="")
+
+
+def _add_source_options(verb: argparse.ArgumentParser) -> None:
+    _add(verb, "--source-column", "C", _SOURCE_COLUMN, default="")
+    _add(verb, "--source-pattern", "P", _SOURCE_PATTERN, default="")
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

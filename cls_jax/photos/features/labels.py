@@ -32,7 +32,7 @@ from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
 from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, whiten
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.new_sources import estimate_new_sources
+from cls_jax.photos.features.new_sources import count_single, estimate_new_sources
 from cls_jax.photos.features.propagation import Propagation
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of
@@ -124,7 +124,7 @@ def label_images(
     labeled = np.flatnonzero(labels_B >= 0)
     labelers = _list_labelers(features, labels_B, num_classes)
     graphs, probes, copies_B, num_networks = labelers
-    groups_B = copies_B if sources_B is None else join_groups(copies_B, sources_B)
+    groups_B = _group(copies_B, sources_B, labels_B)
     given, copies, groups = labels_B[labeled], copies_B[labeled], groups_B[labeled]
     hidden = _list_folds(given, groups)[0]
     held_out = _hold_out(labelers, groups_B, labeled, given, num_classes, hidden=hidden)
@@ -157,11 +157,14 @@ def label_images(
     combined = _combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B))
     if sources_B is not None:
         images = labeled[hidden[judged]]
-        images = images[sources_B[images] >= 0]
+        # Not if all classes have one source, and `groups_B` are the near-copies.
+        is_known = (sources_B[images] >= 0) & (groups_B is not copies_B)
+        images = images[is_known]
         is_right = combined.probabilities[images].argmax(axis=1) == labels_B[images]
         of_labels = sources_B[labeled]
         of_new = estimate_new_sources(is_right, sources_B[images])._replace(
-            sources=len(np.unique(of_labels[of_labels >= 0]))
+            sources=len(np.unique(of_labels[of_labels >= 0])),
+            classes_with_one_source=count_single(given, of_labels),
         )
         known = of_new._asdict()
         figures |= {name: float(value) for name, value in known.items() if value is not None}
@@ -199,7 +202,7 @@ def hold_out_labels(
     labeled = np.flatnonzero(labels_B >= 0)
     labelers = _list_labelers(features, labels_B, num_classes)
     copies_B = labelers.copies
-    groups_B = copies_B if sources_B is None else join_groups(copies_B, sources_B)
+    groups_B = _group(copies_B, sources_B, labels_B)
     given, copies, groups = labels_B[labeled], copies_B[labeled], groups_B[labeled]
     folds = _list_folds(given, groups)
     parts = [
@@ -211,6 +214,17 @@ def hold_out_labels(
     judged = (find_judged(given, groups) & find_firsts(copies))[hidden]
     weights_M = _weigh(held_out[:, judged], given[hidden[judged]], labelers.num_networks)
     return _combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B))
+
+
+def _group(copies_B: np.ndarray, sources_B: np.ndarray | None, labels_B: np.ndarray) -> np.ndarray:
+    """The images that are held out together, int [B]: near-copies, and those of one source.
+
+    Near-copies alone if no class has labels of two sources: nothing could be predicted.
+    """
+    if sources_B is None:
+        return copies_B
+    groups_B, labeled = join_groups(copies_B, sources_B), labels_B >= 0
+    return groups_B if find_judged(labels_B[labeled], groups_B[labeled]).any() else copies_B
 
 
 def _combine(
@@ -238,10 +252,11 @@ def _list_folds(labels_L: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:
 
 
 def _deal(positions: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:
-    """Divides positions into fifths, int, with those of a group in the same one."""
+    """Divides positions into fifths, int, with those of a group in the same one. None is empty."""
     groups = groups_L[positions]
     firsts = groups[np.sort(np.unique(groups, return_index=True)[1])]
-    parts = (np.isin(groups, firsts[fold::_NUM_FOLDS]) for fold in range(_NUM_FOLDS))
+    num_folds = min(_NUM_FOLDS, len(firsts))
+    parts = (np.isin(groups, firsts[fold::_NUM_FOLDS]) for fold in range(num_folds))
     return [positions[part] for part in parts]
 
 

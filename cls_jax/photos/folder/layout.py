@@ -39,6 +39,7 @@ from cls_jax.photos.folder.sources import (
     Sources,
     describe_shared,
     number_sources,
+    propose_folders,
     propose_pattern,
 )
 from cls_jax.photos.folder.splits import find_splits
@@ -186,7 +187,10 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         warnings += _describe_shared_sources(of_files, train, held_out)
     else:
         first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
-        proposal = propose_pattern(first) or ""
+        is_labeled = train.labels >= 0
+        of_labeled = [file.name for file in files.take(train.places[is_labeled])]
+        by_folder = propose_folders(of_labeled, train.labels[is_labeled])
+        proposal = by_folder or propose_pattern(first) or ""
     return Layout(
         class_names=class_names,
         train=train,

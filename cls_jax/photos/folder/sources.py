@@ -18,6 +18,7 @@ _MAX_NAMED = 3
 # Of a proposed pattern: the share of names that it fits, and the fewest images of a source.
 _MOST_NAMES, _FEWEST_IMAGES = 0.95, 2
 NUM_NAMES = 1_000  # Enough to propose a pattern.
+_MAX_LEVELS = 4  # Of folders.
 # A word with a number, and then a number of its own, as in P012_03.png.
 _NUMBERED = re.compile(r"^([^\W\d_]+[-_]?\d+)[-_ ]\d+$")
 
@@ -103,6 +104,52 @@ def propose_pattern(names: Sequence[str]) -> str | None:
     return (
         f"Names such as {example!r:.100} may say what an image comes from: with --source-pattern "
         f"'{pattern}', images of one source are held out together."
+    )
+
+
+def propose_folders(names: Sequence[str], labels: np.ndarray) -> str | None:
+    """A sentence about a level of folders that may say what labeled images come from, or None.
+
+    As in `deer/site1/…`, or in `site1/…` if a table has the classes. Folders that stand one for one
+    for the classes, or of which there is only one, are another level's. Names are those of n
+    labeled images, with their folders, and labels int [n].
+    """
+    folders = [name.split("/")[:-1] for name in names]
+    for level in range(_MAX_LEVELS):
+        inner = ["" if len(path) <= level else fold(path[level]) for path in folders]
+        found, places = np.unique(inner, return_inverse=True)
+        if inner.count("") > (1 - _MOST_NAMES) * len(inner):
+            return None
+        pairs = np.unique(np.stack([places.reshape(-1), labels]), axis=1)
+        is_class = len(found) == pairs.shape[1] == len(np.unique(labels))
+        if len(found) < 2 or is_class:
+            continue
+        if len(names) < _FEWEST_IMAGES * len(found):
+            return None
+        counts = np.unique(pairs[1], return_counts=True)[1]
+        few, many = counts.min(), counts.max()
+        in_class = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+        pattern = "^" + "[^/]+/" * level + "([^/]+)/"
+        example = "/".join(next(path for path in folders if len(path) > level)[: level + 1])
+        return (
+            f"Folders such as {make_printable(example)!r:.100} may say what an image comes from: "
+            f"with --source-pattern '{pattern}', images of folders of one name are held out "
+            f"together ({len(found):,} names, {in_class} in a class)."
+        )
+    return None
+
+
+def propose_cameras(serials: Sequence[str]) -> str | None:
+    """A sentence about cameras that some images name, or None. "" for an image that names none."""
+    known = [serial for serial in serials if serial]
+    cameras = set(known)
+    if len(cameras) < 2 or len(known) < max(_FEWEST_IMAGES * len(cameras), len(serials) / 2):
+        return None
+    return (
+        f"{len(known):,} of {len(serials):,} sampled images name their camera, of which there are "
+        f"{len(cameras):,} (serial numbers in EXIF). If other cameras will take the images to "
+        "classify, write each image's into a column 'camera' of the label table: images of one "
+        "camera are then held out together."
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError, features
+from PIL import ExifTags, Image, ImageFile, TiffImagePlugin, UnidentifiedImageError, features
 
 from cls_jax.data.resize import (
     CENTER_CROP,
@@ -84,6 +84,16 @@ def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
     with open_file(path) as file, _decoding(file, bit_depth=16) as image:
         is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
         return *image.size, 1 if is_gray and not image.has_transparency_data else 3
+
+
+def read_serial(path: str | os.PathLike) -> str:
+    """The serial number of the camera that took an image, by its EXIF data, or ""."""
+    try:
+        with open_file(path) as file, _decoding(file, bit_depth=16) as image:
+            exif = image.getexif().get_ifd(ExifTags.IFD.Exif)
+            return " ".join(str(exif.get(ExifTags.Base.BodySerialNumber) or "").split())
+    except ImageError:
+        return ""
 
 
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:

@@ -23,6 +23,7 @@ import numpy as np
 from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes, write_atomically
+from cls_jax.photos.features.groups import join_groups
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.inference.unknown import UnknownScore
 
@@ -41,8 +42,8 @@ class FolderImages(NamedTuple):
     """What new images are compared with."""
 
     features: np.ndarray  # Of unit length, float16 [M, C].
-    # Of each image to the most similar other one, which is no copy: cosines, ascending, float32
-    # [M].
+    # Of each image to the most similar other one, which is no copy and of another source: cosines,
+    # ascending, float32 [M].
     similarities: np.ndarray
 
     def compare(self, features_BC: np.ndarray) -> np.ndarray:
@@ -66,15 +67,23 @@ class FolderImages(NamedTuple):
         write_atomically(path, buffer.getvalue())
 
 
-def collect_images(features_BC: np.ndarray) -> FolderImages | None:
+def collect_images(
+    features_BC: np.ndarray, sources_B: np.ndarray | None = None
+) -> FolderImages | None:
     """At most 1,500 images of a folder, evenly spaced, given features floating [B, C].
 
-    None without two different images. Images whose features are zero count as unreadable.
+    With several of `sources_B`, int, -1 where unknown, an image is compared with those of others:
+    an image of a new source has none of its own in the folder, and is not foreign for that. None
+    without two different images. Images whose features are zero count as unreadable.
     """
-    features = features_BC[np.asarray(features_BC).any(axis=1)]
-    features = normalize_rows(features[take_rows(np.arange(len(features)), _MAX_IMAGES)])
+    rows = np.flatnonzero(np.asarray(features_BC).any(axis=1))
+    rows = rows[take_rows(np.arange(len(rows)), _MAX_IMAGES)]
+    features = normalize_rows(features_BC[rows])
     cosines = features @ features.T
     cosines[cosines > _SAME] = -1  # Itself, too.
+    groups = np.arange(len(rows)) if sources_B is None else join_groups(sources_B[rows])
+    if groups.any():
+        cosines[groups[:, None] == groups] = -1
     similarities = np.sort(cosines.max(axis=1, initial=-1))
     if not (similarities > -1).any():
         return None

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
+from cls_jax.photos.features.new_sources import read_new_sources
 from cls_jax.photos.folder.instant_config import describe_kind, read_run_config
 from cls_jax.photos.inference.predictor import VALIDATION, expect_accuracy
 from cls_jax.photos.start.fit_instant import INSTANT
@@ -132,9 +133,13 @@ def _format(result: dict[str, Any] | None) -> str:
     used = "_instant" if result.get("predictor") == INSTANT else ""
     if (accuracy := result.get(f"test_accuracy{used}")) is not None:
         return f"{accuracy:.1f}% (test)"
-    expected = expect_accuracy(result)
+    expected, new = expect_accuracy(result), read_new_sources(result)
+    of_new = ""
+    if new is not None and new.accuracy_new_sources is not None:
+        of_new = f"; on new sources about {new.accuracy_new_sources:.0f}%"
     if expected is not None and expected.images != VALIDATION and not expected.is_before:
-        return f"about {expected.accuracy:.0f}% (expected)"
+        shown = of_new if expected.images is None else ""
+        return f"about {expected.accuracy:.0f}% (expected{shown})"
     if (accuracy := result.get(f"validation_accuracy{used}")) is not None:
         return f"{accuracy:.1f}% (validation)"
-    return f"about {expected.accuracy:.0f}% (expected before training)" if expected else ""
+    return f"about {expected.accuracy:.0f}% (expected before training{of_new})" if expected else ""

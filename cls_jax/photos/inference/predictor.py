@@ -21,6 +21,7 @@ import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.photos.features.accuracy import read_estimate
+from cls_jax.photos.features.groups import join_groups
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.photos.start.hold_out import list_checked_files
@@ -53,6 +54,7 @@ def compare_classifiers(
     is_right_instant: np.ndarray,
     expected_gain: float,
     images: str = VALIDATION,
+    sources_B: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Compares both on the same validation images.
 
@@ -64,6 +66,8 @@ def compare_classifiers(
         is_right_instant: The same of the instant classifier.
         expected_gain: By `expect_gain`. It counts without images only.
         images: What the images are: `RANDOM` ones of the folder, or others, `VALIDATION`.
+        sources_B: What the images come from, int [B], -1 where unknown, or None. Images of one
+            source gain or lose together, so the variances are those of sums over sources.
 
     Returns:
         Additions to the result: `predictor` ("trained" or "instant") and, with any image,
@@ -75,9 +79,11 @@ def compare_classifiers(
     if not num_images:
         return {"predictor": TRAINED if expected_gain > 0 else INSTANT}
     right = int(is_right_trained.sum()), int(is_right_instant.sum())
-    num_different = int((is_right_trained != is_right_instant).sum())
+    gains_B = is_right_trained.astype(int) - is_right_instant
+    groups_B = np.arange(num_images) if sources_B is None else join_groups(sources_B)
+    squared = (np.bincount(groups_B, gains_B) ** 2).sum()
     gain = 100 * (right[0] - right[1]) / num_images
-    error = 100 * math.sqrt(num_different + 1) / num_images
+    error = 100 * math.sqrt(squared + 1) / num_images
     return {
         "predictor": TRAINED if gain > _MIN_ERRORS * error else INSTANT,
         "predictor_gain": gain,
@@ -100,12 +106,12 @@ def choose_predictor(run: Run) -> dict[str, Any]:
     expected = expect_gain(run.result.get("labels_weight_graph"), run.config.num_steps)
     if not len(run.dataset.held_out.get(VALIDATION, ())):
         return compare_classifiers(np.zeros(0, bool), np.zeros(0, bool), expected)
-    images = VALIDATION
+    images, sources = VALIDATION, run.dataset.validation.sources
     with contextlib.suppress(UserError):  # The table was damaged since.
         is_random = set(run.dataset.validation.files) <= set(list_checked_files(run.config))
         images = RANDOM if is_random else VALIDATION
     is_right, is_right_instant = _find_right(run), _find_right(run.begun_with)
-    return compare_classifiers(is_right, is_right_instant, expected, images)
+    return compare_classifiers(is_right, is_right_instant, expected, images, sources)
 
 
 def _find_right(run: Run) -> np.ndarray:

@@ -82,7 +82,10 @@ def judge_labels(
     labels = np.full(len(train) + len(test), -1)
     labels[: len(labeled)] = train_labels[labeled]
     labels[len(train) :] = test_labels[test]
-    held_out = hold_out_labels(features, labels, dataset.num_classes)
+    sources = None
+    if dataset.train.sources is not None:
+        sources = np.append(dataset.train.sources[train], np.full(len(test), -1))
+    held_out = hold_out_labels(features, labels, dataset.num_classes, sources)
     is_test = np.arange(len(labels)) >= len(train)
     return Judged(held_out, labels, is_test, positions=np.concatenate([train, test]))
 

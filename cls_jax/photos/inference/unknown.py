@@ -19,7 +19,9 @@ from scipy import sparse
 
 from cls_jax.io import is_number
 from cls_jax.photos.features.graph import build_graph, solve
+from cls_jax.photos.features.groups import join_groups
 from cls_jax.photos.features.heads import fit_head
+from cls_jax.photos.features.near_copies import find_judged
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.inference.calibration import read_fitted
 
@@ -55,12 +57,17 @@ class UnknownScore(NamedTuple):
 
 
 def fit_unknown(
-    features_BC: np.ndarray, labels_B: np.ndarray, num_classes: int, step: int = 0
+    features_BC: np.ndarray,
+    labels_B: np.ndarray,
+    num_classes: int,
+    step: int = 0,
+    sources_B: np.ndarray | None = None,
 ) -> UnknownScore | None:
     """Fits the score of a step to the features float32 [B, C] of training images.
 
-    Labels are int [B], -1 for unlabeled images. None without a labeled and two different unlabeled
-    images.
+    Labels are int [B], -1 for unlabeled images. `sources_B` are what the images come from, int, -1
+    where unknown: how far labels reach is judged without those of the same source. None without a
+    labeled and two different unlabeled images.
     """
     rest, labeled = np.flatnonzero(labels_B < 0), np.flatnonzero(labels_B >= 0)
     if len(rest) < 2 or not len(labeled):
@@ -68,13 +75,18 @@ def fit_unknown(
     unit_BC = normalize_rows(features_BC)
     if (unit_BC[rest] @ unit_BC[rest[0]]).min() > _SAME:
         return None
-    reach = measure_reach(build_graph(features_BC), labels_B, num_classes)
+    graph = build_graph(features_BC)
+    reach = measure_reach(graph, labels_B, num_classes)
     is_far = np.zeros(len(rest), int)
     is_far[np.argsort(reach[rest], kind="stable")[: len(rest) // 2]] = 1
     kernel = fit_head(features_BC[rest], is_far, 2, _C).kernel
     kernel = (kernel[:, 1] - kernel[:, 0]).astype(np.float32)
     quantiles = np.quantile(features_BC[rest] @ kernel, np.linspace(0, 1, 101))
-    has_peers = np.bincount(labels_B[labeled], minlength=num_classes)[labels_B[labeled]] > 1
+    groups = np.arange(len(labels_B))
+    if sources_B is not None:
+        groups = join_groups(sources_B)
+        reach = measure_reach(graph, labels_B, num_classes, groups)
+    has_peers = find_judged(labels_B[labeled], groups[labeled])
     far_share = None
     if has_peers.any():
         bound = np.quantile(reach[labeled[has_peers]], _FAR)
@@ -84,22 +96,28 @@ def fit_unknown(
     return UnknownScore(step, tuple(kernel.tolist()), tuple(quantiles.tolist()), far_share)
 
 
-def measure_reach(graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
+def measure_reach(
+    graph: sparse.csr_matrix,
+    labels_B: np.ndarray,
+    num_classes: int,
+    groups_B: np.ndarray | None = None,
+) -> np.ndarray:
     """How well the labels of the nearest class reach each image without its own, float64 [B].
 
     Labels, int [B] and -1 for unlabeled images, spread along a graph [B, B] as in
     `propagate_labels`. An image's reach by a class is the mean share that it gets of that class's
-    labels. Memory grows with the number of labels times B.
+    labels, without those of its group, int [B]. Memory grows with the number of labels times B.
     """
     labeled = np.flatnonzero(labels_B >= 0)
+    groups_B = np.arange(len(labels_B)) if groups_B is None else groups_B
+    is_own_BL = groups_B[:, None] == groups_B[labeled]
     one_hot = (labels_B[labeled, None] == np.arange(num_classes)).astype(float)
     sources = np.zeros((len(labels_B), len(labeled)))
     sources[labeled, np.arange(len(labeled))] = 1
     spread = solve(graph, sources, _ALPHA)
     spread /= spread.sum(axis=0)
-    spread[labeled, np.arange(len(labeled))] = 0
-    counts = np.tile(one_hot.sum(axis=0), (len(labels_B), 1))
-    counts[labeled] -= one_hot
+    spread[is_own_BL] = 0
+    counts = ~is_own_BL @ one_hot
     return np.max(spread @ one_hot / np.maximum(counts, 1), axis=1)
 
 

@@ -337,7 +337,7 @@ def fit(
         inferred=inferred,
         classifier=classifier,
         descriptors=normalize_rows(frozen.descriptors),
-        images=collect_images(frozen.pooled),
+        images=collect_images(frozen.pooled, sources),
     )
 
 

@@ -39,7 +39,13 @@ def list_notices(plan: Plan, facts: Facts) -> list[str]:
     summary = plan.summary
     layout = summary.layout
     left_out = describe_left_out(layout.skipped)
-    data = (layout.table, left_out, summary.unreadable, describe_imbalance(summary))
+    data = (
+        layout.table,
+        *_describe_sources(summary),
+        left_out,
+        summary.unreadable,
+        describe_imbalance(summary),
+    )
     scans = _propose_backbone(plan, facts) if summary.channels == 1 else None
     more = (*_describe_shortages(plan), _warn_of_licenses(facts), scans, plan.reason)
     return [text for text in (*data, *more) if text]
@@ -58,7 +64,7 @@ def _describe_shortages(plan: Plan) -> list[str]:
 def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
     """Summarizes a plan, with what was found out about it."""
     lines = [
-        *describe_folder(plan.summary),
+        *describe_folder(plan.summary, trial.cameras),
         *_describe_near_copies(plan, trial),
         *describe_training(plan, facts),
         *_describe_shortages(plan),
@@ -77,8 +83,8 @@ def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
     return "\n".join([*lines, "Dry run; nothing written."])
 
 
-def describe_folder(summary: FolderSummary) -> list[str]:
-    """Lines about the images."""
+def describe_folder(summary: FolderSummary, cameras: str = "") -> list[str]:
+    """Lines about the images. `cameras` proposes them as sources, where nothing else does."""
     counts, short = summary.class_counts, summary.sizes.min(axis=1)
     width = min(max(map(len, counts)), 40)
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
@@ -94,9 +100,8 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         lines.append(imbalance)
     left_out = describe_left_out(summary.layout.skipped)
     lines += filter(None, (summary.layout.table, left_out, summary.unreadable))
-    if (sources := summary.layout.sources) is not None:
-        lines += describe_sources(sources, summary.layout.train.labels, summary.layout.class_names)
-    lines += filter(None, [summary.layout.proposal])
+    proposal = summary.layout.proposal or cameras
+    lines += _describe_sources(summary) or ([proposal] if proposal else [])
     lines += [
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
@@ -105,6 +110,14 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         largest = 2**summary.bit_depth - 1
         lines.append(f"Pixels:      16-bit images use values from 0 to {largest:,}")
     return lines
+
+
+def _describe_sources(summary: FolderSummary) -> list[str]:
+    """Lines about what the images come from. Empty if nothing says it."""
+    layout = summary.layout
+    if layout.sources is None:
+        return []
+    return describe_sources(layout.sources, layout.train.labels, layout.class_names)
 
 
 def _describe_near_copies(plan: Plan, trial: Trial) -> list[str]:

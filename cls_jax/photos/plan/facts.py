@@ -4,10 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.data.sampling import take_evenly
 from cls_jax.extras import is_installed
 from cls_jax.models.weights.backbones import DINOV2
 from cls_jax.models.weights.sources import Origin, has_weights
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.folder.sources import propose_cameras
+from cls_jax.photos.images.decode import read_serial
 from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan
@@ -17,6 +20,7 @@ from cls_jax.photos.start.hold_out import NearCopies, count_near_copies
 from cls_jax.runs.folder import CONFIG, describe_weights
 from cls_jax.training.prepare import read_weights, resolve_model
 
+_NUM_SAMPLED = 200  # Images whose camera a dry run looks for.
 _MAX_COMPARED = 1_000  # Labeled images that a dry run compares. More take minutes on a CPU.
 
 
@@ -32,6 +36,7 @@ class Facts(NamedTuple):
 class Trial(NamedTuple):
     """What a dry run finds out."""
 
+    cameras: str = ""  # A sentence that proposes them as sources, or "".
     near_copies: NearCopies | None = None  # Among the labels. None if they were not compared.
     measured: Measurement | None = None  # None if nothing is trained.
 
@@ -62,8 +67,18 @@ def try_plan(plan: Plan) -> Trial:
     if plan.method is None:  # Measuring would read the weights.
         weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
         read_networks(config, weights, config.data.image_size, config.data.channels)
-        return Trial(_find_near_copies(plan))
-    return Trial(_find_near_copies(plan), measure_run(config, plan.summary))
+        return Trial(_propose_cameras(plan), _find_near_copies(plan))
+    measured = measure_run(config, plan.summary)
+    return Trial(_propose_cameras(plan), _find_near_copies(plan), measured)
+
+
+def _propose_cameras(plan: Plan) -> str:
+    """A sentence about the cameras in the EXIF data of some training images, or ""."""
+    layout, root = plan.summary.layout, plan.summary.root
+    if layout.sources is not None or layout.proposal:
+        return ""
+    sampled = take_evenly(layout.train, _NUM_SAMPLED)
+    return propose_cameras([read_serial(root / file.name) for file, _ in sampled]) or ""
 
 
 def _find_near_copies(plan: Plan) -> NearCopies | None:

@@ -57,7 +57,10 @@ def describe_outcome(result: dict[str, Any]) -> list[str]:
 
 
 def describe_expected(result: dict[str, Any]) -> str | None:
-    """The accuracy to expect on the unlabeled photos, and of which classifier. None if unknown."""
+    """The accuracy to expect on the unlabeled photos, and of which classifier, and on new sources.
+
+    None if neither is known.
+    """
     chosen = result.get("predictor")
     expected = expect_accuracy(result)
     if chosen == TRAINED and expected is not None and not expected.is_before:
@@ -67,15 +70,14 @@ def describe_expected(result: dict[str, Any]) -> str | None:
             f"networks ({expected.low:.0f} to {expected.high:.0f}%), measured on {count:,} "
             f"{expected.images} photos."
         )
-    if (estimate := read_estimate(result)) is None:
-        return None
     who = "the instant classifier"
     if INSTANT not in (chosen, result.get("method")):
         who += " before training"
-    sentence = describe_estimate(estimate, who)
-    if (of_new := read_new_sources(result)) is not None:
-        sentence += f" {describe_new_sources(of_new)}"
-    return sentence
+    estimate, of_new = read_estimate(result), read_new_sources(result)
+    sentences = [describe_estimate(estimate, who)] if estimate is not None else []
+    if of_new is not None:
+        sentences.append(describe_new_sources(of_new))
+    return " ".join(sentences) or None
 
 
 def describe_labelers(result: dict[str, Any]) -> str | None:

@@ -156,6 +156,11 @@ def test_one_place_too_many_is_refused(capsys):
             | {"validation_accuracy_instant": 85.0},
             "about 98% (expected)",
         ),
+        (
+            {"method": "instant", "labels_sources": 8.0, "labels_accuracy_new_sources": 61.4},
+            "about 98% (expected; on new sources about 61%)",
+        ),
+        ({"method": "instant", "labels_sources": 3.0}, "about 98% (expected)"),
         ({"test_accuracy": 97.0}, "97.0% (test)"),
         ({"labels_accuracy": None}, ""),  # Too early to say.
         ({"labels_accuracy": None, "validation_accuracy": 95.0}, "95.0% (validation)"),

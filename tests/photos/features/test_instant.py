@@ -378,6 +378,7 @@ def test_a_result_says_what_is_known_of_sources(train, run):
     assert not {name for name in run.result if "source" in name}
     assert found.keys() - run.result.keys() == {
         "labels_sources",
+        "labels_classes_with_one_source",
         "labels_accuracy_new_sources",
         "labels_accuracy_new_sources_low",
         "labels_accuracy_new_sources_high",

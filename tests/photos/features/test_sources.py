@@ -11,6 +11,7 @@ from cls_jax.photos.features.groups import join_groups
 from cls_jax.photos.features.labels import hold_out_labels, label_images
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.new_sources import (
+    count_single,
     describe_new_sources,
     estimate_new_sources,
     read_new_sources,
@@ -30,25 +31,25 @@ def test_groups_that_share_an_image_are_joined():
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.7, 0.15), (0.95, 0.05), (0.5, 0.2)])
 @pytest.mark.parametrize("num_sources", [5, 8, 20])
-def test_the_interval_for_new_sources_holds_the_truth(mean, deviation, num_sources):
+def test_the_interval_holds_for_as_many_new_sources(mean, deviation, num_sources):
     """Where the accuracy of sources varies, and so does the number of their labels."""
     rng = np.random.default_rng(0)
     total = mean * (1 - mean) / deviation**2 - 1
     held = []
     for _ in range(400):
-        accuracies = rng.beta(mean * total, (1 - mean) * total, num_sources)
+        accuracies, new = rng.beta(mean * total, (1 - mean) * total, (2, num_sources))
         sources = np.repeat(np.arange(num_sources), 1 + rng.poisson(rng.gamma(2, 3, num_sources)))
         found = estimate_new_sources(rng.random(len(sources)) < accuracies[sources], sources)
         low, high = found.accuracy_new_sources_low, found.accuracy_new_sources_high
-        held.append(low <= 100 * mean <= high)
-    assert np.mean(held) > 0.9
+        held.append(low <= 100 * new.mean() <= high)
+    assert np.mean(held) > 0.92
 
 
 def test_few_sources_are_too_early():
     sources = np.repeat(np.arange(4), 30)
     found = estimate_new_sources(np.ones(120, bool), sources)
     assert found.accuracy_new_sources is None
-    assert "too early to say. 4 sources have labels" in describe_new_sources(found)
+    assert "too early to say. 4 sources have labels, and it takes 5" in describe_new_sources(found)
     found = estimate_new_sources(np.ones(150, bool), np.repeat(np.arange(5), 30))
     assert found.accuracy_new_sources == 100
     assert 80 < found.accuracy_new_sources_low < 99  # All right is no proof.
@@ -58,6 +59,18 @@ def test_few_sources_are_too_early():
     known = {f"labels_{name}": value for name, value in found._asdict().items()}
     assert read_new_sources(known) == found
     assert read_new_sources({}) is None
+
+
+def test_classes_with_a_single_source_are_told():
+    labels, sources = np.array([0, 0, 1, 1, 2, 2, 3, 3]), np.array([5, 5, 5, 6, -1, -1, 7, -1])
+    assert count_single(labels, sources) == 1
+    features, truth, sources = _create(8, 30)
+    labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
+    labels[(truth == 0) & (sources != sources[np.argmax(labels == 0)])] = -1
+    figures = label_images(features, labels, K, sources).figures
+    found = read_new_sources({f"labels_{name}": value for name, value in figures.items()})
+    assert found.classes_with_one_source == 1
+    assert "All labels of 1 class are from one source each" in describe_new_sources(found)
 
 
 def _create(num_sources, num_images, seed=0, strength=1.0):
@@ -96,6 +109,18 @@ def test_labels_are_held_out_with_those_of_their_source():
     assert "sources" not in without.figures
     alone = label_images(features, labels, K, np.full(len(labels), -1))
     np.testing.assert_array_equal(alone.probabilities, without.probabilities)
+
+
+def test_with_one_source_for_each_class_the_labels_are_those_without_sources():
+    features, truth, sources = _create(8, 30)
+    labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
+    inferred, without = (label_images(features, labels, K, given) for given in (truth, None))
+    np.testing.assert_array_equal(inferred.probabilities, without.probabilities)
+    assert inferred.figures["classes_with_one_source"] == K
+    assert "accuracy_new_sources" not in inferred.figures
+    # Also with more sources than it takes to judge new ones.
+    labels = np.where(labels >= 0, sources, -1)
+    assert "accuracy_new_sources" not in label_images(features, labels, 8, sources).figures
 
 
 def test_suggestions_take_turns_among_sources():

@@ -2,11 +2,19 @@
 
 import numpy as np
 import pytest
+from PIL import ExifTags, Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.layout import pack_layout, read_layout, unpack_layout
 from cls_jax.photos.folder.options import FolderOptions
-from cls_jax.photos.folder.sources import describe_sources, number_sources, propose_pattern
+from cls_jax.photos.folder.sources import (
+    describe_sources,
+    number_sources,
+    propose_cameras,
+    propose_folders,
+    propose_pattern,
+)
+from cls_jax.photos.images.decode import read_serial
 from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
 
@@ -107,6 +115,65 @@ def test_a_pattern_of_names_says_the_sources(tmp_path):
 )
 def test_other_names_propose_nothing(names):
     assert propose_pattern(names) is None
+
+
+def test_a_level_of_folders_is_proposed_and_never_taken(tmp_path):
+    """Below the classes, where folders have them, or above the images, where a table does."""
+    names = [
+        f"{top}{name}/site{site}/{i}.png"
+        for top in ("", "labeled/")
+        for name, sites in (("cat", (1, 2, 3)), ("dog", (2, 3)))
+        for site in sites
+        for i in range(4)
+    ]
+    plain, nested = names[: len(names) // 2], names[len(names) // 2 :]
+    for folder, files, pattern in (
+        ("a", plain, "^[^/]+/([^/]+)/"),
+        ("b", nested, "^[^/]+/[^/]+/([^/]+)/"),
+    ):
+        layout = read(tmp_path / folder, names=files, layout="classes")
+        assert layout.sources is None
+        assert f"with --source-pattern '{pattern}', images" in layout.proposal
+        assert layout.proposal.endswith("(3 names, 2 to 3 in a class).")
+        taken = read(tmp_path / folder, names=[], source_pattern=pattern, layout="classes")
+        assert len(get_sources(taken)) == 3
+    names = [f"site{i // 4}/{i}.png" for i in range(12)]
+    rows = [["file", "label"], *zip(names, LABELS + LABELS, strict=False)]
+    layout = read(tmp_path / "c", rows, names)
+    assert "such as 'site0' may say" in layout.proposal
+    assert "'^([^/]+)/'" in layout.proposal
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (["cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"], [0, 0, 1, 1]),
+        (
+            ["train/cat/1.png", "train/cat/2.png", "train/dog/1.png", "train/dog/2.png"],
+            [0, 0, 1, 1],
+        ),
+        (["1.png", "2.png", "a/3.png", "b/4.png"], [0, 0, 1, 1]),
+        (["images/a/1.png", "images/b/1.png", "images/c/1.png"], [0, 0, 1]),  # One image each.
+        ([], []),
+    ],
+)
+def test_other_folders_propose_nothing(names, labels):
+    assert propose_folders(names, np.array(labels, int)) is None
+
+
+def test_cameras_are_proposed_by_their_serial_numbers(tmp_path):
+    exif = Image.Exif()
+    for i, serial in enumerate([" 0042 ", "0043", "0042", "0043", ""]):
+        exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.BodySerialNumber] = serial
+        Image.new("RGB", (40, 40)).save(tmp_path / f"{i}.jpg", exif=exif)
+    (tmp_path / "5.jpg").write_text("no image")
+    serials = [read_serial(path) for path in sorted(tmp_path.iterdir())]
+    assert serials == ["0042", "0043", "0042", "0043", "", ""]
+    assert "4 of 6 sampled images name their camera, of which there are 2" in propose_cameras(
+        serials
+    )
+    for few in (["a", "a", "a"], ["a", "b", "c"], ["a", "a", "b", "b", *[""] * 5], []):
+        assert propose_cameras(few) is None
 
 
 def test_sources_in_training_and_test_are_told(tmp_path):

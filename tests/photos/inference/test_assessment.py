@@ -120,6 +120,24 @@ def test_copies_of_labeled_images_are_not_far():
     assert unknown.fit_unknown(np.ones_like(features), labels, K) is None
 
 
+def test_images_of_other_sources_are_not_far_for_that():
+    """Sources have a style of their own. Half of the images of some are labeled, and none else."""
+    rng = np.random.default_rng(0)
+    sources, labels = np.repeat(np.arange(10), 40), np.tile(np.arange(K), 400 // K + 1)[:400]
+    features = np.eye(16)[labels] + np.eye(16)[sources + K] + 0.2 * rng.normal(size=(400, 16))
+    features = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
+    known = np.where((sources < 6) & (np.arange(400) % 4 < 2), labels, -1)
+    plain = unknown.fit_unknown(features, known, K).far_share
+    assert plain > 0.3
+    by_source = unknown.fit_unknown(features, known, K, sources_B=sources)
+    assert by_source.far_share < 0.15
+    # Where only one source has labels, nothing judges them.
+    alone = np.where(sources == 0, known, -1)
+    assert unknown.fit_unknown(features, alone, K, sources_B=sources).far_share is None
+    for nothing in (np.full(400, -1), np.arange(400)):
+        assert unknown.fit_unknown(features, known, K, sources_B=nothing).far_share == plain
+
+
 @pytest.mark.parametrize(
     ("name", "read", "fitted", "damages"),
     [
@@ -365,6 +383,31 @@ def test_wrong_labels_of_a_run_are_suspect_among_labeled_and_test_images(digits)
     assert found[False, 6].suggested == truth[6]
     assert found[False, 6] in suspects[:10]
     assert len(suspects) < 30
+
+
+def test_labels_of_one_source_do_not_defend_each_other(digits):
+    """All labels of one source are wrong in the same way, as where a person has misunderstood."""
+    pixels, truth = digits
+    labels = truth[:400].astype(np.int32)
+    sources = np.random.default_rng(0).integers(0, 6, 400).astype(np.int32)
+    wrong = np.flatnonzero((sources == 0) & (labels == 3))
+    pixels = pixels[:400].copy()
+    pixels[sources == 0] += 8  # They resemble each other.
+    labels[wrong] = 5
+
+    def find(sources):
+        train = Split(np.zeros((400, 8, 8, 1), np.uint8), labels, sources=sources)
+        test = Split(np.zeros((0, 8, 8, 1), np.uint8), np.zeros(0, np.int32))
+        dataset = Dataset("digits", tuple("0123456789"), train, test, (8, 8, 1))
+
+        def extract(part, rows):
+            return FrozenFeatures(pixels[rows], pixels[rows], pixels[rows, :0])
+
+        found = suspects_lib.find_suspects(extract, dataset, np.arange(400))
+        return np.isin(wrong, [row.position for row in found]).mean()
+
+    assert len(wrong) >= 4
+    assert find(sources) > find(None) + 0.3
 
 
 def test_without_checkpoints_a_run_has_its_result_and_one_remedy(trained_run, tmp_path):

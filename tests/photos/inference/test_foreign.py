@@ -66,6 +66,25 @@ def test_copies_and_unreadable_images_say_nothing_about_new_ones():
     assert len(collect_images(draw(2_000, range(4), 0)).features) == 1_500
 
 
+def test_images_of_new_sources_are_not_foreign_for_that():
+    """Each source has a style of its own, which is most of what an image shows."""
+    rng = np.random.default_rng(0)
+    styles = rng.normal(size=(30, C))
+    sources = np.repeat(np.arange(30), 20)
+    features = (styles[sources] + 0.2 * rng.normal(size=(600, C)) + 1).astype(np.float32)
+    known, new = features[:400], features[400:]
+    plain = collect_images(known)
+    by_source = collect_images(known, sources[:400])
+    assert plain.find_foreign(new).mean() > 0.5
+    assert by_source.find_foreign(new).mean() < 0.15
+    assert by_source.find_foreign(-new).mean() > 0.9
+    # A single source, or none that is known, changes nothing.
+    for nothing in (np.zeros(400, int), np.full(400, -1)):
+        np.testing.assert_array_equal(
+            collect_images(known, nothing).similarities, plain.similarities
+        )
+
+
 def test_the_score_of_no_class_ranks_the_images_that_are_not_foreign():
     images = collect_images(draw(100, range(4), 0))
     new = np.concatenate([draw(50, range(4), 1), draw(50, range(8, 12), 2)])

@@ -11,6 +11,7 @@ from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.inference import suggest
 from cls_jax.photos.inference.suggest import suggest_files, suggest_from
 
@@ -76,6 +77,22 @@ def test_images_with_an_answer_are_not_suggested(folder, capsys):
     (folder / "Labels.csv").write_bytes("file,label\n1.png,Bär\n".encode("latin-1"))
     with pytest.raises(UserError, match="cannot be read as a table"):
         suggest_files(folder, 3)
+
+
+def test_sources_get_their_turn_by_column_or_pattern(folder, capsys):
+    names = [path.name for path in sorted(folder.rglob("*.png"))]
+    images = folder / "images"
+    for i, name in enumerate(names):
+        (images / name).rename(images / f"P{min(i // 3, 4)}_{name}")
+    rows = suggest_files(folder, 5, FolderOptions(source_pattern=r"(P\d)_"))
+    assert len({name[:2] for name in get_names(rows)}) == 5
+    (images / "labels.csv").write_text(
+        "file,label,where\n" + "".join(f"{p.name},,{p.name[:2]}\n" for p in images.glob("*.png"))
+    )
+    commands.suggest(str(images), 5, source_column="where")
+    found = capsys.readouterr()
+    assert len({pathlib.Path(line).name[:2] for line in found.out.splitlines()}) == 5
+    assert "--source-column where" in found.err
 
 
 def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch, capsys):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cls_jax.photos.features.accuracy import Estimate
+from cls_jax.photos.features.new_sources import NewSources
 from cls_jax.photos.inference.predictor import (
     RANDOM,
     compare_classifiers,
@@ -77,6 +78,22 @@ def test_without_images_to_compare_them_on_earlier_runs_choose_the_classifier():
         chosen = compare_classifiers(nothing, nothing, expect_gain(weight, 100))
         assert describe_choice(chosen) == f"No photos to compare them on: the {used}."
         assert "--config.data.validation" in outcome.describe_predictor(chosen)
+
+
+def test_validation_images_of_one_source_count_together():
+    """One source gained on all of its images, or as many images of all sources did."""
+    gained, lost = np.arange(100) < 20, np.arange(100) >= 92
+    sources, expected = np.repeat(np.arange(5), 20), expect_gain(10, 100)
+    alone, together, spread = (
+        compare_classifiers(~lost, ~gained, expected, sources_B=given)
+        for given in (None, sources, np.arange(100) % 50)
+    )
+    assert alone["predictor_gain"] == together["predictor_gain"]
+    assert together["predictor_gain_error"] > 2 * alone["predictor_gain_error"]
+    assert spread["predictor_gain_error"] < 1.5 * alone["predictor_gain_error"]
+    assert (alone["predictor"], together["predictor"]) == ("trained", "instant")
+    assert compare_classifiers(~lost, ~gained, expected, sources_B=np.full(100, -1)) == alone
+
     assert expect_gain(50, 79) == expect_gain(None, 1000) == expect_gain(10, 1000) < 0
 
 
@@ -116,6 +133,21 @@ def test_the_expected_accuracy_is_that_of_the_instant_classifier():
     said = "Too early to say: 3 of 13 classes have only one answer."
     assert outcome.describe_expected(early) == said
     assert outcome.describe_expected({"labels_classes": None}) is None
+
+
+def test_what_to_expect_on_new_sources_stands_beside_it_also_where_all_is_labeled():
+    of_new = NewSources(8, 0, 53.2, 41.4, 65.1)
+    known = {f"labels_{name}": value for name, value in of_new._asdict().items()}
+    said = (
+        "On photos of new sources, about 53% are named right (41 to 65%), judged by 8 sources that "
+        "were held out in turn."
+    )
+    result = known | {"method": "instant"}
+    assert outcome.describe_outcome(result) == [said]
+    estimate = Estimate(13, 3, 77.6, 68.2, 86.4)
+    both = result | {f"labels_{name}": value for name, value in estimate._asdict().items()}
+    first = "About 78% of the other photos are named right (68 to 86%)."
+    assert outcome.describe_expected(both) == f"{first} {said}"
 
 
 def test_near_copies_among_the_labels_are_told():
