@@ -134,15 +134,21 @@ def evaluate(
     file_column: str = "",
     label_column: str = "",
     layout: str = "",
+    labels_file: str = "",
+    label_pattern: str = "",
     step: str | None = None,
 ) -> None:
     """Evaluates the run that is named, or the newest one, as `evaluate_workdir` does."""
-    from cls_jax.photos.folder.options import FolderOptions
+    from cls_jax.photos.folder.options import FolderOptions, find_labels_file
 
     workdir, folders = _choose_run([run, folder])
-    options = FolderOptions(file_column, label_column, layout)
+    options = FolderOptions(
+        file_column, label_column, layout, labels=labels_file, label_pattern=label_pattern
+    )
     if any(options) and not folders:
         raise UserError("A run's own images are read as in training: pass another folder, too.")
+    if folders:
+        options = options._replace(labels=find_labels_file(folders[0], labels_file))
     evaluate_workdir(workdir, folders[0] if folders else None, data_dir, options=options, step=step)
 
 
@@ -288,12 +294,14 @@ def suggest(
     file_column: str = "",
     label_column: str = "",
     layout: str = "",
+    labels_file: str = "",
+    label_pattern: str = "",
     backbone: str = "",
 ) -> None:
     """Lists images to label next."""
     from cls_jax.photos.features.backbones import Backbones
     from cls_jax.photos.folder.given_labels import find_table
-    from cls_jax.photos.folder.options import FolderOptions
+    from cls_jax.photos.folder.options import FolderOptions, find_labels_file
     from cls_jax.photos.images.files import list_images
     from cls_jax.photos.inference.suggest import SUGGESTION_COLUMNS, suggest_files
     from cls_jax.photos.inference.tables import check_path, write_table
@@ -304,7 +312,10 @@ def suggest(
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
-    options = FolderOptions(file_column, label_column, layout)
+    labels_file = find_labels_file(folder, labels_file)
+    options = FolderOptions(
+        file_column, label_column, layout, labels=labels_file, label_pattern=label_pattern
+    )
     backbones = Backbones.read(backbone)
     rows = suggest_files(folder, count, options, backbones.first if backbones.is_chosen else "")
     if path is None:
@@ -319,7 +330,7 @@ def suggest(
         if table := find_table(list_images(root)):
             way = f"Add a row for each one to {make_printable(str(root / table))}"
         networks = backbones.to_arguments()
-        command = write_command(["label", str(root), *networks, *options.to_arguments()])
+        command = write_command(["label", str(root), *networks, *options.to_arguments(root)])
         way += f", or label them in the browser: {command}"
         print(way, file=sys.stderr)
     if sentence := backbones.describe_chooser():
@@ -334,16 +345,21 @@ def label(
     file_column: str = "",
     label_column: str = "",
     layout: str = "",
+    labels_file: str = "",
+    label_pattern: str = "",
     backbone: str = "",
 ) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
     check_extra("label,pretrained", "Labeling in the browser")
     from cls_jax.photos.features.backbones import Backbones
-    from cls_jax.photos.folder.options import FolderOptions
+    from cls_jax.photos.folder.options import FolderOptions, find_labels_file
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
-    options = FolderOptions(file_column, label_column, layout)
+    labels_file = find_labels_file(folder, labels_file)
+    options = FolderOptions(
+        file_column, label_column, layout, labels=labels_file, label_pattern=label_pattern
+    )
     backbones = Backbones.read(backbone)
     label_folder(
         folder, names, port, opens_browser=not no_browser, options=options, backbones=backbones
@@ -357,14 +373,17 @@ def labels(
     file_column: str = "",
     label_column: str = "",
     layout: str = "",
+    labels_file: str = "",
+    label_pattern: str = "",
 ) -> None:
     """Reads labels of another program into a folder's table, or writes them for one."""
     from cls_jax.photos.folder import exchange
-    from cls_jax.photos.folder.options import FolderOptions
+    from cls_jax.photos.folder.options import FolderOptions, find_labels_file
+    from cls_jax.photos.folder.unread import refuse_no_folder
 
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder. Pass a folder of images.")
+        raise refuse_no_folder(folder, "a folder of images")
     *formats, file = source or target or []
     option = "--from" if source else "--to"
     if formats and (len(formats) > 1 or formats[0] not in exchange.FORMATS):
@@ -372,7 +391,10 @@ def labels(
             f"{option} takes a file, and before it one of {', '.join(exchange.FORMATS)}."
         )
     name = formats[0] if formats else ""
-    options = FolderOptions(file_column, label_column, layout)
+    labels_file = find_labels_file(root, labels_file)
+    options = FolderOptions(
+        file_column, label_column, layout, labels=labels_file, label_pattern=label_pattern
+    )
     if target:
         count = exchange.export_labels(root, pathlib.Path(file), name, options)
         print(f"{count:,} labels: {file}")
@@ -414,13 +436,14 @@ def cache(clear: bool = False) -> None:
 def pack(folder: str, output: str) -> None:
     """Packs a folder of images into a few large files, which every command accepts."""
     from cls_jax.photos.folder.given_labels import list_tables
+    from cls_jax.photos.folder.unread import refuse_no_folder
     from cls_jax.photos.images.files import list_images, read_ahead
     from cls_jax.photos.images.packed import pack_folder
 
     check_extra("shards", "Packing images")
     root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder. Pass a folder of images.")
+        raise refuse_no_folder(folder, "a folder of images")
     listing = list_images(root)
     names = list(listing.files.names())
     # Decoding at a small size is cheap, and spares training the check.

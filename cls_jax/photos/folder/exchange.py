@@ -19,9 +19,6 @@ from typing import NamedTuple
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import (
-    PARSE_ERRORS,
-    describe_error,
-    read_bytes,
     to_csv,
     write_atomically,
     write_count,
@@ -32,7 +29,6 @@ from cls_jax.photos.folder.label_table import (
     LABEL,
     LABELS_CSV,
     LabelRow,
-    LabelTable,
     append_rows,
     find_next_time,
     read_parsed,
@@ -42,21 +38,20 @@ from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.readers import (
     ANNOTATIONS,
+    COCO,
     CSV,
     CVAT,
     FIFTYONE,
+    FORMATS,
+    JSON_LINES,
     LABEL_STUDIO,
-    Content,
-    find_format,
-    parse_file,
+    parse_chosen,
 )
 from cls_jax.photos.images.decode import read_header
 from cls_jax.photos.images.files import list_images
 
-_MAX_BYTES = 2**28
-FORMATS = (LABEL_STUDIO, CVAT, FIFTYONE, CSV)  # To be read and written.
 _FIFTYONE_FILES = ("labels.json", "samples.json")  # In a folder that FiftyOne has exported.
-_BY_SUFFIX = {".csv": CSV, ".xml": CVAT, ".zip": CVAT}
+_BY_SUFFIX = {".csv": CSV, ".xml": CVAT, ".zip": CVAT, ".jsonl": JSON_LINES}
 
 
 class Imported(NamedTuple):
@@ -84,7 +79,8 @@ def import_labels(
     # The folder's labels are those without the file, which may lie in it and be removed later.
     listing.skipped[:] = [row for row in listing.skipped if not _is_same(root / row[0], path)]
     index = FileIndex(listing.files.names, root)
-    read = _read(path, name, index, options)
+    parsed = parse_chosen(path, index, options, name)
+    read = read_parsed(path, parsed, index, options)
     found = collect_labels(read)
     table_path = root / (find_table(listing) or LABELS_CSV)
     # The options are those of the file that is read, and not of the folder's table.
@@ -154,25 +150,6 @@ def export_labels(
     return len(rows)
 
 
-def _read(path: pathlib.Path, name: str, index: FileIndex, options: FolderOptions) -> LabelTable:
-    """The labels of a file in one of `FORMATS`."""
-    try:
-        content = Content(read_bytes(path, _MAX_BYTES))
-        shown = find_format(content)
-        # Label Studio exports tables, too.
-        name = CSV if (name, shown) == (LABEL_STUDIO, CSV) else name or shown
-        parsed = parse_file(path, content, name, index, options)
-        return read_parsed(path, parsed, index, options)
-    except UserError:
-        raise
-    except PARSE_ERRORS as error:
-        what = f"as labels of {name}" if name else "as labels"
-        raise UserError(
-            f"{path} cannot be read {what} ({describe_error(error)}): export the labels again, or "
-            f"choose another of the formats {', '.join(FORMATS)}."
-        ) from error
-
-
 _Rows = Sequence[tuple[str, str]]
 
 
@@ -198,13 +175,7 @@ def _write_cvat(root: pathlib.Path, rows: _Rows) -> bytes:
     annotations = ElementTree.Element("annotations")
     ElementTree.SubElement(annotations, "version").text = "1.1"
     for number, (file, label) in enumerate(rows):
-        try:
-            width, height, _ = read_header(root / file)
-        except ImageError as error:
-            raise UserError(
-                f"{root / file} has a label, but cannot be read ({error}): remove the file or its "
-                "label, since CVAT needs the size of the image."
-            ) from error
+        width, height = _read_size(root / file, "CVAT")
         sizes = {"width": str(width), "height": str(height)}
         image = {"id": str(number), "name": file, **sizes}
         element = ElementTree.SubElement(annotations, "image", image)
@@ -212,6 +183,36 @@ def _write_cvat(root: pathlib.Path, rows: _Rows) -> bytes:
     ElementTree.indent(annotations)
     content: bytes = ElementTree.tostring(annotations, encoding="utf-8", xml_declaration=True)
     return content
+
+
+def _read_size(path: pathlib.Path, program: str) -> tuple[int, int]:
+    """Width and height of an image. Raises a UserError if it cannot be read."""
+    try:
+        width, height, _ = read_header(path)
+    except ImageError as error:
+        raise UserError(
+            f"{path} has a label, but cannot be read ({error}): remove the file or its label, "
+            f"since {program} needs the size of the image."
+        ) from error
+    return width, height
+
+
+def _write_coco(root: pathlib.Path, rows: _Rows) -> bytes:
+    names = sorted({label for _, label in rows})
+    images, annotations = [], []
+    for number, (file, label) in enumerate(rows, 1):
+        width, height = _read_size(root / file, "COCO")
+        images.append({"id": number, "file_name": file, "width": width, "height": height})
+        category = names.index(label) + 1
+        annotations.append({"id": number, "image_id": number, "category_id": category})
+    categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
+    stored = {"images": images, "annotations": annotations, "categories": categories}
+    return json.dumps(stored, ensure_ascii=False, indent=1).encode()
+
+
+def _write_lines(root: pathlib.Path, rows: _Rows) -> bytes:
+    lines = [{"file_name": file, "label": label} for file, label in rows]
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
 
 
 def _zip(content: bytes) -> bytes:
@@ -241,4 +242,6 @@ _WRITERS: dict[str, Callable[[pathlib.Path, _Rows], bytes]] = {
     CVAT: _write_cvat,
     FIFTYONE: _write_fiftyone,
     CSV: _write_csv,
+    COCO: _write_coco,
+    JSON_LINES: _write_lines,
 }

@@ -32,6 +32,7 @@ from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
+from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier, find_predictor, load
 from cls_jax.runs.folder import CONFIG
@@ -94,7 +95,7 @@ def list_by_label(
     Raises a UserError if it is no folder, has no unlabeled image, or its table cannot be read.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder. Pass a folder of images.")
+        raise refuse_no_folder(root, "a folder of images")
     listing = list_images(root)
     unlabeled, labeled = sort_by_label(root, listing, options)
     if not unlabeled and not labeled:

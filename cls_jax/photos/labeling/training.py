@@ -101,7 +101,7 @@ class Training:
             if kind == INSTANT:  # The page's own classifier, by default labeled by one network.
                 how, backbones = ["--instant"], dataclasses.replace(backbones, is_chosen=True)
             how += backbones.to_arguments()
-            how += self._options.to_arguments()
+            how += self._options.to_arguments(self._folder)
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "curve": []}
             self._data = _look(self._folder)

@@ -190,7 +190,11 @@ def test_images_for_testing_and_rows_without_an_image_are_named(root, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [*zip(FORMATS, ["a.json", "a.zip", "b.json", "a.csv"], strict=True), ("", "a.xml")],
+    [
+        *zip(FORMATS, ["a.json", "a.zip", "b.json", "a.csv", "c.json", "a.txt"], strict=True),
+        ("", "a.xml"),
+        ("", "b.jsonl"),
+    ],
 )
 def test_written_labels_are_read_again(root, tmp_path, monkeypatch, capsys, name, file):
     rows = "".join(f"{name},{label}\n" for name, label in LABELS.items())
