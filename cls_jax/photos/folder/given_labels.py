@@ -28,6 +28,7 @@ from cls_jax.photos.folder.other_tables import (
     read_other_tables,
 )
 from cls_jax.photos.folder.patterns import label_by_pattern
+from cls_jax.photos.folder.sidecars import may_have_sidecars
 from cls_jax.photos.folder.sources import find_sources
 from cls_jax.photos.folder.splits import find_splits
 from cls_jax.photos.images.files import Listing
@@ -177,7 +178,11 @@ def read_given(
     is_chosen = bool(options.label_pattern) or options.labels not in ("", name)
     if is_chosen:
         others = _read_chosen(root, listing, options)
-    elif not options.labels and (name is None or is_begun_here(root / name)):
+    elif (
+        not options.labels
+        and (list_candidates(listing) or may_have_sidecars(listing))
+        and (name is None or is_begun_here(root / name))
+    ):
         others = _read_others(root, listing, options, is_strict, has_table=name is not None)
     if others is not None:  # The columns are theirs.
         options = options._replace(file_column="", label_column="", source_column="")

@@ -206,7 +206,7 @@ def read_other_tables(
     UserError if there are others, or, if `is_strict`, if the only table has no clear classes.
     """
     found: dict[str, LabelTable] = {}
-    faults = []
+    faults: dict[str, UserError] = {}
     sources: dict[str, _Read] = dict.fromkeys(list_candidates(listing), _read_table)
     for (folder, suffix), names in (find_sidecars(listing) if with_sidecars else {}).items():
         sources[f"{folder}/*{suffix}".lstrip("/")] = functools.partial(_read_sidecars, names)
@@ -216,16 +216,19 @@ def read_other_tables(
         except NoClassesError:  # A list of files.
             continue
         except UserError as error:
-            faults.append(error)
+            faults[name] = error
             continue
         if table:
             found[name] = table
+    if faults and is_strict:
+        # Those of another split, or with one class for all, as in an example of a submission, are
+        # not the labels where another table has a fault.
+        kinds = {_split_name(name)[0] for name in found}
+        alike = [error for name, error in faults.items() if _split_name(name)[0] in kinds]
+        if alike or not any(map(_has_several_classes, found.values())):
+            raise [*alike, *faults.values()][0]
     if not found:
-        if faults and is_strict:
-            raise faults[0]
         return None
-    if faults and is_strict and not any(map(_has_several_classes, found.values())):
-        raise faults[0]  # Not the labels, but an example of a submission.
     found = _leave_out_constant(found)
     labels = [collect_labels(table) for table in found.values()]
     _check_one_source(root, list(found), labels)

@@ -29,6 +29,12 @@ _BOX = re.compile(r"(\d+)(?:\s+[-+.\deE]+){4,}\s*")  # Also the corners of a pol
 _Reader = Callable[[bytes], list[str] | None]
 
 
+def may_have_sidecars(listing: Listing) -> bool:
+    """Whether a folder has a file with one of these endings."""
+    endings = tuple(_READERS)
+    return any(name.lower().endswith(endings) for name, _ in listing.skipped)
+
+
 def find_sidecars(listing: Listing) -> dict[tuple[str, str], list[str]]:
     """Folder and ending → files that are called as images, without or with their endings.
 

@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from cls_jax.errors import UserError
+from cls_jax.photos.cli import commands
 from cls_jax.photos.cli.console import parse_arguments
 from cls_jax.photos.folder.exchange import export_labels, import_labels
 from cls_jax.photos.folder.given_labels import label_labelable
@@ -244,3 +245,28 @@ def test_a_file_beside_an_image_labels_no_other_one(tmp_path):
     (root / "x.csv").write_text("file,label\nimages_1/0.jpg,x\nimages_1/1.jpg,y\n")
     with pytest.raises(UserError, match=r"Both 'x.csv' and .*: pass --labels .* or move images_1"):
         read(root)
+
+
+def test_a_fault_in_the_table_of_one_part_is_told(tmp_path):
+    names = [f"{part}/{i}.jpg" for part in ("train", "valid") for i in range(3)]
+    root = make(tmp_path, names)
+    for part, last in (("train", "b"), ("valid", "a;b")):
+        rows = f"file,label\n0.jpg,a\n1.jpg,b\n2.jpg,{last}\n"
+        (root / part / "_annotations.csv").write_text(rows)
+    with pytest.raises(UserError, match=r"valid/_annotations.csv gives '2.jpg' several classes"):
+        read(root)
+
+
+def test_commands_take_the_options(root, tmp_path, capsys):
+    (root / "x.csv").write_text(ROWS)
+    for options, label in (
+        (["--labels", str(root / "x.csv")], "cat/1.png,a"),
+        (["--label-pattern", "^([^/]+)/"], "cat/1.png,cat"),
+    ):
+        path = tmp_path / f"{label[-1]}.csv"
+        parsed = vars(parse_arguments(["labels", str(root), "--to", str(path), *options]))
+        del parsed["verb"], parsed["device"]
+        commands.labels(**parsed)
+        assert label in path.read_text()
+    with pytest.raises(UserError, match=r"There is no file y.csv with labels"):
+        commands.suggest(str(root), 1, labels_file="y.csv")
