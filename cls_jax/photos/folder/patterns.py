@@ -7,12 +7,13 @@ to carry the classes.
 import os
 import pathlib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
-from cls_jax.io import write_count
+from cls_jax.io import make_printable, write_count
 from cls_jax.photos.folder.labels import TableLabels
 from cls_jax.photos.folder.names import clean, fold, fold_class, means_unlabeled
 from cls_jax.photos.folder.sources import compile_pattern
@@ -63,12 +64,16 @@ def label_by_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, st
         classes[name] = "" if means_unlabeled(label) else label
     num_found = sum(map(bool, classes.values()))
     if first and not num_found:
-        raise UserError(f"--label-pattern {pattern!r:.200} fits no name, such as {first!r:.200}.")
+        raise UserError(f"{_show(pattern)} fits no name, such as {first!r:.200}.")
     sentence = (
-        f"--label-pattern {pattern!r:.200}: classes of {num_found:,} of "
-        f"{write_count(num_names, 'file', 'files')}."
+        f"{_show(pattern)}: classes of {num_found:,} of {write_count(num_names, 'file', 'files')}."
     )
     return TableLabels(classes, {}, [], [], sentence)
+
+
+def _show(pattern: str) -> str:
+    """The option as typed in a shell, shortened."""
+    return f"--label-pattern {make_printable(shlex.quote(pattern)):.200}"
 
 
 def propose_from_names(names: Sequence[str]) -> Proposal | None:
