@@ -36,6 +36,8 @@ def describe_unpacking(path: pathlib.Path) -> str:
     name = fold(path.name)
     suffix = next(suffix for suffix in ARCHIVES if name.endswith(suffix))
     target = path.with_name(path.name[: -len(suffix)] or "unpacked")
+    while target.exists():  # Its files could be overwritten.
+        target = target.with_name(f"{target.name}-unpacked")
     file, folder = shlex.quote(str(path)), shlex.quote(str(target))
     if suffix in _ZIP:
         return f"{find_program('python')} -m zipfile -e {file} {folder}"

@@ -212,6 +212,8 @@ def test_an_archive_in_place_of_a_folder_is_never_opened(tmp_path, name):
     assert str(path) in shlex.split(command)
     assert target in shlex.split(command) or f"-o{target}" in shlex.split(command)
     assert list(tmp_path.iterdir()) == [path]
+    (tmp_path / name.partition(".")[0]).mkdir()
+    assert f"{target}-unpacked" in describe_unpacking(path).replace("'", "")
     assert "is not a folder" in str(refuse_no_folder(tmp_path / "missing.zip", "a folder"))
 
 
