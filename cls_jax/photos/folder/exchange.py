@@ -47,6 +47,7 @@ from cls_jax.photos.folder.readers import (
     LABEL_STUDIO,
     parse_chosen,
 )
+from cls_jax.photos.folder.sidecars import parse_all_sidecars
 from cls_jax.photos.images.decode import read_header
 from cls_jax.photos.images.files import list_images
 
@@ -79,7 +80,8 @@ def import_labels(
     # The folder's labels are those without the file, which may lie in it and be removed later.
     listing.skipped[:] = [row for row in listing.skipped if not _is_same(root / row[0], path)]
     index = FileIndex(listing.files.names, root)
-    parsed = parse_chosen(path, index, options, name)
+    parsed = parse_all_sidecars(path) if path.is_dir() else None
+    parsed = parsed or parse_chosen(path, index, options, name)
     read = read_parsed(path, parsed, index, options)
     found = collect_labels(read)
     table_path = root / (find_table(listing) or LABELS_CSV)

@@ -12,6 +12,7 @@ is its class, as in COCO files.
 import os
 import pathlib
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from cls_jax.photos.folder.label_table import ParsedTable
 from cls_jax.photos.folder.names import find_part, fold
 from cls_jax.photos.folder.readers import join_classes, parse_xml
 from cls_jax.photos.images.decode import SUFFIXES
-from cls_jax.photos.images.files import Listing
+from cls_jax.photos.images.files import Listing, list_images
 
 _MAX_BYTES = 2**26  # LabelMe may store the image in its file.
 _BOX = re.compile(r"(\d+)(?:\s+[-+.\deE]+){4,}\s*")  # Also the corners of a polygon.
@@ -63,9 +64,9 @@ def _get_stem(name: str) -> str:
 
 
 def parse_sidecars(root: pathlib.Path, names: list[str]) -> ParsedTable | None:
-    """The cells of a table that such files make up, None if they are of another kind.
+    """The cells of a table that such files make up, None for no files, or if they are no such.
 
-    Files are named relative to their folder. Raises a UserError if one of them is damaged.
+    Files are named without folders. Raises a UserError if one of them is damaged.
     """
     lines = []
     for name in names:
@@ -82,7 +83,18 @@ def parse_sidecars(root: pathlib.Path, names: list[str]) -> ParsedTable | None:
         parts = [part for folder in stem.split("/")[:-1] if (part := find_part(folder))]
         cell = join_classes(list(dict.fromkeys(classes)))
         lines.append([stem.rpartition("/")[2], cell, parts[0] if parts else ""])
-    return ParsedTable(["file", "label", "split"], lines, label_column="label")
+    return ParsedTable(["file", "label", "split"], lines, label_column="label") if lines else None
+
+
+def parse_all_sidecars(folder: pathlib.Path) -> ParsedTable | None:
+    """The same of a folder that has such files without the images, None without any.
+
+    Of several endings, the most frequent one counts. Raises a UserError as `parse_sidecars` does.
+    """
+    names = [name for name, _ in list_images(folder).skipped]
+    kinds = Counter(os.path.splitext(name)[1].lower() for name in names)
+    suffix = max(_READERS, key=lambda suffix: kinds[suffix])
+    return parse_sidecars(folder, [name for name in names if name.lower().endswith(suffix)])
 
 
 def _read_class(content: bytes) -> list[str] | None:

@@ -1,5 +1,6 @@
 """What a user says about the labels of a folder: the file that has them, or a pattern of names."""
 
+import json
 import re
 import shlex
 
@@ -272,3 +273,14 @@ def test_commands_take_the_options(root, tmp_path, capsys):
         assert label in path.read_text()
     with pytest.raises(UserError, match=r"There is no file y.csv with labels"):
         commands.suggest(str(root), 1, labels_file="y.csv")
+
+
+def test_a_folder_of_files_for_an_image_each_is_imported(root, tmp_path):
+    for i, label in enumerate("aba", 1):
+        content = {"item": {"name": f"{i}.png"}, "annotations": [{"name": label, "tag": {}}]}
+        place(tmp_path / "export", f"annotations/{i}.json").write_text(json.dumps(content))
+    imported = import_labels(root, tmp_path / "export")
+    assert imported.num_added == 3
+    assert get_labels(read(root).train) | RIGHT == get_labels(read(root).train)
+    with pytest.raises(UserError, match=r"cannot be read as labels"):
+        import_labels(root, place(tmp_path / "empty", "x").parent)
