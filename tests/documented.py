@@ -23,6 +23,7 @@ NOT_RUN = {
     r"(cifar10|stl10|svhn).py:": "needs the dataset",
     r"--backbone hf:": "downloads weights",
     r"--source-": "the photos have no sources, see `tests/photos/folder/test_sources.py`",
+    r"--label(s|-pattern) ": "class folders suffice, see `tests/photos/folder/test_choices.py`",
     r"packed": "in the environment of the extra shards",
     r"^cls-jax label": "answered as a browser does, see `tests/doors.py`",
 }

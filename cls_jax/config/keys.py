@@ -159,6 +159,12 @@ OPTIONS: dict[str, Option] = {
     "data.source_pattern": Option("", TEXT,
         r"Regular expression of the names of a folder's files, whose group is what an image comes "
         r"from, such as `(P\d+)_`. Empty: none.", is_runtime=True),
+    "data.labels": Option("", TEXT,
+        "File with the labels of a folder, wherever it lies: absolute, or relative to the folder. "
+        "Empty: labels.csv, class folders, or the only other table that fits.", is_runtime=True),
+    "data.label_pattern": Option("", TEXT,
+        r"Regular expression of the names of a folder's files, whose group is the class, such as "
+        r"`([^/]+)_\d+\.`. Empty: none.", is_runtime=True),
     "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
         "Where batches are made: by tf.data on the host, or on the accelerator. Without TensorFlow "
         "the default is device."),

@@ -23,7 +23,7 @@ from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed, write_install
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 from cls_jax.process import find_program, write_command
 
@@ -138,6 +138,8 @@ def evaluate(
     workdir, folders = _choose_run([run, folder])
     if any(options) and not folders:
         raise UserError("A run's own images are read as in training: pass another folder, too.")
+    if folders:
+        options = options._replace(labels=find_labels_file(folders[0], options.labels))
     evaluate_workdir(workdir, folders[0] if folders else None, data_dir, options=options, step=step)
 
 
@@ -286,6 +288,7 @@ def suggest(
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
+    options = options._replace(labels=find_labels_file(folder, options.labels))
     backbones = Backbones.read(backbone)
     rows = suggest_files(folder, count, options, backbones.first if backbones.is_chosen else "")
     if path is None:
@@ -300,7 +303,7 @@ def suggest(
         if table := find_table(list_images(root)):
             way = f"Add a row for each one to {make_printable(str(root / table))}"
         networks = backbones.to_arguments()
-        command = write_command(["label", str(root), *networks, *options.to_arguments()])
+        command = write_command(["label", str(root), *networks, *options.to_arguments(root)])
         way += f", or label them in the browser: {command}"
         print(way, file=sys.stderr)
     if sentence := backbones.describe_chooser():
@@ -321,6 +324,7 @@ def label(
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
+    options = options._replace(labels=find_labels_file(folder, options.labels))
     backbones = Backbones.read(backbone)
     label_folder(
         folder, names, port, opens_browser=not no_browser, options=options, backbones=backbones
@@ -335,10 +339,11 @@ def labels(
 ) -> None:
     """Reads labels of another program into a folder's table, or writes them for one."""
     from cls_jax.photos.folder import exchange
+    from cls_jax.photos.folder.unread import refuse_no_folder
 
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder. Pass a folder of images.")
+        raise refuse_no_folder(folder, "a folder of images")
     *formats, file = source or target or []
     option = "--from" if source else "--to"
     if formats and (len(formats) > 1 or formats[0] not in exchange.FORMATS):
@@ -346,6 +351,7 @@ def labels(
             f"{option} takes a file, and before it one of {', '.join(exchange.FORMATS)}."
         )
     name = formats[0] if formats else ""
+    options = options._replace(labels=find_labels_file(root, options.labels))
     if target:
         count = exchange.export_labels(root, pathlib.Path(file), name, options)
         print(f"{count:,} labels: {file}")
@@ -387,13 +393,14 @@ def cache(clear: bool = False) -> None:
 def pack(folder: str, output: str) -> None:
     """Packs a folder of images into a few large files, which every command accepts."""
     from cls_jax.photos.folder.given_labels import list_tables
+    from cls_jax.photos.folder.unread import refuse_no_folder
     from cls_jax.photos.images.files import list_images, read_ahead
     from cls_jax.photos.images.packed import pack_folder
 
     check_extra("shards", "Packing images")
     root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder. Pass a folder of images.")
+        raise refuse_no_folder(folder, "a folder of images")
     listing = list_images(root)
     names = list(listing.files.names())
     # Decoding at a small size is cheap, and spares training the check.

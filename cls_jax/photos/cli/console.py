@@ -38,6 +38,8 @@ _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOL
 _FILE_COLUMN = "column of labels.csv with the files, if it is not found"
 _LABEL_COLUMN = "column of labels.csv with the classes"
 _SOURCE_COLUMN = "column of labels.csv with what images come from, such as patient"
+_LABELS = "file with the labels, wherever it lies"
+_LABEL_PATTERN = "regular expression of file names, with a group for the class"
 _SOURCE_PATTERN = "regular expression of file names, with a group for what images come from"
 _NETWORKS = "pretrained networks, see cls-jax backbones"
 _LAYOUT = (
@@ -119,6 +121,8 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         ("--file-column", "C", "data.file_column", _FILE_COLUMN),
         ("--label-column", "C", "data.label_column", _LABEL_COLUMN),
         ("--layout", "L", "data.layout", _LAYOUT),
+        ("--labels", "FILE", "data.labels", _LABELS),
+        ("--label-pattern", "P", "data.label_pattern", _LABEL_PATTERN),
         ("--source-column", "C", "data.source_column", _SOURCE_COLUMN),
         ("--source-pattern", "P", "data.source_pattern", _SOURCE_PATTERN),
     ]:
@@ -221,8 +225,8 @@ def _add_labels(verbs: Any, common: argparse.ArgumentParser) -> None:
         parents=[common],
         help="read or write labels of other programs",
         usage="%(prog)s FOLDER (--from [FORMAT] FILE | --to [FORMAT] FILE)",
-        epilog="FORMAT is label-studio, cvat, fiftyone or csv. It may be left out where the "
-        "content or the name of FILE tells it.",
+        epilog="FORMAT is label-studio, cvat, fiftyone, csv, coco or json-lines. It may be left "
+        "out where the content or the name of FILE tells it.",
     )
     _add(labels, "folder", "FOLDER", "images, labeled or not")
     way = labels.add_mutually_exclusive_group(required=True)
@@ -245,6 +249,8 @@ def _add_folder_options(verb: argparse.ArgumentParser) -> None:
     _add(verb, "--file-column", "C", _FILE_COLUMN, default="")
     _add(verb, "--label-column", "C", _LABEL_COLUMN, default="")
     verb.add_argument("--layout", choices=("classes", "splits"), help=_LAYOUT, default="")
+    _add(verb, "--labels", "FILE", _LABELS, default="")
+    _add(verb, "--label-pattern", "P", _LABEL_PATTERN, default="")
 
 
 def _add_source_options(verb: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """What the cells of another program's table mean: its classes, and the parts of the data."""
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ _MORE_PARTS = {
 }
 _YES, _NO = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
 _MAX_MARKS = 20
+# Classes with four numbers each, as Kaggle writes boxes of ImageNet.
+_BOX = re.compile(r"([^\W\d]\S*)(?: -?\d+){4}(?: |$)")
+_BOXES = re.compile(rf"(?:{_BOX.pattern})+")
 _PLURALS = ("labels", "classes", "categories", "choices", "tags")
 _SEPARATORS = ";|\n\r\t"  # Between labels. They hardly occur in the name of a class.
 _RARE_SEPARATORS = ",/+&"  # They do, so the parts must be classes of their own.
@@ -37,6 +41,11 @@ def read_classes(table: str, header: str, labels: Mapping[str, str]) -> dict[str
     classes = {}
     for cell, file in labels.items():
         name = _unpack(table, cell, file) if cell.strip()[:1] in ("{", "[") else cell
+        if _BOXES.fullmatch(name):
+            names = list(dict.fromkeys(match[1] for match in _BOX.finditer(name)))
+            if len(names) > 1:
+                raise refuse_several(table, file, names)
+            (name,) = names
         classes[cell] = "" if is_missing(clean(name)) else clean(name)
     known = {fold_class(name) for name in classes.values() if name}
     for cell, name in classes.items():
@@ -70,7 +79,8 @@ def _unpack(table: str, cell: str, file: str) -> str:
             value = parse_json(cell.replace("'", '"'))  # A list as Python writes it.
         except ValueError:
             return cell
-    value = value.get("choices") if isinstance(value, dict) and len(value) == 1 else value
+    if isinstance(value, dict) and len(value) == 1:  # Of Label Studio and VIA.
+        (value,) = value.values()
     names: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(name, str | int) for name in names):
         raise UserError(

@@ -6,6 +6,7 @@ another there. The column of files is the one whose cells name files of the fold
 
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ _FILE_HEADERS = (*_CLEAR_FILE_HEADERS, "imageid", "imgid", "id", "name")
 _LABEL_HEADERS = (
     *("label", "labels", "labelname", "class", "classes", "classname", "classlabel"),
     *("category", "categories", "categoryname", "target", "species", "choice", "choices"),
-    *("groundtruth", "tag", "tags"),
+    *("groundtruth", "tag", "tags", "predictionstring"),
 )
 # Headers of what an image comes from. Of several, the first one counts.
 _SOURCE_HEADERS = tuple(
@@ -43,8 +44,13 @@ _MOST_SOURCES = 2 / 3  # Of the cells: in columns with more of them, hardly any 
 _NUMBER_HEADERS = ("", "unnamed0", "index", "id", "no", "nr", "number", "row", "rowid")
 ONES, _ZEROS = ("1", "true"), ("0", "false")  # Folded cells of a column for one class.
 _MAX_NAMED = 6
+_FEWEST_COUNTED = 3  # Consecutive numbers, in a table without a header, that number its rows.
 _NUM_TRIED = 1_000  # Cells of a column that are tried first.
 _MIN_FOUND = 10  # Cells that name files, enough for a table that has many others, too.
+
+
+# A name and its value, as VIA has it in a cell.
+_PAIR = re.compile(r'\{"[^"{}\[\]]*": ?"[^"{}\[\]]*"\}')
 
 
 class Columns(NamedTuple):
@@ -150,6 +156,13 @@ def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Co
             parts.remove(candidates[0])  # Classes called train and test.
             others = candidates
         others = _leave_out_confidences(table, others)
+        nested = [place for place in rest if _are_nested(table.get_distinct(place))]
+        if nested and not any(_hold_words(table, place) for place in others):
+            raise UserError(
+                f"{table.name} has objects with values of their own in "
+                f"{table.list_columns(nested)}, and no column of classes: write the class of each "
+                "image into a column called label."
+            )
         if _are_one_hot(table, others):
             return Columns(file, others[0], tuple(parts), matches, tuple(others), source)
         labels = [_choose_only(table, others)]
@@ -305,10 +318,26 @@ def _agree(one: _Column, a: str, other: _Column, b: str) -> bool:
 def _may_be_label(table: Table, place: int) -> bool:
     """Whether a column without a usual header may have classes: no numbering, no names of files."""
     cells = table.get_distinct(place)
-    if not cells or _are_file_names(cells):
+    if not cells or _are_file_names(cells) or _are_nested(cells):
         return False
-    may_number = any(table.header) and table.simple[place] in _NUMBER_HEADERS
+    may_number = table.simple[place] in _NUMBER_HEADERS
+    if not any(table.header):
+        may_number = len(cells) >= _FEWEST_COUNTED
     return not (may_number and _count_up([cell for cell in table.get(place) if cell.strip()]))
+
+
+def _hold_words(table: Table, place: int) -> bool:
+    return not all(map(_read_number, table.get_distinct(place)))
+
+
+def _are_nested(cells: dict[str, None]) -> bool:
+    return bool(cells) and all(map(_is_nested, cells))
+
+
+def _is_nested(cell: str) -> bool:
+    """Whether a cell has an object or a list of objects, in JSON, and so no name."""
+    text = cell.strip()
+    return (text[:1] == "{" and not _PAIR.fullmatch(text)) or text[:2] in ("[{", "[]")
 
 
 def _count_up(cells: Sequence[str]) -> bool:

@@ -31,6 +31,7 @@ from cls_jax.photos.folder.layout import Layout, pack_layout, read_layout, unpac
 from cls_jax.photos.folder.names import fold
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.skipped import describe_skipped, find_example, refuse_unreadable
+from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.cache import load_decoded
 from cls_jax.photos.images.decode import find_bit_depth, open_file, read_header
 from cls_jax.photos.images.files import SkippedFile, is_left_by_system, list_images, read_ahead
@@ -289,7 +290,7 @@ def summarize_folder(
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder. Pass a folder of images, some of them labeled.")
+        raise refuse_no_folder(folder, "a folder of images, some of them labeled")
     layout = list_layout(root, options)
     num_unlabeled, *counts = np.bincount(layout.train.labels + 1).tolist()
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_SAMPLED)]

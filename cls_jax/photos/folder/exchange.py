@@ -19,9 +19,6 @@ from typing import NamedTuple
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import (
-    PARSE_ERRORS,
-    describe_error,
-    read_bytes,
     to_csv,
     write_atomically,
     write_count,
@@ -32,7 +29,6 @@ from cls_jax.photos.folder.label_table import (
     LABEL,
     LABELS_CSV,
     LabelRow,
-    LabelTable,
     append_rows,
     find_next_time,
     read_parsed,
@@ -46,18 +42,17 @@ from cls_jax.photos.folder.readers import (
     CSV,
     CVAT,
     FIFTYONE,
+    FORMATS,
+    JSON_LINES,
     LABEL_STUDIO,
-    Content,
-    find_format,
-    parse_file,
+    parse_chosen,
 )
+from cls_jax.photos.folder.sidecars import parse_all_sidecars
 from cls_jax.photos.images.decode import read_header
 from cls_jax.photos.images.files import list_images
 
-_MAX_BYTES = 2**28
-FORMATS = (LABEL_STUDIO, CVAT, COCO, FIFTYONE, CSV)  # To be read and written.
 _FIFTYONE_FILES = ("labels.json", "samples.json")  # In a folder that FiftyOne has exported.
-_BY_SUFFIX = {".csv": CSV, ".xml": CVAT, ".zip": CVAT}
+_BY_SUFFIX = {".csv": CSV, ".xml": CVAT, ".zip": CVAT, ".jsonl": JSON_LINES}
 
 
 class Imported(NamedTuple):
@@ -85,7 +80,9 @@ def import_labels(
     # The folder's labels are those without the file, which may lie in it and be removed later.
     listing.skipped[:] = [row for row in listing.skipped if not _is_same(root / row[0], path)]
     index = FileIndex(listing.files.names, root)
-    read = _read(path, name, index, options)
+    parsed = parse_all_sidecars(path) if path.is_dir() else None
+    parsed = parsed or parse_chosen(path, index, options, name)
+    read = read_parsed(path, parsed, index, options)
     found = collect_labels(read)
     table_path = root / (find_table(listing) or LABELS_CSV)
     # The options are those of the file that is read, and not of the folder's table.
@@ -164,25 +161,6 @@ def write_labels(root: pathlib.Path, rows: Sequence[tuple[str, str]], name: str)
     return _WRITERS[name](root, rows)
 
 
-def _read(path: pathlib.Path, name: str, index: FileIndex, options: FolderOptions) -> LabelTable:
-    """The labels of a file in one of `FORMATS`."""
-    try:
-        content = Content(read_bytes(path, _MAX_BYTES))
-        shown = find_format(content)
-        # Label Studio exports tables, too.
-        name = CSV if (name, shown) == (LABEL_STUDIO, CSV) else name or shown
-        parsed = parse_file(path, content, name, index, options)
-        return read_parsed(path, parsed, index, options)
-    except UserError:
-        raise
-    except PARSE_ERRORS as error:
-        what = f"as labels of {name}" if name else "as labels"
-        raise UserError(
-            f"{path} cannot be read {what} ({describe_error(error)}): export the labels again, or "
-            f"choose another of the formats {', '.join(FORMATS)}."
-        ) from error
-
-
 _Rows = Sequence[tuple[str, str]]
 
 
@@ -219,7 +197,7 @@ def _write_cvat(root: pathlib.Path, rows: _Rows) -> bytes:
 
 
 def _read_size(path: pathlib.Path, program: str) -> tuple[int, int]:
-    """Width and height of an image."""
+    """Width and height of an image. Raises a UserError if it cannot be read."""
     try:
         width, height, _ = read_header(path)
     except ImageError as error:
@@ -253,6 +231,11 @@ def _write_coco(root: pathlib.Path, rows: _Rows) -> bytes:
     return json.dumps(stored, ensure_ascii=False, indent=1).encode()
 
 
+def _write_lines(root: pathlib.Path, rows: _Rows) -> bytes:
+    lines = [{"file_name": file, "label": label} for file, label in rows]
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
+
+
 def _zip(content: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -278,7 +261,8 @@ def _write_fiftyone(root: pathlib.Path, rows: _Rows) -> bytes:
 _WRITERS: dict[str, Callable[[pathlib.Path, _Rows], bytes]] = {
     LABEL_STUDIO: _write_label_studio,
     CVAT: _write_cvat,
-    COCO: _write_coco,
     FIFTYONE: _write_fiftyone,
     CSV: _write_csv,
+    COCO: _write_coco,
+    JSON_LINES: _write_lines,
 }

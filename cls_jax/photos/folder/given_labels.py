@@ -24,8 +24,11 @@ from cls_jax.photos.folder.other_tables import (
     OtherTables,
     describe_choice,
     list_candidates,
+    read_chosen_table,
     read_other_tables,
 )
+from cls_jax.photos.folder.patterns import label_by_pattern
+from cls_jax.photos.folder.sidecars import may_have_sidecars
 from cls_jax.photos.folder.sources import find_sources
 from cls_jax.photos.folder.splits import find_splits
 from cls_jax.photos.images.files import Listing
@@ -165,13 +168,21 @@ def read_given(
 ) -> Given:
     """Reads the labels of a folder.
 
-    What other programs left beside the images counts where neither class folders nor rows of other
+    What the user chooses in the `options` counts before class folders and all other tables. What
+    other programs left beside the images counts where neither class folders nor rows of other
     programs in labels.csv do. Raises as `read_label_table` and `read_other_tables` do, the latter
     with `is_strict` unless there is a labels.csv.
     """
     name = find_table(listing)
     others = None
-    if list_candidates(listing) and (name is None or is_begun_here(root / name)):
+    is_chosen = bool(options.label_pattern) or options.labels not in ("", name)
+    if is_chosen:
+        others = _read_chosen(root, listing, options)
+    elif (
+        not options.labels
+        and (list_candidates(listing) or may_have_sidecars(listing))
+        and (name is None or is_begun_here(root / name))
+    ):
         others = _read_others(root, listing, options, is_strict, has_table=name is not None)
     if others is not None:  # The columns are theirs.
         options = options._replace(file_column="", label_column="", source_column="")
@@ -187,24 +198,48 @@ def read_given(
     return given._replace(names=find_class_names(root, listing, labels, tables))
 
 
+def _read_chosen(root: pathlib.Path, listing: Listing, options: FolderOptions) -> OtherTables:
+    """The labels that the user chooses with a file or a pattern.
+
+    Raises a UserError if that contradicts itself or labels.csv, or as `read_chosen_table` and
+    `label_by_pattern` do.
+    """
+    if options.labels and options.label_pattern:
+        raise UserError("--labels and --label-pattern both say where the classes are: remove one.")
+    option = "--label-pattern" if options.label_pattern else f"--labels {options.labels}"
+    name = find_table(listing)
+    if name is not None and not is_begun_here(root / name):
+        raise UserError(
+            f"{name} has labels, too: rename it, for example to old_{LABELS_CSV}, to use {option}."
+        )
+    if options.labels:
+        return read_chosen_table(root, listing, options)
+    splits = find_splits(listing, has_table=True, options=options)
+    names = listing.files.names()
+    return OtherTables([], label_by_pattern(names, options.label_pattern, splits))
+
+
 def _read_others(
     root: pathlib.Path, listing: Listing, options: FolderOptions, is_strict: bool, has_table: bool
 ) -> OtherTables | None:
     """The tables of other programs, if they count.
 
-    Raises a UserError if there is no labels.csv, and they and the class folders contradict.
+    Raises a UserError if there are two, or if there is no labels.csv, and they and the class
+    folders contradict.
     """
     by_folder = _label_by_class_folders(listing, options)
     is_needed = not (has_table or by_folder)
     try:
-        others = read_other_tables(root, listing, options, is_strict and is_needed)
+        others = read_other_tables(
+            root, listing, options, is_strict and is_needed, with_sidecars=not by_folder
+        )
     except UserError:
-        if is_needed:
+        if not by_folder:
             raise
         return None
     if others is not None and by_folder:
         if not (has_table or options.layout == CLASSES):
-            _check_agreement(others, by_folder)
+            _check_agreement(root, others, by_folder)
         return None
     return others
 
@@ -228,7 +263,7 @@ def _label_by_class_folders(listing: Listing, options: FolderOptions) -> dict[st
     return {} if len(kinds) == 1 and kinds != {()} and is_storage else labels
 
 
-def _check_agreement(others: OtherTables, by_folder: Mapping[str, str]) -> None:
+def _check_agreement(root: pathlib.Path, others: OtherTables, by_folder: Mapping[str, str]) -> None:
     """Raises a UserError if most images have other classes in tables than by their folders."""
     fold_once = functools.cache(fold_class)
     both = [name for name, label in others.labels.classes.items() if label and name in by_folder]
@@ -242,7 +277,7 @@ def _check_agreement(others: OtherTables, by_folder: Mapping[str, str]) -> None:
         raise UserError(
             f"{name!r} has the class {by_folder[name]!r} by its folder and "
             f"{others.labels.classes[name]!r} in {table}: pass --layout classes for the folders, "
-            f"or {describe_choice(table)}."
+            f"or for the table {describe_choice(root, table)}."
         )
 
 

@@ -33,6 +33,8 @@ _KEYS = (
     "data.layout",
     "data.source_column",
     "data.source_pattern",
+    "data.labels",
+    "data.label_pattern",
     "data.image_size",
     "data.channels",
     "data.resize",

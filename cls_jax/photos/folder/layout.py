@@ -12,8 +12,9 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from cls_jax.photos.folder.names import (
     resemble,
 )
 from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, FolderOptions
+from cls_jax.photos.folder.patterns import describe_inner_folders, describe_names
 from cls_jax.photos.folder.skipped import describe_skipped
 from cls_jax.photos.folder.sources import (
     NUM_NAMES,
@@ -43,15 +45,17 @@ from cls_jax.photos.folder.sources import (
     propose_pattern,
 )
 from cls_jax.photos.folder.splits import find_splits
+from cls_jax.photos.folder.unread import describe_packed
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile
 
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
     "it, or as one folder for each class (see cls-jax help own_images)"
 )
+_NUM_TRIED = 100_000  # Names that may carry classes.
 # Endings of tables → what makes one readable.
 _TABLES = {
-    (".csv",): f"rename it to {LABELS_CSV}",
+    (".csv",): "pass --labels {}",
     (".csv.txt", ".ods", ".tsv", ".xls", ".xlsx"): f"save it as {LABELS_CSV}, a CSV file in UTF-8",
 }
 _NUMBER = re.compile("0*([0-9]+)")
@@ -115,6 +119,8 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     given = read_given(root, listing, options, is_strict=True)
     tables = given.others.names if given.others else []
     table = find_table(listing) or next(iter(tables), None)
+    if given.others is not None and table is None:
+        table = "--label-pattern"
     sentence = given.names.sentence
     splits = given.splits
     found = None
@@ -144,20 +150,23 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     columns = {name: [np.array(column) for column in part] for name, part in parts.items()}
     places, labels = columns["train"]
     if not table:
-        labeled = files.take(places[labels > 0])
+        chosen = places[labels > 0]
         _check_class_folders(
             root,
-            listing.folders,
+            listing,
             splits,
-            labeled,
+            lambda: (file.name for file in files.take(chosen)),
             skipped,
             allows_nested=options.layout == CLASSES,
         )
     classes = list(numbers)
     names = _name_classes([classes[k] for k in np.unique(labels) if k], warnings)
-    _check_two_classes(root, names, table, skipped)
+    not_trained = [name for name, kind in splits.items() if kind in ("test", "validation")]
+    _check_two_classes(root, names, table, skipped, listing, not_trained)
     class_names = tuple(sorted(names.values()))
     remedy = f"empty these cells of {table}" if table else "rename its folder to 'unlabeled'"
+    if options.label_pattern:
+        remedy = "change --label-pattern"
     warnings += [
         f"{name!r} counts as a class: if it means that there is no label, {remedy}."
         for name in class_names
@@ -236,7 +245,12 @@ def _find_alike(cell: str, names: Iterable[str]) -> str:
 
 
 def _check_two_classes(
-    root: pathlib.Path, names: Mapping[str, str], table: str | None, skipped: list[SkippedFile]
+    root: pathlib.Path,
+    names: Mapping[str, str],
+    table: str | None,
+    skipped: list[SkippedFile],
+    listing: Listing,
+    held_out: Sequence[str],
 ) -> None:
     """Raises a UserError, with what to do, if fewer than two classes have a labeled image."""
     if len(names) >= 2:
@@ -244,14 +258,34 @@ def _check_two_classes(
     what = f"only the class {min(names.values())!r}" if names else "no labeled image"
     needed = f"{root} has {what}, but at least two classes are needed"
     if table:
-        raise UserError(
-            f"{needed}{describe_skipped(skipped)}: write the classes of more images into {table}."
-        )
-    for endings, remedy in _TABLES.items():
-        tables = [name for name, _ in skipped if name.lower().endswith(endings)]
-        if top := [name for name in tables if "/" not in name]:
-            raise UserError(f"{needed}: if {top[0]!r} has the labels, {remedy}.")
+        write = f"write the classes of more images into {table}"
+        if "*" in table:
+            write = "label more of the images"
+        if table == "--label-pattern":
+            write = "change the pattern of --label-pattern"
+        raise UserError(f"{needed}{describe_skipped(skipped)}: {write}.")
+    if remedy := _find_remedy(root, listing, held_out):
+        raise UserError(f"{needed}: {remedy}.")
     raise UserError(f"{needed}{describe_skipped(skipped)}: {_REMEDY}.")
+
+
+def _find_remedy(root: pathlib.Path, listing: Listing, held_out: Sequence[str]) -> str | None:
+    """What to do with a folder without classes, by what lies in it, or None.
+
+    Images in folders that are `held_out` carry no classes.
+    """
+    names = [
+        name
+        for name in itertools.islice(listing.files.names(), _NUM_TRIED)
+        if name.split("/")[0] not in held_out
+    ]
+    if remedy := describe_names(root, names):
+        return remedy
+    for endings, remedy in _TABLES.items():
+        tables = [name for name, _ in listing.skipped if name.lower().endswith(endings)]
+        if top := [name for name in tables if "/" not in name]:
+            return f"if {top[0]!r} has the labels, {remedy.format(shlex.quote(str(root / top[0])))}"
+    return describe_packed(root, listing.skipped)
 
 
 def _describe_foreign(part: str, foreign: list[str]) -> list[str]:
@@ -345,22 +379,23 @@ def _sort_by_folder(
 
 def _check_class_folders(
     root: pathlib.Path,
-    folders: Sequence[str],
+    listing: Listing,
     splits: Mapping[str, str],
-    labeled: Iterable[ImageFile],
+    list_labeled: Callable[[], Iterable[str]],
     skipped: Sequence[SkippedFile],
     allows_nested: bool,
 ) -> None:
     """Raises a UserError if a class folder has no image, or only images in subfolders.
 
-    The latter are allowed if the user has said that these folders are classes.
+    `list_labeled` returns the names of the labeled images. Those in subfolders are allowed if the
+    user has said that these folders are classes.
     """
     bases = [name for name, kind in splits.items() if kind == "train"]
     depth = 1 if bases else 0
     with_images: set[str] = set()
     nested: dict[str, str] = {}
-    for file in labeled:
-        parts = file.name.split("/")
+    for name in list_labeled():
+        parts = name.split("/")
         folder = "/".join(parts[: depth + 1])
         if len(parts) == depth + 2 or allows_nested:
             with_images.add(folder)
@@ -368,17 +403,23 @@ def _check_class_folders(
             nested.setdefault(folder, "/".join(parts[: depth + 2]))
     if only_nested := sorted(set(nested) - with_images):
         folder = only_nested[0]
-        raise UserError(
-            f"The class folder {folder!r} has no image of its own, only folders such as "
-            f"{nested[folder]!r}: move the images up, or pass the folder whose subfolders are the "
-            "classes."
-        )
+        no_image = f"The class folder {folder!r} has no image of its own, only folders such as"
+        if inner := describe_inner_folders(root, list_labeled(), depth):
+            raise UserError(f"{no_image} {nested[folder]!r}: {inner}.")
+        whole = _find_inner_root(root, listing)
+        remedy = "pass the folder whose subfolders are the classes"
+        if whole:
+            remedy = f"pass {whole}, whose folders are then the classes"
+        raise UserError(f"{no_image} {nested[folder]!r}: move the images up, or {remedy}.")
     if with_images and not bases and all(map(find_part, with_images)):
+        held_out = [name for name, kind in splits.items() if kind != "train"]
+        held_out += [name for name in with_images if find_part(name) != "train"]
         raise UserError(
             f"{root} has no labeled image, because there is no class folder in "
-            f"{' or '.join(map(repr, sorted(with_images)))}: {_REMEDY}."
+            f"{' or '.join(map(repr, sorted(with_images)))}: "
+            f"{_find_remedy(root, listing, held_out) or _REMEDY}."
         )
-    candidates = {name for name in folders if name.count("/") == depth}
+    candidates = {name for name in listing.folders if name.count("/") == depth}
     if bases:
         candidates = {name for name in candidates if name.split("/")[0] in bases}
     candidates = {name for name in candidates if not means_unlabeled(name.split("/")[-1])}
@@ -389,6 +430,14 @@ def _check_class_folders(
             f"{describe_skipped(skipped, empty[0] + '/')}: add at least one, or move the "
             "folder elsewhere."
         )
+
+
+def _find_inner_root(root: pathlib.Path, listing: Listing) -> str | None:
+    """The folder that has all images, in at least two folders, shell-quoted, or None."""
+    folders = {os.path.dirname(name) for name in listing.files.names()}
+    common = os.path.commonpath(folders) if all(folders) else ""
+    inner = {folder[len(common) :].count("/") for folder in folders}
+    return shlex.quote(str(root / common)) if common and inner == {1} and len(folders) > 1 else None
 
 
 def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:

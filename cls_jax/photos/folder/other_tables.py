@@ -8,12 +8,14 @@ import functools
 import os
 import pathlib
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
+from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS
 from cls_jax.photos.folder.columns import NoClassesError, Table, check_repeated, name_files
 from cls_jax.photos.folder.find_files import (
@@ -35,12 +37,14 @@ from cls_jax.photos.folder.label_table import (
 from cls_jax.photos.folder.labels import TableLabels, collect_labels, join_labels
 from cls_jax.photos.folder.names import find_part, fold, fold_class
 from cls_jax.photos.folder.options import FolderOptions
-from cls_jax.photos.folder.readers import CSV, Content, find_format, parse_file
+from cls_jax.photos.folder.readers import CSV, Content, find_format, parse_chosen, parse_file
+from cls_jax.photos.folder.sidecars import find_sidecars, parse_sidecars
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import ImageFiles, Listing
 
 # Endings that a table may have.
-_NO_TABLES = (".jsonl", ".ndjson", ".manifest", ".json", ".xml")  # Of files that are no CSV.
+# Of files that are no CSV.
+_NO_TABLES = (".jsonl", ".ndjson", ".manifest", ".json", ".xml", ".labels", ".parquet")
 _SUFFIXES = (".csv", ".tsv", ".tab", ".txt", *_NO_TABLES)
 _NUM_TRIED = 50  # Rows of a table with paths in two columns.
 _UNREADABLE: tuple[type[Exception], ...] = (UserError, *PARSE_ERRORS)
@@ -54,6 +58,9 @@ _OWN_HEADERS = (
     {"rank", "file", "label", "suggested"},
     {"rank", "score", "file"},
 )
+
+
+_Read = Callable[[pathlib.Path, str, Listing, FolderOptions], LabelTable | None]
 
 
 class OtherTables(NamedTuple):
@@ -185,35 +192,73 @@ def list_candidates(listing: Listing) -> list[str]:
 
 
 def read_other_tables(
-    root: pathlib.Path, listing: Listing, options: FolderOptions, is_strict: bool
+    root: pathlib.Path,
+    listing: Listing,
+    options: FolderOptions,
+    is_strict: bool,
+    with_sidecars: bool = True,
 ) -> OtherTables | None:
     """The labels of the tables of other programs, None without any.
+
+    Files that are about an image each make up a table as well, unless `with_sidecars` is False.
 
     Tables of one name in several folders count together, if they label different images. Raises a
     UserError if there are others, or, if `is_strict`, if the only table has no clear classes.
     """
     found: dict[str, LabelTable] = {}
-    faults = []
-    for name in list_candidates(listing):
+    faults: dict[str, UserError] = {}
+    sources: dict[str, _Read] = dict.fromkeys(list_candidates(listing), _read_table)
+    for (folder, suffix), names in (find_sidecars(listing) if with_sidecars else {}).items():
+        sources[f"{folder}/*{suffix}".lstrip("/")] = functools.partial(_read_sidecars, names)
+    for name, read in sources.items():
         try:
-            table = _read_table(root, name, listing, options)
+            table = read(root, name, listing, options)
         except NoClassesError:  # A list of files.
             continue
         except UserError as error:
-            faults.append(error)
+            faults[name] = error
             continue
         if table:
             found[name] = table
+    if faults and is_strict:
+        # Those of another split, or with one class for all, as in an example of a submission, are
+        # not the labels where another table has a fault.
+        kinds = {_split_name(name)[0] for name in found}
+        alike = [error for name, error in faults.items() if _split_name(name)[0] in kinds]
+        if alike or not any(map(_has_several_classes, found.values())):
+            raise [*alike, *faults.values()][0]
     if not found:
-        if faults and is_strict:
-            raise faults[0]
         return None
     found = _leave_out_constant(found)
     labels = [collect_labels(table) for table in found.values()]
-    _check_one_source(list(found), labels)
+    _check_one_source(root, list(found), labels)
     if len(found) > 1:
         labels = list(map(_mark_part, found, labels))
     return OtherTables(list(found), join_labels(labels))
+
+
+def read_chosen_table(root: pathlib.Path, listing: Listing, options: FolderOptions) -> OtherTables:
+    """The labels of the file that a user names as `options.labels`.
+
+    Raises a UserError if there is none, or it cannot be read.
+    """
+    path = root / options.labels
+    if not path.is_file():
+        raise UserError(f"There is no file {path} with labels: pass another file as --labels.")
+    is_inside = not os.path.isabs(options.labels)
+    name = options.labels if is_inside else str(path)
+    index: FileIndex = FileIndex(listing.files.names, root)
+    if is_inside:
+        index = _NearIndex(listing.files, root, os.path.dirname(name))
+    parsed = parse_chosen(path, index, options)
+    if parsed and not parsed.label_column:
+        parsed = _join_paths(parsed, index)
+    table = read_parsed(path, parsed, index, options, name)
+    return OtherTables([name], collect_labels(table))
+
+
+def _has_several_classes(table: LabelTable) -> bool:
+    return len({fold_class(row.label) for row in table.rows if row.label}) > 1
 
 
 def _leave_out_constant(tables: dict[str, LabelTable]) -> dict[str, LabelTable]:
@@ -229,7 +274,9 @@ def _leave_out_constant(tables: dict[str, LabelTable]) -> dict[str, LabelTable]:
     return {name: table for name, table in tables.items() if _split_name(name)[0] in kept}
 
 
-def _check_one_source(names: Sequence[str], labels: Sequence[TableLabels]) -> None:
+def _check_one_source(
+    root: pathlib.Path, names: Sequence[str], labels: Sequence[TableLabels]
+) -> None:
     """Raises a UserError if tables have different names, or label the same images.
 
     Names such as train.csv and val.csv, which differ only in the part of the data, are alike.
@@ -244,17 +291,17 @@ def _check_one_source(names: Sequence[str], labels: Sequence[TableLabels]) -> No
             if any(counts[file] > 1 for file in one.classes)
         ]
     if others:
+        ways = " or ".join(describe_choice(root, name) for name in (first, others[0]))
         raise UserError(
-            f"Both {first!r} and {others[0]!r} name images of the folder and have classes: move "
-            f"the wrong one out of the folder, or {describe_choice(first)} if that one is right."
+            f"Both {first!r} and {others[0]!r} name images of the folder and have classes: {ways}."
         )
 
 
-def describe_choice(name: str) -> str:
-    """What makes a table count before all others."""
-    if fold(name).endswith(_NO_TABLES):
-        return f"run cls-jax labels with --from {name}"
-    return f"{'move' if '/' in name else 'rename'} {name} to {LABELS_CSV}"
+def describe_choice(root: pathlib.Path, name: str) -> str:
+    """What makes a table count before all others, or removes one of many files."""
+    if "*" in name:
+        return f"move {name} out of the folder"
+    return f"pass --labels {shlex.quote(str(root / name))}"
 
 
 def _split_name(name: str) -> tuple[tuple[str, ...], str | None]:
@@ -317,6 +364,8 @@ def _read_table(
     """
     path = root / name
     index = _NearIndex(listing.files, root, os.path.dirname(name))
+    if fold(name).endswith(".parquet"):
+        check_extra("parquet", f"Reading {name}")
     try:
         content = Content(read_content(path))
         kind = find_format(content)
@@ -335,4 +384,20 @@ def _read_table(
     read = read_parsed(path, parsed, index, options, name)
     if not (options.label_column or parsed.label_column or read.format.one_hot):
         check_repeated(table, read.format.places[1])
+    return read if any(row.label for row in read.rows) else None
+
+
+def _read_sidecars(
+    names: list[str], root: pathlib.Path, name: str, listing: Listing, options: FolderOptions
+) -> LabelTable | None:
+    """The table that files for an image each make up, or None if they are of another kind.
+
+    Raises a UserError if one of them is damaged, or has several classes.
+    """
+    parsed = parse_sidecars(root, names)
+    if parsed is None:
+        return None
+    index = _NearIndex(listing.files, root, os.path.dirname(name))
+    options = options._replace(file_column="", label_column="", source_column="")
+    read = read_parsed(root / name, parsed, index, options, name)
     return read if any(row.label for row in read.rows) else None

@@ -3,8 +3,14 @@
 Formats, as their documentation describes them:
 https://labelstud.io/guide/task_format, https://docs.cvat.ai/docs/other/xml_format,
 https://docs.voxel51.com/user_guide/export_datasets.html (FiftyOneImageClassificationDataset and
-FiftyOneDataset), https://cocodataset.org/#format-data and
-https://huggingface.co/docs/datasets/image_dataset (metadata.jsonl).
+FiftyOneDataset), https://cocodataset.org/#format-data,
+https://huggingface.co/docs/datasets/image_dataset (metadata.jsonl and metadata.parquet),
+https://docs.cvat.ai/docs/dataset_management/formats/format-datumaro,
+https://cloud.google.com/vertex-ai/docs/image-data/classification/prepare-data,
+https://docs.labelbox.com/reference/export-image-annotations,
+https://docs.aws.amazon.com/sagemaker/latest/dg/sms-data-output.html (manifests, also of
+Rekognition), https://gitlab.com/vgg/via (VIA's JSON) and
+https://doc.superannotate.com/docs/superannotate-json-structure.
 """
 
 import functools
@@ -16,7 +22,9 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cls_jax.io import PARSE_ERRORS, parse_json
+from cls_jax.errors import UserError
+from cls_jax.extras import check_extra
+from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import ParsedTable, parse_table
 from cls_jax.photos.folder.names import find_part
@@ -24,6 +32,9 @@ from cls_jax.photos.folder.options import FolderOptions
 
 LABEL_STUDIO, CVAT, FIFTYONE, CSV = "label-studio", "cvat", "fiftyone", "csv"
 COCO, JSON_LINES, JSON_OBJECT, WORDS = "coco", "json-lines", "json-object", "words"
+DATUMARO, LABELBOX, MANIFEST, VERTEX = "datumaro", "labelbox", "manifest", "vertex"
+JSON_RECORDS, PARQUET = "json-records", "parquet"
+FORMATS = (LABEL_STUDIO, CVAT, FIFTYONE, CSV, COCO, JSON_LINES)  # To be read and written.
 ANNOTATIONS = "annotations.xml"  # In an archive of CVAT.
 _MAX_BYTES = 2**28
 _HEAD_CHARACTERS = 10_000  # That show whether a file is a table with separators.
@@ -89,7 +100,30 @@ def parse_file(
     return READERS[name].read(content)
 
 
-def _join(names: Sequence[str]) -> str:
+def parse_chosen(
+    path: pathlib.Path, index: FileIndex, options: FolderOptions, name: str = ""
+) -> ParsedTable | None:
+    """The cells of a file that a user names, in one of `FORMATS`, or the one that it has if "".
+
+    Returns None if it is empty. Raises a UserError if it cannot be read.
+    """
+    try:
+        content = Content(read_bytes(path, _MAX_BYTES))
+        found = find_format(content)
+        # Label Studio exports tables, too.
+        name = CSV if (name, found) == (LABEL_STUDIO, CSV) else name or found
+        return parse_file(path, content, name, index, options)
+    except UserError:
+        raise
+    except PARSE_ERRORS as error:
+        what = f"as labels of {name}" if name else "as labels"
+        raise UserError(
+            f"{path} cannot be read {what} ({describe_error(error)}): export the labels again, or "
+            f"choose another of the formats {', '.join(FORMATS)}."
+        ) from error
+
+
+def join_classes(names: Sequence[str]) -> str:
     """A cell with one class, or with a list, which is refused where its file is found."""
     return names[0] if len(names) == 1 else json.dumps(list(names)) if names else ""
 
@@ -117,7 +151,7 @@ def _read_label_studio(content: Content) -> ParsedTable:
         found = []
         for answer in answers:
             classes = {
-                one["from_name"]: _join(one["value"]["choices"])
+                one["from_name"]: join_classes(one["value"]["choices"])
                 for one in answer["result"]
                 if one["type"] == "choices"
             }
@@ -145,6 +179,13 @@ class _Builder(ElementTree.TreeBuilder):
         raise ValueError("it has a document type, which CVAT does not write")
 
 
+def parse_xml(content: bytes) -> ElementTree.Element:
+    """The root of a document. Raises one of `PARSE_ERRORS` if it is damaged."""
+    parser = ElementTree.XMLParser(target=_Builder())
+    parser.feed(content)
+    return parser.close()
+
+
 def _read_cvat(content: Content) -> ParsedTable:
     """Images with tags ("CVAT for images"), alone or in an archive."""
     raw = content.raw
@@ -153,16 +194,14 @@ def _read_cvat(content: Content) -> ParsedTable:
             raw = file.read(_MAX_BYTES + 1)
         if len(raw) > _MAX_BYTES:
             raise ValueError(f"{ANNOTATIONS} has more than {_MAX_BYTES:,} bytes")
-    parser = ElementTree.XMLParser(target=_Builder())
-    parser.feed(raw)
-    images = parser.close().findall("image")
+    images = parse_xml(raw).findall("image")
     lines = []
     num_others = 0
     for image in images:
         tags = list(dict.fromkeys(tag.attrib["label"] for tag in image.findall("tag")))
         num_others += any(child.tag != "tag" for child in image)
         part = find_part(image.get("subset", "")) or ""
-        lines.append([image.attrib["name"], _join(tags), part])
+        lines.append([image.attrib["name"], join_classes(tags), part])
     if num_others and not any(line[1] for line in lines):
         raise ValueError("it has regions of images, and no tags")
     return ParsedTable(["file", "label", "split"], lines, label_column="label")
@@ -180,7 +219,7 @@ def _read_fiftyone(content: Content) -> ParsedTable:
             target = target.get("label")
         targets = target if isinstance(target, list) else [target]
         labels = [classes[t] if isinstance(t, int) else str(t) for t in targets if t is not None]
-        lines.append([name, _join(labels)])
+        lines.append([name, join_classes(labels)])
     return ParsedTable(["file", "label"], lines, label_column="label")
 
 
@@ -196,7 +235,7 @@ def _read_samples(samples: Sequence[Mapping[str, Any]]) -> ParsedTable:
             if kind == "Classification":
                 row[field] = value.get("label") or ""
             elif kind == "Classifications":
-                row[field] = _join([one["label"] for one in value["classifications"]])
+                row[field] = join_classes([one["label"] for one in value["classifications"]])
             if field in row:
                 names.setdefault(field)
         rows.append(row)
@@ -217,7 +256,7 @@ def _read_coco(content: Content) -> ParsedTable:
     found: dict[Any, dict[str, None]] = {one["id"]: {} for one in stored["images"]}
     for one in stored["annotations"]:
         found[one["image_id"]].setdefault(str(names[one["category_id"]]))
-    lines = [[one["file_name"], _join(list(found[one["id"]]))] for one in stored["images"]]
+    lines = [[one["file_name"], join_classes(list(found[one["id"]]))] for one in stored["images"]]
     return ParsedTable(["file_name", "category"], lines, label_column="category")
 
 
@@ -241,6 +280,125 @@ def _flatten(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, _write_cell(value)
 
 
+def _is_manifest(content: Content) -> bool:
+    return bool(content.lines) and all("source-ref" in line for line in content.lines)
+
+
+def _read_manifest(content: Content) -> ParsedTable:
+    """An object in each line, with a class by name in the metadata of each of its labels."""
+    rows = []
+    for line in content.lines:
+        found = [one.get("class-name") for one in line.values() if isinstance(one, dict)]
+        rows.append([line["source-ref"], join_classes([str(name) for name in found if name])])
+    if not any(name for _, name in rows):  # Such as a column of words, without metadata.
+        return _read_lines(content)
+    return ParsedTable(["source-ref", "class-name"], rows, label_column="class-name")
+
+
+def _is_vertex(content: Content) -> bool:
+    return bool(content.lines) and all("imageGcsUri" in line for line in content.lines)
+
+
+def _read_vertex(content: Content) -> ParsedTable:
+    """An address in each line, with one class or a list of them, and the part of the data."""
+    rows = []
+    for line in content.lines:
+        found = line.get("classificationAnnotations") or [
+            line.get("classificationAnnotation") or {}
+        ]
+        names = [one["displayName"] for one in found if one.get("displayName")]
+        marks = (line.get("dataItemResourceLabels") or {}).items()
+        part = next((value for key, value in marks if key.endswith("ml_use")), "")
+        rows.append([line["imageGcsUri"], join_classes(names), find_part(part) or ""])
+    return ParsedTable(["imageGcsUri", "displayName", "split"], rows, label_column="displayName")
+
+
+def _is_labelbox(content: Content) -> bool:
+    return bool(content.lines) and all(
+        {"data_row", "projects"} <= line.keys() for line in content.lines
+    )
+
+
+def _read_labelbox(content: Content) -> ParsedTable:
+    """A row in each line, with the labels of each project."""
+    rows = []
+    for line in content.lines:
+        data = line["data_row"]
+        labels = [label for project in line["projects"].values() for label in project["labels"]]
+        answers = [one for label in labels for one in label["annotations"]["classifications"]]
+        names = [one["radio_answer"]["name"] for one in answers if "radio_answer" in one]
+        file = data.get("external_id") or data.get("global_key") or data["row_data"]
+        rows.append([file, join_classes(list(dict.fromkeys(names)))])
+    return ParsedTable(["external_id", "radio_answer"], rows, label_column="radio_answer")
+
+
+def _read_datumaro(content: Content) -> ParsedTable:
+    """Items with annotations, each of which has the number of a label."""
+    stored = content.json
+    names = [one["name"] for one in stored["categories"]["label"]["labels"]]
+    lines = []
+    for item in stored["items"]:
+        media = item.get("image") or item.get("media") or {}
+        found = dict.fromkeys(names[one["label_id"]] for one in item["annotations"])
+        lines.append([media.get("path") or item["id"], join_classes(list(found))])
+    return ParsedTable(["path", "label"], lines, label_column="label")
+
+
+def _find_records(content: Content) -> dict[str, Any]:
+    """An object for each file, as VIA, SuperAnnotate, pandas and others write it, or nothing."""
+    stored = content.get("_via_img_metadata") or (content.json if content.start == b"{" else {})
+    if isinstance(stored, dict):  # Of MegaDetector and Edge Impulse.
+        lists = [stored[key] for key in ("images", "files") if isinstance(stored.get(key), list)]
+        if len(lists) == 1:
+            stored = {str(number): one for number, one in enumerate(lists[0])}
+    if not isinstance(stored, dict) or not all(isinstance(one, dict) for one in stored.values()):
+        return {}
+    keys = {key for one in stored.values() for key in one}
+    if keys and all(map(str.isdecimal, keys)):  # Columns of pandas, by row.
+        rows = {key: {name: one[key] for name, one in stored.items() if key in one} for key in keys}
+        return {key: rows[key] for key in sorted(keys, key=int)}
+    return stored
+
+
+def _read_records(content: Content) -> ParsedTable:
+    rows = []
+    names: dict[str, None] = {}  # Of VIA's attributes.
+    for key, record in _find_records(content).items():
+        row = {} if key.isdecimal() else {"file": str(record.get("filename", key))}
+        attributes = record.get("file_attributes")
+        if isinstance(attributes, dict):
+            names |= dict.fromkeys(attributes)
+            row |= {name: _write_cell(value) for name, value in attributes.items()}
+        elif isinstance(record.get("label"), dict):  # Of Edge Impulse.
+            row |= {key: str(record[key]) for key in ("path", "category")}
+            row["label"] = str(record["label"]["label"])
+            names["label"] = None
+        else:
+            row |= dict(_flatten(record))
+        rows.append(row)
+    header = list(dict.fromkeys(key for row in rows for key in row))
+    label = next(iter(names)) if len(names) == 1 else ""
+    return ParsedTable(header, _fill(header, rows), label_column=label)
+
+
+def _read_parquet(content: Content) -> ParsedTable:
+    """The columns of a table that have text, numbers or truth values."""
+    check_extra("parquet", "Reading Parquet")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(pa.BufferReader(content.raw))
+    types = pa.types
+    kinds = [types.is_string, types.is_large_string, types.is_integer, types.is_floating]
+    kinds += [types.is_boolean, types.is_dictionary]
+    header = [one.name for one in file.schema_arrow if any(is_one(one.type) for is_one in kinds)]
+    if not header:
+        raise ValueError("it has no column of text or numbers")
+    columns = file.read(header).to_pydict()
+    cells = [list(map(_write_cell, columns[name])) for name in header]
+    return ParsedTable(header, [list(line) for line in zip(*cells, strict=True)])
+
+
 def _is_mapping(content: Content) -> bool:
     """Whether an object has a class for each file, or a list of files for each class."""
     values = content.json.values() if content.start == b"{" else ()
@@ -259,10 +417,15 @@ def _read_mapping(content: Content) -> ParsedTable:
 
 
 def _split_lines(content: Content) -> list[list[str]]:
-    """The words of lines with equally many of them, empty for any other file, or a table."""
+    """The words of lines, empty for any other file, or a table.
+
+    If some have more than others, the first one of each line, and the rest.
+    """
     text = content.raw.decode("utf-8-sig")
-    lines = [line.split() for line in text.splitlines() if not line.lstrip().startswith("#")]
-    lines = list(filter(None, lines))
+    texts = [line.strip() for line in text.splitlines() if not line.lstrip().startswith("#")]
+    lines = [line.split() for line in texts if line]
+    if len(set(map(len, lines))) > 1:  # Names of classes have several words.
+        lines = [line.split(maxsplit=1) for line in texts if line]
     head = text[:_HEAD_CHARACTERS]
     is_other = any(mark in head for mark in ",;\t|\0") or len(set(map(len, lines))) != 1
     return [] if is_other or len(lines) < 2 or len(lines[0]) < 2 else lines
@@ -279,12 +442,21 @@ def _start_with(*starts: bytes) -> Callable[[Content], bool]:
 
 # The first one that claims a file reads it.
 READERS = {
+    PARQUET: Reader(_start_with(b"PAR1"), _read_parquet),
+    DATUMARO: Reader(
+        lambda content: isinstance(content.get("items"), list) and bool(content.get("categories")),
+        _read_datumaro,
+    ),
+    MANIFEST: Reader(_is_manifest, _read_manifest),
+    VERTEX: Reader(_is_vertex, _read_vertex),
+    LABELBOX: Reader(_is_labelbox, _read_labelbox),
     COCO: Reader(
         lambda content: all(content.get(key) for key in ("images", "annotations", "categories")),
         _read_coco,
     ),
     JSON_LINES: Reader(_has_lines, _read_lines),
     JSON_OBJECT: Reader(_is_mapping, _read_mapping),
+    JSON_RECORDS: Reader(lambda content: bool(_find_records(content)), _read_records),
     FIFTYONE: Reader(_start_with(b"{"), _read_fiftyone),
     LABEL_STUDIO: Reader(_start_with(b"["), _read_label_studio),
     CVAT: Reader(_start_with(b"PK", b"<"), _read_cvat),

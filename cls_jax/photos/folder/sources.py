@@ -30,19 +30,24 @@ class Sources(NamedTuple):
     origin: str  # What says it, such as "the column 'patient'".
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A regular expression with a group. Raises a UserError for any other text."""
+def compile_pattern(
+    pattern: str,
+    option: str = "--source-pattern",
+    what: str = "source",
+    example: str = r"'(P\d+)_'",
+) -> re.Pattern[str]:
+    """A regular expression with a group, for `what`. Raises a UserError for any other text."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UserError(
-            f"--source-pattern {pattern!r:.200} is no regular expression ({error}): write one such "
-            r"as '(P\d+)_'."
+            f"{option} {pattern!r:.200} is no regular expression ({error}): write one such as "
+            f"{example}."
         ) from error
     if compiled.groups != 1:
         raise UserError(
-            f"--source-pattern {pattern!r:.200} needs one group, in parentheses, for the source, "
-            r"such as '(P\d+)_'."
+            f"{option} {pattern!r:.200} needs one group, in parentheses, for the {what}, such as "
+            f"{example}."
         )
     return compiled
 

@@ -16,6 +16,7 @@ from cls_jax.photos.folder.labels import NO_CLASS_NAME
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.skipped import refuse_unreadable
+from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.inference.calibration import (
     CALIBRATION,
     MIN_IMAGES,
@@ -202,7 +203,7 @@ def evaluate_folder(
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder. Pass a folder of labeled images.")
+        raise refuse_no_folder(folder, "a folder of labeled images")
     layout = list_layout(root, options)
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     run = open_run(workdir, step=step)

@@ -30,6 +30,7 @@ from cls_jax.photos.folder.given_labels import (
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
+from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import open_run
@@ -93,7 +94,7 @@ def list_by_label(
     Raises a UserError if it is no folder, has no unlabeled image, or its table cannot be read.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder. Pass a folder of images.")
+        raise refuse_no_folder(root, "a folder of images")
     listing = list_images(root)
     unlabeled, labeled = sort_by_label(root, listing, options)
     if not unlabeled and not labeled:

@@ -23,6 +23,7 @@ from cls_jax.photos.folder.given_labels import (
 )
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import Listing, list_images
 from cls_jax.photos.labeling.answers import Answers, check_writable
@@ -60,7 +61,7 @@ def open_session(
     read or written.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder. Pass a folder of photos.")
+        raise refuse_no_folder(root, "a folder of photos")
     listing = list_images(root)
     table, files, names, folder_labels, given = _list_folder(root, listing, options)
     if not files:

@@ -103,7 +103,7 @@ class Training:
             else:
                 how = ["--minutes", f"{minutes:g}", *self._arguments, *self._hold_out(counts)]
             how += backbones.to_arguments()
-            how += self._options.to_arguments()
+            how += self._options.to_arguments(self._folder)
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "curve": []}
             self._data = self._look()

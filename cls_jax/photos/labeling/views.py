@@ -38,7 +38,7 @@ def describe(session: Session, window: str = "") -> dict[str, Any]:
         num_labels = collections.Counter(state.label for state in answered)
         num_images = len(known.pending) or len(known.files) - len(known.gone)
         keys = known.answers.find_keys()
-        options = [*known.backbones.to_arguments(), *known.options.to_arguments()]
+        options = [*known.backbones.to_arguments(), *known.options.to_arguments(known.root)]
         return {
             "version": known.version,
             "phase": known.phase,

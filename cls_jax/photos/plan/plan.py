@@ -35,7 +35,7 @@ from cls_jax.photos.folder.instant_config import (
     read_run_config,
 )
 from cls_jax.photos.folder.layout import Layout
-from cls_jax.photos.folder.options import FolderOptions, get_folder_options
+from cls_jax.photos.folder.options import FolderOptions, find_labels_file, get_folder_options
 from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.plan.describe import list_notices
@@ -77,6 +77,8 @@ def plan_run(
     if minutes is not None and not 0 < minutes < 1e6:
         raise UserError(f"--minutes must be positive and below 1,000,000, not {minutes:g}.")
     values = _settings_from_run(start_from) | dict(settings or {})
+    if typed := values.get("data.labels"):
+        values["data.labels"] = find_labels_file(folder, str(typed))
     if instant or values.get("num_steps") == 0:
         # With --instant, the head is always fitted to inferred labels.
         head = "inferred" if instant else values.get("model.init_head", "inferred")

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from cls_jax.errors import UserError
-from cls_jax.photos.cli import commands, console
+from cls_jax.photos.cli import console
 from cls_jax.photos.folder.exchange import FORMATS, import_labels
 from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.images.files import list_images
@@ -191,26 +191,29 @@ def test_images_for_testing_and_rows_without_an_image_are_named(root, tmp_path):
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        *zip(FORMATS, ["a.json", "a.zip", "c.coco.json", "b.json", "a.csv"], strict=True),
+        *zip(FORMATS, ["a.json", "a.zip", "b.json", "a.csv", "c.json", "a.txt"], strict=True),
         ("", "a.xml"),
+        ("", "b.jsonl"),
     ],
 )
 def test_written_labels_are_read_again(root, tmp_path, monkeypatch, capsys, name, file):
     rows = "".join(f"{name},{label}\n" for name, label in LABELS.items())
     (root / "labels.csv").write_text("file,label\n" + rows)
     words = [*filter(None, [name]), str(tmp_path / file)]
+
+    def run(*words):
+        console.run(console.parse_arguments(["labels", str(root), *words]))
+
     for way in ("--to", "--from"):
-        options = vars(console.parse_arguments(["labels", str(root), way, *words]))
-        del options["verb"], options["device"]
-        commands.labels(**options)
+        run(way, *words)
         (root / "labels.csv").unlink(missing_ok=True)
     assert "3 labels: " in capsys.readouterr().out
-    commands.labels(**options)
+    run("--from", *words)
     assert f"3 labels added to {root / 'labels.csv'}." in capsys.readouterr().out
     assert read_labels(root) == LABELS
     with pytest.raises(UserError, match="exists: choose a new file"):
-        commands.labels(**options | {"source": None, "target": words})
-    with pytest.raises(UserError, match=r"not tell the format: .* --to label-studio .*c\.json"):
-        commands.labels(**options | {"source": None, "target": [str(tmp_path / "c.json")]})
-    with pytest.raises(UserError, match="and before it one of label-studio, cvat, coco, fiftyone"):
-        commands.labels(**options | {"source": ["yolo", "file"]})
+        run("--to", *words)
+    with pytest.raises(UserError, match=r"not tell the format: .* --to label-studio .*d\.json"):
+        run("--to", str(tmp_path / "d.json"))
+    with pytest.raises(UserError, match="and before it one of label-studio, cvat, fiftyone, csv"):
+        run("--from", "yolo", "file")

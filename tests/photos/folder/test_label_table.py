@@ -315,7 +315,9 @@ def test_different_folders_are_not_left_out_of_names(root):
 
 def test_a_table_is_named_and_there_is_one(root):
     (root / "train.csv").write_text("x.png,cat\ny.png,dog\n")
-    with pytest.raises(UserError, match=r"if 'train.csv' has the labels, rename it to labels.csv"):
+    with pytest.raises(
+        UserError, match=r"if 'train.csv' has the labels, pass --labels \S+train.csv"
+    ):
         read(root, None)
     (root / "Labels.csv").touch()
     with pytest.raises(UserError, match=r"has 'Labels.csv' and 'labels.csv': remove one"):

@@ -27,6 +27,32 @@ HAM = write_table(
     *(f"HAM_{i // 2},ISIC_{i},{dx},histo,5{i % 2}.0" for i, dx in enumerate(("nv", "mel") * 2)),
 )
 HAM_IMAGES = " ".join(f"HAM10000_images_part_{1 + i // 2}/ISIC_{i}.jpg" for i in range(4))
+PETS = " ".join(f"images/{name}_{i}.jpg" for name in ("Abyssinian", "pug") for i in (1, 2, 3))
+BOX = "0.5 0.5 0.1 0.1"
+
+
+def write_coco(files, labels):
+    names = ["all", *sorted(set(labels))]
+    return json.dumps(
+        {
+            "images": [{"id": i, "file_name": name} for i, name in enumerate(files)],
+            "annotations": [
+                {"id": i, "image_id": i, "category_id": names.index(label), "bbox": [0, 0, 1, 1]}
+                for i, label in enumerate(labels)
+            ],
+            "categories": [{"id": i, "name": name} for i, name in enumerate(names)],
+        }
+    )
+
+
+def write_each(name, *contents):
+    """A file for each image, by the number of the image in its name."""
+    return {
+        name.format(i): content if isinstance(content, str) else json.dumps(content)
+        for i, content in enumerate(contents)
+    }
+
+
 # Name → the images, other files by name, and the labels: training images by name, after a star
 # validation and test images.
 READ = {
@@ -194,6 +220,315 @@ READ = {
         {"Train/0/0_0.png": "0", "Train/1/1_0.png": "1"},
     ),
 }
+READ |= {
+    "imagefolder of Hugging Face": (
+        "train/0.jpg train/1.jpg test/2.jpg",
+        {
+            "train/metadata.csv": write_table("file_name,label", "0.jpg,cat", "1.jpg,dog"),
+            "test/metadata.csv": write_table("file_name,label", "2.jpg,cat"),
+        },
+        {"train/0.jpg": "cat", "train/1.jpg": "dog", "*test/2.jpg": "cat"},
+    ),
+    "Roboflow, one column for each class": (
+        "train/0.jpg train/1.jpg valid/2.jpg",
+        {
+            "train/_classes.csv": write_table("filename, cat, dog", "0.jpg, 1, 0", "1.jpg, 0, 1"),
+            "valid/_classes.csv": write_table("filename, cat, dog", "2.jpg, 1, 0"),
+        },
+        {"train/0.jpg": "cat", "train/1.jpg": "dog", "*valid/2.jpg": "cat"},
+    ),
+    "Roboflow, COCO": (
+        "train/0.jpg train/1.jpg valid/2.jpg",
+        {
+            "train/_annotations.coco.json": write_coco(["0.jpg", "1.jpg"], ["cat", "dog"]),
+            "valid/_annotations.coco.json": write_coco(["2.jpg"], ["cat"]),
+        },
+        {"train/0.jpg": "cat", "train/1.jpg": "dog", "*valid/2.jpg": "cat"},
+    ),
+    "CVAT, COCO": (
+        "images/default/0.jpg images/default/1.jpg",
+        {"annotations/instances_default.json": write_coco(["0.jpg", "1.jpg"], ["cat", "dog"])},
+        {"images/default/0.jpg": "cat", "images/default/1.jpg": "dog"},
+    ),
+    "CVAT, ImageNet": (
+        "cat/0.jpg dog/1.jpg",
+        {"synsets.txt": "cat\ndog\n"},
+        {"cat/0.jpg": "cat", "dog/1.jpg": "dog"},
+    ),
+    "CVAT, Datumaro": (
+        "images/default/a.jpg images/default/b.jpg",
+        {
+            "annotations/default.json": json.dumps(
+                {
+                    "categories": {"label": {"labels": [{"name": "cat"}, {"name": "dog"}]}},
+                    "items": [
+                        {
+                            "id": name,
+                            "annotations": [{"id": 0, "type": "label", "label_id": i}],
+                            "image": {"path": f"{name}.jpg"},
+                        }
+                        for i, name in enumerate("ab")
+                    ],
+                }
+            )
+        },
+        {"images/default/a.jpg": "cat", "images/default/b.jpg": "dog"},
+    ),
+    "Vertex AI, JSON lines": (
+        PHOTOS,
+        {
+            "import.jsonl": write_lines(
+                *(
+                    {
+                        "imageGcsUri": f"gs://bucket/{k}",
+                        "classificationAnnotation": {
+                            "displayName": v,
+                            "annotationResourceLabels": {"annotation_set_name": "80"},
+                        },
+                        "dataItemResourceLabels": {"ml_use": ("training", "test")[i == 2]},
+                    }
+                    for i, (k, v) in enumerate(LABELS.items())
+                )
+            )
+        },
+        {"photos/0.jpg": "cat", "photos/1.jpg": "dog", "*photos/2.jpg": "cat"},
+    ),
+    "SageMaker Ground Truth with numbers": (
+        PHOTOS,
+        {
+            "output.manifest": write_lines(
+                *(
+                    {"source-ref": f"s3://b/{k}", "x": 0, "x-metadata": {"class-name": v}}
+                    for k, v in LABELS.items()
+                )
+            )
+        },
+        LABELS,
+    ),
+    "Rekognition": (
+        PHOTOS,
+        {
+            "output.manifest": write_lines(
+                *(
+                    {"source-ref": f"s3://b/{k}", f"x_{v}": 1, f"x_{v}-metadata": {"class-name": v}}
+                    for k, v in LABELS.items()
+                )
+            )
+        },
+        LABELS,
+    ),
+    "Azure Machine Learning": (
+        PHOTOS,
+        {
+            "train.jsonl": write_lines(
+                *(
+                    {
+                        "image_url": f"azureml://subscriptions/a/datastores/b/paths/{k}",
+                        "image_details": {"format": "jpg", "width": "4px"},
+                        "label": v,
+                    }
+                    for k, v in LABELS.items()
+                )
+            )
+        },
+        LABELS,
+    ),
+    "iNaturalist": (
+        "train_val2019/Plants/12/a.jpg train_val2019/Birds/1/b.jpg",
+        {
+            "train2019.json": write_coco(
+                ["train_val2019/Plants/12/a.jpg", "train_val2019/Birds/1/b.jpg"], ["Abies", "Parus"]
+            )
+        },
+        {"train_val2019/Plants/12/a.jpg": "Abies", "train_val2019/Birds/1/b.jpg": "Parus"},
+    ),
+    "ImageNet (Kaggle)": (
+        "Data/train/n01440764/a.JPEG Data/train/n01443537/b.JPEG Data/val/c.JPEG Data/test/d.JPEG",
+        {
+            "LOC_train_solution.csv": write_table(
+                "ImageId,PredictionString",
+                "a,n01440764 1 2 3 4 ",
+                "b,n01443537 1 2 3 4 n01443537 1 1 2 2",
+            ),
+            "LOC_val_solution.csv": write_table("ImageId,PredictionString", "c,n01440764 1 2 3 4 "),
+            "LOC_sample_submission.csv": write_table(
+                "ImageId,PredictionString", "d,n01440764 1 2 3 4"
+            ),
+            "LOC_synset_mapping.txt": "n01440764 tench, Tinca tinca\nn01443537 goldfish\n",
+        },
+        {
+            "Data/train/n01440764/a.JPEG": "tench, Tinca tinca",
+            "Data/train/n01443537/b.JPEG": "goldfish",
+            "*Data/val/c.JPEG": "tench, Tinca tinca",
+        },
+    ),
+    "VIA": (
+        PHOTOS,
+        {
+            "via_project.json": json.dumps(
+                {
+                    "_via_settings": {},
+                    "_via_img_metadata": {
+                        f"{k}1": {
+                            "filename": k.partition("/")[2],
+                            "size": 1,
+                            "regions": [],
+                            "file_attributes": {"animal": v},
+                        }
+                        for k, v in LABELS.items()
+                    },
+                }
+            )
+        },
+        LABELS,
+    ),
+    "SuperAnnotate": (
+        PHOTOS,
+        {
+            "annotations.json": json.dumps(
+                {k.partition("/")[2]: {"instances": [], "tags": [v]} for k, v in LABELS.items()}
+            )
+        },
+        LABELS,
+    ),
+    "Create ML": (
+        PHOTOS,
+        {
+            "annotations.json": json.dumps(
+                [{"image": k.partition("/")[2], "annotation": v} for k, v in LABELS.items()]
+            )
+        },
+        LABELS,
+    ),
+    "pandas, columns": (
+        PHOTOS,
+        {
+            "x.json": json.dumps(
+                {
+                    "file": {str(i): k for i, k in enumerate(LABELS)},
+                    "label": {str(i): v for i, v in enumerate(LABELS.values())},
+                }
+            )
+        },
+        LABELS,
+    ),
+    "Edge Impulse": (
+        PHOTOS,
+        {
+            "info.labels": json.dumps(
+                {
+                    "version": 1,
+                    "files": [
+                        {"path": k, "category": "training", "label": {"type": "label", "label": v}}
+                        for k, v in LABELS.items()
+                    ],
+                }
+            )
+        },
+        LABELS,
+    ),
+    "Labelbox": (
+        PHOTOS,
+        {
+            "export.ndjson": write_lines(
+                *(
+                    {
+                        "data_row": {"id": str(i), "external_id": k},
+                        "projects": {
+                            "p": {
+                                "labels": [
+                                    {
+                                        "annotations": {
+                                            "classifications": [{"radio_answer": {"name": v}}]
+                                        }
+                                    }
+                                ]
+                            }
+                        },
+                    }
+                    for i, (k, v) in enumerate(LABELS.items())
+                )
+            )
+        },
+        LABELS,
+    ),
+    "Google Takeout, unpacked": (
+        "Cats/0.jpg Dogs/1.jpg",
+        {f"{name}.json": '{"title": "0.jpg"}' for name in ("Cats/0.jpg", "Dogs/1.jpg")},
+        {"Cats/0.jpg": "Cats", "Dogs/1.jpg": "Dogs"},
+    ),
+    "Food-101": (
+        "images/apple_pie/1.jpg images/waffles/2.jpg",
+        {
+            "meta/classes.txt": "apple_pie\nwaffles\n",
+            "meta/train.json": '{"apple_pie": ["apple_pie/1"], "waffles": ["waffles/2"]}',
+        },
+        {"images/apple_pie/1.jpg": "apple_pie", "images/waffles/2.jpg": "waffles"},
+    ),
+    "Places365": (
+        "val_256/P_1.jpg val_256/P_2.jpg val_256/P_3.jpg",
+        {
+            "places365_val.txt": "P_1.jpg 1\nP_2.jpg 0\nP_3.jpg 1\n",
+            "categories_places365.txt": "/a/airfield 0\n/a/alley 1\n",
+        },
+        {f"val_256/P_{i}.jpg": f"/a/{k}" for i, k in ((1, "alley"), (2, "airfield"), (3, "alley"))},
+    ),
+    "a shard of WebDataset, unpacked": (
+        "0.jpg 1.jpg 2.jpg",
+        write_each("{}.cls", "0", "1", "0\n") | {"classes.txt": "cat\ndog\n"},
+        {"0.jpg": "cat", "1.jpg": "dog", "2.jpg": "cat"},
+    ),
+    "Supervisely": (
+        "a/img/0.jpg a/img/1.jpg b/img/0.jpg",
+        {"meta.json": '{"classes": [], "tags": []}'}
+        | {
+            f"{name}.json": json.dumps({"tags": [{"name": "train"}, {"name": k}], "objects": []})
+            for name, k in (("a/ann/0.jpg", "cat"), ("a/ann/1.jpg", "dog"), ("b/ann/0.jpg", "dog"))
+        },
+        {"a/img/0.jpg": "cat", "a/img/1.jpg": "dog", "b/img/0.jpg": "dog"},
+    ),
+    "V7": (
+        PHOTOS,
+        write_each(
+            "annotations/{}.json",
+            *(
+                {"item": {"name": k}, "annotations": [{"name": v, "tag": {}}]}
+                for k, v in LABELS.items()
+            ),
+        ),
+        LABELS,
+    ),
+    "LabelMe": (
+        PHOTOS,
+        write_each(
+            "photos/{}.json",
+            {"imagePath": "0.jpg", "flags": {"cat": True, "dog": False}, "shapes": []},
+            {"imagePath": "1.jpg", "flags": {}, "shapes": [{"label": "dog"}, {"label": "dog"}]},
+            {"imagePath": "2.jpg", "flags": {}, "shapes": [{"label": "cat"}]},
+        ),
+        LABELS,
+    ),
+    "Pascal VOC": (
+        "JPEGImages/0.jpg JPEGImages/1.jpg",
+        write_each(
+            "Annotations/{}.xml",
+            *(
+                f"<annotation><object><name>{k}</name></object></annotation>"
+                for k in ("cat", "dog")
+            ),
+        ),
+        {"JPEGImages/0.jpg": "cat", "JPEGImages/1.jpg": "dog"},
+    ),
+    "boxes of YOLO": (
+        "images/train/0.jpg images/train/1.jpg images/train/2.jpg images/val/3.jpg",
+        {
+            "data.yaml": "names: [cat, dog]\n",
+            **write_each("labels/train/{}.txt", f"0 {BOX}\n0 {BOX}\n", f"1 {BOX}\n", ""),
+            "labels/val/3.txt": f"1 {BOX}",
+        },
+        {"images/train/0.jpg": "cat", "images/train/1.jpg": "dog", "*images/val/3.jpg": "dog"},
+    ),
+}
 # The same, and the beginning of a sentence.
 ASKED = {
     "HAM10000": (
@@ -207,9 +542,13 @@ ASKED = {
         r"annotations/list.txt may have the classes in 'column 2', 'column 3': pass --label-column",
     ),
     "CUB-200": (
-        "images/001.Black/a.jpg images/002.Laysan/b.jpg",
-        {"images.txt": "1 001.Black/a.jpg\n2 002.Laysan/b.jpg\n"},
-        r"images.txt may have the classes in 'column 1', but they hardly repeat",
+        "images/001.Black/a.jpg images/002.Laysan/b.jpg images/002.Laysan/c.jpg",
+        {
+            "images.txt": "1 001.Black/a.jpg\n2 002.Laysan/b.jpg\n3 002.Laysan/c.jpg\n",
+            "image_class_labels.txt": "1 1\n2 2\n3 2\n",
+            "train_test_split.txt": "1 1\n2 0\n3 1\n",
+        },
+        r"'images' has no image of its own, .*, or pass \S*/images, whose folders are then the",
     ),
     "captions of Hugging Face": (
         "train/1.jpg train/2.jpg",
@@ -219,7 +558,7 @@ ASKED = {
     "detections of MegaDetector": (
         PHOTOS,
         {"md.json": json.dumps({"images": [{"file": name, "detections": []} for name in LABELS]})},
-        r"only the class 'photos'",
+        r"md.json has objects with values of their own in 'detections', and no column of classes",
     ),
     "folds of Kaggle": (
         "train/1.jpg train/2.jpg",
@@ -228,6 +567,116 @@ ASKED = {
             "folds.csv": write_table("image,label,fold", "1.jpg,a,0", "2.jpg,b,0"),
         },
         r"Both 'folds.csv' and 'train.csv' name images",
+    ),
+    "several diseases of a leaf (Kaggle)": (
+        "train_images/a.jpg train_images/b.jpg test_images/c.jpg",
+        {
+            "train.csv": write_table("image,labels", "a.jpg,rust", "b.jpg,scab rust"),
+            "sample_submission.csv": write_table("image,labels", "c.jpg,rust"),
+        },
+        r"train.csv gives 'b.jpg' several classes, 'scab', 'rust'",
+    ),
+    "Caltech": (
+        "101_ObjectCategories/ant/0.jpg 101_ObjectCategories/bass/0.jpg",
+        {"Annotations/ant/0.mat": ""},
+        r"pass \S*/101_ObjectCategories, whose folders are then the classes.$",
+    ),
+    "flowers of Oxford": (
+        "jpg/0.jpg jpg/1.jpg",
+        {"imagelabels.mat": ""},
+        r"'imagelabels.mat' is not read: if it has the labels, save them as a CSV file",
+    ),
+    "VIA, CSV": (
+        PHOTOS,
+        {
+            "via.csv": write_table(
+                "filename,file_size,file_attributes,region_count",
+                *(
+                    f'{k.partition("/")[2]},12,"{{""animal"":""{v}""}}",0'
+                    for k, v in LABELS.items()
+                ),
+            )
+        },
+        r"via.csv may have the classes in 'file_size', 'file_attributes', 'region_count': pass",
+    ),
+    "Zooniverse": (
+        PHOTOS,
+        {"classifications.csv": write_table("id,annotations,subject_data", '1,"[{}]","{}"')},
+        r"classifications.csv has objects .* in 'annotations', 'subject_data', and no column of",
+    ),
+    "Wildlife Insights": (
+        PHOTOS,
+        {
+            "images.csv": write_table(
+                "deployment_id,filename,class,species,common_name",
+                *(f"d,{k.partition('/')[2]},Mammalia,{v} sp.,{v}" for k, v in LABELS.items()),
+            )
+        },
+        r"images.csv may have the classes in 'class', 'species': pass --label-column",
+    ),
+    "Camelot": (
+        PHOTOS,
+        {
+            "export.csv": write_table(
+                "Absolute Path,Species Common Name,Survey Site",
+                *(f"/home/ann/{k},{v},S{i}" for i, (k, v) in enumerate(LABELS.items())),
+            )
+        },
+        r"export.csv may have the classes in 'Species Common Name', 'Survey Site': pass",
+    ),
+    "DeepLabCut": (
+        "labeled-data/a/0.png labeled-data/a/1.png",
+        {
+            "labeled-data/a/CollectedData.csv": write_table(
+                "scorer,Ann,Ann", "coords,x,y", "0.png,1.5,2.5", "1.png,1.2,2.7"
+            )
+        },
+        r"labeled-data/a/CollectedData.csv may have the classes in 'Ann', 'Ann': pass",
+    ),
+    "Kili": (
+        PHOTOS,
+        {
+            "labels.json": json.dumps(
+                [{"externalId": k, "labels": [{"jsonResponse": {}}]} for k in LABELS]
+            )
+        },
+        r"labels.json has .* in place of a class: write one class",
+    ),
+    "Prodigy": (
+        PHOTOS,
+        {
+            "x.jsonl": write_lines(
+                *({"image": k, "accept": [v], "answer": "accept"} for k, v in LABELS.items())
+            )
+        },
+        r"x.jsonl may have the classes in 'accept', 'answer': pass --label-column",
+    ),
+    "boxes of Create ML": (
+        PHOTOS,
+        {
+            "annotations.json": json.dumps(
+                [{"image": k, "annotations": [{"label": v}]} for k, v in LABELS.items()]
+            )
+        },
+        r"annotations.json has objects with values of their own in 'annotations', and no column",
+    ),
+    "images within a table (Hugging Face)": (
+        "",
+        {"data/train-00000-of-00001.parquet": "PAR1"},
+        r"'data/train-\S+.parquet' is not read: save its images as files, one folder for each",
+    ),
+    "TFRecord": ("", {"train.tfrecord": ""}, r"'train.tfrecord' is not read: save its images as"),
+    "NumPy": ("", {"photos.npz": ""}, r"'photos.npz' is not read: train on it as arrays"),
+    "Teachable Machine": (
+        "",
+        {"Class 1-samples.zip": "", "Class 2-samples.zip": ""},
+        r"if 'Class 1-samples.zip' and 1 other archive have the images, unpack each into a folder "
+        r"of its own, as with `.*python.* -m zipfile -e '.*/Class 1-samples.zip' '.*/Class 1-sam",
+    ),
+    "a shard of WebDataset": (
+        "",
+        {"shard-0000.tar": ""},
+        r"if 'shard-0000.tar' has the images, .* `mkdir \S*/shard-0000 && tar -xf \S*0.tar -C \S",
     ),
     "sites as folders beside a table": (
         "hill/1.jpg river/2.jpg",

@@ -13,11 +13,17 @@ from cls_jax.photos.folder.readers import (
     COCO,
     CSV,
     CVAT,
+    DATUMARO,
     FIFTYONE,
     JSON_LINES,
     JSON_OBJECT,
+    JSON_RECORDS,
     LABEL_STUDIO,
+    LABELBOX,
+    MANIFEST,
+    PARQUET,
     READERS,
+    VERTEX,
     WORDS,
     Content,
     find_format,
@@ -66,6 +72,67 @@ def write_cvat():
     return f"<annotations>{tags}</annotations>"
 
 
+def write_datumaro():
+    names = sorted(set(LABELS.values()))
+    items = [
+        {
+            "id": file.partition(".")[0],
+            "image": {"path": file},
+            "annotations": [{"type": "label", "label_id": names.index(label)}] if label else [],
+        }
+        for file, label in ROWS
+    ]
+    categories = {"label": {"labels": [{"name": name} for name in names]}}
+    return json.dumps({"info": {}, "categories": categories, "items": items})
+
+
+def write_labelbox():
+    rows = []
+    for file, label in ROWS:
+        answers = [{"name": "animal", "radio_answer": {"name": label}}] if label else []
+        labels = [{"annotations": {"classifications": answers}}]
+        rows.append({"data_row": {"external_id": file}, "projects": {"x": {"labels": labels}}})
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def write_manifest():
+    rows = []
+    for file, label in ROWS:
+        row = {"source-ref": f"s3://bucket/{file}"}
+        if label:  # As Rekognition has it, with a key for each class.
+            row |= {f"x_{label}": 1, f"x_{label}-metadata": {"class-name": label, "confidence": 1}}
+        rows.append(row)
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def write_vertex():
+    rows = [
+        {"imageGcsUri": f"gs://x/{file}", "classificationAnnotation": {"displayName": label}}
+        for file, label in ROWS
+    ]
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def write_via():
+    return json.dumps(
+        {
+            f"{file}12": {"filename": file, "size": 12, "file_attributes": {"animal": label}}
+            for file, label in ROWS
+        }
+    )
+
+
+def write_parquet():
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    files, labels = zip(*ROWS, strict=True)
+    sink = pa.BufferOutputStream()
+    images = [{"bytes": b"x"}] * len(ROWS)
+    pq.write_table(pa.table({"file_name": files, "label": labels, "image": images}), sink)
+    return sink.getvalue().to_pybytes()
+
+
 # Format → the name of a file, and its content.
 FILES = {
     CSV: ("x.csv", "file,label\n" + "".join(f"{file},{label}\n" for file, label in ROWS)),
@@ -78,6 +145,12 @@ FILES = {
     FIFTYONE: ("labels.json", json.dumps({"classes": None, "labels": LABELS | {UNLABELED: None}})),
     LABEL_STUDIO: ("x.json", write_label_studio()),
     CVAT: ("annotations.xml", write_cvat()),
+    DATUMARO: ("default.json", write_datumaro()),
+    LABELBOX: ("export.ndjson", write_labelbox()),
+    VERTEX: ("import.jsonl", write_vertex()),
+    MANIFEST: ("output.manifest", write_manifest()),
+    JSON_RECORDS: ("via.json", write_via()),
+    PARQUET: ("metadata.parquet", write_parquet),
     WORDS: ("list.txt", "# File and class\n" + "".join(f"{k} {v}\n" for k, v in LABELS.items())),
 }
 
@@ -100,9 +173,10 @@ def test_each_reader_is_tested():
 @pytest.mark.parametrize("kind", FILES)
 def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
     name, content = FILES[kind]
-    assert find_format(Content(content.encode())) == kind
+    content = content() if callable(content) else content.encode()
+    assert find_format(Content(content)) == kind
     path = tmp_path / name
-    path.write_text(content)
+    path.write_bytes(content)
     import_labels(root, path)  # cls-jax labels --from
     assert get_labels(read_layout(root, list_images(root)).train) == LABELS
     (root / "labels.csv").unlink()
@@ -120,16 +194,17 @@ def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
         assert sorted(session._answers.class_names) == ["cat", "dog"]
         found = label_labelable(root, list_images(root))  # cls-jax suggest
         assert sum(map(bool, found.values())) == len(LABELS)
-        assert inside.read_text() == content
+        assert inside.read_bytes() == content
         inside.unlink()
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_a_damaged_file_or_one_about_others_is_left_out(root, kind):
     name, content = FILES[kind]
-    elsewhere = content.replace(".png", "-x.png")
-    for text in (content[: len(content) // 2], elsewhere, "", "{", "[1]"):
-        (root / name).write_text(text)
+    content = content() if callable(content) else content.encode()
+    elsewhere = content.replace(b".png", b"-x.png")
+    for text in (content[: len(content) // 2], elsewhere, b"", b"{", b"[1]"):
+        (root / name).write_bytes(text)
         if text == content[: len(content) // 2] and kind in (CSV, JSON_LINES, WORDS):
             continue  # Its first rows can be read.
         with pytest.raises(UserError, match=r"has no labeled image"):

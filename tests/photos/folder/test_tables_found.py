@@ -157,7 +157,9 @@ def test_two_tables_are_asked_about(tmp_path):
 )
 def test_what_has_no_labels_of_images_is_no_table(tmp_path, content):
     root = make(tmp_path, PHOTOS, other_csv=content)
-    with pytest.raises(UserError, match=r"if 'other.csv' has the labels, rename it to labels.csv"):
+    with pytest.raises(
+        UserError, match=r"if 'other.csv' has the labels, pass --labels \S+other.csv"
+    ):
         read(root)
     assert not any(label_labelable(root, list_images(root)).values())
 

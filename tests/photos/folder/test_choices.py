@@ -1,0 +1,286 @@
+"""What a user says about the labels of a folder: the file that has them, or a pattern of names."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from cls_jax.errors import UserError
+from cls_jax.photos.cli import commands
+from cls_jax.photos.cli.console import parse_arguments
+from cls_jax.photos.folder.exchange import export_labels, import_labels
+from cls_jax.photos.folder.given_labels import label_labelable
+from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.folder.options import FolderOptions, find_labels_file
+from cls_jax.photos.folder.patterns import propose_from_names
+from cls_jax.photos.folder.unread import describe_unpacking, refuse_no_folder
+from cls_jax.photos.images.files import list_images
+from cls_jax.photos.labeling.photos import open_session
+from cls_jax.photos.plan.plan import plan_run
+from tests.photos.folder.test_odd_folders import place, put
+
+NAMES = ["cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png"]
+ROWS = "file,label\n1.png,a\n2.png,b\n3.png,a\n"
+RIGHT = {"cat/1.png": "a", "cat/2.png": "b", "dog/3.png": "a"}
+PETS = [f"images/{name}_{i}.jpg" for name in ("Abyssinian", "great_pyrenees") for i in range(3)]
+SITES = [
+    f"{site}/{name}/{i}.jpg" for site in ("s1", "s2") for name in ("deer", "fox") for i in (1, 2)
+]
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in NAMES:
+        place(tmp_path / "album", name).touch()
+    return tmp_path / "album"
+
+
+def read(root, **options):
+    return read_layout(root, list_images(root), FolderOptions(**options))
+
+
+def get_labels(part):
+    return {file.name: label for file, label in part if label}
+
+
+def make(root, names):
+    for name in names:
+        place(root, name).touch()
+    return root
+
+
+def take_command(sentence):
+    """The options in a command of a sentence, as a shell reads them, and `train` accepts them."""
+    words = shlex.split(re.search(r"cls(?:-|_)jax (train .*?) reads", sentence)[1])
+    pairs = [word.removeprefix("--config.data.") for word in parse_arguments(words).overrides]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+@pytest.mark.parametrize("where", ["inside", "elsewhere"])
+def test_the_named_file_counts_before_all_else(root, tmp_path, monkeypatch, where):
+    monkeypatch.chdir(tmp_path)
+    folder = root if where == "inside" else tmp_path
+    for name in ("x.csv", "y.csv"):
+        (folder / name).write_text(ROWS if name == "x.csv" else ROWS.replace("a", "c"))
+    typed = "album/x.csv" if where == "inside" else "x.csv"
+    labels = find_labels_file(root, typed)
+    assert labels == ("x.csv" if where == "inside" else str(tmp_path / "x.csv"))
+    assert find_labels_file(root, labels) == labels
+    options = FolderOptions(labels=labels)
+    layout = read(root, labels=labels)
+    assert get_labels(layout.train) == RIGHT
+    assert len(layout.train) == len(NAMES)
+    assert layout.table == f"{labels}: files in file, classes in label; 3 of 3 rows found."
+    found = label_labelable(root, list_images(root), options)  # cls-jax suggest
+    assert {name: label for name, label in found.items() if label} == RIGHT
+    session = open_session(root, options=options)  # cls-jax label
+    assert session._answers.path == root / "labels.csv"
+    assert sorted(session._answers.class_names) == ["a", "b"]
+    export_labels(root, tmp_path / "out.csv", options=options)  # cls-jax labels
+    assert "cat/1.png,a" in (tmp_path / "out.csv").read_text()
+    words = shlex.split(" ".join(map(shlex.quote, options.to_arguments(root))))
+    assert find_labels_file(root, words[1]) == labels
+
+
+def test_new_labels_add_to_the_named_file(root, tmp_path):
+    (root / "x.csv").write_text(ROWS)
+    (tmp_path / "more.csv").write_text("file,label\ndog/4.png,b\ncat/1.png,a\n")
+    options = FolderOptions(labels="x.csv")
+    imported = import_labels(root, tmp_path / "more.csv", options=options)
+    assert (imported.num_added, imported.num_known) == (1, 1)
+    assert get_labels(read(root, labels="x.csv").train) == RIGHT | {"dog/4.png": "b"}
+
+
+def test_what_is_not_clear_about_a_file_is_asked(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"There is no file x.csv with labels, here or in"):
+        find_labels_file(root, "x.csv")
+    (root / "x.csv").write_text(ROWS)
+    (tmp_path / "x.csv").write_text(ROWS)
+    with pytest.raises(UserError, match=r"may be \S+/x.csv or \S+album/x.csv: write one of these"):
+        find_labels_file(root, "x.csv")
+    assert find_labels_file(root, str(root / "x.csv")) == "x.csv"
+    (root / "labels.csv").write_text(ROWS)
+    assert find_labels_file(root, "labels.csv") == "labels.csv"
+    assert get_labels(read(root, labels="labels.csv").train) == RIGHT
+    with pytest.raises(UserError, match=r"labels.csv has labels, too: rename it, .*--labels x.csv"):
+        read(root, labels="x.csv")
+    (root / "labels.csv").unlink()
+    with pytest.raises(UserError, match=r"--labels and --label-pattern both say"):
+        read(root, labels="x.csv", label_pattern="(.)")
+    (root / "x.csv").write_text("file,label\n1.jpeg,a\n")
+    with pytest.raises(UserError, match=r"No row of x.csv names an image"):
+        read(root, labels="x.csv")
+    (root / "x.json").write_text("{")
+    with pytest.raises(UserError, match=r"x.json cannot be read as labels"):
+        read(root, labels="x.json")
+
+
+def test_a_run_keeps_the_file(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put(root, *NAMES)
+    (root / "x.csv").write_text(ROWS)
+    settings = {"data.labels": "album/x.csv", "model.init": "", "num_steps": 2}
+    plan = plan_run("album", settings=settings)
+    assert plan.config.data.labels == "x.csv"
+    assert plan.summary.class_counts == {"a": 2, "b": 1}
+
+
+def test_names_that_carry_classes_are_proposed_and_then_read(tmp_path):
+    make(tmp_path, PETS)
+    with pytest.raises(UserError) as error:
+        read(tmp_path)
+    assert "('Abyssinian' 3, 'great_pyrenees' 3; 6 of 6 names)" in str(error.value)
+    layout = read(tmp_path, **take_command(str(error.value)))
+    assert get_labels(layout.train) == {
+        name: name.split("/")[1].rpartition("_")[0] for name in PETS
+    }
+    assert layout.table.endswith(": classes of 6 of 6 files.")
+
+
+def test_folders_within_sites_are_proposed_and_then_read(tmp_path):
+    for top in ("", "train/"):
+        root = make(tmp_path / f"x{top}", [f"{top}{name}" for name in SITES])
+        with pytest.raises(UserError, match=r"only folders such as .*: if these are") as error:
+            read(root)
+        options = take_command(str(error.value))
+        layout = read(root, **options)
+        assert get_labels(layout.train) == {f"{top}{name}": name.split("/")[1] for name in SITES}
+        assert len(set(layout.sources.numbers.tolist())) == 2
+    # Folders that differ are rather classes within groups.
+    other = make(tmp_path / "y", ["pets/cat/1.jpg", "pets/dog/1.jpg", "plants/oak/1.jpg"])
+    with pytest.raises(UserError, match=r"or pass the folder whose subfolders are the classes"):
+        read(other)
+
+
+@pytest.mark.parametrize(
+    ("names", "counts"),
+    {
+        "cat.0.jpg cat.1.jpg dog.0.jpg dog.1.jpg": {"cat": 2, "dog": 2},
+        "cat1.jpg cat2.jpg dog1.jpg dog2.jpg": {"cat": 2, "dog": 2},
+        "cat (1).jpg|cat (2).jpg|dog (1).jpg|dog (2).jpg": {"cat": 2, "dog": 2},
+        "1-cat.jpg 2-cat.jpg 3-dog.jpg 4-dog.jpg": {"cat": 2, "dog": 2},
+        "sea lion_1.jpg|sea lion_2.jpg|fox_1.jpg|fox_2.jpg": {"sea lion": 2, "fox": 2},
+        "IMG_1.jpg IMG_2.jpg DSC_1.jpg DSC_2.jpg": None,
+        "P012_03.jpg P012_04.jpg P013_03.jpg P013_04.jpg": None,
+        "cat_1.jpg dog_1.jpg owl_1.jpg": None,
+        "1.jpg 2.jpg": None,
+        "": None,
+    }.items(),
+)
+def test_what_counts_as_a_class_in_a_name(names, counts):
+    names = names.split("|") if "|" in names else names.split()
+    found = propose_from_names(names)
+    assert (found and dict(found.counts)) == counts
+
+
+def test_a_pattern_leaves_the_rest_unlabeled(tmp_path):
+    root = make(
+        tmp_path, ["cat_1.jpg", "Dog_2.jpg", "3.jpg", "unlabeled/dog_4.jpg", "test/cat_5.jpg"]
+    )
+    layout = read(root, label_pattern=r"([A-Za-z]+)_\d")
+    assert get_labels(layout.train) == {"cat_1.jpg": "cat", "Dog_2.jpg": "Dog"}
+    assert {file.name for file, _ in layout.train} >= {"3.jpg", "unlabeled/dog_4.jpg"}
+    assert get_labels(layout.test) == {"test/cat_5.jpg": "cat"}
+    assert layout.table.endswith(": classes of 3 of 4 files.")
+    (root / "x.csv").write_text("file,label\ncat_1.jpg,x\nDog_2.jpg,y\n")
+    assert read(root, label_pattern=r"([A-Za-z]+)_\d").class_names == ("Dog", "cat")
+    for pattern, sentence in {
+        "(": r"is no regular expression \(.*\): write one such as '\(\[\^/\]\+\)_",
+        "cat": r"needs one group, in parentheses, for the class",
+        "(owl)": r"'\(owl\)' fits no name, such as '3.jpg'",
+        "(cat)": r"only the class 'cat', but .*: change the pattern of --label-pattern",
+    }.items():
+        with pytest.raises(UserError, match=f"--label-pattern.*{sentence}|{sentence}"):
+            read(root, label_pattern=pattern)
+
+
+def test_numbers_in_names_get_their_names(tmp_path):
+    root = make(tmp_path, ["0_a.jpg", "1_b.jpg"])
+    (root / "classes.txt").write_text("cat\ndog\n")
+    assert read(root, label_pattern=r"(\d)_").class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("name", ["my photos.zip", "x.tar.gz", "x.7z"])
+def test_an_archive_in_place_of_a_folder_is_never_opened(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"../../no archive")
+    error = refuse_no_folder(path, "a folder")
+    assert f"{path} is an archive: unpack it with `" in str(error)
+    command = describe_unpacking(path)
+    target = str(tmp_path / name.partition(".")[0])
+    assert str(path) in shlex.split(command)
+    assert target in shlex.split(command) or f"-o{target}" in shlex.split(command)
+    assert list(tmp_path.iterdir()) == [path]
+    (tmp_path / name.partition(".")[0]).mkdir()
+    assert f"{target}-unpacked" in describe_unpacking(path).replace("'", "")
+    assert "is not a folder" in str(refuse_no_folder(tmp_path / "missing.zip", "a folder"))
+
+
+def test_a_damaged_file_beside_an_image_is_named(tmp_path):
+    root = make(tmp_path, ["0.jpg", "1.jpg", "2.jpg"])
+    for i, content in enumerate(("0 1 1 1 1", "1 1 1 1 1", "\xff")):
+        (root / f"{i}.txt").write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError, match=r"'2.txt' cannot be read .*: repair or remove it"):
+        read(root)
+    (root / "2.txt").write_text("0 1 1 1 1\n1 1 1 1 1\n")
+    with pytest.raises(UserError, match=r"\*.txt gives '2' several classes, '0', '1'"):
+        read(root)
+    (root / "2.txt").write_text("a description\n")
+    with pytest.raises(UserError, match=r"no labeled image"):
+        read(root)
+
+
+def test_a_file_beside_an_image_labels_no_other_one(tmp_path):
+    root = make(tmp_path, ["a/0.jpg", "b/0.jpg", "a/1.jpg", "b/1.jpg"])
+    for name, content in {"a/0": "x", "a/1": "y", "b/0": "y", "b/1": "x"}.items():
+        (root / f"{name}.cls").write_text(content)
+    assert read(root).class_names == ("a", "b")  # Class folders count before them.
+    (root / "labels.csv").write_text("file,label,decision,time\n")
+    root.joinpath("a").rename(root / "images_1")
+    root.joinpath("b").rename(root / "images_2")
+    right = {"images_1/0.jpg": "x", "images_1/1.jpg": "y", "images_2/0.jpg": "y"}
+    (root / "images_2/1.cls").write_text("")
+    layout = read(root)
+    assert get_labels(layout.train) == right
+    assert layout.table.startswith("images_1/*.cls: files in file, classes in label; 2 of 2 rows")
+    (root / "x.csv").write_text("file,label\nimages_1/0.jpg,x\nimages_1/1.jpg,y\n")
+    with pytest.raises(UserError, match=r"Both 'x.csv' and .*: pass --labels .* or move images_1"):
+        read(root)
+
+
+def test_a_fault_in_the_table_of_one_part_is_told(tmp_path):
+    names = [f"{part}/{i}.jpg" for part in ("train", "valid") for i in range(3)]
+    root = make(tmp_path, names)
+    for part, last in (("train", "b"), ("valid", "a;b")):
+        rows = f"file,label\n0.jpg,a\n1.jpg,b\n2.jpg,{last}\n"
+        (root / part / "_annotations.csv").write_text(rows)
+    with pytest.raises(UserError, match=r"valid/_annotations.csv gives '2.jpg' several classes"):
+        read(root)
+
+
+def test_commands_take_the_options(root, tmp_path, capsys):
+    (root / "x.csv").write_text(ROWS)
+    for options, label in (
+        (["--labels", str(root / "x.csv")], "cat/1.png,a"),
+        (["--label-pattern", "^([^/]+)/"], "cat/1.png,cat"),
+    ):
+        path = tmp_path / f"{label[-1]}.csv"
+        parsed = vars(parse_arguments(["labels", str(root), "--to", str(path), *options]))
+        del parsed["verb"], parsed["device"]
+        commands.labels(**parsed)
+        assert label in path.read_text()
+    with pytest.raises(UserError, match=r"There is no file y.csv with labels"):
+        commands.suggest(str(root), 1, labels_file="y.csv")
+
+
+def test_a_folder_of_files_for_an_image_each_is_imported(root, tmp_path):
+    for i, label in enumerate("aba", 1):
+        content = {"item": {"name": f"{i}.png"}, "annotations": [{"name": label, "tag": {}}]}
+        place(tmp_path / "export", f"annotations/{i}.json").write_text(json.dumps(content))
+    imported = import_labels(root, tmp_path / "export")
+    assert imported.num_added == 3
+    assert get_labels(read(root).train) | RIGHT == get_labels(read(root).train)
+    with pytest.raises(UserError, match=r"cannot be read as labels"):
+        import_labels(root, place(tmp_path / "empty", "x").parent)
