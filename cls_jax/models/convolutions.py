@@ -222,8 +222,8 @@ def _pull_grouped(
 
 # XLA has no depthwise kernel for CPUs: 3 x 3 filters on 32 images of 24 x 24 pixels and 144
 # channels take 81 ms as a grouped convolution and 4 ms as a sum of shifted products (2 cores).
-# On an H200, a grouped convolution that is not tuned takes 4 to 13 times as long forward, and its
-# gradients 2 to 21 times (experiments/results/gpu.md). Tuned, only the forward pass of the grouped
+# On an H200, a grouped convolution that is not tuned takes 4 to 16 times as long forward, and its
+# gradients 3 to 22 times (experiments/results/gpu.md). Tuned, only the forward pass of the grouped
 # one was measured, as part of a step. TPUs were not.
 LOWERINGS = {
     "cpu": _Lowering(_sum_shifted, _pull_at_once),

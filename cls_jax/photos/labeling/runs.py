@@ -4,8 +4,6 @@ import contextlib
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 from typing import Any
 
 from cls_jax.errors import UserError, explain_writing
@@ -17,7 +15,6 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.runs.folder import CONFIG, read_result
 
 REPORT = "report.html"
-_EXPORT = "export"  # The folder within a run.
 _NUM_SHOWN = 50
 
 
@@ -78,31 +75,6 @@ class FolderRuns:
         workdir = self.find(name)
         with explain_writing(workdir, "allow writing there"):
             shutil.rmtree(workdir)
-
-    def export(self, name: str) -> str:
-        """Writes the classifier of a run for other programs, as `cls-jax export` does.
-
-        Returns the last sentences that it prints. Raises a RefusedError with the reason if it
-        fails.
-        """
-        workdir = self.find(name)
-        command = [sys.executable, "-m", "cls_jax", "export", str(workdir), str(workdir / _EXPORT)]
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, env=make_environment()
-        )
-        lines = (done.stdout if not done.returncode else done.stderr).decode("utf-8", "replace")
-        shown = [make_printable(line) for line in lines.splitlines() if line.strip()]
-        if done.returncode:
-            reason = shown[-1].removeprefix("Error: ") if shown else "it ended unexpectedly."
-            raise RefusedError(f"The export failed: {reason}")
-        return " ".join(line for line in shown if not line.startswith("Try it:"))
-
-
-def make_environment() -> dict[str, str]:
-    """The environment of a program of this package, which need not be installed."""
-    package = pathlib.Path(__file__).parents[3]
-    paths = filter(None, (str(package), os.environ.get("PYTHONPATH")))
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def is_trained(workdir: pathlib.Path) -> bool:

@@ -26,7 +26,7 @@ from cls_jax.photos.inference.list_runs import RUNS
 from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
-from cls_jax.photos.labeling.runs import REPORT, FolderRuns, make_environment
+from cls_jax.photos.labeling.runs import REPORT, FolderRuns
 from cls_jax.photos.labeling.session import Counts
 from cls_jax.process import write_command
 from cls_jax.runs.folder import CONFIG, read_result
@@ -38,6 +38,7 @@ _MAX_MINUTES = 100_000
 _MAX_HELD_OUT = 0.5  # Of the labels.
 _MAX_POINTS = 300  # Of the curve.
 _LONGEST_MESSAGE = 500
+_EXPORT = "export"  # The folder within a run.
 _LOSS = "train/loss"
 _CHANGED = "The photos or labels have changed since then: start a new training."
 _STOPPED = {code for number in SIGNALS for code in (128 + number, -number)}  # Exit codes.
@@ -172,12 +173,12 @@ class Training:
         try:
             # Ctrl-C in the terminal goes to the session only, which asks.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cls_jax", *self._command],
+                _write_arguments(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
                 start_new_session=True,
-                env=make_environment(),
+                env=_create_environment(),
             )
         except OSError as error:
             raise UserError(f"Training cannot start: {error.strerror}.") from error
@@ -237,8 +238,24 @@ class Training:
                 self._state = {"phase": "none"}
 
     def export(self, name: str) -> str:
-        """Exports a run, see `FolderRuns.export`."""
-        return self._runs.export(name)
+        """Writes the classifier of a run for other programs, as `cls-jax export` does.
+
+        Returns the last sentences that it prints. Raises a RefusedError if there is no such run,
+        or with the reason if it fails.
+        """
+        workdir = self._runs.find(name)
+        done = subprocess.run(
+            _write_arguments(["export", str(workdir), str(workdir / _EXPORT)]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=_create_environment(),
+        )
+        output = done.stderr if done.returncode else done.stdout
+        lines = list(filter(None, output.decode("utf-8", "replace").splitlines()))
+        if done.returncode:
+            reason = lines[-1].removeprefix("Error: ") if lines else "it ended unexpectedly."
+            raise RefusedError(_shorten(f"The export failed: {reason}"))
+        return _shorten(" ".join(line for line in lines if not line.startswith("Try it:")))
 
     def describe(self) -> dict[str, Any]:
         """Its progress, or how it ended."""
@@ -300,6 +317,18 @@ class Training:
         if message and not self._num_metrics:
             self._state["message"] = _shorten(message)
         return _shorten(self._last)
+
+
+def _write_arguments(words: Sequence[str]) -> list[str]:
+    """The command of this package that a person would type."""
+    return [sys.executable, "-m", "cls_jax", *words]
+
+
+def _create_environment() -> dict[str, str]:
+    """The environment of such a command, where the package need not be installed."""
+    package = pathlib.Path(__file__).parents[3]
+    paths = filter(None, (str(package), os.environ.get("PYTHONPATH")))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _shorten(line: str) -> str:

@@ -245,7 +245,7 @@ def test_more_like_this_selects_those_that_the_page_names_alike(open_page, folde
         others = [name for name in shown if known[name] != ("", "cat")]
         assert 3 < len(agreeing) < 24  # Others are named otherwise, or have an answer.
         assert {label for _, label in map(known.get, others)} > {"cat"}
-        page.wait_for_selector(f".head:has-text('Also suggested as cat · {len(agreeing)}')")
+        page.wait_for_selector(f".head:has-text('Suggested as cat · {len(agreeing)}')")
         assert page.locator(f".selected-count:text-is('{len(agreeing)} selected')").count()
         assert list_selected(page) == [name for name in list_cells(page) if name in agreeing]
         assert list_cells(page)[:4] == agreeing[:4]

@@ -9,7 +9,7 @@ import pytest
 
 from cls_jax.config import to_json, with_values
 from cls_jax.photos.inference.list_runs import RUNS, find_newest
-from cls_jax.photos.labeling import runs, trained, views
+from cls_jax.photos.labeling import trained, training, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.runs import FolderRuns
@@ -57,7 +57,7 @@ def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_pat
     assert not older.exists()
     assert found.find_used() == newer
     for name in ("runs/a", "runs/other", "runs/notes", str(other), "runs/../runs/b", "", "runs"):
-        for act in (found.use, found.delete, found.export):
+        for act in (found.use, found.delete, Training(folder).export):
             with pytest.raises(RefusedError, match="no such run"):
                 act(name)
     assert newer.exists()
@@ -76,12 +76,12 @@ def test_an_export_is_that_of_the_terminal_and_its_reason_is_shown(folder, kinds
             stderr=b"...\nError: The disk is full.\n",
         )
 
-    monkeypatch.setattr(runs.subprocess, "run", run)
-    found = FolderRuns(folder)
-    assert found.export("runs/a") == "Exported, and checked against this run: x"
+    monkeypatch.setattr(training.subprocess, "run", run)
+    page = Training(folder)
+    assert page.export("runs/a") == "Exported, and checked against this run: x"
     assert called == [["export", str(workdir), str(workdir / "export")]]
     with pytest.raises(RefusedError, match="The export failed: The disk is full"):
-        found.export("runs/a")
+        page.export("runs/a")
 
 
 def wait_for_threads():
@@ -103,8 +103,8 @@ def test_a_page_that_is_opened_again_predicts_with_the_run_in_use(folder, kinds,
     for image in range(9):
         decide(session, image, "abc"[kinds[image]])
     session = open_ready(folder, kinds)  # Another session.
-    training = Training(folder)
-    networks = trained.TrainedNetworks(session, training.find_used_run)
+    runs = Training(folder)
+    networks = trained.TrainedNetworks(session, runs.find_used_run)
     classifier = SessionClassifier(session, networks)
     classifier._wait()
 
@@ -115,11 +115,11 @@ def test_a_page_that_is_opened_again_predicts_with_the_run_in_use(folder, kinds,
         return {row["label"] for row in classifier.list_rows()[9:28]}
 
     assert name_photos() == {"c"}, networks.message  # As the stub says.
-    training.use("runs/instant")
+    runs.use("runs/instant")
     assert name_photos() == {"a", "b", "c"}
-    training.use("runs/trained")
+    runs.use("runs/trained")
     assert name_photos() == {"c"}
-    training.delete("runs/trained")
+    runs.delete("runs/trained")
     assert name_photos() == {"a", "b", "c"}
     assert loaded == ["trained"] * 2
 

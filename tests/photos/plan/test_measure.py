@@ -5,11 +5,13 @@ import math
 import re
 import types
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
-from cls_jax.photos.plan import measure
+from cls_jax.photos.plan import measure, plan
 from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.plan.rules import create_folder_config, fit
 from tests.outcomes import count_calls
@@ -207,3 +209,31 @@ def test_where_a_step_costs_nothing_neither_size_nor_batch_is_reduced(monkeypatc
     # Where it costs much, both are.
     config, _ = choose(monkeypatch, 3.0, 2.0, compile_seconds=compile_seconds)
     assert (config.data.image_size, config.batch_size) == (96, 4)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes", "is_short"), [(60.0, 3.0, True), (3.0, 10.0, False), (1e-3, 0.2, False)]
+)
+def test_a_time_without_40_small_steps_is_too_short(monkeypatch, seconds, minutes, is_short):
+    """A step costs nothing on an accelerator, where a fifth of a minute is worth a training."""
+    found = choose(monkeypatch, seconds, minutes, changes=measure.is_too_short)
+    assert found[1] is is_short
+
+
+@pytest.mark.parametrize("setting", [{}, {"batch_size": 8}])
+def test_too_short_a_time_ends_with_the_instant_classifier(tmp_path, monkeypatch, setting):
+    """Unless something is set that it does not have."""
+    for i in range(8):
+        part = tmp_path / "photos" / (f"labeled/{'ab'[i % 2]}" if i < 4 else "unlabeled")
+        part.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((100, 100, 3), 20 * i, np.uint8)).save(part / f"{i}.png")
+
+    def measure_run(config, summary):
+        size, batch_size = config.data.image_size, config.batch_size
+        return Measurement(5.0, 60.0, "", image_size=size, batch_size=batch_size)
+
+    monkeypatch.setattr(measure, "measure_run", measure_run)
+    monkeypatch.setattr(plan, "find_resources", lambda: PRETRAINED)
+    chosen = plan.plan_run(tmp_path / "photos", minutes=2.0, settings=setting)
+    assert (chosen.method is None) == (not setting)
+    assert ("2 minutes are too short for a training" in chosen.reason) == (not setting)

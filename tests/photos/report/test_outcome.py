@@ -146,8 +146,7 @@ def test_what_to_expect_on_new_sources_stands_beside_it_also_where_all_is_labele
     assert outcome.describe_outcome(result) == [said]
     estimate = Estimate(13, 3, 77.6, 68.2, 86.4)
     both = result | {f"labels_{name}": value for name, value in estimate._asdict().items()}
-    who = "by the instant classifier before training"
-        first = f"About 78% of the other photos are named right {who} (68 to 86%)."
+    first = "About 78% of the other photos are named right by the instant classifier (68 to 86%)."
     assert outcome.describe_expected(both) == f"{first} {said}"
 
 

@@ -239,7 +239,7 @@ export function mount(root, app) {
         title: `More like ${source.name}`,
         hint: describeSimilar(label, agreeing.length),
         sections: [
-          { title: label ? `Also suggested as ${label}` : "", images: agreeing },
+          { title: label ? `Suggested as ${label}` : "", images: agreeing },
           { title: agreeing.length ? "Others" : "", images: others },
         ],
         selected: new Set(agreeing),
