@@ -299,12 +299,13 @@ def test_few_validation_images_are_not_to_choose_settings_by(number, said):
 
 def test_the_commands_of_a_report_can_be_typed_in_its_folder(tmp_path, monkeypatch):
     run = create_labeled(tmp_path)
+    run.sessions += [{"command": "python -m cls_jax train photos --workdir=runs/mine"}]
     run.workdir.mkdir(parents=True)
     monkeypatch.chdir(run.workdir)
-    commands_ = re.findall("<pre><code>(cls-jax .*?)</code>", render_page(run))
-    assert len(commands_) == 3
-    for command in commands_:
-        arguments = vars(console.parse_arguments(shlex.split(html.unescape(command))[1:]))
+    found = re.findall("<pre><code>(?:cls-jax|python -m cls_jax) (.*?)</code>", render_page(run))
+    assert [command.split(" ")[0] for command in found] == ["label", "predict", "train", "train"]
+    for command in found:
+        arguments = vars(console.parse_arguments(shlex.split(html.unescape(command))))
         places = [arguments.get(name) for name in ("folder", "data", "run", "workdir", "images")]
         known = [word for place in places if place for word in np.ravel(place)]
         assert known
