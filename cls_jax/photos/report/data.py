@@ -41,6 +41,7 @@ from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import read_sessions
 
 NUM_PICTURES = 24  # Of each kind on the page.
+_PROGRAMS = ("cls-jax", "cls_jax")  # A verb follows.
 _LARGEST = 1e30  # Larger values cannot be drawn.
 _FOLDERS = re.compile(r"(?:^|(?<=[\s'\"=(,]))(?:~|[A-Za-z]:)?[/\\](?:[^/\\\s]+[/\\])*(?=[^/\\\s])")
 
@@ -179,9 +180,11 @@ class RunData:
         option, separator, value = word.partition("=") if word.startswith("-") else ("", "", word)
         if before == "--workdir" or (option == "--workdir" and separator):
             return f"{option}{separator}."
-        root = pathlib.Path(self.config.data.data_dir).expanduser()
-        is_root = value == self.config.data.data_dir or pathlib.Path(value) == root.resolve()
-        if is_root and value and self.link_root is not None:
+        # A relative path was typed in another folder: its parts are the last ones of the whole.
+        root = pathlib.Path(self.config.data.data_dir).expanduser().resolve()
+        parts = pathlib.Path(value).parts
+        is_root = bool(parts) and parts == root.parts[-len(parts) :] and before not in _PROGRAMS
+        if is_root and self.link_root is not None:
             return f"{option}{separator}{self.link_root}"
         return leave_out_folders(word, self.workdir, self.config.data.data_dir)
 

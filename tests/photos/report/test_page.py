@@ -285,14 +285,27 @@ def test_who_labeled_reads_first_what_to_expect_and_what_to_do(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(20, "These are 20, too few to choose settings by."), (100, "Choose settings by this")],
+)
+def test_few_validation_images_are_not_to_choose_settings_by(number, said):
+    rows = [{"step": step, "validation/accuracy": 85.0} for step in range(3)]
+    run = create_run(num_test=0, rows=rows)
+    split = Split(np.zeros((number, 8, 8, 3), np.uint8), np.zeros(number, np.int32))
+    run.dataset = dataclasses.replace(run.dataset, validation=split)
+    assert said in Page(render_page(run)).text
+
+
 def test_the_commands_of_a_report_can_be_typed_in_its_folder(tmp_path, monkeypatch):
     run = create_labeled(tmp_path)
+    run.sessions += [{"command": "python -m cls_jax train photos --workdir=runs/mine"}]
     run.workdir.mkdir(parents=True)
     monkeypatch.chdir(run.workdir)
-    commands_ = re.findall("<pre><code>(cls-jax .*?)</code>", render_page(run))
-    assert len(commands_) == 3
-    for command in commands_:
-        arguments = vars(console.parse_arguments(shlex.split(html.unescape(command))[1:]))
+    found = re.findall("<pre><code>(?:cls-jax|python -m cls_jax) (.*?)</code>", render_page(run))
+    assert [command.split(" ")[0] for command in found] == ["label", "predict", "train", "train"]
+    for command in found:
+        arguments = vars(console.parse_arguments(shlex.split(html.unescape(command))))
         places = [arguments.get(name) for name in ("folder", "data", "run", "workdir", "images")]
         known = [word for place in places if place for word in np.ravel(place)]
         assert known
