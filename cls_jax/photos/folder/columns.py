@@ -68,6 +68,10 @@ class NoClassesError(UserError):
     """A table has no column of classes."""
 
 
+class UnclearError(UserError):
+    """Several columns of a table may have its classes, or one that need not have any."""
+
+
 class _Column(NamedTuple):
     """How far a column names files."""
 
@@ -216,7 +220,7 @@ def check_repeated(table: Table, label: int) -> None:
     num_cells = sum(map(bool, map(str.strip, table.get(label))))
     num_classes = len(table.get_distinct(label))
     if table.simple[label] not in _LABEL_HEADERS and 3 * num_classes > 2 * num_cells:
-        raise UserError(
+        raise UnclearError(
             f"{table.name} may have the classes in {table.show(label)!r}, but they hardly repeat: "
             "pass --label-column with the column of the classes."
         )
@@ -409,7 +413,7 @@ def _choose_only(table: Table, places: Sequence[int]) -> int:
             f"{table.name} has a column of 0 and 1 for each of {table.list_columns(places)}: write "
             "the class of each image into one column called label."
         )
-    raise UserError(
+    raise UnclearError(
         f"{table.name} may have the classes in {table.list_columns(places)}: pass --label-column "
         "with one of them."
     )

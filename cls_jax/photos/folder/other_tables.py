@@ -17,7 +17,13 @@ from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS
-from cls_jax.photos.folder.columns import NoClassesError, Table, check_repeated, name_files
+from cls_jax.photos.folder.columns import (
+    NoClassesError,
+    Table,
+    UnclearError,
+    check_repeated,
+    name_files,
+)
 from cls_jax.photos.folder.find_files import (
     FOLDED,
     INNER,
@@ -221,10 +227,14 @@ def read_other_tables(
         if table:
             found[name] = table
     if faults and is_strict:
-        # Those of another split, or with one class for all, as in an example of a submission, are
-        # not the labels where another table has a fault.
+        # The table of another split must not be left out without a word, nor one beside a table
+        # with one class for all, which may be an example of a submission.
         kinds = {_split_name(name)[0] for name in found}
-        alike = [error for name, error in faults.items() if _split_name(name)[0] in kinds]
+        alike = [
+            error
+            for name, error in faults.items()
+            if _split_name(name)[0] in kinds and not isinstance(error, UnclearError)
+        ]
         if alike or not any(map(_has_several_classes, found.values())):
             raise [*alike, *faults.values()][0]
     if not found:

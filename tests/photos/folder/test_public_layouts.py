@@ -221,6 +221,14 @@ READ = {
     ),
 }
 READ |= {
+    "melanoma (Kaggle)": (
+        "train/a.jpg train/b.jpg test/c.jpg test/d.jpg",
+        {
+            "train.csv": write_table("image_name,sex,age,target", "a,m,50,0", "b,f,60,1"),
+            "test.csv": write_table("image_name,sex,age", "c,m,50", "d,f,50"),
+        },
+        {"train/a.jpg": "0", "train/b.jpg": "1"},
+    ),
     "imagefolder of Hugging Face": (
         "train/0.jpg train/1.jpg test/2.jpg",
         {
