@@ -289,8 +289,8 @@ def test_no_letter_is_a_command(open_page, folder, view):
         for letter in string.ascii_letters:
             page.keyboard.press(letter)
             assert page.locator("h2").first.inner_text() == title, letter
-            assert page.locator(".search").input_value() == letter
-            assert page.evaluate("document.activeElement.type") == "search"
+            assert page.locator(".chooser .search").input_value() == letter
+            assert page.evaluate("document.activeElement.matches('.chooser .search')")
             page.keyboard.press("Escape")
     assert len(read_decisions(folder)) == 6
 
