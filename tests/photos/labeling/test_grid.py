@@ -296,6 +296,37 @@ def test_no_letter_is_a_command(open_page, folder, view):
 
 
 @needs_browser
+def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(open_page, folder):
+    """The search and the button with what is suggested never both claim the key."""
+    session = open_labeled(folder, 20)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        cells = page.locator(".cell[data-decision='']")
+        search, key = page.locator(".chooser .search"), page.locator(".panel > button kbd")
+        cells.nth(0).click()
+        assert key.first.is_visible()
+        page.keyboard.type("fox")
+        assert not key.first.is_visible()
+        cells.nth(1).click()
+        page.keyboard.press("2")  # Goes on with the name: no class shows a digit now.
+        assert search.input_value() == "fox2"
+        page.locator(".cell").first.focus()
+        page.keyboard.press("Escape")  # First what was typed, then the selection.
+        assert search.input_value() == ""
+        assert page.locator("[aria-selected=true]").count() == 2
+        page.keyboard.type("fox")
+        names = [cells.nth(i).get_attribute("aria-label").split(",")[0] for i in range(3)]
+        cells.nth(2).click()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#toast:has-text('3 photos: fox')")
+        assert search.input_value() == ""
+    assert sorted(read_decisions(folder)[6:]) == sorted((name, "fox", "label") for name in names)
+
+
+@needs_browser
 def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folder):
     kinds = create_photos(folder, 2000)
     session, features = open_session(folder, CLASSES), create_features(kinds)
