@@ -344,7 +344,7 @@ class _Service:
             "describe": lambda: session.describe_class(window, content.class_name, content.text),
             "key": lambda: session.set_key(window, content.class_name, content.text),
             "example": lambda: session.set_example(window, content),
-            "mark": lambda: session.mark(content),
+            "mark": lambda: session.mark(*content),
             "sample": lambda: {"sample": session.draw_sample()},
             "scan": lambda: find_new(session),
             "try": lambda: self._classify(content),
@@ -528,7 +528,7 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
         images = take(content, "images", list)
         if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
             raise ValueError(f"images must be at most {_MAX_CHANGES} integers.")
-        return images
+        return images, take(content, "label", str)
     if verb != "decide":
         return None
     changes = take(content, "changes", list)

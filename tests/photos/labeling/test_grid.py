@@ -402,7 +402,7 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
         show(page, "result")
         page.wait_for_selector("#look:visible")
         page.select_option("#target", "98")
-        page.wait_for_selector(".to-check:has-text('To reach 98% of the 60 sorted photos right')")
+        page.wait_for_selector(".to-check:has-text('To get 98% of the 60 sorted photos right')")
         classifier = SessionClassifier(session)
         classifier._wait()
         images = grid.describe_check(session, 98, classifier.estimate())["images"]
