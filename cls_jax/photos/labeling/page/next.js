@@ -75,7 +75,7 @@ export function mount(root, app) {
     random.hidden = !current.check;
     const left = formatCount(state.sample, "random photo");
     if (state.phase === "reading") random.textContent = "A random photo, until all photos have been read.";
-    else random.textContent = `${left} left to check. What the classifier thinks of them is hidden, not to sway you.`;
+    else random.textContent = `${left} left to check. What the classifier thinks of them is hidden so that it does not sway you.`;
     none.hidden = !state.classes.length;
     example.hidden = !current.label;
     example.textContent = `Use as the example of ${current.label}`;

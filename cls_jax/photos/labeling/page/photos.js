@@ -374,7 +374,7 @@ export function mount(root, app) {
 
 function describeSimilar(label, count) {
   if (!count) return "Select the photos that belong together. Then press the key of their class.";
-  return `Clear the photos that are not ${label}. Press Enter for all others, or the key of a class.`;
+  return `Deselect the photos that are not ${label}, then press Enter, or the key of another class.`;
 }
 
 function formatTitle(name, items) {
