@@ -424,6 +424,19 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
         assert len(list((folder.with_name("photos-classes") / "unsure").iterdir())) == 53
         # A class has a line: the other one that it is mixed up with, and the photos of both.
         button = page.locator(".mixed").first
+        for viewport in (PHONE, DESKTOP):
+            page.set_viewport_size(viewport)
+            name = button.inner_text()
+            cut = button.evaluate(
+                """(element, name) => {
+                  element.textContent = name.replace(/: .*/, ": glass bottle");
+                  const cut = element.scrollWidth > element.clientWidth;
+                  element.textContent = name;
+                  return cut;
+                }""",
+                name,
+            )
+            assert not cut  # The other class is all that the button says.
         count = button.inner_text().split(" ")[0]
         button.click()
         page.wait_for_selector("h2:has-text(' or ')")
