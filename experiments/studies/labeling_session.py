@@ -186,7 +186,7 @@ def _compare(
         reached = 100 * float(np.mean([is_right[name] or name in looked_at for name in is_right]))
         found = sum(not is_right[name] for name in looked_at)
         said = (
-            f"To reach {target}% of the {check['sorted']:,} sorted photos right, look at these "
+            f"To get {target}% of the {check['sorted']:,} sorted photos right, look at these "
             f"{len(looked_at):,}."
         )
         yield (

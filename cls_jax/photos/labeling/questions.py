@@ -7,7 +7,7 @@ Shape suffixes: B photos.
 
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +39,7 @@ class Questions:
     def __init__(self) -> None:
         self.sample: dict[int, float] = {}
         self.next: list[int] = []
-        self._marked: list[int] = []
+        self._marked: dict[int, set[str]] = {}  # Photo → the classes that it is not.
         self._claims: dict[str, _Claim] = {}  # By window.
 
     def choose_first(self, is_open_B: np.ndarray) -> None:
@@ -54,16 +54,35 @@ class Questions:
         sources_B: np.ndarray | None = None,
     ) -> None:
         """Asks photos without an answer. The arguments are those of `Coverage.choose`."""
-        self._marked = [image for image in self._marked if is_open_B[image]]
+        self._marked = {i: names for i, names in self._marked.items() if is_open_B[i]}
         chosen, _ = coverage.choose(is_open_B, _NUM_NEXT, shares_B, sources_B)
         sample = [i for i in self.sample if is_open_B[i] and i not in self._marked]
         first = [*sample, *self._marked]
         others = (int(image) for image in chosen if image not in first)
         self.next = [*first, *others][:_NUM_NEXT]
 
-    def mark(self, images: Sequence[int]) -> None:
-        """Asks photos with wrong proposals soon."""
-        self._marked = [*images, *(i for i in self._marked if i not in images)]
+    def mark(self, images: Sequence[int], label: str) -> None:
+        """Asks photos that are not of the class `label` soon, the last marked ones first."""
+        marked = {image: {label, *self._marked.get(image, ())} for image in images}
+        self._marked = marked | {i: names for i, names in self._marked.items() if i not in marked}
+
+    def exclude_marked(
+        self, is_open_B: np.ndarray, index: Mapping[str, int], p_BK: np.ndarray
+    ) -> None:
+        """Takes the classes that marked photos are not out of their probabilities, in place.
+
+        Otherwise the page would propose what a person has just rejected.
+
+        Args:
+            is_open_B: Which photos have no answer, bool.
+            index: The columns of all classes.
+            p_BK: The probabilities of all photos, floating.
+        """
+        for image, names in self._marked.items():
+            others = p_BK[image].copy()
+            others[[index[name] for name in names if name in index]] = 0
+            if is_open_B[image] and others.any():
+                p_BK[image] = others / others.sum()
 
     def draw(self, is_open_B: np.ndarray, count: int, rng: np.random.Generator) -> int:
         """Draws photos without an answer, each with the same probability, to be asked next.

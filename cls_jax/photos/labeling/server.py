@@ -130,6 +130,11 @@ def create_app(
     return guard(app, token, codes)
 
 
+class _Mark(NamedTuple):
+    images: list[int]
+    label: str  # The class that they are not.
+
+
 class _ClassText(NamedTuple):
     """A text for a class: its new name, its description or its key."""
 
@@ -344,7 +349,7 @@ class _Service:
             "describe": lambda: session.describe_class(window, content.class_name, content.text),
             "key": lambda: session.set_key(window, content.class_name, content.text),
             "example": lambda: session.set_example(window, content),
-            "mark": lambda: session.mark(content),
+            "mark": lambda: session.mark(content.images, content.label),
             "sample": lambda: {"sample": session.draw_sample()},
             "scan": lambda: find_new(session),
             "try": lambda: self._classify(content),
@@ -528,7 +533,7 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
         images = take(content, "images", list)
         if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
             raise ValueError(f"images must be at most {_MAX_CHANGES} integers.")
-        return images
+        return _Mark(images, take(content, "label", str))
     if verb != "decide":
         return None
     changes = take(content, "changes", list)

@@ -595,12 +595,15 @@ class Session:
         with self._lock:
             return bool(self._undo.get(window))
 
-    def mark(self, images: Sequence[int]) -> None:
-        """Shows photos with wrong proposals next. Raises a RefusedError if one is missing."""
+    def mark(self, images: Sequence[int], label: str) -> None:
+        """Shows photos next that are not of the class `label`, which is no longer proposed.
+
+        Raises a RefusedError if one is missing.
+        """
         with self._lock:
             if any(not 0 <= image < len(self._files) for image in images):
                 raise RefusedError("There is no such photo.")
-            self._questions.mark(images)
+            self._questions.mark(images, label)
             self._refresh()
 
     def follow_table(self) -> None:
@@ -636,9 +639,11 @@ class Session:
         self._probabilities = self._propagation.compute_probabilities()
         if self._classified is not None:
             take_over_probabilities(self._classified, index, labels, self._probabilities)
+        is_open = known.find_open()
+        self._questions.exclude_marked(is_open, index, self._probabilities)
         self._has_adopted = False
         shares = weigh_images(self._classified, labels, self._propagation.groups)
-        self._questions.choose(known.find_open(), self._coverage, shares, self.number_sources())
+        self._questions.choose(is_open, self._coverage, shares, self.number_sources())
 
     def share_out(self, window: str) -> list[int]:
         """Chooses what to show next in a window. Photos shown in other windows come last."""

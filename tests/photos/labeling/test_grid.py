@@ -296,6 +296,37 @@ def test_no_letter_is_a_command(open_page, folder, view):
 
 
 @needs_browser
+def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(open_page, folder):
+    """The search and the button with what is suggested never both claim the key."""
+    session = open_labeled(folder, 20)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        cells = page.locator(".cell[data-decision='']")
+        search, key = page.locator(".chooser .search"), page.locator(".panel > button kbd")
+        cells.nth(0).click()
+        assert key.first.is_visible()
+        page.keyboard.type("fox")
+        assert not key.first.is_visible()
+        cells.nth(1).click()
+        page.keyboard.press("2")  # Goes on with the name: no class shows a digit now.
+        assert search.input_value() == "fox2"
+        page.locator(".cell").first.focus()
+        page.keyboard.press("Escape")  # First what was typed, then the selection.
+        assert search.input_value() == ""
+        assert page.locator("[aria-selected=true]").count() == 2
+        page.keyboard.type("fox")
+        names = [cells.nth(i).get_attribute("aria-label").split(",")[0] for i in range(3)]
+        cells.nth(2).click()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#toast:has-text('3 photos: fox')")
+        assert search.input_value() == ""
+    assert sorted(read_decisions(folder)[6:]) == sorted((name, "fox", "label") for name in names)
+
+
+@needs_browser
 def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folder):
     kinds = create_photos(folder, 2000)
     session, features = open_session(folder, CLASSES), create_features(kinds)
@@ -371,7 +402,7 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
         show(page, "result")
         page.wait_for_selector("#look:visible")
         page.select_option("#target", "98")
-        page.wait_for_selector(".to-check:has-text('To reach 98% of the 60 sorted photos right')")
+        page.wait_for_selector(".to-check:has-text('To get 98% of the 60 sorted photos right')")
         classifier = SessionClassifier(session)
         classifier._wait()
         images = grid.describe_check(session, 98, classifier.estimate())["images"]
@@ -393,6 +424,19 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
         assert len(list((folder.with_name("photos-classes") / "unsure").iterdir())) == 53
         # A class has a line: the other one that it is mixed up with, and the photos of both.
         button = page.locator(".mixed").first
+        for viewport in (PHONE, DESKTOP):
+            page.set_viewport_size(viewport)
+            name = button.inner_text()
+            cut = button.evaluate(
+                """(element, name) => {
+                  element.textContent = name.replace(/: .*/, ": glass bottle");
+                  const cut = element.scrollWidth > element.clientWidth;
+                  element.textContent = name;
+                  return cut;
+                }""",
+                name,
+            )
+            assert not cut  # The other class is all that the button says.
         count = button.inner_text().split(" ")[0]
         button.click()
         page.wait_for_selector("h2:has-text(' or ')")

@@ -11,6 +11,7 @@ from cls_jax.photos.labeling.keys import assign_keys
 from cls_jax.photos.labeling.photos import open_session
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
+    open_labeled,
     open_unsure,
     press,
     read_decisions,
@@ -122,6 +123,34 @@ def test_a_key_means_the_same_class_in_every_view(open_page, folder):
             expected.append((name, label))
     answers = [row[:2] for row in read_decisions(folder) if row[2] == "label"]
     assert answers[6:] == expected
+
+
+@needs_browser
+@pytest.mark.parametrize("way", ["button", "arrow", "other window"])
+def test_what_was_typed_for_a_photo_is_not_given_to_the_next_one(open_page, folder, way):
+    session = open_labeled(folder, 20)
+    with serve(session) as port:
+        page = open_page(port)
+        name = read_name(page)
+        page.keyboard.type("fox")
+        if way == "button":
+            page.get_by_role("button", name="Skip").click()
+        elif way == "arrow":
+            page.locator(".photo").click()
+            page.keyboard.press("ArrowLeft")
+        else:
+            image = next(i for i in range(20) if session.get_path(i).name == name)
+            decide(session, image, "dog", "other")
+        page.wait_for_function(
+            "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=name
+        )
+        shown = read_name(page)
+        assert page.locator(".chooser .search").input_value() == ""
+        page.keyboard.press("1")
+        page.wait_for_function(
+            "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=shown
+        )
+    assert read_decisions(folder)[-1] == (shown, "cat", "label")
 
 
 @needs_browser

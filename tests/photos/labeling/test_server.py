@@ -263,8 +263,11 @@ def test_a_whole_conversation(client):
         "<b>owl",
     ]
     assert client.post("/api/undo", json={}).json()["counts"]["labeled"] == 1
-    assert client.post("/api/mark", json={"images": [7]}).json()["next"][0]["image"] == 7
-    assert client.post("/api/mark", json={"images": [True]}).status_code == 400
+    assert (
+        client.post("/api/mark", json={"images": [7], "label": "cat"}).json()["next"][0]["image"]
+        == 7
+    )
+    assert client.post("/api/mark", json={"images": [True], "label": "cat"}).status_code == 400
     assert client.get("/api/check").json()["rows"] == []  # One class is left.
     assert client.get("/api/suspects").json()["images"] == []
     table = client.get("/api/proposals.csv")

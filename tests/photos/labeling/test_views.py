@@ -14,7 +14,7 @@ from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.labels import HeldOutLabels
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.prediction import create_prediction
-from cls_jax.photos.labeling import photos, proposals, trained, views
+from cls_jax.photos.labeling import grid, photos, proposals, trained, views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.proposals import Classified
@@ -22,6 +22,7 @@ from cls_jax.photos.labeling.session import JAX_THREAD, Counts
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
 from cls_jax.runs.folder import write_result
 from tests.photos.labeling.sessions import (
+    CLASSES,
     create_features,
     decide,
     describe_some,
@@ -193,10 +194,30 @@ def test_windows_are_shown_different_photos_and_first_what_was_marked_as_wrong(s
     )
     assert first != second
     assert views.describe(session, "one")["next"][0]["image"] == first
-    session.mark([17, 4])
+    session.mark([17, 4], "cat")
     assert [image["image"] for image in views.describe(session)["next"]][:2] == [17, 4]
     decide(session, 17, "cat")
     assert views.describe(session)["next"][0]["image"] == 4
+
+
+def test_a_class_that_a_photo_was_marked_not_to_be_is_proposed_in_no_view(session):
+    for image in range(6):
+        decide(session, image, CLASSES[image % 3])
+
+    def read_row(label):
+        rows = {row["label"]: row["images"] for row in views.describe_check(session)["rows"]}
+        return [image["image"] for image in rows[label]]
+
+    marked, *others = read_row("cat")
+    session.mark([marked], "cat")
+    assert read_row("cat")[: len(others)] == others
+    first = views.describe(session)["next"][0]
+    assert (first["image"], first["proposals"][0]["label"] != "cat") == (marked, True)
+    columns = grid.describe_photos(session)
+    suggested = columns["label"][columns["image"].index(marked)]
+    assert columns["classes"][suggested] != "cat"
+    decide(session, marked, "cat")  # The mark ends with the answer.
+    assert views.describe_image(session, marked)["proposals"][0]["label"] == "cat"
 
 
 def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):

@@ -34,7 +34,10 @@ export function createChooser(onChoose, onSkip) {
   const element = create("div", { class: "chooser" }, search, enter, list);
 
   function choose(name) {
-    if (!onChoose(name)) return;
+    if (onChoose(name)) clear();
+  }
+
+  function clear() {
     search.value = "";
     search.blur();
     find();
@@ -44,11 +47,8 @@ export function createChooser(onChoose, onSkip) {
     if (event.key === "Enter") takeChosen();
     else if (["ArrowDown", "ArrowUp"].includes(event.key)) moveChosen(event.key === "ArrowDown" ? 1 : -1);
     else if (event.key === " " && !search.value && !classes.length) onSkip();
-    else if (event.key === "Escape") {
-      search.value = "";
-      search.blur();
-      find();
-    } else return;
+    else if (event.key === "Escape") clear();
+    else return;
     event.preventDefault();
     event.stopPropagation();
   }
@@ -149,20 +149,28 @@ export function createChooser(onChoose, onSkip) {
     /** Handles a key that was pressed outside of all fields; returns whether it did. */
     onKey(event) {
       if (event.ctrlKey || event.metaKey || event.altKey) return false;
-      const withKey = classes.find(({ key }) => key === event.key);
+      const typed = search.value.trim(); // The field has lost the focus since, and says what Enter does.
+      const withKey = typed ? undefined : classes.find(({ key }) => key === event.key);
       if (withKey) choose(withKey.name);
       else if (event.key === "Enter" && chosen !== null) {
-        takeChosen(); // As the field says, which has lost the focus meanwhile.
+        takeChosen();
+      } else if (event.key === "Escape" && chosen !== null) {
+        clear();
       } else if (event.key === "Enter" && proposals.length) {
         choose(proposals[0].label);
-      } else if (/^[\p{L}/]$/u.test(event.key)) {
-        search.value = event.key === "/" ? "" : event.key;
+      } else if (typed ? /^[\p{L}\p{N}/]$/u.test(event.key) : /^[\p{L}/]$/u.test(event.key)) {
+        if (typed) search.value += event.key;
+        else search.value = event.key === "/" ? "" : event.key;
         search.focus();
         find();
       } else return false;
       return true;
     },
     focus: () => search.focus(),
+    hasFocus: () => document.activeElement === search,
+    /** Whether a class was typed or chosen with the arrow keys, which Enter takes. */
+    isChoosing: () => chosen !== null,
+    clear,
   };
 }
 

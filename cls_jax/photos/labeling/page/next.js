@@ -60,19 +60,22 @@ export function mount(root, app) {
   }
 
   function update(state) {
+    const before = current; // Null after an answer. The class of the next photo may be typed already.
     if (app.pinned) current = app.pinned;
     else current = state.next.find(({ image }) => image === current?.image) ?? state.next[0] ?? null;
     photo.hidden = panel.hidden = !current;
     done.hidden = Boolean(current);
     if (!current) return;
     show(state);
+    const isOther = before ? before.image !== current.image : !chooser.hasFocus();
+    if (isOther && chooser.isChoosing()) chooser.clear(); // It was typed for another photo.
     chooser.update(state.classes, current.proposals);
     live.hidden = !state.named_right;
     live.textContent = `${state.named_right} · ${formatCount(state.counts.labeled, "answer")}`;
     random.hidden = !current.check;
     const left = formatCount(state.sample, "random photo");
     if (state.phase === "reading") random.textContent = "A random photo, until all photos have been read.";
-    else random.textContent = `${left} left to check. What the classifier thinks of them is hidden, not to sway you.`;
+    else random.textContent = `${left} left to check. What the classifier thinks of them is hidden so that it does not sway you.`;
     none.hidden = !state.classes.length;
     example.hidden = !current.label;
     example.textContent = `Use as the example of ${current.label}`;
@@ -131,7 +134,7 @@ export function mount(root, app) {
       moving = moving.then(() => move(steps[event.key])).catch(app.report);
     } else if (event.key === "0" && !none.hidden) decide("none");
     else if (event.key === " ") decide("skip");
-    else if (event.key === "Escape" && app.pinned) app.pin(null);
+    else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.pin(null);
     else return chooser.onKey(event);
     return true;
   }

@@ -66,7 +66,8 @@ export function mount(root, app) {
   const none = createButton({ click: () => answer("") }, create("kbd", {}, "0"), "None of these");
   const similar = createButton({ click: showSimilar }, create("kbd", {}, "+"), "More like this");
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
-  const clear = createButton({ click: () => grid.select(new Set()) }, create("kbd", {}, "Esc"), "Clear");
+  const clearKey = create("kbd", {}, "Esc");
+  const clear = createButton({ click: () => grid.select(new Set()) }, clearKey, "Clear");
   const panel = create(
     "section",
     { class: "panel", "aria-label": "Selected photos" },
@@ -284,6 +285,7 @@ export function mount(root, app) {
   }
 
   function save(targets, labels, text, isAlone) {
+    if (chooser.isChoosing()) chooser.clear(); // It was typed for these photos.
     app.run(async () => {
       const names = [...new Set(labels)].filter(Boolean);
       const spelled = [];
@@ -330,6 +332,7 @@ export function mount(root, app) {
     const text = special?.label ? `All are ${special.label}` : `As suggested (${number.toLocaleString("en")})`;
     confirm.replaceChildren(create("kbd", {}, "↵"), create("span", { class: "name" }, text));
     clear.hidden = !selected.length;
+    clearKey.hidden = Boolean(special); // Which the key leaves.
     none.hidden = !classes.length;
     const counts = new Map();
     for (const { label } of selected) if (label) counts.set(label, (counts.get(label) ?? 0) + 1);
@@ -350,6 +353,7 @@ export function mount(root, app) {
   function onKey(event) {
     if (event.target.matches("select")) return false;
     const hasModifier = event.ctrlKey || event.metaKey || event.altKey;
+    if (chooser.isChoosing() && ["Enter", "Escape"].includes(event.key)) return chooser.onKey(event);
     if (event.key === "Escape" && special) leave();
     else if (grid.onKey(event)) return true;
     else if (hasModifier) return false;
@@ -370,7 +374,7 @@ export function mount(root, app) {
 
 function describeSimilar(label, count) {
   if (!count) return "Select the photos that belong together. Then press the key of their class.";
-  return `Clear the photos that are not ${label}. Press Enter for all others, or the key of a class.`;
+  return `Deselect the photos that are not ${label}, then press Enter, or the key of another class.`;
 }
 
 function formatTitle(name, items) {

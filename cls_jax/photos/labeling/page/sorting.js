@@ -99,7 +99,7 @@ export function createSorting(app) {
     const goal = `${percent}% of the ${formatCount(sorted, "sorted photo")}`;
     const named = `The others are as named by ${app.state.named_by}.`;
     if (!images.length) return `About ${goal} or more are right already. ${named}`;
-    return `To reach ${goal} right, look at ${images.length === 1 ? "this" : "these"} ${images.length.toLocaleString("en")}. ${named}`;
+    return `To get ${goal} right, look at ${images.length === 1 ? "this" : "these"} ${images.length.toLocaleString("en")}. ${named}`;
   }
 
   function lookAt() {
