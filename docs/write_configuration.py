@@ -89,13 +89,16 @@ def _describe_keys(rows: dict[str, Option]) -> str:
 
 
 def _describe_methods() -> str:
-    cells = (
-        (f"`{method}`", f"`{key}`", _show(row.default), row.rule.text, row.source)
-        for method in METHODS
-        for key, row in get_options(method).items()
-        if key == "mu" or (key not in OPTIONS and key != "method.name")
-    )
-    return _table(("method", "key", "default", "values", "source of the default"), cells)
+    """One row for each key, default, range and source, with the methods that share them."""
+    methods: dict[tuple[str, ...], list[str]] = {}
+    for method in METHODS:
+        for key, row in get_options(method).items():
+            if key == "mu" or (key not in OPTIONS and key != "method.name"):
+                cells = (f"`{key}`", _show(row.default), row.rule.text, row.source)
+                methods.setdefault(cells, []).append(f"`{method}`")
+    rows = ((*cells[:3], ", ".join(names), cells[3]) for cells, names in methods.items())
+    head = ("key", "default", "values", "methods", "source of the default")
+    return _table(head, sorted(rows, key=lambda cells: cells[0]))
 
 
 def _describe_config_files() -> str:
