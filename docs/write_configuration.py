@@ -26,9 +26,8 @@ A configuration file, its label budget and its method choose every value
 empty. A misspelled key or an invalid value ends the program with one line before anything is
 trained.
 
-Every run stores its configuration in `config.json`. Keys marked † decide where and how a run
-computes, not what it trains: they may change when it resumes. For a run that is older than a key,
-the key has its default. Keys that this version does not know are refused.
+Keys marked † decide where and how a run computes, not what it trains: they may change when it
+resumes. For a run that is older than a key, the key has its default.
 
 "Paper" is the CLS paper, "authors" its authors' released code, and "FixMatch" Google's code of
 FixMatch.
