@@ -4,12 +4,13 @@ python -m docs.write_configuration
 """
 
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
 from cls_jax.config import OPTIONS, create_defaults, flatten, get_options, show_value
-from cls_jax.config.keys import Option
+from cls_jax.config.keys import Option, Rule
 from cls_jax.methods import METHODS
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -27,7 +28,8 @@ empty. A misspelled key or an invalid value ends the program with one line befor
 trained.
 
 Keys marked † decide where and how a run computes, not what it trains: they may change when it
-resumes. For a run that is older than a key, the key has its default.
+resumes. For a run that is older than a key, the key has its default. Values are integers, unless
+their default has a decimal point.
 
 "Paper" is the CLS paper, "authors" its authors' released code, and "FixMatch" Google's code of
 FixMatch.
@@ -81,7 +83,7 @@ def create_page() -> str:
 
 def _describe_keys(rows: dict[str, Option]) -> str:
     cells = (
-        (_name(key, row), _show(row.default), row.rule.text, row.help, row.source)
+        (_name(key, row), _show(row.default), _shorten(row.rule), row.help, row.source)
         for key, row in rows.items()
     )
     return _table(("key", "default", "values", "meaning", "source of the default"), cells)
@@ -93,7 +95,7 @@ def _describe_methods() -> str:
     for method in METHODS:
         for key, row in get_options(method).items():
             if key == "mu" or (key not in OPTIONS and key != "method.name"):
-                cells = (f"`{key}`", _show(row.default), row.rule.text, row.source)
+                cells = (f"`{key}`", _show(row.default), _shorten(row.rule), row.source)
                 methods.setdefault(cells, []).append(f"`{method}`")
     rows = ((*cells[:3], ", ".join(names), cells[3]) for cells, names in methods.items())
     head = ("key", "default", "values", "methods", "source of the default")
@@ -123,6 +125,13 @@ def _name(key: str, row: Option) -> str:
 def _show(value: Any) -> str:
     text = show_value(value)
     return f"`{text if len(text) <= 40 else text[:39] + '…'}`" if text else "(empty)"
+
+
+def _shorten(rule: Rule) -> str:
+    """A rule as a cell that follows the default, which tells numbers and texts apart."""
+    text = re.sub(r"^an? (integer|number) (from|of|above|or|,)", r"\2", rule.text)
+    text = re.sub(r"^(of|from) ", "", text).removesuffix(" without NUL characters")
+    return {"a string": "text", "0 to 2,147,483,647": "at least 0"}.get(text, text)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
