@@ -28,8 +28,8 @@ empty. A misspelled key or an invalid value ends the program with one line befor
 trained.
 
 Keys marked † decide where and how a run computes, not what it trains: they may change when it
-resumes. For a run that is older than a key, the key has its default. Values are integers, unless
-their default has a decimal point.
+resumes. For a run that is older than a key, the key has its default. Numbers are integers, unless
+the default has a decimal point.
 
 "Paper" is the CLS paper, "authors" its authors' released code, and "FixMatch" Google's code of
 FixMatch.
@@ -103,19 +103,18 @@ def _describe_methods() -> str:
 
 
 def _describe_config_files() -> str:
-    """One row for each key that any of the files changes."""
+    """One row for each file, with the keys that it changes."""
     default = flatten(create_defaults(0, "cls").to_dict())
-    configs = {
-        f"{name}.py": flatten(import_module(f"configs.{name}").get_config(argument).to_dict())
-        for name, argument in _ARGUMENTS.items()
-    }
-    cells = []
-    for key in get_options("cls"):
-        values = [config[key] for config in configs.values()]
-        if key not in ("num_labels", "data.data_dir") and set(values) != {default[key]}:
-            shown = ("" if value == default[key] else _show(value) for value in values)
-            cells.append((f"`{key}`", _show(default[key]), *shown))
-    return _table(("key", "default", *configs), cells)
+    rows = []
+    for name, argument in _ARGUMENTS.items():
+        config = flatten(import_module(f"configs.{name}").get_config(argument).to_dict())
+        changed = [
+            f"`{key}={_cut(show_value(config[key]))}`"
+            for key in get_options("cls")
+            if key not in ("num_labels", "data.data_dir") and config[key] != default[key]
+        ]
+        rows.append((f"`{name}.py`", ", ".join(changed)))
+    return _table(("file", "values that differ from the defaults"), rows)
 
 
 def _name(key: str, row: Option) -> str:
@@ -123,8 +122,12 @@ def _name(key: str, row: Option) -> str:
 
 
 def _show(value: Any) -> str:
-    text = show_value(value)
-    return f"`{text if len(text) <= 40 else text[:39] + '…'}`" if text else "(empty)"
+    text = _cut(show_value(value))
+    return f"`{text}`" if text else "(empty)"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else text[:39] + "…"
 
 
 def _shorten(rule: Rule) -> str:
