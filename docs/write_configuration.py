@@ -4,12 +4,13 @@ python -m docs.write_configuration
 """
 
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
 from cls_jax.config import OPTIONS, create_defaults, flatten, get_options, show_value
-from cls_jax.config.keys import Option
+from cls_jax.config.keys import Option, Rule
 from cls_jax.methods import METHODS
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -26,9 +27,9 @@ A configuration file, its label budget and its method choose every value
 empty. A misspelled key or an invalid value ends the program with one line before anything is
 trained.
 
-Every run stores its configuration in `config.json`. Keys marked † decide where and how a run
-computes, not what it trains: they may change when it resumes. For a run that is older than a key,
-the key has its default. Keys that this version does not know are refused.
+Keys marked † decide where and how a run computes, not what it trains: they may change when it
+resumes. For a run that is older than a key, the key has its default. Numbers are integers, unless
+the default has a decimal point.
 
 "Paper" is the CLS paper, "authors" its authors' released code, and "FixMatch" Google's code of
 FixMatch.
@@ -82,36 +83,38 @@ def create_page() -> str:
 
 def _describe_keys(rows: dict[str, Option]) -> str:
     cells = (
-        (_name(key, row), _show(row.default), row.rule.text, row.help, row.source)
+        (_name(key, row), _show(row.default), _shorten(row.rule), row.help, row.source)
         for key, row in rows.items()
     )
     return _table(("key", "default", "values", "meaning", "source of the default"), cells)
 
 
 def _describe_methods() -> str:
-    cells = (
-        (f"`{method}`", f"`{key}`", _show(row.default), row.rule.text, row.source)
-        for method in METHODS
-        for key, row in get_options(method).items()
-        if key == "mu" or (key not in OPTIONS and key != "method.name")
-    )
-    return _table(("method", "key", "default", "values", "source of the default"), cells)
+    """One row for each key, default, range and source, with the methods that share them."""
+    methods: dict[tuple[str, ...], list[str]] = {}
+    for method in METHODS:
+        for key, row in get_options(method).items():
+            if key == "mu" or (key not in OPTIONS and key != "method.name"):
+                cells = (f"`{key}`", _show(row.default), _shorten(row.rule), row.source)
+                methods.setdefault(cells, []).append(f"`{method}`")
+    rows = ((*cells[:3], ", ".join(names), cells[3]) for cells, names in methods.items())
+    head = ("key", "default", "values", "methods", "source of the default")
+    return _table(head, sorted(rows, key=lambda cells: cells[0]))
 
 
 def _describe_config_files() -> str:
-    """One row for each key that any of the files changes."""
+    """One row for each file, with the keys that it changes."""
     default = flatten(create_defaults(0, "cls").to_dict())
-    configs = {
-        f"{name}.py": flatten(import_module(f"configs.{name}").get_config(argument).to_dict())
-        for name, argument in _ARGUMENTS.items()
-    }
-    cells = []
-    for key in get_options("cls"):
-        values = [config[key] for config in configs.values()]
-        if key not in ("num_labels", "data.data_dir") and set(values) != {default[key]}:
-            shown = ("" if value == default[key] else _show(value) for value in values)
-            cells.append((f"`{key}`", _show(default[key]), *shown))
-    return _table(("key", "default", *configs), cells)
+    rows = []
+    for name, argument in _ARGUMENTS.items():
+        config = flatten(import_module(f"configs.{name}").get_config(argument).to_dict())
+        changed = [
+            f"`{key}={_cut(show_value(config[key]))}`"
+            for key in get_options("cls")
+            if key not in ("num_labels", "data.data_dir") and config[key] != default[key]
+        ]
+        rows.append((f"`{name}.py`", ", ".join(changed)))
+    return _table(("file", "values that differ from the defaults"), rows)
 
 
 def _name(key: str, row: Option) -> str:
@@ -119,8 +122,19 @@ def _name(key: str, row: Option) -> str:
 
 
 def _show(value: Any) -> str:
-    text = show_value(value)
-    return f"`{text if len(text) <= 40 else text[:39] + '…'}`" if text else "(empty)"
+    text = _cut(show_value(value))
+    return f"`{text}`" if text else "(empty)"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _shorten(rule: Rule) -> str:
+    """A rule as a cell that follows the default, which tells numbers and texts apart."""
+    text = re.sub(r"^an? (integer|number) (from|of|above|or|,)", r"\2", rule.text)
+    text = re.sub(r"^(of|from) ", "", text).removesuffix(" without NUL characters")
+    return {"a string": "text", "0 to 2,147,483,647": "at least 0"}.get(text, text)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

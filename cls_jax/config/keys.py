@@ -235,8 +235,8 @@ OPTIONS: dict[str, Option] = {
         "More pretrained weights, comma-separated, whose frozen features take part in "
         "inferring labels: `builtin:efficientnet_lite2`. See `cls-jax backbones`."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
-        "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet). "
-        "`auto` chooses by `data.image_size`."),
+        "First layers of a ResNet: 3x3 (cifar), 3x3 with stride 2 (small), or 7x7 and maxima, with "
+        "stride 2 each (imagenet). `auto` chooses cifar below 48 pixels and small below 96."),
     "model.depth": Option(28, DEPTH, "Layers of a Wide ResNet.", "paper: WRN-28-2"),
     "model.width": Option(2, between(1, 64),
         "Width factor of a Wide ResNet.", "paper: WRN-28-2 (WRN-28-8 on CIFAR-100)"),
@@ -245,8 +245,7 @@ OPTIONS: dict[str, Option] = {
         "always float32."),
     "model.matmul_precision": Option("default", one_of("default", "high", "highest"),
         "How exactly an accelerator multiplies float32, as JAX's `default_matmul_precision`. On "
-        "NVIDIA GPUs since Ampere, default and high round factors to TensorFloat-32 (10 bits of "
-        "mantissa), which is faster. `highest` keeps all 23 bits, as CPUs always do.",
+        "NVIDIA GPUs since Ampere, only `highest` keeps all 23 bits; TensorFloat-32 is faster.",
         "PyTorch convolutions, hence the authors' code", is_runtime=True),
     "model.remat": Option(False, YES_OR_NO,
         "Recompute normalizations and activations for the gradient: less memory, slower."),
