@@ -9,6 +9,7 @@ from jax._src import compiler, pjit
 from jax._src.interpreters import pxla
 
 from cls_jax.parallel import compilation
+from cls_jax.photos.features import network
 
 
 @dataclasses.dataclass
@@ -47,6 +48,7 @@ def record_programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
         return run_program(self, *args)
 
     jax.clear_caches()
+    network.open_network.cache_clear()  # Those that are open have programs without options.
     monkeypatch.setattr(compilation, "_get_platform", lambda: "gpu")
     monkeypatch.setattr(compiler, "compile_or_get_cached", compile_and_list)
     monkeypatch.setattr(pxla.ExecuteReplicated, "__call__", run_and_count)

@@ -415,6 +415,33 @@ def pack(folder: str, output: str) -> None:
     if failures:
         i, error = next(iter(failures.items()))
         print(f"{len(failures):,} of them cannot be read, such as {names[i]!r}: {error}.")
+    if sentence := _describe_lost_labels(root, target):
+        print(sentence, file=sys.stderr)
+
+
+def _describe_lost_labels(root: pathlib.Path, packed: pathlib.Path) -> str | None:
+    """A sentence about labels of a folder that its packed images do not have, if there are any.
+
+    Packed are class folders and the files at the top.
+    """
+    from cls_jax.photos.folder.given_labels import label_labelable
+    from cls_jax.photos.folder.label_table import LABELS_CSV
+    from cls_jax.photos.images.files import list_images
+
+    def count_labels(folder: pathlib.Path) -> int:
+        return sum(map(bool, label_labelable(folder, list_images(folder)).values()))
+
+    try:
+        num_lost = count_labels(root) - count_labels(packed)
+    except UserError:  # The labels are unclear, which training says.
+        return None
+    if num_lost <= 0:
+        return None
+    command = write_command(["labels", str(root), "--to", str(root / LABELS_CSV)])
+    return (
+        f"{write_count(num_lost, 'label is', 'labels are')} in files that are not packed: write "
+        f"all of them into one table with {command}, and pack again."
+    )
 
 
 def export(run: str | None, output: str | None, step: str | None = None) -> None:

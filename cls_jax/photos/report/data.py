@@ -275,7 +275,7 @@ def count_named(run: RunData, source: Run) -> np.ndarray | None:
     """
     found = run.predictions
     table = source.workdir / PSEUDO_LABELS
-    if source.is_instant and table.is_file():
+    if run.method is None and table.is_file():
         with open(table, newline="", encoding="utf-8", errors="surrogateescape") as file:
             counts = collections.Counter(row["label"] for row in csv.DictReader(file))
         return np.array([counts[name] for name in run.class_names])

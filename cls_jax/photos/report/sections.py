@@ -115,7 +115,7 @@ def view_photos(run: RunData) -> dict[str, Any] | None:
 
 def view_next(run: RunData) -> dict[str, Any] | None:
     """What the person who labeled can do next: sentences, and a command or None for each."""
-    if not run.is_folder or not run.class_names or not (run.result or run.is_instant):
+    if not run.is_folder or not run.class_names or not (run.result or run.method is None):
         return None
     folder = shlex.quote(run.link_root) if run.link_root is not None else None
     steps: list[tuple[str, str | None]] = []

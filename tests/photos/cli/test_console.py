@@ -308,6 +308,10 @@ def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeyp
     (table / "Labels.csv").write_text("file,label\n0.png,ant\nb.png,bee\n")
     assert run_console("pack", table, "flat2") == 0
     assert open_dataset(create_folder_config("flat2", "cls")).class_names == ("ant", "bee")
+    assert "not packed" not in capsys.readouterr().err
+    shutil.copytree(table, tmp_path / "nested" / "deep")
+    assert run_console("pack", tmp_path / "nested", "nested2") == 0
+    assert "2 labels are in files that are not packed" in capsys.readouterr().err
 
 
 def test_training_takes_its_place_among_processes_and_other_verbs_refuse_one(monkeypatch, capsys):

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.cli import commands
+from cls_jax.photos.cli import console
 from cls_jax.photos.cli.console import parse_arguments
 from cls_jax.photos.folder.exchange import export_labels, import_labels
 from cls_jax.photos.folder.given_labels import label_labelable
@@ -267,12 +267,10 @@ def test_commands_take_the_options(root, tmp_path, capsys):
         (["--label-pattern", "^([^/]+)/"], "cat/1.png,cat"),
     ):
         path = tmp_path / f"{label[-1]}.csv"
-        parsed = vars(parse_arguments(["labels", str(root), "--to", str(path), *options]))
-        del parsed["verb"], parsed["device"]
-        commands.labels(**parsed)
+        console.run(console.parse_arguments(["labels", str(root), "--to", str(path), *options]))
         assert label in path.read_text()
     with pytest.raises(UserError, match=r"There is no file y.csv with labels"):
-        commands.suggest(str(root), 1, labels_file="y.csv")
+        console.run(console.parse_arguments(["suggest", str(root), "--labels", "y.csv"]))
 
 
 def test_a_folder_of_files_for_an_image_each_is_imported(root, tmp_path):

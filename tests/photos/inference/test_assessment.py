@@ -403,8 +403,9 @@ def test_labels_of_one_source_do_not_defend_each_other(digits):
         def extract(part, rows):
             return FrozenFeatures(pixels[rows], pixels[rows], pixels[rows, :0])
 
-        found = suspects_lib.find_suspects(extract, dataset, np.arange(400))
-        return np.isin(wrong, [row.position for row in found]).mean()
+        judged = suspects_lib.judge_labels(extract, dataset, np.arange(400))
+        found = [row.position for row in suspects_lib.list_suspects(judged)]
+        return np.isin(wrong, found).mean()
 
     assert len(wrong) >= 4
     assert find(sources) > find(None) + 0.3

@@ -89,7 +89,7 @@ def test_sources_get_their_turn_by_column_or_pattern(folder, capsys):
     (images / "labels.csv").write_text(
         "file,label,where\n" + "".join(f"{p.name},,{p.name[:2]}\n" for p in images.glob("*.png"))
     )
-    commands.suggest(str(images), 5, source_column="where")
+    commands.suggest(str(images), 5, options=FolderOptions(source_column="where"))
     found = capsys.readouterr()
     assert len({pathlib.Path(line).name[:2] for line in found.out.splitlines()}) == 5
     assert "--source-column where" in found.err

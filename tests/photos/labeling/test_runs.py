@@ -36,6 +36,7 @@ def write_run(name, folder, time, predictor="trained", num_labels=9):
     values = {"data.name": "folder", "data.data_dir": str(folder)}
     (workdir / CONFIG).write_text(to_json(with_values(load_config("folder", "all"), values)))
     result = {"step": 1, "test_accuracy": None, "num_labels": num_labels, "predictor": predictor}
+    result["predictor_gain_images"] = 20  # That have chosen it.
     write_result(workdir, result)
     (workdir / "report.html").write_text(f"<title>{name}</title>")
     for path in workdir.iterdir():

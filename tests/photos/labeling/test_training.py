@@ -28,7 +28,7 @@ def stopped(session, folder, tmp_path, monkeypatch):
         training._state |= {"phase": "running", "message": "", "step": 3, "steps": 9}
 
     monkeypatch.setattr(training, "_launch", launch)
-    training.start(FINE_TUNE, 1)
+    training.start(FINE_TUNE, session.count()._replace(open=0), 1)  # None is left to check.
     assert training.describe()["phase"] == "stopped"
     return training, launched
 

@@ -35,7 +35,7 @@ def describe(facts, trial, **changes):
 def test_a_dry_run_says_what_was_found_out():
     origins = (Origin(DEFAULT_BACKBONE, "Apache-2.0", ""),)
     copies = NearCopies(images=4, groups=2, classes=(0,))
-    text = describe(Facts(origins, is_begun=True), Trial(copies, MEASURED), num_steps=100)
+    text = describe(Facts(origins, is_begun=True), Trial("", copies, MEASURED), num_steps=100)
     for line in (
         "Images:      40 labeled, 9,960 unlabeled and 0 test images; 2 classes with labels:",
         "Near-copies: 4 of the labeled images, in 2 groups that are held out together",
@@ -55,7 +55,8 @@ def test_what_was_not_looked_for_is_not_said():
     text = describe(Facts(), Trial())
     for word in ("Near-copies", "Memory", "Steps alone", "Weights", "resumed"):
         assert word not in text
-    assert "none among the labels" in describe(Facts(), Trial(NearCopies(0, 0, ())))
+    assert "Cameras: some" in describe(Facts(), Trial("Cameras: some"))
+    assert "none among the labels" in describe(Facts(), Trial(near_copies=NearCopies(0, 0, ())))
 
 
 def test_a_network_is_proposed_with_what_it_costs():

@@ -78,7 +78,7 @@ export function mount(root, app) {
       app.showPhotos({
         title: `${name} or ${partner}`,
         hint: "The least certain first. Enter confirms what is suggested. Otherwise, press the key of a class.",
-        images,
+        sections: [{ title: "", images }],
       });
     const label = `${count}: ${partner} or ${name}. Look at these`; // Begins with what is shown.
     const properties = { click: look, class: "mixed", "aria-label": label, title: label };
