@@ -1,4 +1,4 @@
-"""What is said about photos of known and of new sources, and how well it holds.
+"""The accuracy that is stated for photos of known and of new sources, and how often it holds.
 
     python -m experiments.studies.sources FOLDER [LABELS …] [--pattern REGEX] [--seeds FIRST END]
 
@@ -9,7 +9,7 @@ stated is compared with the accuracy on all other photos. No photo is in the fol
 source.
 
 With a pattern, names say the source of each photo, as with `--source-pattern`. Photos stay as they
-are, and half of the sources, drawn anew each time, make up the folder.
+are. Each draw puts a random half of the sources into the folder.
 """
 
 import argparse

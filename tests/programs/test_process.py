@@ -10,7 +10,9 @@ import subprocess
 import sys
 import unittest.mock
 
+import joblib
 import pytest
+import threadpoolctl
 
 from cls_jax import process
 from cls_jax.process import run_to_end
@@ -115,6 +117,20 @@ def test_flags_for_cpus(monkeypatch, tmp_path, platforms, plugins, driver, versi
     process.use_all_cores_for_convolutions()
     assert os.environ["XLA_FLAGS"].startswith(flags)
     assert (OURS in os.environ["XLA_FLAGS"].removeprefix(flags)) == added
+
+
+@pytest.mark.parametrize(("given", "count"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")])
+def test_a_command_leaves_cores_to_others(monkeypatch, given, count):
+    """Unless the environment says otherwise. A quota of two of 64 cores counts for XLA, too."""
+    monkeypatch.setattr(os, "environ", dict(given))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
+    with threadpoolctl.threadpool_limits(2, "blas"):
+        process.share_cores()
+        in_use = {library["num_threads"] for library in threadpoolctl.threadpool_info()}
+    assert os.environ["OPENBLAS_NUM_THREADS"] == count
+    assert os.environ["NPROC"] == "2"
+    assert (in_use == {1}) == (not given)
 
 
 def test_what_is_quick_loads_neither_jax_nor_tensorflow_and_only_reports_load_jinja():

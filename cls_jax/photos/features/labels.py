@@ -32,7 +32,7 @@ from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
 from cls_jax.photos.features.near_copies import find_firsts, find_judged, group_near_copies
 from cls_jax.photos.features.neighbors import find_neighbors, whiten
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.new_sources import count_single, estimate_new_sources
+from cls_jax.photos.features.new_sources import NewSources, count_single, estimate_new_sources
 from cls_jax.photos.features.propagation import Propagation
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of
@@ -137,37 +137,20 @@ def label_images(
     logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
     probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
-    # By network.
-    of_graphs, of_probes = (
+    graph_weights, probe_weights = (
         part.reshape(num_networks, -1) for part in np.split(weights_M, [len(graphs)])
     )
     # 0 for the graph of all stages if there is none.
-    ratios = np.append(of_graphs.sum(axis=0), 0)[:2] / max(of_probes.sum(), 1e-12)
-    total = max(weights_M.sum(), 1e-12)
-    figures = {
-        "weight_graph": 100 * float(of_graphs.sum() / total),
-        "weight_stages": 100 * float((of_graphs[:, 1:].sum() + of_probes[:, 1:].sum()) / total),
-    }
-    if num_networks > 1:
-        of_others = of_graphs[1:].sum() + of_probes[1:].sum()
-        figures["weight_others"] = 100 * float(of_others / total)
+    ratios = np.append(graph_weights.sum(axis=0), 0)[:2] / max(probe_weights.sum(), 1e-12)
+    figures = _share_weights(graph_weights, probe_weights)
     estimate = estimate_accuracy(probabilities, labels_B, copies_B)
     known = estimate._asdict() if estimate else {}
-    figures |= {name: float(value) for name, value in known.items() if value is not None}
     combined = _combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B))
     if sources_B is not None:
-        images = labeled[hidden[judged]]
-        # Not if all classes have one source, and `groups_B` are the near-copies.
-        is_known = (sources_B[images] >= 0) & (groups_B is not copies_B)
-        images = images[is_known]
-        is_right = combined.probabilities[images].argmax(axis=1) == labels_B[images]
-        of_labels = sources_B[labeled]
-        of_new = estimate_new_sources(is_right, sources_B[images])._replace(
-            sources=len(np.unique(of_labels[of_labels >= 0])),
-            classes_with_one_source=count_single(given, of_labels),
-        )
-        known = of_new._asdict()
-        figures |= {name: float(value) for name, value in known.items() if value is not None}
+        # None if all classes have one source, and `groups_B` are the near-copies.
+        images = labeled[hidden[judged]] if groups_B is not copies_B else labeled[:0]
+        known |= _judge_sources(combined, labels_B, sources_B, images)._asdict()
+    figures |= {name: float(value) for name, value in known.items() if value is not None}
     sizes = np.unique(copies, return_counts=True)[1]
     figures["near_copies"] = float((sizes - 1).sum())
     figures["near_copy_groups"] = float((sizes > 1).sum())
@@ -185,6 +168,39 @@ def label_images(
         copies=copies_B,
         estimate=estimate,
         held_out=combined,
+    )
+
+
+def _share_weights(graphs_NW: np.ndarray, probes_NW: np.ndarray) -> dict[str, float]:
+    """Shares of the weights in percent: of graphs, of all stages, and of further networks.
+
+    A row has the weights of one network: the last layer's, and that of all stages, if there is one.
+    """
+    total = max(np.concatenate([graphs_NW.ravel(), probes_NW.ravel()]).sum(), 1e-12)
+    shares = {
+        "weight_graph": 100 * float(graphs_NW.sum() / total),
+        "weight_stages": 100 * float((graphs_NW[:, 1:].sum() + probes_NW[:, 1:].sum()) / total),
+    }
+    if len(graphs_NW) > 1:
+        of_others = graphs_NW[1:].sum() + probes_NW[1:].sum()
+        shares["weight_others"] = 100 * float(of_others / total)
+    return shares
+
+
+def _judge_sources(
+    held_out: HeldOutLabels, labels_B: np.ndarray, sources_B: np.ndarray, images: np.ndarray
+) -> NewSources:
+    """The accuracy to expect on new sources, from labels that were held out with their sources.
+
+    `images`, int, are those whose labels are judged. Images of unknown source are left out.
+    """
+    images = images[sources_B[images] >= 0]
+    is_right = held_out.probabilities[images].argmax(axis=1) == labels_B[images]
+    labeled = labels_B >= 0
+    of_labels = sources_B[labeled]
+    return estimate_new_sources(is_right, sources_B[images])._replace(
+        sources=len(np.unique(of_labels[of_labels >= 0])),
+        classes_with_one_source=count_single(labels_B[labeled], of_labels),
     )
 
 

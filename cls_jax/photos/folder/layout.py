@@ -189,17 +189,11 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         Rows(files, places, labels, class_names) for places, labels in columns.values()
     )
     of_files, origin = read_sources(listing, given, found)
-    sources, proposal = None, ""
+    sources = None
     if of_files:
         sources = Sources(number_sources((file.name for file, _ in train), of_files), origin)
         held_out = {"validation": validation, "test": test}
         warnings += _describe_shared_sources(of_files, train, held_out)
-    else:
-        first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
-        is_labeled = train.labels >= 0
-        of_labeled = [file.name for file in files.take(train.places[is_labeled])]
-        by_folder = propose_folders(of_labeled, train.labels[is_labeled])
-        proposal = by_folder or propose_pattern(first) or ""
     return Layout(
         class_names=class_names,
         train=train,
@@ -209,8 +203,16 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         warnings=warnings,
         table=sentence,
         sources=sources,
-        proposal=proposal,
+        proposal="" if of_files else _propose_sources(train),
     )
+
+
+def _propose_sources(train: Rows) -> str:
+    """A sentence about sources that folders or names of training images may carry, or ""."""
+    is_labeled = train.labels >= 0
+    of_labeled = [file.name for file in train.files.take(train.places[is_labeled])]
+    first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
+    return propose_folders(of_labeled, train.labels[is_labeled]) or propose_pattern(first) or ""
 
 
 def _describe_shared_sources(

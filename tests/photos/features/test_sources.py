@@ -1,4 +1,4 @@
-"""Images of one source are held out together, and what is said about new sources holds."""
+"""Images of one source are held out together, and the interval for new sources holds."""
 
 import numpy as np
 import pytest

@@ -8,13 +8,14 @@ import os
 import pathlib
 import tempfile
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.folder.other_tables import read_other_tables
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
+from tests.photos.fuzz.thorough import FUZZ
 
 FOLDERS = ("", "train", "test", "valid", "train/a", "train/b", "Site1", "Site1/100CAM", "Site2")
 NAMES = ("1.png", "x.png", "y.jpg")
@@ -64,13 +65,7 @@ def create_folders(draw):
 def test_no_label_gets_to_a_file_of_another_folder():
     outcomes = []
 
-    @settings(
-        max_examples=int(os.environ.get("FUZZ_EXAMPLES", 300)),
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
+    @FUZZ
     @given(create_folders())
     def check(case):
         names, folder, content, truth = case

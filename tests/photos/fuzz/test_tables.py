@@ -11,13 +11,14 @@ import os
 import pathlib
 import urllib.parse
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import read_label_table
 from cls_jax.photos.folder.labels import collect_labels
+from tests.photos.fuzz.thorough import FUZZ
 
 ROOT = pathlib.Path("/home/ben/album")
 FILES = {
@@ -101,13 +102,7 @@ def read(names, content):
 def test_no_label_gets_to_another_file():
     outcomes = []
 
-    @settings(
-        max_examples=int(os.environ.get("FUZZ_EXAMPLES", 300)),
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
+    @FUZZ
     @given(create_tables())
     def check(case):
         names, content, truth = case

@@ -1,4 +1,4 @@
-"""Images that are unlike all images of a run's folder: how many are found, and what is said."""
+"""Images that are unlike all images of a run's folder are found and reported."""
 
 import io
 
