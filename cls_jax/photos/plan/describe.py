@@ -3,7 +3,7 @@
 import numpy as np
 
 from cls_jax.extras import write_install
-from cls_jax.io import make_printable
+from cls_jax.io import make_printable, write_count
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB
@@ -127,8 +127,8 @@ def _describe_near_copies(plan: Plan, trial: Trial) -> list[str]:
     if not found.groups:
         return ["Near-copies: none among the labels"]
     lines = [
-        f"Near-copies: {found.images:,} of the labeled images, in {found.groups:,} groups that are "
-        "held out together"
+        f"Near-copies: {found.images:,} of the labeled images, in "
+        f"{write_count(found.groups, 'group that is', 'groups that are')} held out together"
     ]
     if found.classes:
         names = [
