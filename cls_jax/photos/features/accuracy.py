@@ -71,7 +71,8 @@ def estimate_accuracy(
 ) -> Estimate | None:
     """Estimates the accuracy of inferred labels on the unlabeled images.
 
-    With the mean confidence c of n labels, the interval is c ± 1.96 √(c (1 - c) / n + 0.03²).
+    With the mean confidence c on B unlabeled images and n labels, the interval is
+    c ± 1.96 √(c (1 - c) (1 / n + 1 / B) + 0.03²): it holds for these images, not only on average.
 
     Args:
         probabilities_BK: Of the inferred labels, floating.
@@ -96,7 +97,8 @@ def estimate_accuracy(
     )
     if is_too_early(counts):
         return estimate
-    error = math.sqrt(share * (1 - share) / counts.sum() + _SYSTEMATIC**2)
+    scatter = share * (1 - share) * (1 / counts.sum() + 1 / len(confidences))
+    error = math.sqrt(scatter + _SYSTEMATIC**2)
     margin = _QUANTILE * error
     return estimate._replace(
         confidence_error=100 * error,

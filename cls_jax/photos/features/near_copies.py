@@ -182,6 +182,23 @@ def _compare(unit_BC: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return cosines
 
 
+def is_copied(groups_B: np.ndarray, labels_B: np.ndarray) -> bool:
+    """Whether labels have near-copies among them more often than other images have.
+
+    Such labels predict each other better than other images, as those of a burst that somebody
+    labeled at once do. If as many of the other images have a labeled near-copy, it helps them as
+    much. Groups are those of `group_near_copies`, int [B]. Labels are int [B], -1 where unknown.
+    """
+    is_labeled = labels_B >= 0
+    counts_B = np.bincount(groups_B[is_labeled], minlength=int(groups_B.max(initial=0)) + 1)[
+        groups_B
+    ]
+    among_labels, among_others = counts_B[is_labeled] > 1, counts_B[~is_labeled] > 0
+    if not among_labels.any():
+        return False
+    return not len(among_others) or bool(among_labels.mean() > among_others.mean())
+
+
 def find_judged(labels_L: np.ndarray, groups_L: np.ndarray) -> np.ndarray:
     """Which labels other labels can predict, bool [L]: the class has a label in another group.
 

@@ -123,9 +123,9 @@ def test_few_random_photos_change_nothing():
 @pytest.mark.parametrize(
     ("labels", "groups", "sentence"),
     [
-        ([0, 0, 1, 1, 1], range(5), "About 80% of the other photos are named right (44 to 100%)."),
+        ([0, 0, 1, 1, 1], range(5), "About 80% of the other photos are named right (27 to 100%)."),
         ([0, 1, 2, 2, 2], range(5), "Too early to say: 2 of 3 classes have only one answer."),
-        ([3, 3, 3, 3, 3], range(5), "About 80% of the other photos are named right (44 to 100%)."),
+        ([3, 3, 3, 3, 3], range(5), "About 80% of the other photos are named right (27 to 100%)."),
         ([5], range(1), "Too early to say: 1 of 1 class has only one answer."),
         # Near-copies are one answer.
         ([0, 0, 1, 1], [0, 0, 1, 1], "Too early to say: 2 of 2 classes have only one answer."),

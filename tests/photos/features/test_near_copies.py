@@ -9,6 +9,7 @@ from cls_jax.photos.features.near_copies import (
     find_firsts,
     find_judged,
     group_near_copies,
+    is_copied,
 )
 from cls_jax.photos.features.network import FrozenFeatures
 
@@ -91,6 +92,20 @@ def test_a_label_is_judged_by_labels_of_other_groups_and_each_group_once():
     assert find_judged(labels, groups).tolist() == [True, True, True, True, False, True]
     assert find_judged(labels[:2], groups[:2]).tolist() == [False, False]
     assert find_firsts(groups).tolist() == [True, False, True, True, True, False]
+
+
+def test_near_copies_give_labels_away_where_other_images_have_fewer():
+    """A burst labeled at once, against one of three photos of every burst."""
+    groups = np.repeat(np.arange(4), 3)
+    for labels, expected in [
+        ([0, 0, 0, 1, 1, 1, -1, -1, -1, -1, -1, -1], True),
+        ([0, -1, -1, 1, -1, -1, 0, -1, -1, 1, -1, -1], False),
+        ([0, 0, -1, 1, 1, -1, 0, 0, -1, 1, 1, -1], False),
+        ([0, 0, -1, 1, -1, -1, -1, -1, -1, 0, 0, -1], True),
+        ([0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1], True),  # No other image can tell.
+        ([-1] * 12, False),
+    ]:
+        assert is_copied(groups, np.array(labels)) == expected, labels
 
 
 @pytest.mark.parametrize("most", [1_000, 100])

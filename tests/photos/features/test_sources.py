@@ -100,15 +100,41 @@ def test_labels_are_held_out_with_those_of_their_source():
     assert np.mean(known == given) > np.mean(of_new == given) + 0.1
     inferred = label_images(features, labels, K, sources)
     assert inferred.figures["sources"] == 8
-    expected = 100 * np.mean(
-        (of_new == given)[hold_out_labels(features, labels, K, sources).is_judged[labels >= 0]]
-    )
-    assert abs(inferred.figures["accuracy_new_sources"] - expected) < 5
-    # Without sources, and with one source for each image, nothing changes.
+    judged = inferred.held_out.is_judged
+    right = (inferred.held_out.probabilities.argmax(axis=1) == labels)[judged]
+    assert inferred.figures["accuracy_new_sources"] == pytest.approx(100 * right.mean())
+    assert np.mean(known == given) > right.mean() + 0.1
+    # Sources change no label.
     without = label_images(features, labels, K)
     assert "sources" not in without.figures
-    alone = label_images(features, labels, K, np.full(len(labels), -1))
-    np.testing.assert_array_equal(alone.probabilities, without.probabilities)
+    np.testing.assert_array_equal(inferred.probabilities, without.probabilities)
+
+
+def test_a_class_is_at_no_disadvantage_when_its_source_is_left_out():
+    """Its labels are judged as the other images of the source are that is left out."""
+    num_classes, num_sources = 12, 8
+    sources = np.repeat(np.arange(num_sources), 2 * num_classes)
+    truth = np.tile(np.arange(num_classes), 2 * num_sources)
+    stated, unbalanced, expected = [], [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        centers, styles = rng.standard_normal((num_classes, 12)), rng.standard_normal((8, 12))
+        rows = 0.7 * centers[truth] + styles[sources] + 0.7 * rng.standard_normal((len(truth), 12))
+        features = FrozenFeatures(*[rows.astype(np.float32)] * 3)
+        labels = np.full(len(truth), -1)
+        for label in range(num_classes):
+            labels[rng.choice(np.flatnonzero(truth == label), 4, replace=False)] = label
+        inferred = label_images(features, labels, num_classes, sources)
+        stated.append(inferred.figures["accuracy_new_sources"])
+        together = hold_out_labels(features, labels, num_classes, sources)
+        right = together.probabilities.argmax(axis=1) == labels
+        unbalanced.append(100 * right[together.is_judged].mean())
+        for source in range(num_sources):
+            others = np.where(sources == source, -1, labels)
+            right = label_images(features, others, num_classes).labels == truth
+            expected.append(100 * right[(sources == source) & (labels < 0)].mean())
+    assert abs(np.mean(stated) - np.mean(expected)) < 7
+    assert np.mean(unbalanced) < np.mean(expected) - 8
 
 
 def test_with_one_source_for_each_class_the_labels_are_those_without_sources():
