@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
@@ -209,9 +209,11 @@ class Answers:
             self._replay()
         return has_changed
 
-    def compare_checks(self) -> Checked:
-        """The random photos that were checked."""
-        found = ((state.check, state.label) for state in self.states.values())
+    def compare_checks(self, left_out: Collection[Key] = ()) -> Checked:
+        """The random photos that were checked, but those `left_out`."""
+        found = (
+            (state.check, state.label) for key, state in self.states.items() if key not in left_out
+        )
         return compare_checks(found, self.class_names)
 
     def append(self, decisions: Sequence[Decision]) -> None:

@@ -209,7 +209,7 @@ async function refresh() {
   // A decision posted meanwhile has returned a newer state.
   const known = app.state ?? { version: -1 };
   // A training and the classifier go on while no answer changes the version.
-  const hasChanged = ["is_training", "named_right"].some((key) => state[key] !== known[key]);
+  const hasChanged = ["is_training", "named_right", "named_by"].some((key) => state[key] !== known[key]);
   const isNew = state.version > known.version || (hasChanged && state.version === known.version);
   if (!isNew || busy) return;
   app.state = state;
