@@ -98,7 +98,7 @@ class Answers:
         self._table = LabelTable([])  # As read last.
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
-        self._keys: dict[str, str] = {}  # Class → its first key in this session.
+        self._keys: dict[str, str] = {}  # Class → its first key, also of one without photos now.
         self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
         self._stamp: tuple[int, ...] | None = None
         self._last_time = ""
@@ -273,6 +273,8 @@ class Answers:
         labels = {state.label for state in states.values()}
         for name in names:
             self._order.setdefault(name, len(self._order))
+        if not self._keys:  # Those of an earlier session, which gave them in this order.
+            self._keys = assign_keys(names, {}, {})
         self.class_names = [k for k in names if k in self.class_names or k in labels]
         self.states = states
         self._stamp = stamp

@@ -424,8 +424,19 @@ class Session:
                 for c in changes
                 if c.image not in gone
             ]
+            skipped = sum(one.kind == SKIP and self._is_to_check(one.key) for one in decisions)
             self._record(decisions, window)
+            if skipped:  # They do not count. Others take their places.
+                num_left = sum(map(self._is_to_check, self._files))
+                is_open = self._read().find_open()
+                self._questions.draw(is_open, num_left + skipped, self._random)
+                self._refresh()
             return [self._files[image] for image in gone]
+
+    def _is_to_check(self, key: Key) -> bool:
+        """Whether a file is a random photo without an answer, drawn to measure the accuracy."""
+        is_drawn = self._phase == "ready" and self._index.get(str(key)) in self._questions.sample
+        return is_drawn and not self._answers.get(key).decision
 
     def _get_check(self, change: Change) -> Check | None:
         """What the classifier guesses of a random photo, before it gets its first answer."""
