@@ -44,7 +44,7 @@ from experiments.paper import grid
 
 _NUM_KEYS = 40
 # For a training that two busy cores can do.
-_SMALL = {"data.image_size": 96, "batch_size": 4, "data.pipeline": "device"}
+_SMALL = {"batch_size": 4, "data.pipeline": "device"}
 _TARGETS = (90, 95)  # Percent. The photos for the last one are corrected.
 _WAIT_SECONDS = 0.05
 _WINDOW = "study"
@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="folder of class folders")
     parser.add_argument("--seeds", default="0,1,2", help="comma-separated seeds")
     parser.add_argument("--steps", type=int, default=0, help="of a training, 0 for none")
+    parser.add_argument("--pixels", type=int, default=96, help="of the images of a training")
     parser.add_argument("--photos", type=int, default=2000, help="at most, in a session")
     arguments = parser.parse_args()
     paths = sorted(path for path in pathlib.Path(arguments.data).rglob("*") if path.is_file())
@@ -82,7 +83,7 @@ def main() -> None:
     for seed in arguments.seeds.split(","):
         print(f"\nSeed {seed}:\n", flush=True)
         said = list[bool]()
-        for line in run_session(folder, int(seed), arguments.steps):
+        for line in run_session(folder, int(seed), arguments.steps, arguments.pixels):
             print(f"- {line.text}", flush=True)
             for kind, is_held in line.held.items():
                 held.setdefault(kind, []).append(is_held)
@@ -101,7 +102,7 @@ class _Said(NamedTuple):
     held: Mapping[str, bool] = MappingProxyType({})
 
 
-def run_session(folder: _Folder, seed: int, num_steps: int) -> Iterator[_Said]:
+def run_session(folder: _Folder, seed: int, num_steps: int, pixels: int) -> Iterator[_Said]:
     """Sentences about one session: what the page said, and what was true."""
     paths, features = folder.draw(seed)
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
@@ -113,7 +114,7 @@ def run_session(folder: _Folder, seed: int, num_steps: int) -> Iterator[_Said]:
             truth[name] = path.parent.name
         session = open_session(root)
         session.load(lambda report: features)
-        settings = {"num_steps": num_steps} | _SMALL
+        settings = {"num_steps": num_steps, "data.image_size": pixels} | _SMALL
         training = Training(root, [f"--config.{key}={value}" for key, value in settings.items()])
         networks = TrainedNetworks(session, training.find_used_run)
         classifier = SessionClassifier(session, networks)
