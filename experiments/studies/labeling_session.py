@@ -7,7 +7,7 @@ classes, whose session is the one behind the page. The person answers 40 suggest
 truth. Then the page's sentences are taken: how many are named right, and which photos to look at.
 Both are compared with the truth, also after 20 random photos have been checked. With --steps, the
 session then trains longer, small images for so many steps, and the sentences are taken again. The
-last line says how often what the page said about the accuracy held.
+last lines say how often what the page said held, and in how many sessions all of it did.
 """
 
 import argparse
@@ -17,13 +17,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.folder.label_table import LABEL
-from cls_jax.photos.inference.classifier import load
+from cls_jax.photos.inference.open import load
+from cls_jax.photos.inference.predictor import TRAINED, expect_gain
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.grid import describe_check
@@ -37,14 +39,16 @@ from cls_jax.photos.labeling.session import (
 )
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
+from cls_jax.runs.folder import read_result
 from experiments.paper import grid
 
 _NUM_KEYS = 40
 # For a training that two busy cores can do.
-_SMALL = {"data.image_size": 96, "batch_size": 4, "data.pipeline": "device"}
+_SMALL = {"batch_size": 4, "data.pipeline": "device"}
 _TARGETS = (90, 95)  # Percent. The photos for the last one are corrected.
 _WAIT_SECONDS = 0.05
 _WINDOW = "study"
+_INTERVAL = "Intervals of the accuracy that held the truth"
 
 
 class _Folder(NamedTuple):
@@ -68,24 +72,37 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="folder of class folders")
     parser.add_argument("--seeds", default="0,1,2", help="comma-separated seeds")
     parser.add_argument("--steps", type=int, default=0, help="of a training, 0 for none")
+    parser.add_argument("--pixels", type=int, default=96, help="of the images of a training")
     parser.add_argument("--photos", type=int, default=2000, help="at most, in a session")
     arguments = parser.parse_args()
     paths = sorted(path for path in pathlib.Path(arguments.data).rglob("*") if path.is_file())
     folder = _Folder(paths, load_all(paths), arguments.photos)
     print(grid.describe_provenance(), flush=True)
-    held = list[bool]()
+    held: dict[str, list[bool]] = {}
+    sessions = list[bool]()
     for seed in arguments.seeds.split(","):
         print(f"\nSeed {seed}:\n", flush=True)
-        for line, is_held in run_session(folder, int(seed), arguments.steps):
-            print(f"- {line}", flush=True)
-            held += [] if is_held is None else [is_held]
-    print(f"\nOf {len(held)} intervals of the accuracy, {sum(held)} held the truth.")
+        said = list[bool]()
+        for line in run_session(folder, int(seed), arguments.steps, arguments.pixels):
+            print(f"- {line.text}", flush=True)
+            for kind, is_held in line.held.items():
+                held.setdefault(kind, []).append(is_held)
+                said += [is_held] if kind == _INTERVAL else []
+        sessions.append(all(said))
+    print()
+    for kind, values in held.items():
+        print(f"{kind}: {sum(values)} of {len(values)}.")
+    print(f"Sessions in which all intervals held the truth: {sum(sessions)} of {len(sessions)}.")
 
 
-_Said = tuple[str, bool | None]  # A sentence, and whether an interval in it holds the truth.
+class _Said(NamedTuple):
+    """A sentence, and what of it is true, by its kind."""
+
+    text: str
+    held: Mapping[str, bool] = MappingProxyType({})
 
 
-def run_session(folder: _Folder, seed: int, num_steps: int) -> Iterator[_Said]:
+def run_session(folder: _Folder, seed: int, num_steps: int, pixels: int) -> Iterator[_Said]:
     """Sentences about one session: what the page said, and what was true."""
     paths, features = folder.draw(seed)
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
@@ -97,9 +114,9 @@ def run_session(folder: _Folder, seed: int, num_steps: int) -> Iterator[_Said]:
             truth[name] = path.parent.name
         session = open_session(root)
         session.load(lambda report: features)
-        settings = {"num_steps": num_steps} | _SMALL
+        settings = {"num_steps": num_steps, "data.image_size": pixels} | _SMALL
         training = Training(root, [f"--config.{key}={value}" for key, value in settings.items()])
-        networks = TrainedNetworks(session, training.find_trained_run)
+        networks = TrainedNetworks(session, training.find_used_run)
         classifier = SessionClassifier(session, networks)
         began = time.perf_counter()
         for number in range(1, _NUM_KEYS + 1):
@@ -107,27 +124,32 @@ def run_session(folder: _Folder, seed: int, num_steps: int) -> Iterator[_Said]:
             if number % NUM_ANSWERS == 0:
                 _wait(classifier)
         seconds = time.perf_counter() - began
-        yield f"{_NUM_KEYS} answers, {seconds:.0f} s of which were the program's own.", None
+        yield _Said(f"{_NUM_KEYS} answers, {seconds:.0f} s of which were the program's own.")
         yield from _compare(session, classifier, truth)
         for number in range(1, session.draw_sample() + 1):
             _answer_next(session, truth)
             if number % NUM_ANSWERS == 0:
                 _wait(classifier)
-        yield f"{MIN_CHECKS} random photos checked.", None
+        yield _Said(f"{MIN_CHECKS} random photos checked.")
         yield from _compare(session, classifier, truth)
         if num_steps:
-            yield _train(session, training, networks, truth)
+            yield _train(session, training, networks, classifier, truth)
             yield from _compare(session, classifier, truth)
-        yield _correct(session, classifier, truth), None
+        yield _Said(_correct(session, classifier, truth))
 
 
 def _train(
     session: Session,
     training: Training,
     networks: TrainedNetworks,
+    instant: SessionClassifier,
     truth: Mapping[str, str],
 ) -> _Said:
-    """Trains longer, and says what the page did then and what the networks name right."""
+    """Trains longer, and says what the page did then and what the networks name right.
+
+    Also whether they should predict, and what earlier runs would have let expect of them.
+    """
+    rows = {row["file"]: row["label"] for row in instant.list_rows()}
     networks.forget(session.labels_version)
     training.start(FINE_TUNE, session.count(), minutes=1)
     while training.is_running():
@@ -137,7 +159,7 @@ def _train(
     for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
         thread.join()
     if said["phase"] != "done":
-        return f"Training failed: {said['message']}", None
+        return _Said(f"Training failed: {said['message']}")
     classifier = load(pathlib.Path(said["run"]), trained=True)
     named = {}
     for batch in classifier.read_files(session.list_paths()):
@@ -145,8 +167,23 @@ def _train(
         files = [f for f, error in zip(batch.files, batch.errors, strict=True) if error is None]
         named |= {pathlib.Path(file).name: label for file, label in zip(files, labels, strict=True)}
     others = [name for _, name, state in session.list_states() if not state.decision]
-    share = 100 * float(np.mean([named[name] == truth[name] for name in others]))
-    return f'Trained. The page: "{said["message"]}" The networks name {share:.1f}% right.', None
+    before, after = (
+        100 * float(np.mean([found[name] == truth[name] for name in others]))
+        for found in (rows, named)
+    )
+    result = read_result(pathlib.Path(said["run"])) or {}
+    expected = expect_gain(result.get("labels_weight_graph"), result["step"])
+    has_gained, is_used = after > before, result["predictor"] == TRAINED
+    return _Said(
+        f'Trained. The page: "{said["message"]}" The networks name {after:.1f}% right, and the '
+        f"instant classifier {before:.1f}%. Expected by earlier runs: {expected:+.1f} points.",
+        {
+            "Trainings that gained": has_gained,
+            "Losses that were not chosen": has_gained or not is_used,
+            "Choices that were right": is_used == has_gained,
+            "Choices that earlier runs would have made right": (expected > 0) == has_gained,
+        },
+    )
 
 
 def _answer_next(session: Session, truth: Mapping[str, str]) -> None:
@@ -171,16 +208,17 @@ def _compare(
     others = [is_right[row["file"]] for row in rows if row["source"] != LABEL]
     share = 100 * float(np.mean(others))
     estimate = classifier.estimate()
-    is_held = None
+    held: dict[str, bool] = {}
     if estimate and estimate.accuracy_low is not None and estimate.accuracy_high is not None:
-        is_held = estimate.accuracy_low <= share <= estimate.accuracy_high
-    holds = {None: "", True: ", inside the interval", False: ", outside the interval"}[is_held]
+        held[_INTERVAL] = estimate.accuracy_low <= share <= estimate.accuracy_high
+    where = {None: "", True: ", inside the interval", False: ", outside the interval"}
+    holds = where[held.get(_INTERVAL)]
     wrong = len(others) - sum(others)
-    yield f'The page: "{described["accuracy"]}" True: {share:.1f}%{holds}.', is_held
+    yield _Said(f'The page: "{described["accuracy"]}" True: {share:.1f}%{holds}.', held)
     for target in _TARGETS:
         check = describe_check(session, target, estimate)
         if check["message"]:
-            yield f'The page: "{check["message"]}"', None
+            yield _Said(f'The page: "{check["message"]}"')
             continue
         looked_at = {session.get_path(image).name for image in check["images"]}
         reached = 100 * float(np.mean([is_right[name] or name in looked_at for name in is_right]))
@@ -189,10 +227,10 @@ def _compare(
             f"To get {target}% of the {check['sorted']:,} sorted photos right, look at these "
             f"{len(looked_at):,}."
         )
-        yield (
+        yield _Said(
             f'The page: "{said}" Then right: {reached:.1f}%. {found:,} of the {wrong:,} wrong ones '
             "are among these.",
-            None,
+            {"Targets that were reached": reached >= target},
         )
 
 

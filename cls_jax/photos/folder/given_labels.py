@@ -95,7 +95,8 @@ def sort_by_label(
 ) -> tuple[list[str], list[str]]:
     """The images that a person may label, without and with a class.
 
-    Those marked as no class are left out. Raises a UserError if labels.csv cannot be read.
+    Those marked as no class or skipped are left out. Raises a UserError if labels.csv cannot be
+    read.
     """
     found = label_labelable(root, listing, options).items()
     return [name for name, label in found if label == ""], [name for name, label in found if label]
@@ -286,7 +287,7 @@ def label_labelable(
 ) -> dict[str, str | None]:
     """File → class, "" without a label, None for no class, of the images that a person may label.
 
-    Raises a UserError if labels.csv cannot be read.
+    None also for those that a person has skipped. Raises a UserError if labels.csv cannot be read.
     """
     given = read_given(root, listing, options)
     classes = label_all(listing, given).classes

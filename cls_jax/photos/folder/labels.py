@@ -5,7 +5,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from cls_jax.io import write_count
-from cls_jax.photos.folder.label_table import NONE, NOTES, LabelTable, TableFormat, order_rows
+from cls_jax.photos.folder.label_table import (
+    NONE,
+    NOTES,
+    SKIP,
+    LabelTable,
+    TableFormat,
+    order_rows,
+)
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.images.files import SkippedFile
 
@@ -17,7 +24,8 @@ _MAX_DESCRIBED = 3  # Tables with a sentence each.
 class TableLabels(NamedTuple):
     """The labels of a table by file."""
 
-    classes: dict[str, str | None]  # Class, NO_CLASS_NAME, or None for an image of no class.
+    # Class, NO_CLASS_NAME, or None for an image of no class, or one that a person has skipped.
+    classes: dict[str, str | None]
     parts: dict[str, str]  # "train", "unlabeled", "test" or "validation", of files with a mark.
     skipped: list[SkippedFile]  # Rows without a file, by their cells.
     warnings: list[str]
@@ -49,7 +57,7 @@ def collect_labels(table: LabelTable) -> TableLabels:
         before = classes.get(name)
         if label and before and fold_class(before) != fold_class(label) and not row.time:
             conflicting.add(name)
-        classes[name] = None if row.decision == NONE else label
+        classes[name] = None if row.decision in (NONE, SKIP) else label
         if row.source:
             sources[name] = row.source
         if row.part:

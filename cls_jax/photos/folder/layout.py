@@ -486,7 +486,7 @@ def _sort_by_table(
         if not is_split:
             kind = labels.parts.get(file, kind)
         if name is None:
-            skipped.append((file, f"marked as no class in {LABELS_CSV}"))
+            skipped.append((file, f"marked as no class or skipped in {LABELS_CSV}"))
         elif kind == "unlabeled":
             yield "train", place, name if file not in labels.parts else NO_CLASS_NAME
         elif kind == "train":

@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
@@ -98,7 +98,7 @@ class Answers:
         self._table = LabelTable([])  # As read last.
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
-        self._keys: dict[str, str] = {}  # Class → its first key in this session.
+        self._keys: dict[str, str] = {}  # Class → its first key, also of one without photos now.
         self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
         self._stamp: tuple[int, ...] | None = None
         self._last_time = ""
@@ -209,9 +209,11 @@ class Answers:
             self._replay()
         return has_changed
 
-    def compare_checks(self) -> Checked:
-        """The random photos that were checked."""
-        found = ((state.check, state.label) for state in self.states.values())
+    def compare_checks(self, left_out: Collection[Key] = ()) -> Checked:
+        """The random photos that were checked, but those `left_out`."""
+        found = (
+            (state.check, state.label) for key, state in self.states.items() if key not in left_out
+        )
         return compare_checks(found, self.class_names)
 
     def append(self, decisions: Sequence[Decision]) -> None:
@@ -271,6 +273,8 @@ class Answers:
         labels = {state.label for state in states.values()}
         for name in names:
             self._order.setdefault(name, len(self._order))
+        if not self._keys:  # Those of an earlier session, which gave them in this order.
+            self._keys = assign_keys(names, {}, {})
         self.class_names = [k for k in names if k in self.class_names or k in labels]
         self.states = states
         self._stamp = stamp

@@ -1,7 +1,9 @@
 """The instant classifier of a labeling session, for its folder and photos from elsewhere.
 
 It equals that of `cls-jax train FOLDER --instant --backbone NAME[,NAME]` on the same labels, with
-the session's networks. It is fitted in its own thread, so that labeling never waits for it.
+the session's networks: the same photos in the same order, and the same order of classes, since
+labels are held out in turn by it. It is fitted in its own thread, so that labeling never waits for
+it.
 
 Shape suffixes: B photos of the folder, C features, K classes.
 """
@@ -16,12 +18,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from cls_jax.io import describe_error, make_printable, to_csv
+from cls_jax.io import describe_error, make_printable, to_csv, write_count
 from cls_jax.photos.features.accuracy import Estimate, correct_estimate, describe_estimate
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import open_backbone
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
-from cls_jax.photos.features.labels import InferredLabels, label_images
+from cls_jax.photos.features.labels import HeldOutLabels, InferredLabels, label_images
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.features.new_sources import (
@@ -30,12 +32,13 @@ from cls_jax.photos.features.new_sources import (
     read_new_sources,
 )
 from cls_jax.photos.folder import exchange
+from cls_jax.photos.folder.checks import Checked
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.inference.foreign import FolderImages, collect_images
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.proposals import Classified
-from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
+from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Answered, Session
 from cls_jax.photos.labeling.sheet import write_sheet
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
@@ -49,9 +52,12 @@ _get_network = functools.cache(open_backbone)
 class Fitted(NamedTuple):
     """A classifier fitted to some labels."""
 
-    class_names: list[str]  # Those with a label.
+    class_names: list[str]  # Those with a label, sorted.
     labels: np.ndarray  # int [B], -1 for photos without a label.
-    inferred: InferredLabels
+    inferred: InferredLabels  # Of the photos that a run would be trained on, in its order.
+    probabilities: np.ndarray  # Of all photos, float32 [B, K].
+    held_out: HeldOutLabels  # Of all photos.
+    checked: Checked  # The random photos that had been checked.
     classifier: InstantClassifier
     descriptors: np.ndarray  # float32 [B, C], of unit length.
     images: FolderImages | None  # What photos from elsewhere are compared with.
@@ -74,7 +80,7 @@ class SessionClassifier:
             trained.on_ready = self._publish
         self._lock = threading.Lock()
         self._turn = threading.Lock()
-        self._version = -1  # Of the labels that it is or will be fitted to.
+        self._version = -1  # Of the answers that it is or will be fitted to.
         self._thread = threading.Thread()
         self._fitted: Fitted | None = None
         self._history: list[list[float]] = []
@@ -83,20 +89,20 @@ class SessionClassifier:
     def follow(self) -> None:
         """Starts a new fit after every ten answers. Its probabilities become the proposals."""
         with self._lock:
-            if self._session.labels_version - max(self._version, 0) >= NUM_ANSWERS:
+            if self._session.answers_version - max(self._version, 0) >= NUM_ANSWERS:
                 self._start()
 
     def _start(self) -> bool:
-        """Starts a fit if labels have changed and none is in progress. Whether one is now."""
+        """Starts a fit if answers have changed and none is in progress. Whether one is now."""
         is_busy = self._thread.is_alive()
-        if self._session.labels_version != self._version and not is_busy:
+        if self._session.answers_version != self._version and not is_busy:
             self._thread = threading.Thread(target=self._fit, name=JAX_THREAD, daemon=True)
             self._thread.start()
             is_busy = True
         return is_busy
 
     def describe(self) -> dict[str, Any]:
-        """Its status and expected accuracy. Starts a new fit if labels have changed."""
+        """Its status and expected accuracy. Starts a new fit if answers have changed."""
         with self._lock:
             is_busy = self._start()
             message = self._message or (self._trained.message if self._trained else "")
@@ -127,15 +133,21 @@ class SessionClassifier:
         """What names the photos: the instant classifier or trained networks. "" for neither yet."""
         if (fitted := self._fitted) is None:
             return ""
-        return self._describe_trained(fitted)[0] or _INSTANT
+        return self._describe_trained(fitted)[0] or f"{_INSTANT} {_describe_answers(fitted)}"
 
     def describe_shortly(self) -> str:
-        """The accuracy by the newest classifier in a few words, "" without one."""
-        if (estimate := self.estimate()) is None:
+        """The accuracy by the newest classifier in a few words, "" without one.
+
+        With the number of answers that it has learned: there may be more since.
+        """
+        fitted = self._fitted
+        if fitted is None or (estimate := self._estimate(fitted)) is None:
             return ""
         if estimate.accuracy is None:
             return "Too early to say how many are named right"
-        return f"About {estimate.accuracy:.0f}% named right"
+        is_trained = bool(self._describe_trained(fitted)[0])
+        by = "by the trained networks" if is_trained else _describe_answers(fitted)
+        return f"About {estimate.accuracy:.0f}% named right {by}"
 
     def estimate(self) -> Estimate | None:
         """The accuracy of the newest classifier on the other photos. None if there is none."""
@@ -151,7 +163,7 @@ class SessionClassifier:
             return None
         if self._describe_trained(fitted)[0] and self._trained:
             return self._trained.estimate(fitted.class_names, estimate)
-        checked = self._session.compare_checks()
+        checked = fitted.checked
         return correct_estimate(estimate, checked.is_right, checked.confidences)
 
     def _remember(self, fitted: Fitted) -> None:
@@ -162,11 +174,10 @@ class SessionClassifier:
     def _fit(self) -> None:
         fitted = None
         message = ""
-        self._version, frozen, labels, names = self._session.take_labels()
-        sources = self._session.number_sources()
-        sources = None if sources is None else sources[: len(labels)]  # Photos may have come since.
+        answered = self._session.take_labels()
+        self._version = answered.version
         try:
-            fitted = fit(frozen, labels, names, sources)
+            fitted = fit(answered)
         except RefusedError as error:
             message = str(error)
         except Exception as error:  # The page shows it, and labeling continues.
@@ -185,13 +196,13 @@ class SessionClassifier:
                 class_names=fitted.class_names,
                 labels=fitted.labels,
                 probabilities=self._get_probabilities(fitted),
-                held_out=fitted.inferred.held_out,
+                held_out=fitted.held_out,
             )
             self._session.adopt(found)
 
     def _get_probabilities(self, fitted: Fitted) -> np.ndarray:
         """Of the better classifier, float32 [B, K]."""
-        p_BK = fitted.inferred.probabilities
+        p_BK = fitted.probabilities
         return p_BK if self._trained is None else self._trained.replace(fitted.class_names, p_BK)
 
     def _name(self, fitted: Fitted, file: BinaryIO, found: FrozenFeatures) -> tuple[str, float]:
@@ -313,32 +324,57 @@ def _add_point(
     return [*earlier, [num_labels, *(float(f"{number or 0.0:.0f}") for number in numbers)]]
 
 
-def fit(
-    frozen: FrozenFeatures | None,
-    labels: np.ndarray,
-    names: list[str],
-    sources: np.ndarray | None = None,
-) -> Fitted:
-    """Fits the classifier to labels int [B]. Raises a RefusedError without two classes.
+def _describe_answers(fitted: Fitted) -> str:
+    return f"after {write_count(int((fitted.labels >= 0).sum()), 'answer', 'answers')}"
 
-    `sources` are what the photos come from, as in `label_images`.
-    """
-    is_labeled = labels >= 0
-    present, positions = np.unique(labels[is_labeled], return_inverse=True)
-    if frozen is None or len(present) < 2:
+
+def fit(answered: Answered) -> Fitted:
+    """Fits the classifier to labels. Raises a RefusedError without two classes."""
+    frozen, names = answered.features, answered.class_names
+    class_names = sorted({names[k] for k in np.unique(answered.labels) if k >= 0})
+    if frozen is None or len(class_names) < 2:
         raise RefusedError("Label photos of two classes first: then there is a classifier to save.")
-    labels = np.full(len(labels), -1)
-    labels[is_labeled] = positions
-    inferred = label_images(frozen, labels, len(present), sources)
-    classifier = fit_classifier(None, frozen, inferred)
+    places = np.array([class_names.index(name) if name in class_names else -1 for name in names])
+    labels = np.where(answered.labels >= 0, places[answered.labels], -1)
+    copies = _find_copies(frozen, labels)
+    rows = answered.rows[~np.isin(answered.rows, list(copies))]
+    known = frozen.convert(lambda values: values[rows])
+    sources = None if answered.sources is None else answered.sources[rows]
+    inferred = label_images(known, labels[rows], len(class_names), sources)
+    classifier = fit_classifier(None, known, inferred)
+    p_BK = np.zeros((len(labels), len(class_names)), np.float32)
+    p_BK[rows] = inferred.probabilities
+    if len(others := np.setdiff1d(np.arange(len(labels)), rows)):
+        left_out = frozen.convert(lambda values: values[others])
+        p_BK[others] = classifier.predict_with_features(left_out)[0][0]
+    for image, original in copies.items():
+        p_BK[image] = np.arange(len(class_names)) == labels[original]
+    q_BK, is_judged = np.full_like(p_BK, 1 / len(class_names)), np.zeros(len(labels), bool)
+    q_BK[rows], is_judged[rows] = inferred.held_out
     return Fitted(
-        class_names=[names[k] for k in present],
+        class_names=class_names,
         labels=labels,
         inferred=inferred,
+        probabilities=p_BK,
+        held_out=HeldOutLabels(q_BK, is_judged),
+        checked=answered.checked,
         classifier=classifier,
         descriptors=normalize_rows(frozen.descriptors),
-        images=collect_images(frozen.pooled, sources),
+        images=collect_images(known.pooled, sources),
     )
+
+
+def _find_copies(frozen: FrozenFeatures, labels: np.ndarray) -> dict[int, int]:
+    """Photo without a label → the first labeled one with the same features.
+
+    A run leaves these photos out. `labels` are int [B].
+    """
+    first: dict[bytes, int] = {}
+    for i in np.flatnonzero(labels >= 0).tolist():
+        first.setdefault(frozen.descriptors[i].tobytes(), i)
+    others = np.flatnonzero(labels < 0).tolist()
+    found = {i: first.get(frozen.descriptors[i].tobytes()) for i in others}
+    return {i: original for i, original in found.items() if original is not None}
 
 
 def read_photo(file: BinaryIO, backbones: Backbones = DEFAULT_BACKBONES) -> FrozenFeatures:

@@ -73,7 +73,7 @@ def find_similar(session: Session, image: int) -> dict[str, Any]:
     session.get_path(image)
     with session.reading() as known:
         gone = list(known.gone)
-    _, frozen, _, _ = session.take_labels()
+    frozen = session.take_labels().features
     if frozen is None:
         raise RefusedError("This photo has not been read yet: try again soon.")
     unit = normalize_rows(frozen.descriptors)

@@ -109,7 +109,10 @@ class Questions:
         return len(self._claims)
 
     def share_out(self, window: str) -> list[int]:
-        """The photos to ask next in a window. Those shown in other windows come last."""
+        """The photos to ask next in a window. Those shown in other windows come last.
+
+        Random ones come before all others, even if another window shows them: it may not answer.
+        """
         now = time.monotonic()
         recent = self._claims.items()
         self._claims = {key: one for key, one in recent if now - one.time < _CLAIM_SECONDS}
@@ -118,7 +121,7 @@ class Questions:
         # Sorting is stable.
         order = sorted(
             self.next,
-            key=lambda i: (i in taken, i not in self.sample, i not in self._marked, i != claimed),
+            key=lambda i: (i not in self.sample, i in taken, i not in self._marked, i != claimed),
         )
         if order:
             self._claims[window] = _Claim(order[0], now)

@@ -59,6 +59,20 @@ class Features(NamedTuple):
     reasons: Mapping[int, str] = {}  # Index of each other file → why it cannot be read.
 
 
+class Answered(NamedTuple):
+    """What a session has been told so far, for a classifier of its B photos."""
+
+    version: int  # Increases with each answer.
+    features: FrozenFeatures | None  # Of the photos. None before they are known.
+    labels: np.ndarray  # int [B], -1 for photos without a label.
+    class_names: list[str]  # All of them.
+    # The photos that a run would be trained on now, in its order, int [M]: without those that are
+    # skipped, of no class, or gone.
+    rows: np.ndarray
+    sources: np.ndarray | None  # What each photo comes from, see `Session.number_sources`.
+    checked: Checked  # The random photos that were checked.
+
+
 class Counts(NamedTuple):
     """How many of a session's photos there are of some kinds."""
 
@@ -151,6 +165,8 @@ class Session:
         self._gone: set[int] = set()
         self._is_cut_off = False  # Whether labels.csv could not be followed.
         self.labels_version = 0  # The number of changes of labels so far.
+        self._num_set_aside = 0  # The number of photos left out so far, or taken back.
+        self._left_out: frozenset[int] = frozenset()  # See `Answered.rows`.
         self._classified: Classified | None = None
         self._has_adopted = False  # Whether proposals are from an older one.
         self._coverage: Coverage | None = None
@@ -304,11 +320,25 @@ class Session:
             num_broken = len(self._unreadable.keys() - unreadable.keys())
             return counts | {"new": len(found.readable), "unreadable": num_broken}
 
-    def take_labels(self) -> tuple[int, FrozenFeatures | None, np.ndarray, list[str]]:
-        """The version of the labels, the features, labels int [B] and the names of all classes."""
+    def take_labels(self) -> Answered:
+        """What has been answered so far."""
         with self._lock:
             labels = self._propagation.labels.copy() if self._propagation else np.zeros(0, int)
-            return self.labels_version, self._frozen, labels, list(self._answers.class_names)
+            left = [image for image in range(len(labels)) if image not in self._left_out]
+            return Answered(
+                version=self.answers_version,
+                features=self._frozen,
+                labels=labels,
+                class_names=list(self._answers.class_names),
+                rows=np.array(sorted(left, key=lambda i: (labels[i] < 0, self._files[i])), int),
+                sources=self.number_sources(),
+                checked=self.compare_checks(),
+            )
+
+    @property
+    def answers_version(self) -> int:
+        """The number of changes so far of labels, and of which photos are left out."""
+        return self.labels_version + self._num_set_aside
 
     def number_sources(self) -> np.ndarray | None:
         """What each photo comes from, int32 [B], -1 where unknown. None if nothing is known."""
@@ -318,10 +348,10 @@ class Session:
     def count(self) -> Counts:
         """How many photos there are of some kinds."""
         with self._lock:
-            _, _, labels, _ = self.take_labels()
+            labels = self.take_labels().labels
             known = labels[labels >= 0]
             num_open = int(self._read().find_open().sum())
-            num_checks = len(self._answers.compare_checks().is_right)
+            num_checks = len(self.compare_checks().is_right)
             return Counts(len(np.unique(known)), len(known), num_checks, num_open)
 
     def adopt(self, classified: Classified) -> None:
@@ -394,8 +424,19 @@ class Session:
                 for c in changes
                 if c.image not in gone
             ]
+            skipped = sum(one.kind == SKIP and self._is_to_check(one.key) for one in decisions)
             self._record(decisions, window)
+            if skipped:  # They do not count. Others take their places.
+                num_left = sum(map(self._is_to_check, self._files))
+                is_open = self._read().find_open()
+                self._questions.draw(is_open, num_left + skipped, self._random)
+                self._refresh()
             return [self._files[image] for image in gone]
+
+    def _is_to_check(self, key: Key) -> bool:
+        """Whether a file is a random photo without an answer, drawn to measure the accuracy."""
+        is_drawn = self._phase == "ready" and self._index.get(str(key)) in self._questions.sample
+        return is_drawn and not self._answers.get(key).decision
 
     def _get_check(self, change: Change) -> Check | None:
         """What the classifier guesses of a random photo, before it gets its first answer."""
@@ -428,9 +469,9 @@ class Session:
             return drawn
 
     def compare_checks(self) -> Checked:
-        """The random photos that were checked, and what had been guessed of them."""
+        """The random photos in the folder that were checked, and what had been guessed of them."""
         with self._lock:
-            return self._answers.compare_checks()
+            return self._answers.compare_checks({self._files[image] for image in self._gone})
 
     def list_checked(self) -> dict[int, str]:
         """The same photos, and the class of each, "" for none of the classes."""
@@ -586,9 +627,23 @@ class Session:
             if step.class_names:
                 self._answers.restore_classes(step.class_names)
             self._undo[window].pop()
+            self._renumber(step)
             self._refresh()
             keys = [change.key for change in step.changes[:NUM_RECENT]]
             return [self._index[key] for key in keys if key in self._index]
+
+    def _renumber(self, undone: _Step) -> None:
+        """Lets the steps before one that was undone be undone, too: their states are back."""
+        now = {
+            (one.key, one.before.revision): self._answers.get(one.key).revision
+            for one in undone.changes
+        }
+        for steps in self._undo.values():
+            for step in steps:
+                step.changes[:] = [
+                    one._replace(revision=now.get((one.key, one.revision), one.revision))
+                    for one in step.changes
+                ]
 
     def can_undo(self, window: str) -> bool:
         """Whether a window has a step to undo."""
@@ -627,9 +682,14 @@ class Session:
         index = {name: k for k, name in enumerate(self._answers.class_names)}
         labels = np.full(len(self._files), -1)
         known = self._read()
+        left_out = set(self._gone)
         for image, state in known.list_answered():
             if state.label:
                 labels[image] = index[state.label]
+            else:
+                left_out.add(image)
+        self._num_set_aside += len(left_out ^ self._left_out)
+        self._left_out = frozenset(left_out)
         if self._probabilities.shape[1] > len(index):  # Classes were removed.
             self._propagation = Propagation(self._propagation.graph, self._propagation.groups)
         self._propagation.add_classes(len(index))

@@ -59,8 +59,9 @@ class TrainedNetworks:
 
         Not before the photos are known.
         """
-        if self._session.take_labels()[1] is None:
-            return
+        with self._session.reading() as known:
+            if known.propagation is None:
+                return
         with self._lock:
             run = self._find_run()
             if run == self._seen:

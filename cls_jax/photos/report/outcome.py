@@ -5,7 +5,12 @@ from typing import Any
 
 from cls_jax.photos.features.accuracy import describe_estimate, read_estimate
 from cls_jax.photos.features.new_sources import describe_new_sources, read_new_sources
-from cls_jax.photos.inference.predictor import TRAINED, describe_choice, expect_accuracy
+from cls_jax.photos.inference.predictor import (
+    RANDOM,
+    TRAINED,
+    describe_choice,
+    expect_accuracy,
+)
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.result import get_accuracy
 
@@ -132,7 +137,12 @@ def describe_predictor(result: dict[str, Any]) -> str | None:
         return None
     sentences = [choice]
     if result.get("predictor_gain") is None:
-        sentences.append("Keep some labels for comparing them: --config.data.validation=0.2.")
+        is_asked = result.get("predictor_images") == RANDOM
+        sentences.append(
+            "Check 20 random photos in the view Result of cls-jax label."
+            if is_asked
+            else "Keep some labels for comparing them: --config.data.validation=0.2."
+        )
     sentences.append("predict, evaluate, export and report use the same one.")
     return " ".join(sentences)
 

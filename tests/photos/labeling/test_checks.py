@@ -155,6 +155,38 @@ def test_corrections_count_and_undone_or_renamed_checks_stay_true(checked):
     assert session.compare_checks().is_right == [True]
 
 
+def test_two_windows_check_all_random_photos_though_one_of_them_stops(checked):
+    _, kinds, session, _ = checked
+
+    def check(window):
+        item = views.describe(session, window)["next"][0]
+        if item["check"]:
+            decide(session, item["image"], "aab"[kinds[item["image"]]], window)
+        return item["image"], item["check"]
+
+    first, second = check("one"), check("two")
+    assert first != second
+    shown = views.describe(session, "one")["next"][0]["image"]
+    for _ in range(17):
+        assert check("two")[0] != shown
+    assert check("two") == (shown, True)  # The last one, which the other window still shows.
+    assert len(session.compare_checks().is_right) == 20
+    assert views.describe(session, "two")["sample"] == 0
+    assert check("two")[1] is False
+
+
+def test_a_random_photo_that_is_skipped_is_replaced(checked):
+    _, kinds, session, _ = checked
+    skipped = views.describe(session)["next"][0]["image"]
+    decide(session, skipped, "", decision="skip")
+    assert views.describe(session)["sample"] == 20
+    for image in set(session._questions.sample) - {skipped}:
+        decide(session, image, "aab"[kinds[image]])
+    assert len(session.compare_checks().is_right) == 20
+    decide(session, 39, "", decision="skip")  # Another photo.
+    assert views.describe(session)["sample"] == 0
+
+
 def test_without_a_classifier_random_photos_are_labels_only(session):
     session.draw_sample()
     decide(session, next(iter(session._questions.sample)), "cat")

@@ -85,6 +85,19 @@ def test_no_key_moves_while_classes_come_and_go(folder, kinds):
     assert (keys["class 11"], keys["class 0"], keys["class 1"]) == ("1", "", "2")
 
 
+def test_no_key_moves_between_sessions_when_a_class_has_lost_its_photos(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image, label in enumerate("abcd"):
+        decide(session, image, label)
+    assert read_keys(session) == {"a": "1", "b": "2", "c": "3", "d": "4"}
+    for image in (0, 2):
+        decide(session, image, "", decision="skip")
+    again = open_ready(folder, kinds)
+    assert read_keys(again) == {"b": "2", "d": "4"}
+    again.add_class("e")  # Gets the first that is free.
+    assert read_keys(again) == {"b": "2", "d": "4", "e": "1"}
+
+
 @needs_browser
 def test_a_key_means_the_same_class_in_every_view(open_page, folder):
     """Also with more classes than keys, which are ordered by how probable they are."""

@@ -472,6 +472,111 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewpo
             assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], view
 
 
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
+def test_usual_words_are_not_broken_and_endless_ones_move_nothing(open_page, folder, viewport):
+    names = ["paperboard", "cardboard", "glass bottles", "w" * 200]
+    session = open_ready(folder, create_photos(folder, 24), names)
+    for image in range(12):
+        decide(session, image, names[image % 3], "other")
+    with serve(session) as port:
+        page = open_page(port, viewport)
+        read_name(page)
+        for view in VIEWS:
+            show(page, view)
+            if view == "result":
+                page.wait_for_selector("thead th:has-text('How sure')")
+            broken = page.evaluate(BROKEN_WORDS, "#view :not(p, code)")
+            assert [text for text in broken if names[3] not in text] == [], view
+            assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], view
+
+
+def test_a_class_without_photos_is_deleted_while_its_name_is_changed(open_page, folder):
+    with serve(open_labeled(folder, 12)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        page.fill("#new-class", "oops")
+        page.keyboard.press("Enter")
+        page.get_by_label("Name of oops").fill("oop")
+        page.get_by_label("Delete oops").click(delay=200)
+        page.wait_for_selector(".toast:text-is('oops deleted. Press Ctrl Z to undo.')")
+        page.wait_for_function("document.querySelectorAll('.class-row').length === 3")
+        assert page.locator(".class-row .search[aria-label^=Name]").evaluate_all(
+            "all => all.map((one) => one.value)"
+        ) == list(CLASSES)
+
+
+def test_the_page_says_what_became_of_a_class_and_its_photos(open_page, folder):
+    session = open_labeled(folder, 12)
+    session.add_class("gla")
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        for name, new, said in (
+            ("gla", "Dog", "gla merged into Dog: no photo moved."),
+            ("cat", "lynx", "cat is now lynx (2 photos)."),
+            ("lynx", "dog", "lynx merged into dog: 2 photos moved."),
+            ("owl", "", "owl deleted. Now unlabeled: 2 photos."),
+        ):
+            if new:
+                page.get_by_label(f"Name of {name}").fill(new)
+                page.keyboard.press("Enter")
+            else:
+                page.get_by_label(f"Delete {name}").click()
+            page.wait_for_selector(f".toast:text-is('{said} Press Ctrl Z to undo.')")
+
+
+def test_a_slow_change_says_so_until_it_is_saved_or_refused(open_page, folder):
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        held = []
+        page.route("**/api/decide", lambda route: held.append(route))
+        for way in ("saved", "refused"):
+            page.keyboard.press("1")
+            page.wait_for_selector(".toast:text-is('Saving…')")
+            if way == "saved":
+                held.pop().continue_()
+                wait_for_count(page, "7")
+                page.wait_for_selector(".toast", state="hidden")
+                read_name(page)
+            else:
+                held.pop().fulfill(status=422, json={"message": "The disk is full."})
+                page.wait_for_selector(".toast:text-is('The disk is full.')")
+            assert "Saving" not in page.locator("#status").inner_text()
+
+
+def test_keys_do_nothing_else_while_a_control_has_the_focus(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 12), CLASSES)
+    with serve(session) as port:
+        page = open_page(port)
+        press(page, "1")
+        press(page, "2")
+        for view, selector in (
+            ("classes", "select"),
+            ("classes", ".class-row button"),
+            ("photos", "#filter-kind"),
+            ("result", "#target"),
+            ("result", "#train"),
+        ):
+            show(page, view)
+            page.locator(selector).first.focus()
+            page.keyboard.press("Backspace")
+            if selector != ".class-row button":
+                page.keyboard.press("1")
+        page.wait_for_timeout(200)
+        assert [row[2] for row in read_decisions(folder)] == ["label"] * 2
+        page.locator("#target").focus()
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(".toast:text-is('Undone.')")
+        show(page, "next")
+        read_name(page)
+        page.keyboard.press("Backspace")
+        wait_for_count(page, "0")
+
+
 def test_pictures_that_arrive_move_nothing(open_page, folder):
     with serve(open_labeled(folder, 24)) as port:
         page = open_page(port)
@@ -502,7 +607,7 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
         page.wait_for_function("() => !document.querySelector('#undo').disabled")
         for typed, toast, names in (
             ("kitten", "cat is now kitten (2 photos)", ["kitten", "dog", "owl"]),
-            ("dog", "cat is now dog (2 photos)", ["dog", "owl"]),
+            ("dog", "cat merged into dog: 2 photos moved", ["dog", "owl"]),
             ("Cat", "cat is now Cat (2 photos)", ["Cat", "dog", "owl"]),
         ):
             page.get_by_label("Name of cat").fill(typed)

@@ -103,11 +103,27 @@ def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_traini
         assert used == used_again
         if len({label for _, label in last.values()} - {""}) > 1:
             labels, layout = read_training(folder)
-            assert labels == {name: label for name, (kind, label) in last.items() if kind != "none"}
+            aside = {name for name, (kind, _) in last.items() if kind in ("none", "skip")}
+            assert labels == {name: label for name, (_, label) in last.items() if name not in aside}
             assert layout.warnings == []
             reasons = dict(layout.skipped)
-            assert set(reasons) == {name for name, (kind, _) in last.items() if kind == "none"}
-            assert set(reasons.values()) <= {"marked as no class in labels.csv"}
+            assert set(reasons) == aside
+            assert set(reasons.values()) <= {"marked as no class or skipped in labels.csv"}
+
+
+def test_all_answers_about_one_photo_are_undone_one_by_one(session):
+    decide(session, 0, "cat", "other")
+    for label in ("dog", "", "cat"):
+        decide(session, 0, label, decision="label" if label else "skip")
+    for expected in ("", "dog", "cat"):
+        session.undo("w")
+        assert views.describe_image(session, 0)["label"] == expected
+    session.undo("other")
+    assert read_states(session) == {}
+    decide(session, 1, "cat")
+    decide(session, 1, "dog", "other")
+    with pytest.raises(ConflictError, match="another window"):
+        session.undo("w")
 
 
 @pytest.mark.parametrize("num_written", [0, 9])

@@ -42,13 +42,15 @@ def test_accuracies_count_copies_once(folder, kinds):
     fitted = classifier._wait()
     described = classifier.describe()
     assert described["labels"] == 11
-    counts = count_labels(fitted.labels, fitted.inferred.copies)
+    rows = session.take_labels().rows
+    counts = count_labels(fitted.labels[rows], fitted.inferred.copies)
     assert counts.tolist() == [3, 3, 3]
     who = "the instant classifier"
     assert described["accuracy"] == describe_estimate(fitted.inferred.estimate, who)
     assert described["accuracy"].endswith(f"are named right by {who} (91 to 100%).")
-    assert classifier.describe_namer() == who
-    assert classifier.describe_shortly() == f"{described['accuracy'].split('%')[0]}% named right"
+    assert classifier.describe_namer() == f"{who} after 11 answers"
+    about = described["accuracy"].split("%")[0]
+    assert classifier.describe_shortly() == f"{about}% named right after 11 answers"
     # The curve has the figures of the sentence, in whole percent.
     assert described["history"] == [[11, *map(round, fitted.inferred.estimate[2:5])]]
     for image in (1, 2, 4, 5):  # Two of three classes keep one answer.
@@ -96,7 +98,7 @@ def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
     of_graph = views.describe_image(session, 20)["proposals"]
     for read in (lambda: decide(session, 10, "d"), lambda: views.describe_check(session)):
         read()
-        p_K = fitted.inferred.probabilities[20]
+        p_K = fitted.probabilities[20]
         order = np.argsort(-p_K)
         proposals = views.describe_image(session, 20)["proposals"][:3]
         expected = [{"label": "abc"[k], "probability": round(float(p_K[k]), 4)} for k in order]
@@ -161,12 +163,12 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
         f"About 33% of the other photos are named right by the trained networks of {runs[-1]} "
         "(17 to 55%), measured on 21 random photos."
     )
-    assert classifier.describe_shortly() == "About 33% named right"
+    assert classifier.describe_shortly() == "About 33% named right by the trained networks"
     assert last == [9, 33, 17, 55]
     for image in range(9, 19):  # Ten answers that the networks have not learned.
         decide(session, image, "abc"[kinds[image]])
     assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}
-    assert classifier.describe_namer() == "the instant classifier"
+    assert classifier.describe_namer() == "the instant classifier after 19 answers"
 
 
 def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(folder, kinds):

@@ -46,8 +46,11 @@ export function mount(root, app) {
   function createRow({ name, count, description, example, key }, i) {
     const change = (verb, content) =>
       app.run(async () => {
-        const answer = await app.post(verb, content);
-        if (verb === "rename") app.announce(`${describe(name, content.text, answer.renamed)} Press Ctrl Z to undo.`, true);
+        const before = app.state.classes.length;
+        const { renamed, classes } = await app.post(verb, content);
+        if (verb !== "rename") return;
+        const said = describe(name, content.text, { count: renamed, isMerger: classes.length < before });
+        app.announce(`${said} Press Ctrl Z to undo.`, true);
       });
     const field = (verb, value, title, limit) =>
       create("input", {
@@ -60,6 +63,7 @@ export function mount(root, app) {
         keydown: ({ key, target }) => key === "Enter" && target.blur(),
         change: ({ target }) => {
           const text = target.value.trim();
+          if (isRemoved) return;
           if (text || verb === "describe") change(verb, { name, text });
           else target.value = value;
         },
@@ -75,8 +79,18 @@ export function mount(root, app) {
         create("option", { value: one, selected: one === key }, one ? `Key ${one}` : "No key"),
       ),
     );
+    let isRemoved = false;
     const remove = createButton(
-      { click: () => change("rename", { name, text: "" }), "aria-label": `Delete ${name}` },
+      {
+        // A field that was changed would be saved first, and the button replaced before its release.
+        mousedown: (event) => event.preventDefault(),
+        click: () => {
+          isRemoved = true;
+          document.activeElement.blur();
+          change("rename", { name, text: "" });
+        },
+        "aria-label": `Delete ${name}`,
+      },
       "Delete",
     );
     const picture = example === null ? "" : createPhoto({ image: example, name: `Example of ${name}` }, "small");
@@ -95,8 +109,10 @@ export function mount(root, app) {
   return { update, onKey: () => false };
 }
 
-function describe(name, text, count) {
-  const photos = formatCount(count, "photo");
+/** What became of a class, whose new name is `text`, and of its photos. */
+function describe(name, text, { count, isMerger }) {
+  const photos = count ? formatCount(count, "photo") : "no photo";
   text = text.replace(/^[\p{Cf}\s]+|[\p{Cf}\s]+$/gu, ""); // As it is stored.
-  return text ? `${name} is now ${text} (${photos}).` : `${name} deleted. Now unlabeled: ${photos}.`;
+  if (!text) return `${name} deleted.${count ? ` Now unlabeled: ${photos}.` : ""}`;
+  return isMerger ? `${name} merged into ${text}: ${photos} moved.` : `${name} is now ${text} (${photos}).`;
 }

@@ -14,6 +14,7 @@ const VIEWS = { next, check, suspects, classes, photos, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
 const SLOW_MS = 1000; // After which an action says that it is still busy.
+const SAVING = "Saving…"; // Until it no longer is.
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
 const byId = (id) => document.getElementById(id);
@@ -44,7 +45,7 @@ const app = {
     if (busy && waits) queue.push(action);
     if (busy) return;
     busy = true;
-    const waiting = setTimeout(() => app.announce("Saving…", true), SLOW_MS);
+    const waiting = setTimeout(() => app.announce(SAVING, true), SLOW_MS);
     try {
       await action();
       while (queue.length) await queue.shift()();
@@ -54,6 +55,8 @@ const app = {
     } finally {
       clearTimeout(waiting);
       busy = false;
+      if (byId("toast").textContent === SAVING) byId("toast").hidden = true;
+      if (byId("status").textContent === SAVING) byId("status").textContent = "";
     }
     await render();
   },
@@ -114,7 +117,7 @@ function showToast(text) {
   toast.textContent = text;
   toast.hidden = false;
   clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => (toast.hidden = true), TOAST_MS);
+  if (text !== SAVING) toastTimer = setTimeout(() => (toast.hidden = true), TOAST_MS);
 }
 
 function show(name) {
@@ -209,7 +212,7 @@ async function refresh() {
   // A decision posted meanwhile has returned a newer state.
   const known = app.state ?? { version: -1 };
   // A training and the classifier go on while no answer changes the version.
-  const hasChanged = ["is_training", "named_right"].some((key) => state[key] !== known[key]);
+  const hasChanged = ["is_training", "named_right", "named_by"].some((key) => state[key] !== known[key]);
   const isNew = state.version > known.version || (hasChanged && state.version === known.version);
   if (!isNew || busy) return;
   app.state = state;
@@ -248,17 +251,22 @@ function ignoreRepeats(event) {
 
 function onKey(event) {
   const isUndo = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z";
-  const isField = event.target.matches("input");
-  if (isField && !(isUndo && !event.target.value)) return;
+  const isField = event.target.matches("input, select");
+  if (isField && !(isUndo && (event.target.matches("select") || !event.target.value))) return;
   const pressesButton = event.target.matches("button, a") && [" ", "Enter"].includes(event.key);
   if (pressesButton || event.isComposing) return;
-  if (isUndo || event.key === "Backspace") undo();
+  // Not on a control of another kind, where the key may be meant for it.
+  const isElsewhere = event.target.matches("button:not(.class, .tile), a");
+  if (isUndo || (event.key === "Backspace" && !isElsewhere)) undo();
   else if (!view?.onKey(event)) return;
   event.preventDefault();
 }
 
 for (const button of document.querySelectorAll("nav button")) {
-  button.addEventListener("click", () => show(button.dataset.view));
+  button.addEventListener("click", (event) => {
+    if (event.detail > 0) button.blur(); // So that keys reach the view.
+    show(button.dataset.view);
+  });
 }
 byId("undo").addEventListener("click", (event) => {
   if (event.detail > 0) event.currentTarget.blur();

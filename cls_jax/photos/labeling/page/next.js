@@ -71,7 +71,7 @@ export function mount(root, app) {
     if (isOther && chooser.isChoosing()) chooser.clear(); // It was typed for another photo.
     chooser.update(state.classes, current.proposals);
     live.hidden = !state.named_right;
-    live.textContent = `${state.named_right} · ${formatCount(state.counts.labeled, "answer")}`;
+    live.textContent = state.named_right;
     random.hidden = !current.check;
     const left = formatCount(state.sample, "random photo");
     if (state.phase === "reading") random.textContent = "A random photo, until all photos have been read.";

@@ -16,13 +16,14 @@ export function mount(root, app) {
   const body = create("div", { class: "page" }, sorting.element, training.element, runs.element);
   root.append(content, body, others);
   let version = -1;
-  let namedRight = null;
+  let named = null;
 
   async function update(state) {
     training.update(state);
-    if (state.version === version && state.named_right === namedRight) return;
+    const figures = `${state.named_right} ${state.named_by}`;
+    if (state.version === version && figures === named) return;
     version = state.version;
-    namedRight = state.named_right;
+    named = figures;
     const result = await app.get("result");
     content.replaceChildren(title, createFigures(state, result), createTable(state, result), createNamer(state));
     others.replaceChildren(createNextStep(state), createUnreadable(result));

@@ -84,7 +84,7 @@ export function createTraining(app, onEnd) {
     try {
       const found = await app.get("classifier");
       about.textContent = describe(found);
-      accuracy.textContent = found.accuracy ?? "";
+      accuracy.textContent = describeAccuracy(found);
       estimate.show(found.history);
       if (closing.signal.aborted) return;
       if (found.is_fitting) timer = setTimeout(fit, FIT_MS);
@@ -166,6 +166,12 @@ function describe({ is_fitting: isFitting, message, labels, classes }) {
   if (isFitting) return "Learning from your labels…";
   if (message) return message;
   return `Learned from ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.`;
+}
+
+/** While newer answers are being learned, with the number of those that the figure is from. */
+function describeAccuracy({ is_fitting: isFitting, accuracy, labels }) {
+  if (!accuracy) return "";
+  return isFitting ? `${accuracy} After ${formatCount(labels, "answer")}, being updated.` : accuracy;
 }
 
 /** As "1:05 min". */

@@ -1,0 +1,130 @@
+"""The page states the figure of the run that is saved from the same answers, and of one fit."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.config import with_values
+from cls_jax.photos.features.accuracy import describe_estimate
+from cls_jax.photos.folder.dataset import load_folder
+from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.photos import open_session
+from cls_jax.photos.start.fit_labels import fit_labels
+from cls_jax.photos.start.frozen import RunFeatures
+from tests.conftest import BROWSER, load_config
+from tests.photos.labeling.pages import press, read_name, show
+from tests.photos.labeling.sessions import (
+    create_features,
+    create_photos,
+    decide,
+    describe_some,
+    open_ready,
+    serve,
+)
+
+NAMES = ("zebra", "ape", "newt")  # Not in the order in which they are named first.
+
+
+@pytest.fixture
+def features(folder, monkeypatch, tmp_path):
+    """Those of each photo of the folder, which is written, by its name. Two are exact copies."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    values = create_features([i % 3 for i in range(60)]) + rng.normal(0, 0.15, (60, 32))
+    found = {f"{i:02}.png": row.astype(np.float32) for i, row in enumerate(values)}
+    for name in found:
+        pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / name)
+    for i in (0, 41):  # Of a labeled photo, and of one without a label.
+        (folder / f"copy of {i}.png").write_bytes((folder / f"{i:02}.png").read_bytes())
+        found[f"copy of {i}.png"] = found[f"{i:02}.png"]
+    return found
+
+
+def gather(features, names):
+    rows = np.stack([features[name] for name in names])
+    return describe_some(range(len(rows)), rows)
+
+
+def test_a_run_with_the_same_answers_states_the_same_figure(folder, features):
+    session = open_session(folder)
+    session.share_out("w")  # Photos that are asked while the others are read come first.
+    names = [path.name for path in session.list_paths()]
+    session.load(lambda report: gather(features, names))
+    classifier = SessionClassifier(session)
+
+    def answer(name, **decision):
+        image = views.find_image(session, name)["image"]
+        decide(session, image, decision.pop("label", ""), **decision)
+
+    for i in range(20):
+        answer(f"{i:02}.png", label=NAMES[i % 3])
+    before = classifier._wait().inferred.estimate
+    for i in range(20, 26):
+        answer(f"{i:02}.png", decision=("none", "skip")[i % 2])
+    (folder / "30.png").unlink()
+    session.leave_out_missing()
+    fitted = classifier._wait()
+
+    values = {"data.data_dir": str(folder), "data.image_size": 8}
+    dataset = load_folder(with_values(load_config("folder", "all"), values).data)
+    labeled = np.flatnonzero(dataset.train.labels >= 0)
+    of_run = gather(features, dataset.train.files).frozen
+    run = fit_labels(
+        dataset, labeled, RunFeatures(None, np.arange(len(dataset.train)), of_run, {})
+    ).inferred
+    assert fitted.class_names == list(dataset.class_names) == sorted(NAMES)
+    assert fitted.inferred.figures == run.figures != before
+    assert fitted.inferred.estimate.images == before.images - 7
+    who = "the instant classifier"
+    assert classifier.describe()["accuracy"] == describe_estimate(run.estimate, who)
+    # Photos that the fit leaves out are named, too: they may be taken back.
+    rows = [views.find_image(session, name)["image"] for name in dataset.train.files]
+    np.testing.assert_array_equal(fitted.probabilities[rows], run.probabilities)
+    assert fitted.probabilities.sum(axis=1) == pytest.approx(1, abs=1e-5)
+    copy = views.find_image(session, "copy of 0.png")["image"]
+    assert fitted.class_names[fitted.probabilities[copy].argmax()] == NAMES[0]
+
+
+def test_the_figure_is_of_one_fit_until_the_next_one(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image in range(9):
+        decide(session, image, "abc"[kinds[image]])
+    classifier = SessionClassifier(session)
+    classifier._wait()
+    said = classifier.describe_shortly()
+    assert said.endswith("named right after 9 answers")
+    for image in range(9, 12):
+        decide(session, image, "abc"[kinds[image]])
+    assert classifier.describe_shortly() == said
+    assert classifier.describe_namer().endswith("after 9 answers")
+    classifier._wait()
+    assert classifier.describe_shortly().endswith("named right after 12 answers")
+    for decision in ("none", "skip"):
+        before = classifier._wait().inferred.estimate
+        decide(session, 20, "", decision=decision)
+        assert classifier._wait().inferred.estimate.images == before.images - (decision == "none")
+    session.undo("w")
+    session.undo("w")
+    assert classifier._wait().inferred.estimate.images == before.images + 1
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+def test_next_states_the_answers_of_its_figure(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 40), ["cat", "dog", "owl"])
+    for image in range(10):
+        decide(session, image, ("cat", "dog", "owl")[image % 3], "other")
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        page.wait_for_selector(".live:has-text('after 10 answers')")
+        for _ in range(3):
+            press(page, "1")
+        assert page.locator(".live").inner_text().endswith("named right after 10 answers")
+        show(page, "result")
+        page.wait_for_selector(".about:has-text('Learned from 13 labels')")
+        page.wait_for_selector("p:has-text('instant classifier after 13 answers')")
+        show(page, "next")
+        assert page.locator(".live").inner_text().endswith("named right after 13 answers")
