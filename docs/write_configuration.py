@@ -29,7 +29,7 @@ empty. A misspelled key or an invalid value ends the program before anything is 
 
 Keys marked † may change when a run resumes: they decide where and how it computes, not what it
 trains. A run that is older than a key has its default. Numbers are integers, unless the default has
-a decimal point. In brackets is the source of the default: the CLS paper, its authors' released
+a decimal point. In parentheses is the source of the default: the CLS paper, its authors' released
 code, or Google's code of FixMatch.
 """
 
@@ -100,7 +100,7 @@ def _describe_methods() -> str:
                 cells = (f"`{key}`", _show(row.default), _shorten(row.rule), row.source)
                 methods.setdefault(cells, []).append(method)
     rows = (
-        (*cells[:3], f"{_list_methods(names)}{f' [{cells[3]}]' if cells[3] else ''}")
+        (*cells[:3], f"{_list_methods(names)}{f' ({cells[3]})' if cells[3] else ''}")
         for cells, names in methods.items()
     )
     return _table(("key", "default", "values", "methods"), sorted(rows, key=lambda row: row[0]))
@@ -130,7 +130,7 @@ def _describe_config_files() -> str:
 
 
 def _explain(row: Option) -> str:
-    return f"{row.help} [{row.source}]" if row.source else row.help
+    return f"{row.help} ({row.source})" if row.source else row.help
 
 
 def _name(key: str, row: Option) -> str:
