@@ -104,21 +104,21 @@ class Option(NamedTuple):
 # fmt: off
 OPTIONS: dict[str, Option] = {
     "seed": Option(0, COUNT,
-        "Seed of the initial weights, the label split, the sample order and the augmentation."),
+        "Seed of initial weights, label split, sample order and augmentation."),
     "num_labels": Option(0, COUNT,
-        "Labeled training images, the number after the colon of `--config`. 0, or `all` after the "
-        "colon, uses all that have a label."),
+        "Labeled training images, the number after the colon of `--config`. 0, or `all` after "
+        "the colon: all that have a label."),
     "num_steps": Option(307_200, AT_LEAST_1, "Training steps.",
         "paper: 300 epochs of 1,024 steps"),
     "batch_size": Option(64, between(1, 2**20), "Labeled images per step.", "paper"),
     "mu": Option(7, between(1, 2**20),
         "Unlabeled images per labeled image. Each method has its own default."),
     "accumulate_steps": Option(1, between(1, 2**10),
-        "Parts into which a batch is divided, one after the other on each device, to need less "
-        "memory. Gradients are averaged over them. BatchNorm, and methods that relate the images "
-        "of a batch to one another, see only a part. Decays stay those of a whole step."),
+        "Parts into which each device divides a batch, to save memory. Gradients are averaged; "
+        "BatchNorm, and methods that relate images to one another, see only a part. Decays stay "
+        "those of a whole step."),
     "ema_decay": Option(0.999, BELOW_1,
-        "Decay per step of the weights' exponential moving average (EMA). 0 disables averaging.",
+        "Decay per step of the weights' moving average (EMA). 0: no average.",
         "authors' `--ema-decay`"),
     "log_every": Option(64, AT_LEAST_1, "Log metrics every N steps.", is_runtime=True),
     "eval_every": Option(1024, AT_LEAST_1, "Evaluate every N steps.", "authors' `--eval-step`"),
@@ -132,49 +132,49 @@ OPTIONS: dict[str, Option] = {
     "debug_nans": Option(False, YES_OR_NO,
         "Stop at the operation that produces the first NaN. Slow.", is_runtime=True),
     "profile": Option("", STEP_RANGE,
-        "FIRST:LAST, steps to trace with JAX's profiler into the run's folder, for TensorBoard or "
-        "Perfetto. Empty: none.", is_runtime=True),
+        "Steps to trace with JAX's profiler into the run's folder, for TensorBoard or Perfetto.",
+        is_runtime=True),
     "data.name": Option("", TEXT,
-        "Dataset: cifar10, cifar100, digits, imagenet2012, npz, stl10, svhn or folder. Set by the "
-        "config file."),
+        "Dataset: cifar10, cifar100, digits, imagenet2012, npz, stl10, svhn or folder. The "
+        "config file sets it."),
     "data.data_dir": Option("", TEXT,
-        "Dataset path: a TFDS folder (empty: TFDS's own) or an `.npz`, see docs/own_arrays.md, or "
-        "for `configs/folder.py` the folder of images.", is_runtime=True),
+        "A TFDS folder (empty: TFDS's own), an `.npz` (see docs/own_arrays.md), or the folder "
+        "of images of `configs/folder.py`.", is_runtime=True),
     "data.labeled_subset": Option("", TEXT,
-        "Images of imagenet2012 that have a label: a TFDS dataset, as imagenet2012_subset/1pct, or "
-        "a .txt with their names. Empty: all."),
+        "Images of imagenet2012 that have a label: a TFDS dataset, as imagenet2012_subset/1pct, "
+        "or a .txt with names. Empty: all."),
     "data.file_column": Option("", TEXT,
-        "Column of a folder's labels.csv with the names of the files: its header, or its number "
-        "from 1. Empty: the one that names files of the folder.", is_runtime=True),
+        "Column of a folder's labels.csv with the files: its header, or its number from 1. "
+        "Empty: the one that names files of the folder.", is_runtime=True),
     "data.label_column": Option("", TEXT,
-        "Column of a folder's labels.csv with the classes, in the same way. Empty: by its header, "
-        "or the only other column.", is_runtime=True),
+        "The column with the classes, in the same way. Empty: by its header, or the only other "
+        "column.", is_runtime=True),
     "data.layout": Option("", LAYOUT,
-        "What folders called train, val and test are: classes, like the folders beside them, or "
-        "splits, which hold class folders. Empty: asked where they may be either.",
+        "What folders called train, val and test are: classes like the folders beside them, or "
+        "splits that hold class folders. Empty: asked where both are possible.",
         is_runtime=True),
     "data.source_column": Option("", TEXT,
-        "Column of a folder's labels.csv with what each image comes from, such as a patient, in "
-        "the same way. Empty: by its header.", is_runtime=True),
+        "The column with what each image comes from, such as a patient, in the same way. Empty: "
+        "by its header.", is_runtime=True),
     "data.source_pattern": Option("", TEXT,
-        r"Regular expression of the names of a folder's files, whose group is what an image comes "
-        r"from, such as `(P\d+)_`. Empty: none.", is_runtime=True),
+        r"Regular expression of names of files, whose group is what an image comes from, such as "
+        r"`(P\d+)_`.", is_runtime=True),
     "data.labels": Option("", TEXT,
-        "File with the labels of a folder, wherever it lies: absolute, or relative to the folder. "
-        "Empty: labels.csv, class folders, or the only other table that fits.", is_runtime=True),
+        "File with a folder's labels, absolute or relative to the folder. Empty: labels.csv, "
+        "class folders, or the only other table that fits.", is_runtime=True),
     "data.label_pattern": Option("", TEXT,
-        r"Regular expression of the names of a folder's files, whose group is the class, such as "
-        r"`([^/]+)_\d+\.`. Empty: none.", is_runtime=True),
+        r"Regular expression of names of files, whose group is the class, such as "
+        r"`([^/]+)_\d+\.`.", is_runtime=True),
     "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
-        "Where batches are made: by tf.data on the host, or on the accelerator. Without TensorFlow "
-        "the default is device."),
+        "Where batches are made: by tf.data on the host, or on the accelerator. Without "
+        "TensorFlow the default is device."),
     "data.image_size": Option(32, between(8, 1024),
         "Height and width in pixels to which images are scaled."),
     "data.channels": Option(3, Rule(lambda value: value in (1, 3), "1 or 3"),
-        "Channels to which images in a folder are converted: 1 (gray) or 3 (RGB)."),
+        "1 (gray) or 3 (RGB), for images in a folder."),
     "data.resize": Option("crop", one_of(*RESIZE_MODES),
-        "How images in a folder become square: crop keeps the center, pad keeps all and adds gray "
-        "borders, stretch keeps all and changes the aspect ratio."),
+        "How images in a folder become square: crop keeps the center, pad adds gray borders, "
+        "stretch changes the aspect ratio."),
     "data.bit_depth": Option(16, between(8, 16),
         "Bits that 16-bit images in a folder use: 12 maps 4,095 to white."),
     "data.cache_gigabytes": Option(20.0, between(0.0, 1e6),
@@ -182,21 +182,20 @@ OPTIONS: dict[str, Option] = {
         is_runtime=True),
     "data.validation": Option(0.0, BELOW_1,
         "Share of the training images of known class that are held out, before `num_labels` are "
-        "drawn, to validate the run while it trains and to calibrate it. 0: only those of a "
-        "folder's `val/`."),
+        "drawn, to validate and calibrate the run. 0: only those of a folder's `val/`."),
     "data.unlabeled_includes_labeled": Option(True, YES_OR_NO,
-        "Show the labeled images in the unlabeled stream as well.", "authors"),
+        "Show labeled images among the unlabeled ones, too.", "authors"),
     "data.imbalance": Option(1.0, between(1.0, 1e6),
         "Ratio of the largest class to the smallest, among labeled and unlabeled images: a long "
-        "tail. 1 leaves the classes as they are."),
+        "tail. 1: as they are."),
     "data.unlabeled_imbalance": Option(0.0, IMBALANCE_OR_0,
-        "The ratio among unlabeled images, if it is another. Below 1, the classes are in the "
-        "opposite order, the last one the largest. 0: `data.imbalance`."),
+        "The ratio among unlabeled images, if it is another. Below 1, the last class is the "
+        "largest. 0: `data.imbalance`."),
     "data.mean": Option((0.5, 0.5, 0.5), NUMBERS,
-        "Mean per channel on the scale from 0 to 1. Empty, like `data.std`, computes it from the "
-        "training images."),
+        "Mean per channel, from 0 to 1. Empty, like `data.std`: computed from the training "
+        "images."),
     "data.std": Option((0.5, 0.5, 0.5), POSITIVE_NUMBERS,
-        "Standard deviation per channel, in the same form."),
+        "Standard deviation per channel."),
     "data.flip": Option(True, YES_OR_NO, "Flip half of the images horizontally.", "authors"),
     "data.shift": Option(4, between(0),
         "Pixels of reflected border to crop from.", "authors: 32 / 8"),
@@ -206,83 +205,81 @@ OPTIONS: dict[str, Option] = {
     "data.randaugment_ops": Option(2, between(0, 14),
         "RandAugment operations per strong view.", "authors: `n=2`"),
     "data.randaugment_levels": Option(10, between(2, PARAMETER_MAX),
-        "Exclusive upper bound on RandAugment's magnitude: an operation's level is drawn from 1 to "
-        "this minus 1.", "authors: `m=10`"),
+        "RandAugment's magnitudes are drawn from 1 to this minus 1.", "authors: `m=10`"),
     "data.randaugment_pool": Option(tuple(OPS), POOL,
         "RandAugment operations to draw from.", "FixMatch: all 14"),
     "data.cutout": Option(16, between(0),
-        "Side in pixels of the gray square in strong views. 0: no square.",
+        "Side in pixels of the gray square in strong views. 0: none.",
         "authors: half the image"),
     "model.name": Option("wide_resnet", one_of(*MODELS),
-        "Architecture. `model.init=builtin:NAME` implies it, as do the names on the hub that "
+        "Architecture. Implied by `model.init=builtin:NAME` and the names on the hub that "
         "`cls-jax backbones` lists."),
     "model.init": Option("", TEXT,
-        "Pretrained weights that the networks start from, except for their last layer: "
-        "`builtin:efficientnet_lite0` (or 1, 2), a `.safetensors` file, the folder of a run or an "
-        "export, or `hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights."),
+        "Pretrained weights to start from, except for the last layer: "
+        "`builtin:efficientnet_lite0` (or 1, 2), a `.safetensors` file, the folder of a run or "
+        "an export, or `hf:OWNER/NAME` (see docs/pretrained.md). Empty: random weights."),
     "model.init_head": Option("random", one_of("random", "probe", "inferred"),
-        "Last layer of pretrained networks: random weights, or logistic regression on features of "
-        "the labeled images (probe), or of all images with labels inferred from frozen features by "
-        "graphs and linear probes (inferred)."),
+        "Last layer of pretrained networks: random, or fitted to frozen features of the labeled "
+        "images (probe) or of all, with inferred labels (inferred)."),
     "model.final_head": Option("trained", one_of("trained", "inferred"),
-        "Last layer of the averaged networks after the last step: as trained, or fitted to labels "
-        "inferred from frozen features, from the networks and from graphs of their features "
-        "(inferred)."),
+        "Last layer of the averaged networks after the last step: as trained, or refitted to "
+        "labels inferred from frozen features, the networks and graphs of their features."),
     "model.inferred_images": Option(0, between(0),
-        "Unlabeled images whose labels are inferred from frozen features, evenly spaced among all. "
-        "0 for all of them."),
+        "Unlabeled images, evenly spaced, whose labels are inferred from frozen features. 0: "
+        "all."),
     "model.inferred_by": Option("", TEXT,
-        "More pretrained weights, comma-separated, whose frozen features take part in "
-        "inferring labels: `builtin:efficientnet_lite2`. See `cls-jax backbones`."),
+        "More pretrained weights, comma-separated, whose features help to infer labels: "
+        "`builtin:efficientnet_lite2`. See `cls-jax backbones`."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
-        "First layers of a ResNet: 3x3 (cifar), 3x3 with stride 2 (small), or 7x7 and maxima, with "
-        "stride 2 each (imagenet). `auto` chooses cifar below 48 pixels and small below 96."),
+        "First layers of a ResNet: 3x3 (cifar), 3x3 with stride 2 (small), or 7x7 and maxima, "
+        "with stride 2 each (imagenet). `auto`: cifar below 48 pixels, small below 96."),
     "model.depth": Option(28, DEPTH, "Layers of a Wide ResNet.", "paper: WRN-28-2"),
     "model.width": Option(2, between(1, 64),
         "Width factor of a Wide ResNet.", "paper: WRN-28-2 (WRN-28-8 on CIFAR-100)"),
     "model.dtype": Option("float32", one_of("float32", "bfloat16"),
-        "Type of convolutions and activations. Parameters, BatchNorm statistics and losses are "
-        "always float32."),
+        "Type of convolutions and activations. Parameters, BatchNorm statistics and losses stay "
+        "float32."),
     "model.matmul_precision": Option("default", one_of("default", "high", "highest"),
-        "How exactly an accelerator multiplies float32, as JAX's `default_matmul_precision`. On "
-        "NVIDIA GPUs since Ampere, only `highest` keeps all 23 bits; TensorFloat-32 is faster.",
+        "JAX's `default_matmul_precision`. On NVIDIA GPUs since Ampere, only `highest` keeps "
+        "all 23 bits of float32; TensorFloat-32 is faster.",
         "PyTorch convolutions, hence the authors' code", is_runtime=True),
     "model.remat": Option(False, YES_OR_NO,
         "Recompute normalizations and activations for the gradient: less memory, slower."),
     "model.bn_momentum": Option(0.999, BELOW_1,
         "Decay per step of BatchNorm's running statistics.", "authors: PyTorch's momentum 0.001"),
     "model.bn_frozen": Option(False, YES_OR_NO,
-        "Normalize by pretrained running statistics in training, too, and leave them as they are."),
+        "Keep the pretrained running statistics, and normalize by them in training, too."),
     "method.name": Option("cls", TEXT, "Method. Choose it after the colon of `--config`."),
     "optimizer.name": Option("sgd", one_of("sgd", "adamw"),
-        "Optimizer: SGD with Nesterov momentum, or AdamW. See docs/finetuning.md for settings for "
-        "pretrained networks.", "paper, FixMatch"),
+        "SGD with Nesterov momentum, or AdamW. For pretrained networks, see docs/finetuning.md.",
+        "paper, FixMatch"),
     "optimizer.learning_rate": Option(0.03, between(0.0, 100.0, excludes="low"),
-        "Initial learning rate. AdamW needs far less than SGD, at most 0.01.", "paper, FixMatch"),
+        "Initial learning rate. AdamW needs at most 0.01.", "paper, FixMatch"),
     "optimizer.momentum": Option(0.9, BELOW_1, "Nesterov momentum of SGD.", "paper, FixMatch"),
     "optimizer.weight_decay": Option(5e-4, BELOW_1,
-        "Weight decay of kernels only. SGD adds it to the gradient, AdamW to the update.",
+        "Weight decay, of kernels only. SGD adds it to the gradient, AdamW to the update.",
         "authors' `--wdecay`"),
     "optimizer.cosine_cycles": Option(7 / 16, between(0.0, 0.5),
-        "Share of a cosine's half cycle over which the rate falls: 0 keeps it constant, 7/16 ends "
-        "at a fifth, ½ at 0.", "FixMatch"),
+        "Share of a cosine's half cycle over which the rate falls: 0 keeps it constant, 7/16 "
+        "ends at a fifth, ½ at 0.", "FixMatch"),
     "optimizer.warmup_steps": Option(0, COUNT,
-        "Steps over which the rate rises linearly from 0. The cosine begins after them.",
+        "Steps over which the rate first rises linearly from 0.",
         "FixMatch"),
     "optimizer.layer_decay": Option(1.0, ABOVE_0,
-        "Factor on the learning rate per block, counted from the head. 1: all layers learn alike."),
+        "Factor on the learning rate per block, counted from the head. 1: the same rate "
+        "everywhere."),
     "optimizer.head_learning_rate": Option(0.0, between(0.0, 100.0),
         "Learning rate of the heads. 0: `optimizer.learning_rate`."),
     "optimizer.head_steps": Option(0, COUNT,
-        "First steps in which only the heads are trained. BatchNorm's running statistics still "
-        "move, unless `model.bn_frozen`."),
+        "First steps that train only the heads. BatchNorm's running statistics still move, "
+        "unless `model.bn_frozen`."),
     "optimizer.frozen_stages": Option(0, between(0, 1000),
-        "Stages (of a network without stages: blocks) that are never trained, with the stem, "
-        "counted from the images. This saves time. 0: everything is trained."),
+        "Stages (or blocks, without stages) that are never trained, with the stem, counted from "
+        "the images. Saves time."),
     "mesh.network": Option(0, COUNT,
-        "Devices over which the networks are spread. 0: chosen automatically.", is_runtime=True),
+        "Devices over which the networks are spread. 0: automatic.", is_runtime=True),
     "mesh.data": Option(0, COUNT,
-        "Devices over which a batch is spread. 0: chosen automatically.", is_runtime=True),
+        "Devices over which a batch is spread. 0: automatic.", is_runtime=True),
 }
 # fmt: on
 

@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]
 from cls_jax.io import PARSE_ERRORS, read_bytes
 from cls_jax.photos.folder.names import clean, fold_class, simplify
 from cls_jax.photos.images.decode import SUFFIXES
-from cls_jax.photos.images.files import Listing
+from cls_jax.photos.images.files import NO_IMAGES, Listing
 
 _MAX_BYTES = 2**22  # WordNet's words.txt has 2.6 million.
 _MAX_YAML = 2**17  # Characters. Its parser is slow.
@@ -103,7 +103,7 @@ def _list_candidates(listing: Listing) -> list[str]:
     kinds: dict[tuple[str, str], list[str]] = {}
     for name, reason in listing.skipped:
         folder, suffix = os.path.dirname(name), os.path.splitext(name)[1].lower()
-        if suffix in _SUFFIXES and reason.startswith(("not an image", "not among")):
+        if suffix in _SUFFIXES and reason.startswith(NO_IMAGES):
             kinds.setdefault((folder, suffix), []).append(name)
     return sorted(name for names in kinds.values() if len(names) <= _MAX_ALIKE for name in names)
 

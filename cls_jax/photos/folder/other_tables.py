@@ -46,7 +46,7 @@ from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.readers import CSV, Content, find_format, parse_chosen, parse_file
 from cls_jax.photos.folder.sidecars import find_sidecars, parse_sidecars
 from cls_jax.photos.images.decode import SUFFIXES
-from cls_jax.photos.images.files import ImageFiles, Listing
+from cls_jax.photos.images.files import NO_IMAGES, ImageFiles, Listing
 
 # Endings that a table may have.
 # Of files that are no CSV.
@@ -192,7 +192,7 @@ def list_candidates(listing: Listing) -> list[str]:
     for name, reason in listing.skipped:
         folded = fold(name)
         suffix = next((suffix for suffix in _SUFFIXES if folded.endswith(suffix)), "")
-        if suffix and folded != LABELS_CSV and reason.startswith(("not an image", "not among")):
+        if suffix and folded != LABELS_CSV and reason.startswith(NO_IMAGES):
             kinds.setdefault((os.path.dirname(name), suffix), []).append(name)
     return sorted(name for names in kinds.values() if len(names) <= _MAX_ALIKE for name in names)
 

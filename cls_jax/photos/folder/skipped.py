@@ -10,6 +10,8 @@ from cls_jax.photos.images.files import SkippedFile
 
 _MAX_FILES_NAMED = 3
 _ROW = re.compile(r"in .+, but (not in the folder|it could be several images)", re.S)
+# A reason that says what one file is, such as "not a file": what the plural needs.
+_NOUN = re.compile(r"^(not )?an? (.*?\b(?:file|folder|image|link))\b(.*)", re.S)
 
 
 def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
@@ -45,12 +47,25 @@ def describe_left_out(skipped: Iterable[SkippedFile]) -> str | None:
             reasons.setdefault(reason.split(";")[0], []).append(name)
     if not reasons:
         return None
-    num_files = sum(map(len, reasons.values()))
+    count = write_count(sum(map(len, reasons.values())), "file is", "files are")
     clauses = []
     for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
         listed = ", ".join(
             f"{make_printable(name)!r:.100}" for name in sorted(names)[:_MAX_FILES_NAMED]
         )
         more = ", …" if len(names) > _MAX_FILES_NAMED else ""
-        clauses.append(f"{len(names):,} {reason} ({listed}{more})")
-    return f"{write_count(num_files, 'file is', 'files are')} left out: {'; '.join(clauses)}."
+        subject = f"{len(names):,}"
+        if len(reasons) == 1:
+            subject = "it" if len(names) == 1 else "they"
+        clauses.append(f"{subject} {_conjugate(reason, len(names))} ({listed}{more})")
+    return f"{count} left out: {'; '.join(clauses)}."
+
+
+def _conjugate(reason: str, count: int) -> str:
+    """A reason as what follows a number of files: "has no …", "are broken links"."""
+    if reason.startswith("no "):
+        return f"{'has' if count == 1 else 'have'} {reason}"
+    if count == 1:
+        return f"is {reason}"
+    plural = _NOUN.sub(r"\1\2s\3", reason)
+    return f"are {plural}"

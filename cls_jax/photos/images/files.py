@@ -53,6 +53,10 @@ _NEVER_LISTED = {
 _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
 _LOCK = ".lock"
 _CLOSED = "a folder that cannot be read"
+_NO_EXTENSION = "no image extension"
+_NOT_PACKED = "not among the packed images"
+# How the reasons of files begin that are no images and may be tables.
+NO_IMAGES = (_NO_EXTENSION, _NOT_PACKED)
 # A file that changed this recently may change again and keep its modification time.
 _SETTLED_NS = 10**9
 # Larger files are read one at a time, to bound memory.
@@ -170,7 +174,7 @@ def list_images(root: str | os.PathLike) -> Listing:
             continue
         names = {entry.name for entry in entries}
         if folder and (_LOCK in names or ("config.json" in names and names & _IN_A_RUN)):
-            listing.skipped.append((folder, "the folder of a run"))
+            listing.skipped.append((folder, "a folder that a run has written"))
             runs.append(folder)
             continue
         if folder:
@@ -194,7 +198,7 @@ def _list_packed(root: str | os.PathLike, packed: PackedFolder) -> Listing:
     listing.folders.extend(sorted(_find_parents(packed.rows)))
     for name in sorted(os.listdir(root)):
         if not (name.startswith(".") or name == INDEX or name.endswith(SHARD)):
-            listing.skipped.append((name, "not among the packed images"))
+            listing.skipped.append((name, _NOT_PACKED))
     return listing
 
 
@@ -285,7 +289,7 @@ def _find_fault(entry: os.DirEntry) -> str:
         with contextlib.suppress(OSError), open_regular(entry.path) as file:
             start = file.read(12)
         is_image = start.startswith(_SIGNATURES) or start[4:8] == b"ftyp"
-    return "" if is_image else f"not an image extension; supported: {' '.join(SUFFIXES)}"
+    return "" if is_image else f"{_NO_EXTENSION}; supported: {' '.join(SUFFIXES)}"
 
 
 def find_images(pattern: str) -> list[str]:
