@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]
 from cls_jax.io import PARSE_ERRORS, read_bytes
 from cls_jax.photos.folder.names import clean, fold_class, simplify
 from cls_jax.photos.images.decode import SUFFIXES
-from cls_jax.photos.images.files import NO_IMAGES, Listing
+from cls_jax.photos.images.files import Listing
 
 _MAX_BYTES = 2**22  # WordNet's words.txt has 2.6 million.
 _MAX_YAML = 2**17  # Characters. Its parser is slow.
@@ -46,6 +46,7 @@ class ClassNames(NamedTuple):
     """The names of numbered classes."""
 
     names: Mapping[str, str] = MappingProxyType({})  # By number, as `_read_key` writes it.
+    file: str = ""  # That has them.
     sentence: str = ""  # Of a plan, which file has them.
     warning: str = ""
 
@@ -81,7 +82,7 @@ def find_class_names(
         )
     if found:
         file, chosen = next(iter(found.items()))
-        return ClassNames(chosen, f"{file}: names of {len(chosen):,} classes.")
+        return ClassNames(chosen, file, f"{file}: names of {len(chosen):,} classes.")
     if others:
         listed = ", ".join(sorted(keys, key=lambda key: (len(key), key))[:3])
         return ClassNames(
@@ -101,9 +102,9 @@ def _read_key(label: str) -> str:
 
 def _list_candidates(listing: Listing) -> list[str]:
     kinds: dict[tuple[str, str], list[str]] = {}
-    for name, reason in listing.skipped:
+    for name in listing.others:
         folder, suffix = os.path.dirname(name), os.path.splitext(name)[1].lower()
-        if suffix in _SUFFIXES and reason.startswith(NO_IMAGES):
+        if suffix in _SUFFIXES:
             kinds.setdefault((folder, suffix), []).append(name)
     return sorted(name for names in kinds.values() if len(names) <= _MAX_ALIKE for name in names)
 

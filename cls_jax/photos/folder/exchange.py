@@ -36,6 +36,7 @@ from cls_jax.photos.folder.label_table import (
 from cls_jax.photos.folder.labels import collect_labels
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.other_tables import read_named_table
 from cls_jax.photos.folder.readers import (
     ANNOTATIONS,
     COCO,
@@ -45,7 +46,6 @@ from cls_jax.photos.folder.readers import (
     FORMATS,
     JSON_LINES,
     LABEL_STUDIO,
-    parse_chosen,
 )
 from cls_jax.photos.folder.sidecars import parse_all_sidecars
 from cls_jax.photos.images.decode import read_header
@@ -78,12 +78,12 @@ def import_labels(
         path = next((path / file for file in _FIFTYONE_FILES if (path / file).exists()), path)
     listing = list_images(root)
     # The folder's labels are those without the file, which may lie in it and be removed later.
-    listing.skipped[:] = [row for row in listing.skipped if not _is_same(root / row[0], path)]
+    listing.others[:] = [name for name in listing.others if not _is_same(root / name, path)]
     index = FileIndex(listing.files.names, root)
-    parsed = parse_all_sidecars(path) if path.is_dir() else None
-    parsed = parsed or parse_chosen(path, index, options, name)
-    read = read_parsed(path, parsed, index, options)
-    found = collect_labels(read)
+    if path.is_dir() and (parsed := parse_all_sidecars(path)):
+        found = collect_labels(read_parsed(path, parsed, index, options))
+    else:
+        found = collect_labels(read_named_table(root, listing, path, options, kind=name))
     table_path = root / (find_table(listing) or LABELS_CSV)
     # The options are those of the file that is read, and not of the folder's table.
     own = options._replace(file_column="", label_column="", source_column="")

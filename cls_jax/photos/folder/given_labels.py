@@ -107,7 +107,7 @@ def find_table(listing: Listing) -> str | None:
 
     Raises a UserError if there are several.
     """
-    names = [name for name, _ in listing.skipped if fold(name) == LABELS_CSV]
+    names = [name for name in listing.others if fold(name) == LABELS_CSV]
     if len(names) > 1:
         raise UserError(f"The folder has {' and '.join(map(repr, names))}: remove one of them.")
     return names[0] if names else None
@@ -141,6 +141,7 @@ class Given(NamedTuple):
     table: LabelTable  # labels.csv, empty without one.
     others: OtherTables | None  # Tables of other programs under other names.
     options: FolderOptions  # Those that labels.csv is read with.
+    files: frozenset[str] = frozenset()  # All that were read.
     names: ClassNames = ClassNames()  # Of classes that have numbers.
 
     @property
@@ -195,8 +196,9 @@ def read_given(
         splits, by_folder = label_by_folder(listing, table, options)
     given = Given(splits, by_folder, table, others, options)
     labels = {*given.base.values(), *(row.label for row in table.rows if not row.decision)} - {""}
-    tables = [*filter(None, [name]), *(others.names if others else ())]
-    return given._replace(names=find_class_names(root, listing, labels, tables))
+    files = {*filter(None, [name]), *(others.files if others else ())}
+    names = find_class_names(root, listing, labels, files)
+    return given._replace(names=names, files=frozenset(files | {names.file}))
 
 
 def _read_chosen(root: pathlib.Path, listing: Listing, options: FolderOptions) -> OtherTables:

@@ -114,10 +114,10 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     be read in several ways and the `options` do not say how.
     """
     files = listing.files
-    skipped = list(listing.skipped)
     warnings = list[str]()
     given = read_given(root, listing, options, is_strict=True)
     tables = given.others.names if given.others else []
+    skipped = listing.skip_others(given.files)
     table = find_table(listing) or next(iter(tables), None)
     if given.others is not None and table is None:
         table = "--label-pattern"
@@ -126,7 +126,7 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     found = None
     if table is not None:
         found = label_all(listing, given)
-        skipped = [row for row in skipped if row[0] not in (table, *tables)] + found.skipped
+        skipped += found.skipped
         warnings += found.warnings
         sentence = found.sentence
         if found.skipped and not found.classes and len(files):
@@ -284,10 +284,10 @@ def _find_remedy(root: pathlib.Path, listing: Listing, held_out: Sequence[str]) 
     if remedy := describe_names(root, names):
         return remedy
     for endings, remedy in _TABLES.items():
-        tables = [name for name, _ in listing.skipped if name.lower().endswith(endings)]
+        tables = [name for name in listing.others if name.lower().endswith(endings)]
         if top := [name for name in tables if "/" not in name]:
             return f"if {top[0]!r} has the labels, {remedy.format(shlex.quote(str(root / top[0])))}"
-    return describe_packed(root, listing.skipped)
+    return describe_packed(root, listing.others)
 
 
 def _describe_foreign(part: str, foreign: list[str]) -> list[str]:

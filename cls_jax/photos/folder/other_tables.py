@@ -10,12 +10,11 @@ import pathlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
-from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS
 from cls_jax.photos.folder.columns import (
     NoClassesError,
@@ -43,15 +42,20 @@ from cls_jax.photos.folder.label_table import (
 from cls_jax.photos.folder.labels import TableLabels, collect_labels, join_labels
 from cls_jax.photos.folder.names import find_part, fold, fold_class
 from cls_jax.photos.folder.options import FolderOptions
-from cls_jax.photos.folder.readers import CSV, Content, find_format, parse_chosen, parse_file
-from cls_jax.photos.folder.sidecars import find_sidecars, parse_sidecars
+from cls_jax.photos.folder.readers import (
+    CSV,
+    READERS,
+    LabelFile,
+    find_format,
+    get_reader,
+    parse_chosen,
+)
+from cls_jax.photos.folder.sidecars import list_sidecars, parse_sidecars
 from cls_jax.photos.images.decode import SUFFIXES
-from cls_jax.photos.images.files import NO_IMAGES, ImageFiles, Listing
+from cls_jax.photos.images.files import ImageFiles, Listing
 
-# Endings that a table may have.
-# Of files that are no CSV.
-_NO_TABLES = (".jsonl", ".ndjson", ".manifest", ".json", ".xml", ".labels", ".parquet")
-_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", *_NO_TABLES)
+# Of files that may be tables where nobody names them.
+_ENDINGS = {ending for reader in READERS.values() for ending in reader.endings}
 _NUM_TRIED = 50  # Rows of a table with paths in two columns.
 _UNREADABLE: tuple[type[Exception], ...] = (UserError, *PARSE_ERRORS)
 _MAX_ALIKE = 20  # Of more such files in a folder, each is about one image, and none is a table.
@@ -72,8 +76,9 @@ _Read = Callable[[pathlib.Path, str, Listing, FolderOptions], LabelTable | None]
 class OtherTables(NamedTuple):
     """The tables of other programs that count together."""
 
-    names: list[str]  # Relative to the folder.
+    names: list[str]  # Relative to the folder. With a star for files about an image each.
     labels: TableLabels
+    files: Collection[str] = ()  # All that were read.
 
 
 class _NearIndex(FileIndex):
@@ -189,11 +194,11 @@ def _count(matches: Matches, how: int) -> int:
 def list_candidates(listing: Listing) -> list[str]:
     """The files of a folder that may be tables by their endings, without labels.csv."""
     kinds: dict[tuple[str, str], list[str]] = {}
-    for name, reason in listing.skipped:
+    for name in listing.others:
         folded = fold(name)
-        suffix = next((suffix for suffix in _SUFFIXES if folded.endswith(suffix)), "")
-        if suffix and folded != LABELS_CSV and reason.startswith(NO_IMAGES):
-            kinds.setdefault((os.path.dirname(name), suffix), []).append(name)
+        ending = os.path.splitext(folded)[1]
+        if ending in _ENDINGS and folded != LABELS_CSV:
+            kinds.setdefault((os.path.dirname(name), ending), []).append(name)
     return sorted(name for names in kinds.values() if len(names) <= _MAX_ALIKE for name in names)
 
 
@@ -213,10 +218,10 @@ def read_other_tables(
     """
     found: dict[str, LabelTable] = {}
     faults: dict[str, UserError] = {}
-    sources: dict[str, _Read] = dict.fromkeys(list_candidates(listing), _read_table)
-    for (folder, suffix), names in (find_sidecars(listing) if with_sidecars else {}).items():
-        sources[f"{folder}/*{suffix}".lstrip("/")] = functools.partial(_read_sidecars, names)
-    for name, read in sources.items():
+    reads: dict[str, _Read] = dict.fromkeys(list_candidates(listing), _read_table)
+    of_each = list_sidecars(listing) if with_sidecars else {}
+    reads |= {name: functools.partial(_read_sidecars, files) for name, files in of_each.items()}
+    for name, read in reads.items():
         try:
             table = read(root, name, listing, options)
         except NoClassesError:  # A list of files.
@@ -244,7 +249,8 @@ def read_other_tables(
     _check_one_source(root, list(found), labels)
     if len(found) > 1:
         labels = list(map(_mark_part, found, labels))
-    return OtherTables(list(found), join_labels(labels))
+    files = {file for name in found for file in of_each.get(name, [name])}
+    return OtherTables(list(found), join_labels(labels), files)
 
 
 def read_chosen_table(root: pathlib.Path, listing: Listing, options: FolderOptions) -> OtherTables:
@@ -255,16 +261,30 @@ def read_chosen_table(root: pathlib.Path, listing: Listing, options: FolderOptio
     path = root / options.labels
     if not path.is_file():
         raise UserError(f"There is no file {path} with labels: pass another file as --labels.")
-    is_inside = not os.path.isabs(options.labels)
-    name = options.labels if is_inside else str(path)
+    name = str(path) if os.path.isabs(options.labels) else options.labels
+    table = read_named_table(root, listing, path, options, name)
+    return OtherTables([name], collect_labels(table), {name})
+
+
+def read_named_table(
+    root: pathlib.Path,
+    listing: Listing,
+    path: pathlib.Path,
+    options: FolderOptions,
+    name: str = "",
+    kind: str = "",
+) -> LabelTable:
+    """The table of a file that a user names, which may lie outside of the folder.
+
+    Sentences call it `name`, and `kind` is one of `FORMATS`, "" for the one that the content has.
+    Raises a UserError if it cannot be read, or its columns are not clear.
+    """
+    inside = os.path.relpath(path, root).replace(os.sep, "/")
     index: FileIndex = FileIndex(listing.files.names, root)
-    if is_inside:
-        index = _NearIndex(listing.files, root, os.path.dirname(name))
-    parsed = parse_chosen(path, index, options)
-    if parsed and not parsed.label_column:
-        parsed = _join_paths(parsed, index)
-    table = read_parsed(path, parsed, index, options, name)
-    return OtherTables([name], collect_labels(table))
+    if not inside.startswith(os.pardir):
+        index = _NearIndex(listing.files, root, os.path.dirname(inside))
+    parsed = parse_chosen(path, index, options, kind)
+    return read_parsed(path, _join_paths(parsed, index), index, options, name)
 
 
 def _has_several_classes(table: LabelTable) -> bool:
@@ -334,8 +354,10 @@ def _mark_part(name: str, labels: TableLabels) -> TableLabels:
     return labels._replace(parts=dict.fromkeys(labels.classes, part), sentence=sentence)
 
 
-def _join_paths(parsed: ParsedTable, index: FileIndex) -> ParsedTable:
+def _join_paths(parsed: ParsedTable | None, index: FileIndex) -> ParsedTable | None:
     """Adds a column of paths if files are in one column, and their folders in another one."""
+    if parsed is None or parsed.label_column:
+        return parsed
     tried = Table("", parsed.header, take_evenly(parsed.lines, _NUM_TRIED))
     places = range(len(parsed.header))
     best, pair = 0, None
@@ -374,20 +396,20 @@ def _read_table(
     """
     path = root / name
     index = _NearIndex(listing.files, root, os.path.dirname(name))
-    if fold(name).endswith(".parquet"):
-        check_extra("parquet", f"Reading {name}")
     try:
-        content = Content(read_content(path))
-        kind = find_format(content)
-        if kind == CSV and fold(name).endswith(_NO_TABLES):
-            return None
-        parsed = parse_file(path, content, kind, index, options)
+        file = LabelFile(read_content(path), path, index, options)
+    except UserError:
+        return None
+    kind = find_format(file)
+    if not kind or (kind == CSV and not fold(name).endswith(READERS[CSV].endings)):
+        return None
+    reader = get_reader(kind, name)
+    try:
+        parsed = _join_paths(reader.read(file), index)
     except _UNREADABLE:
         return None
     if parsed is None or any(own <= set(parsed.header) for own in _OWN_HEADERS):
         return None
-    if not parsed.label_column:
-        parsed = _join_paths(parsed, index)
     table = Table(name, parsed.header, parsed.lines)
     if not name_files(table, index):
         return None

@@ -13,6 +13,7 @@ Rekognition), https://gitlab.com/vgg/via (VIA's JSON) and
 https://doc.superannotate.com/docs/superannotate-json-structure.
 """
 
+import contextlib
 import functools
 import io
 import json
@@ -20,7 +21,7 @@ import pathlib
 import xml.etree.ElementTree as ElementTree
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
@@ -28,7 +29,7 @@ from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import ParsedTable, parse_table
 from cls_jax.photos.folder.names import find_part
-from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 LABEL_STUDIO, CVAT, FIFTYONE, CSV = "label-studio", "cvat", "fiftyone", "csv"
 COCO, JSON_LINES, JSON_OBJECT, WORDS = "coco", "json-lines", "json-object", "words"
@@ -36,21 +37,51 @@ DATUMARO, LABELBOX, MANIFEST, VERTEX = "datumaro", "labelbox", "manifest", "vert
 JSON_RECORDS, PARQUET = "json-records", "parquet"
 FORMATS = (LABEL_STUDIO, CVAT, FIFTYONE, CSV, COCO, JSON_LINES)  # To be read and written.
 ANNOTATIONS = "annotations.xml"  # In an archive of CVAT.
+_ZIP = b"PK\x03\x04"
+_NO_FILES = FileIndex(lambda: ())
 _MAX_BYTES = 2**28
 _HEAD_CHARACTERS = 10_000  # That show whether a file is a table with separators.
 
 
-class Content:
-    """The bytes of a file, parsed at most once."""
+class _Builder(ElementTree.TreeBuilder):
+    """Refuses a document type, whose entities could fill the memory."""
 
-    def __init__(self, content: bytes):
-        self.raw = content
-        self.start = content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise ValueError("it has a document type, which CVAT does not write")
+
+
+def _parse_xml(content: bytes) -> ElementTree.Element:
+    parser = ElementTree.XMLParser(target=_Builder())
+    parser.feed(content)
+    return parser.close()
+
+
+class LabelFile:
+    """A file that may have labels of a folder's images, parsed at most once."""
+
+    def __init__(
+        self,
+        raw: bytes,
+        path: pathlib.Path = pathlib.Path(),
+        index: FileIndex = _NO_FILES,
+        options: FolderOptions = AUTOMATIC,
+    ):
+        """The bytes of the file at `path`. The folder's files tell the columns of a table apart."""
+        self.raw = raw
+        self.path = path
+        self.index = index
+        self.options = options
+        self.start = raw.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
 
     @functools.cached_property
     def json(self) -> Any:
         """The value of a JSON file. Raises one of `PARSE_ERRORS` for any other file."""
         return parse_json(self.raw.decode("utf-8-sig"))
+
+    @functools.cached_property
+    def xml(self) -> ElementTree.Element:
+        """The root of an XML document. Raises one of `PARSE_ERRORS` for any other file."""
+        return _parse_xml(self.raw)
 
     @functools.cached_property
     def lines(self) -> list[dict[str, Any]]:
@@ -69,35 +100,36 @@ class Content:
         return self.json.get(key) if is_object else None
 
 
-class Reader(NamedTuple):
-    """How the files of a format are known and read. Both raise `PARSE_ERRORS` for damaged ones."""
-
-    claims: Callable[[Content], bool]
-    read: Callable[[Content], ParsedTable]
+Cells = TypeVar("Cells")
 
 
-def find_format(content: Content) -> str:
-    """The format of a file, by its content. Files with no other format count as tables."""
-    for name, reader in READERS.items():
-        try:
-            is_one = reader.claims(content)
-        except PARSE_ERRORS:
-            is_one = False
-        if is_one:
-            return name
-    return CSV
+class Reader(NamedTuple, Generic[Cells]):
+    """How the files of a format are known and read.
 
-
-def parse_file(
-    path: pathlib.Path, content: Content, name: str, index: FileIndex, options: FolderOptions
-) -> ParsedTable | None:
-    """The cells of a file in a format, None if it is empty.
-
-    Raises one of `PARSE_ERRORS` if it is damaged, and a UserError if it is no table.
+    Both functions may raise `PARSE_ERRORS` for a damaged file.
     """
-    if name == CSV:
-        return parse_table(path, index, options, content.raw)
-    return READERS[name].read(content)
+
+    claims: Callable[[LabelFile], bool]
+    read: Callable[[LabelFile], Cells]
+    endings: tuple[str, ...]  # Of the files that are looked at where nobody names them.
+    extra: str = ""  # Of this package, that reading needs.
+
+
+def find_format(file: LabelFile) -> str:
+    """The format of a file, by its content, "" if no reader claims it."""
+    for name, reader in READERS.items():
+        with contextlib.suppress(*PARSE_ERRORS):
+            if reader.claims(file):
+                return name
+    return ""
+
+
+def get_reader(name: str, file: str) -> "Reader[ParsedTable | None]":
+    """The reader of a format, for a file. Raises a UserError if its extra is missing."""
+    reader = READERS[name]
+    if reader.extra:
+        check_extra(reader.extra, f"Reading {file}")
+    return reader
 
 
 def parse_chosen(
@@ -108,11 +140,14 @@ def parse_chosen(
     Returns None if it is empty. Raises a UserError if it cannot be read.
     """
     try:
-        content = Content(read_bytes(path, _MAX_BYTES))
-        found = find_format(content)
+        file = LabelFile(read_bytes(path, _MAX_BYTES), path, index, options)
+        found = find_format(file)
         # Label Studio exports tables, too.
         name = CSV if (name, found) == (LABEL_STUDIO, CSV) else name or found
-        return parse_file(path, content, name, index, options)
+        if not name:
+            _ = file.lines or file.json  # Raises if it is damaged.
+            raise ValueError("it has none of the formats that are read")
+        return get_reader(name, path.name).read(file)
     except UserError:
         raise
     except PARSE_ERRORS as error:
@@ -133,9 +168,9 @@ def _fill(header: Iterable[str], rows: Iterable[Mapping[str, str]]) -> list[list
     return [[row.get(name, "") for name in header] for row in rows]
 
 
-def _read_label_studio(content: Content) -> ParsedTable:
+def _read_label_studio(file: LabelFile) -> ParsedTable:
     """Tasks with annotations (JSON), or one object per task (JSON-MIN)."""
-    tasks = content.json
+    tasks = file.json
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise ValueError("it is no list of tasks")
     rows = []
@@ -172,29 +207,18 @@ def _write_cell(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-class _Builder(ElementTree.TreeBuilder):
-    """Refuses a document type, whose entities could fill the memory."""
-
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        raise ValueError("it has a document type, which CVAT does not write")
-
-
-def parse_xml(content: bytes) -> ElementTree.Element:
-    """The root of a document. Raises one of `PARSE_ERRORS` if it is damaged."""
-    parser = ElementTree.XMLParser(target=_Builder())
-    parser.feed(content)
-    return parser.close()
+def _unpack(raw: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive, archive.open(ANNOTATIONS) as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"{ANNOTATIONS} has more than {_MAX_BYTES:,} bytes")
+    return content
 
 
-def _read_cvat(content: Content) -> ParsedTable:
+def _read_cvat(file: LabelFile) -> ParsedTable:
     """Images with tags ("CVAT for images"), alone or in an archive."""
-    raw = content.raw
-    if raw.startswith(b"PK"):
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive, archive.open(ANNOTATIONS) as file:
-            raw = file.read(_MAX_BYTES + 1)
-        if len(raw) > _MAX_BYTES:
-            raise ValueError(f"{ANNOTATIONS} has more than {_MAX_BYTES:,} bytes")
-    images = parse_xml(raw).findall("image")
+    document = _parse_xml(_unpack(file.raw)) if file.raw.startswith(_ZIP) else file.xml
+    images = document.findall("image")
     lines = []
     num_others = 0
     for image in images:
@@ -207,9 +231,13 @@ def _read_cvat(content: Content) -> ParsedTable:
     return ParsedTable(["file", "label", "split"], lines, label_column="label")
 
 
-def _read_fiftyone(content: Content) -> ParsedTable:
+def _is_fiftyone(file: LabelFile) -> bool:
+    return isinstance(file.get("samples"), list) or isinstance(file.get("labels"), dict)
+
+
+def _read_fiftyone(file: LabelFile) -> ParsedTable:
     """labels.json of an image classification dataset, or samples.json of any dataset."""
-    stored = content.json
+    stored = file.json
     if "samples" in stored:
         return _read_samples(stored["samples"])
     classes = stored.get("classes")
@@ -249,9 +277,13 @@ def _read_samples(samples: Sequence[Mapping[str, Any]]) -> ParsedTable:
     return ParsedTable(header, _fill(header, rows), label_column=chosen)
 
 
-def _read_coco(content: Content) -> ParsedTable:
+def _is_coco(file: LabelFile) -> bool:
+    return all(map(file.get, ("images", "annotations", "categories")))
+
+
+def _read_coco(file: LabelFile) -> ParsedTable:
     """Images with annotations, each of which has a category."""
-    stored = content.json
+    stored = file.json
     names = {one["id"]: one["name"] for one in stored["categories"]}
     found: dict[Any, dict[str, None]] = {one["id"]: {} for one in stored["images"]}
     for one in stored["annotations"]:
@@ -260,13 +292,13 @@ def _read_coco(content: Content) -> ParsedTable:
     return ParsedTable(["file_name", "category"], lines, label_column="category")
 
 
-def _has_lines(content: Content) -> bool:
-    return len(content.lines) > 1 or any("file_name" in line for line in content.lines)
+def _has_lines(file: LabelFile) -> bool:
+    return len(file.lines) > 1 or any("file_name" in line for line in file.lines)
 
 
-def _read_lines(content: Content) -> ParsedTable:
+def _read_lines(file: LabelFile) -> ParsedTable:
     """An object for each image, one in each line."""
-    rows = [dict(_flatten(one)) for one in content.lines]
+    rows = [dict(_flatten(one)) for one in file.lines]
     header = list(dict.fromkeys(key for row in rows for key in row))
     return ParsedTable(header, _fill(header, rows))
 
@@ -280,29 +312,26 @@ def _flatten(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, _write_cell(value)
 
 
-def _is_manifest(content: Content) -> bool:
-    return bool(content.lines) and all("source-ref" in line for line in content.lines)
+def _have(*keys: str) -> Callable[[LabelFile], bool]:
+    """Whether all lines are objects with these keys."""
+    return lambda file: bool(file.lines) and all(line.keys() >= {*keys} for line in file.lines)
 
 
-def _read_manifest(content: Content) -> ParsedTable:
+def _read_manifest(file: LabelFile) -> ParsedTable:
     """An object in each line, with a class by name in the metadata of each of its labels."""
     rows = []
-    for line in content.lines:
+    for line in file.lines:
         found = [one.get("class-name") for one in line.values() if isinstance(one, dict)]
         rows.append([line["source-ref"], join_classes([str(name) for name in found if name])])
     if not any(name for _, name in rows):  # Such as a column of words, without metadata.
-        return _read_lines(content)
+        return _read_lines(file)
     return ParsedTable(["source-ref", "class-name"], rows, label_column="class-name")
 
 
-def _is_vertex(content: Content) -> bool:
-    return bool(content.lines) and all("imageGcsUri" in line for line in content.lines)
-
-
-def _read_vertex(content: Content) -> ParsedTable:
+def _read_vertex(file: LabelFile) -> ParsedTable:
     """An address in each line, with one class or a list of them, and the part of the data."""
     rows = []
-    for line in content.lines:
+    for line in file.lines:
         found = line.get("classificationAnnotations") or [
             line.get("classificationAnnotation") or {}
         ]
@@ -313,28 +342,26 @@ def _read_vertex(content: Content) -> ParsedTable:
     return ParsedTable(["imageGcsUri", "displayName", "split"], rows, label_column="displayName")
 
 
-def _is_labelbox(content: Content) -> bool:
-    return bool(content.lines) and all(
-        {"data_row", "projects"} <= line.keys() for line in content.lines
-    )
-
-
-def _read_labelbox(content: Content) -> ParsedTable:
+def _read_labelbox(file: LabelFile) -> ParsedTable:
     """A row in each line, with the labels of each project."""
     rows = []
-    for line in content.lines:
+    for line in file.lines:
         data = line["data_row"]
         labels = [label for project in line["projects"].values() for label in project["labels"]]
         answers = [one for label in labels for one in label["annotations"]["classifications"]]
         names = [one["radio_answer"]["name"] for one in answers if "radio_answer" in one]
-        file = data.get("external_id") or data.get("global_key") or data["row_data"]
-        rows.append([file, join_classes(list(dict.fromkeys(names)))])
+        name = data.get("external_id") or data.get("global_key") or data["row_data"]
+        rows.append([name, join_classes(list(dict.fromkeys(names)))])
     return ParsedTable(["external_id", "radio_answer"], rows, label_column="radio_answer")
 
 
-def _read_datumaro(content: Content) -> ParsedTable:
+def _is_datumaro(file: LabelFile) -> bool:
+    return isinstance(file.get("items"), list) and bool(file.get("categories"))
+
+
+def _read_datumaro(file: LabelFile) -> ParsedTable:
     """Items with annotations, each of which has the number of a label."""
-    stored = content.json
+    stored = file.json
     names = [one["name"] for one in stored["categories"]["label"]["labels"]]
     lines = []
     for item in stored["items"]:
@@ -344,9 +371,9 @@ def _read_datumaro(content: Content) -> ParsedTable:
     return ParsedTable(["path", "label"], lines, label_column="label")
 
 
-def _find_records(content: Content) -> dict[str, Any]:
+def _find_records(file: LabelFile) -> dict[str, Any]:
     """An object for each file, as VIA, SuperAnnotate, pandas and others write it, or nothing."""
-    stored = content.get("_via_img_metadata") or (content.json if content.start == b"{" else {})
+    stored = file.get("_via_img_metadata") or (file.json if file.start == b"{" else {})
     if isinstance(stored, dict):  # Of MegaDetector and Edge Impulse.
         lists = [stored[key] for key in ("images", "files") if isinstance(stored.get(key), list)]
         if len(lists) == 1:
@@ -360,10 +387,10 @@ def _find_records(content: Content) -> dict[str, Any]:
     return stored
 
 
-def _read_records(content: Content) -> ParsedTable:
+def _read_records(file: LabelFile) -> ParsedTable:
     rows = []
     names: dict[str, None] = {}  # Of VIA's attributes.
-    for key, record in _find_records(content).items():
+    for key, record in _find_records(file).items():
         row = {} if key.isdecimal() else {"file": str(record.get("filename", key))}
         attributes = record.get("file_attributes")
         if isinstance(attributes, dict):
@@ -381,47 +408,46 @@ def _read_records(content: Content) -> ParsedTable:
     return ParsedTable(header, _fill(header, rows), label_column=label)
 
 
-def _read_parquet(content: Content) -> ParsedTable:
+def _read_parquet(file: LabelFile) -> ParsedTable:
     """The columns of a table that have text, numbers or truth values."""
-    check_extra("parquet", "Reading Parquet")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(pa.BufferReader(content.raw))
+    stored = pq.ParquetFile(pa.BufferReader(file.raw))
     types = pa.types
     kinds = [types.is_string, types.is_large_string, types.is_integer, types.is_floating]
     kinds += [types.is_boolean, types.is_dictionary]
-    header = [one.name for one in file.schema_arrow if any(is_one(one.type) for is_one in kinds)]
+    header = [one.name for one in stored.schema_arrow if any(is_one(one.type) for is_one in kinds)]
     if not header:
         raise ValueError("it has no column of text or numbers")
-    columns = file.read(header).to_pydict()
+    columns = stored.read(header).to_pydict()
     cells = [list(map(_write_cell, columns[name])) for name in header]
     return ParsedTable(header, [list(line) for line in zip(*cells, strict=True)])
 
 
-def _is_mapping(content: Content) -> bool:
+def _is_mapping(file: LabelFile) -> bool:
     """Whether an object has a class for each file, or a list of files for each class."""
-    values = content.json.values() if content.start == b"{" else ()
+    values = file.json.values() if file.start == b"{" else ()
     if not values:
         return False
     are_files = (isinstance(v, list) and all(isinstance(w, str) for w in v) for v in values)
     return all(isinstance(value, str | int) for value in values) or all(are_files)
 
 
-def _read_mapping(content: Content) -> ParsedTable:
+def _read_mapping(file: LabelFile) -> ParsedTable:
     lines = []
-    for key, value in content.json.items():
+    for key, value in file.json.items():
         is_class = isinstance(value, list)
         lines += [[file, key] for file in value] if is_class else [[key, _write_cell(value)]]
     return ParsedTable(["key", "value"], lines, label_column="value")
 
 
-def _split_lines(content: Content) -> list[list[str]]:
+def _split_lines(file: LabelFile) -> list[list[str]]:
     """The words of lines, empty for any other file, or a table.
 
     If some have more than others, the first one of each line, and the rest.
     """
-    text = content.raw.decode("utf-8-sig")
+    text = file.raw.decode("utf-8-sig")
     texts = [line.strip() for line in text.splitlines() if not line.lstrip().startswith("#")]
     lines = [line.split() for line in texts if line]
     if len(set(map(len, lines))) > 1:  # Names of classes have several words.
@@ -431,34 +457,34 @@ def _split_lines(content: Content) -> list[list[str]]:
     return [] if is_other or len(lines) < 2 or len(lines[0]) < 2 else lines
 
 
-def _read_words(content: Content) -> ParsedTable:
-    lines = _split_lines(content)
+def _read_words(file: LabelFile) -> ParsedTable:
+    lines = _split_lines(file)
     return ParsedTable([""] * len(lines[0]), lines)
 
 
-def _start_with(*starts: bytes) -> Callable[[Content], bool]:
-    return lambda content: content.raw.startswith(starts) or content.start in starts
+def _read_table(file: LabelFile) -> ParsedTable | None:
+    return parse_table(file.path, file.index, file.options, file.raw)
 
 
-# The first one that claims a file reads it.
-READERS = {
-    PARQUET: Reader(_start_with(b"PAR1"), _read_parquet),
-    DATUMARO: Reader(
-        lambda content: isinstance(content.get("items"), list) and bool(content.get("categories")),
-        _read_datumaro,
-    ),
-    MANIFEST: Reader(_is_manifest, _read_manifest),
-    VERTEX: Reader(_is_vertex, _read_vertex),
-    LABELBOX: Reader(_is_labelbox, _read_labelbox),
-    COCO: Reader(
-        lambda content: all(content.get(key) for key in ("images", "annotations", "categories")),
-        _read_coco,
-    ),
-    JSON_LINES: Reader(_has_lines, _read_lines),
-    JSON_OBJECT: Reader(_is_mapping, _read_mapping),
-    JSON_RECORDS: Reader(lambda content: bool(_find_records(content)), _read_records),
-    FIFTYONE: Reader(_start_with(b"{"), _read_fiftyone),
-    LABEL_STUDIO: Reader(_start_with(b"["), _read_label_studio),
-    CVAT: Reader(_start_with(b"PK", b"<"), _read_cvat),
-    WORDS: Reader(lambda content: len(_split_lines(content)) > 1, _read_words),
+def _start_with(*starts: bytes) -> Callable[[LabelFile], bool]:
+    return lambda file: file.raw.startswith(starts) or file.start in starts
+
+
+_JSON, _LINES = (".json", ".labels"), (".jsonl", ".ndjson", ".manifest")
+# The first one that claims a file reads it: the formats of one program before those of many.
+READERS: dict[str, Reader[ParsedTable | None]] = {
+    PARQUET: Reader(_start_with(b"PAR1"), _read_parquet, (".parquet",), extra="parquet"),
+    DATUMARO: Reader(_is_datumaro, _read_datumaro, _JSON),
+    MANIFEST: Reader(_have("source-ref"), _read_manifest, _LINES),
+    VERTEX: Reader(_have("imageGcsUri"), _read_vertex, _LINES),
+    LABELBOX: Reader(_have("data_row", "projects"), _read_labelbox, _LINES),
+    COCO: Reader(_is_coco, _read_coco, _JSON),
+    CVAT: Reader(_start_with(_ZIP, b"<"), _read_cvat, (".xml",)),
+    JSON_LINES: Reader(_has_lines, _read_lines, _LINES),
+    JSON_OBJECT: Reader(_is_mapping, _read_mapping, _JSON),
+    JSON_RECORDS: Reader(lambda file: bool(_find_records(file)), _read_records, _JSON),
+    FIFTYONE: Reader(_is_fiftyone, _read_fiftyone, _JSON),
+    LABEL_STUDIO: Reader(_start_with(b"["), _read_label_studio, _JSON),
+    WORDS: Reader(lambda file: bool(_split_lines(file)), _read_words, (".txt",)),
+    CSV: Reader(lambda file: file.start != b"{", _read_table, (".csv", ".tsv", ".tab", ".txt")),
 }

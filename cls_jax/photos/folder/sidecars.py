@@ -13,38 +13,35 @@ import os
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cls_jax.errors import UserError
-from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes
+from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes
 from cls_jax.photos.folder.label_table import ParsedTable
 from cls_jax.photos.folder.names import find_part, fold
-from cls_jax.photos.folder.readers import join_classes, parse_xml
+from cls_jax.photos.folder.readers import LabelFile, Reader, join_classes
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing, list_images
 
 _MAX_BYTES = 2**26  # LabelMe may store the image in its file.
 _BOX = re.compile(r"(\d+)(?:\s+[-+.\deE]+){4,}\s*")  # Also the corners of a polygon.
-# Classes of an image by the content of its file, or None if the file is of another kind.
-_Reader = Callable[[bytes], list[str] | None]
 
 
 def may_have_sidecars(listing: Listing) -> bool:
     """Whether a folder has a file with one of these endings."""
-    endings = tuple(_READERS)
-    return any(name.lower().endswith(endings) for name, _ in listing.skipped)
+    return any(name.lower().endswith(_ENDINGS) for name in listing.others)
 
 
-def find_sidecars(listing: Listing) -> dict[tuple[str, str], list[str]]:
-    """Folder and ending → files that are called as images, without or with their endings.
+def list_sidecars(listing: Listing) -> dict[str, list[str]]:
+    """A pattern such as photos/*.json → files that are called as images, with or without endings.
 
     Most of the files of a folder with this ending must be.
     """
     kinds: dict[tuple[str, str], list[str]] = {}
-    for name, _ in listing.skipped:
+    for name in listing.others:
         suffix = os.path.splitext(name)[1].lower()
-        if suffix in _READERS:
+        if suffix in _ENDINGS:
             kinds.setdefault((os.path.dirname(name), suffix), []).append(name)
     if not kinds:
         return {}
@@ -53,7 +50,7 @@ def find_sidecars(listing: Listing) -> dict[tuple[str, str], list[str]]:
     for kind, names in kinds.items():
         beside = [name for name in names if _get_stem(name) in stems]
         if 2 * len(beside) > len(names):
-            found[kind] = beside
+            found["/*".join(kind).lstrip("/")] = beside
     return found
 
 
@@ -63,16 +60,16 @@ def _get_stem(name: str) -> str:
     return os.path.splitext(stem)[0] if stem.endswith(SUFFIXES) else stem
 
 
-def parse_sidecars(root: pathlib.Path, names: list[str]) -> ParsedTable | None:
+def parse_sidecars(root: pathlib.Path, names: Sequence[str]) -> ParsedTable | None:
     """The cells of a table that such files make up, None for no files, or if they are no such.
 
     Files are named without folders. Raises a UserError if one of them is damaged.
     """
     lines = []
     for name in names:
-        stem, suffix = os.path.splitext(name)
+        stem, _ = os.path.splitext(name)
         try:
-            classes = _READERS[suffix.lower()](read_bytes(root / name, _MAX_BYTES))
+            classes = read_sidecar(LabelFile(read_bytes(root / name, _MAX_BYTES), root / name))
         except PARSE_ERRORS as error:
             raise UserError(
                 f"{name!r:.200} cannot be read ({describe_error(error)}), but other files like it "
@@ -86,58 +83,77 @@ def parse_sidecars(root: pathlib.Path, names: list[str]) -> ParsedTable | None:
     return ParsedTable(["file", "label", "split"], lines, label_column="label") if lines else None
 
 
+def read_sidecar(file: LabelFile) -> list[str] | None:
+    """The classes of an image by its file, None if no reader claims that.
+
+    Raises one of `PARSE_ERRORS` if it is damaged.
+    """
+    for reader in SIDECARS.values():
+        if file.path.name.lower().endswith(reader.endings) and reader.claims(file):
+            return reader.read(file)
+    return None
+
+
 def parse_all_sidecars(folder: pathlib.Path) -> ParsedTable | None:
     """The same of a folder that has such files without the images, None without any.
 
     Of several endings, the most frequent one counts. Raises a UserError as `parse_sidecars` does.
     """
-    names = [name for name, _ in list_images(folder).skipped]
+    names = list_images(folder).others
     kinds = Counter(os.path.splitext(name)[1].lower() for name in names)
-    suffix = max(_READERS, key=lambda suffix: kinds[suffix])
+    suffix = max(_ENDINGS, key=lambda suffix: kinds[suffix])
     return parse_sidecars(folder, [name for name in names if name.lower().endswith(suffix)])
 
 
-def _read_class(content: bytes) -> list[str] | None:
-    text = content.decode("utf-8-sig").strip()
-    return None if "\n" in text else [text] if text else []
+def _has(**kinds: type) -> Callable[[LabelFile], bool]:
+    """Whether a file is an object with keys whose values are of these kinds."""
+    return lambda file: all(isinstance(_get(file, key), kind) for key, kind in kinds.items())
 
 
-def _read_json(content: bytes) -> list[str] | None:
-    value: Any = parse_json(content.decode("utf-8-sig"))
-    if not isinstance(value, dict):
-        return None
-    if isinstance(value.get("tags"), list) and isinstance(value.get("objects"), list):
-        return _read_supervisely(value)
-    if isinstance(value.get("item"), dict) and isinstance(value.get("annotations"), list):
-        return [str(one["name"]) for one in value["annotations"]]  # Of V7.
-    if isinstance(value.get("shapes"), list) and "imagePath" in value:  # Of LabelMe.
-        flags = [name for name, is_set in (value.get("flags") or {}).items() if is_set is True]
-        return flags or [str(one["label"]) for one in value["shapes"]]
-    return None
+def _get(file: LabelFile, key: str) -> Any:
+    return file.json.get(key) if isinstance(file.json, dict) else None
 
 
-def _read_supervisely(value: dict[str, Any]) -> list[str]:
-    tags = [str(one["name"]) for one in value["tags"]]
+def _read_word(file: LabelFile) -> list[str]:
+    text = file.raw.decode("utf-8-sig").strip()
+    return [text] if text else []
+
+
+def _read_supervisely(file: LabelFile) -> list[str]:
+    tags = [str(one["name"]) for one in file.json["tags"]]
     tags = [tag for tag in tags if find_part(tag) is None]  # Such as "train".
-    return tags or [str(one["classTitle"]) for one in value["objects"]]
+    return tags or [str(one["classTitle"]) for one in file.json["objects"]]
 
 
-def _read_voc(content: bytes) -> list[str] | None:
-    document = parse_xml(content)
-    if document.tag != "annotation":
-        return None
-    return [one.findtext("name", "").strip() for one in document.findall("object")]
+def _read_darwin(file: LabelFile) -> list[str]:
+    return [str(one["name"]) for one in file.json["annotations"]]
 
 
-def _read_yolo(content: bytes) -> list[str] | None:
-    lines = list(filter(str.strip, content.decode("utf-8-sig").splitlines()))
-    matches = [_BOX.fullmatch(line.strip()) for line in lines]
-    return None if None in matches else [match[1] for match in matches if match]
+def _read_labelme(file: LabelFile) -> list[str]:
+    flags = [name for name, is_set in (file.json.get("flags") or {}).items() if is_set is True]
+    return flags or [str(one["label"]) for one in file.json["shapes"]]
 
 
-_READERS: dict[str, _Reader] = {
-    ".cls": _read_class,
-    ".json": _read_json,
-    ".txt": _read_yolo,
-    ".xml": _read_voc,
+def _read_voc(file: LabelFile) -> list[str]:
+    return [one.findtext("name", "").strip() for one in file.xml.findall("object")]
+
+
+def _match_boxes(file: LabelFile) -> list[re.Match[str] | None]:
+    lines = filter(None, map(str.strip, file.raw.decode("utf-8-sig").splitlines()))
+    return [_BOX.fullmatch(line) for line in lines]
+
+
+def _read_yolo(file: LabelFile) -> list[str]:
+    return [match[1] for match in _match_boxes(file) if match]
+
+
+# Files about an image each, whose classes are read.
+SIDECARS: dict[str, Reader[list[str]]] = {
+    "webdataset": Reader(lambda file: b"\n" not in file.raw.strip(), _read_word, (".cls",)),
+    "supervisely": Reader(_has(tags=list, objects=list), _read_supervisely, (".json",)),
+    "darwin": Reader(_has(item=dict, annotations=list), _read_darwin, (".json",)),
+    "labelme": Reader(_has(shapes=list, imagePath=str), _read_labelme, (".json",)),
+    "yolo": Reader(lambda file: None not in _match_boxes(file), _read_yolo, (".txt",)),
+    "voc": Reader(lambda file: file.xml.tag == "annotation", _read_voc, (".xml",)),
 }
+_ENDINGS = tuple(dict.fromkeys(ending for one in SIDECARS.values() for ending in one.endings))

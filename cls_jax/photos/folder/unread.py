@@ -6,12 +6,11 @@ Only names count here. Nothing is opened or unpacked.
 import os
 import pathlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from cls_jax.errors import UserError
 from cls_jax.io import write_count
 from cls_jax.photos.folder.names import fold
-from cls_jax.photos.images.files import SkippedFile
 from cls_jax.process import find_program
 
 _ZIP = (".zip",)
@@ -57,12 +56,11 @@ def refuse_no_folder(path: str | os.PathLike, wanted: str) -> UserError:
     return UserError(f"{path} is not a folder. Pass {wanted}.")
 
 
-def describe_packed(root: pathlib.Path, skipped: Iterable[SkippedFile]) -> str | None:
+def describe_packed(root: pathlib.Path, names: Sequence[str]) -> str | None:
     """What to do with archives and other files that may hold the images, or None without any.
 
     It is the end of a sentence.
     """
-    names = [name for name, _ in skipped]
     if archives := [name for name in names if fold(name).endswith(ARCHIVES)]:
         more = len(archives) - 1
         each, have = "it", "has"

@@ -12,7 +12,7 @@ import pathlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -53,10 +53,7 @@ _NEVER_LISTED = {
 _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
 _LOCK = ".lock"
 _CLOSED = "a folder that cannot be read"
-_NO_EXTENSION = "no image extension"
-_NOT_PACKED = "not among the packed images"
-# How the reasons of files begin that are no images and may be tables.
-NO_IMAGES = (_NO_EXTENSION, _NOT_PACKED)
+_NO_IMAGE = f"no image extension; supported: {' '.join(SUFFIXES)}"
 # A file that changed this recently may change again and keep its modification time.
 _SETTLED_NS = 10**9
 # Larger files are read one at a time, to bound memory.
@@ -136,7 +133,13 @@ class Listing(NamedTuple):
 
     files: ImageFiles  # Images by extension or, without one, by their first bytes.
     folders: list[str]  # Names relative to the folder.
-    skipped: list[SkippedFile]  # Name and reason of everything else.
+    others: list[str]  # Files that are no images: tables of labels, notes, archives.
+    skipped: list[SkippedFile]  # Name and reason of what cannot be read, and of runs.
+
+    def skip_others(self, read: Collection[str] = ()) -> list[SkippedFile]:
+        """Name and reason of everything but the images and the other files that were `read`."""
+        rest = [(name, _NO_IMAGE) for name in self.others if name not in read]
+        return sorted([*self.skipped, *rest])
 
 
 def list_images(root: str | os.PathLike) -> Listing:
@@ -149,7 +152,7 @@ def list_images(root: str | os.PathLike) -> Listing:
     """
     if packed := open_packed(root):
         return _list_packed(root, packed)
-    listing = Listing(ImageFiles(), [], [])
+    listing = Listing(ImageFiles(), [], [], [])
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
     runs: list[str] = []
     # A folder is listed under its own name if it has one here, so links come last.
@@ -192,13 +195,17 @@ def list_images(root: str | os.PathLike) -> Listing:
 
 def _list_packed(root: str | os.PathLike, packed: PackedFolder) -> Listing:
     """What `list_images` returns for a packed folder."""
-    listing = Listing(ImageFiles(), [], [])
+    listing = Listing(ImageFiles(), [], [], [])
     for name, row in packed.rows.items():
         listing.files.append(_describe_packed(packed, row, name))
     listing.folders.extend(sorted(_find_parents(packed.rows)))
     for name in sorted(os.listdir(root)):
-        if not (name.startswith(".") or name == INDEX or name.endswith(SHARD)):
-            listing.skipped.append((name, _NOT_PACKED))
+        if name.startswith(".") or name == INDEX or name.endswith(SHARD):
+            continue
+        if name.lower().endswith(SUFFIXES):
+            listing.skipped.append((name, "not among the packed images"))
+        else:
+            listing.others.append(name)
     return listing
 
 
@@ -218,6 +225,8 @@ def _sort_entries(
                 (links if entry.is_symlink() else inner).append(name)
             elif reason := _find_fault(entry):
                 listing.skipped.append((name, reason))
+            elif not _is_image(entry):
+                listing.others.append(name)
             else:
                 # On Windows `entry.stat` has no inode.
                 listing.files.append(stat_image(entry.path)._replace(name=name))
@@ -279,17 +288,21 @@ def _find_parents(names: Iterable[str]) -> set[str]:
 
 
 def _find_fault(entry: os.DirEntry) -> str:
-    """Why an entry is not an image, or ""."""
-    if not entry.is_file():
-        is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
-        return "a broken link" if is_dangling else "not a file"
-    is_image = entry.name.lower().endswith(SUFFIXES)
+    """Why an entry is not a file, or ""."""
+    if entry.is_file():
+        return ""
+    is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
+    return "a broken link" if is_dangling else "not a file"
+
+
+def _is_image(entry: os.DirEntry) -> bool:
+    """Whether a file is an image by its extension or, without one, by its first bytes."""
+    if "." in entry.name:
+        return entry.name.lower().endswith(SUFFIXES)
     start = b""
-    if "." not in entry.name:
-        with contextlib.suppress(OSError), open_regular(entry.path) as file:
-            start = file.read(12)
-        is_image = start.startswith(_SIGNATURES) or start[4:8] == b"ftyp"
-    return "" if is_image else f"{_NO_EXTENSION}; supported: {' '.join(SUFFIXES)}"
+    with contextlib.suppress(OSError), open_regular(entry.path) as file:
+        start = file.read(12)
+    return start.startswith(_SIGNATURES) or start[4:8] == b"ftyp"
 
 
 def find_images(pattern: str) -> list[str]:

@@ -62,7 +62,9 @@ def test_a_listing_takes_few_bytes_a_file_and_travels_to_other_processes(root):
     assert files[-1] == files[[-1]][0] == (names[-1], 19_999, 2**60 + 19_999, 2**60, 19_999)
     assert [file.name for file in files] == list(files.names()) == names
     tracemalloc.start()
-    layout = read_layout(root, Listing(files, ["labeled", "labeled/a", "labeled/b", *folders], []))
+    layout = read_layout(
+        root, Listing(files, ["labeled", "labeled/a", "labeled/b", *folders], [], [])
+    )
     assert tracemalloc.get_traced_memory()[1] / len(names) < 80  # Beside the files.
     tracemalloc.stop()
     content = pack_layout(layout)

@@ -76,7 +76,7 @@ def test_no_label_gets_to_a_file_of_another_folder():
             table.write_text(content)
             files = ImageFiles(ImageFile(name, 0, 0, 0, 0) for name in sorted(names))
             name = table.relative_to(root).as_posix()
-            listing = Listing(files, [], [(name, "no image extension")])
+            listing = Listing(files, [], [name], [])
             try:
                 found = read_other_tables(root, listing, AUTOMATIC, is_strict=True)
             except UserError:
