@@ -6,11 +6,13 @@ the file's bytes.
 Shape suffixes: B images, C channels or features, R columns of a row of the store.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
@@ -72,21 +74,59 @@ def extract_all_features(
     files: Sequence[str | os.PathLike],
     networks: Sequence[FrozenNetwork],
     on_progress: Progress | None = None,
+    images: ImageSource | None = None,
 ) -> FrozenFeatures:
     """Features of image files by the first network, and by the rest as `others`.
 
-    Progress counts in proportion to the networks that have seen an image. Raises the same as
-    `extract_features`.
+    Each network has a thread, since a compiler uses one core, and small operations not all of them.
+    Several processes compute one network after the other, all in the same order. Progress is the
+    mean over the networks. The arguments are those of `extract_features`, which raises the same.
     """
-    parts = []
-    for i, network in enumerate(networks):
-        report = on_progress and functools.partial(_report_part, on_progress, i, len(networks))
-        parts.append(extract_features(files, network, report))
-    return parts[0]._replace(others=tuple(parts[1:]))
+    progress = _JointProgress(len(files), len(networks), on_progress)
+
+    def extract(part: int, network: FrozenNetwork) -> FrozenFeatures:
+        found = extract_features(files, network, functools.partial(progress.report, part), images)
+        progress.report(part, 0, 0)  # Also if the store had all.
+        return found
+
+    num_threads = 1 if jax.process_count() > 1 else len(networks)
+    with progress, concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
+        futures = [pool.submit(extract, i, network) for i, network in enumerate(networks)]
+        try:
+            first, *others = (future.result() for future in futures)
+        except BaseException:
+            progress.stop()
+            raise
+    return first._replace(others=tuple(others))
 
 
-def _report_part(on_progress: Progress, part: int, num_parts: int, done: int, total: int) -> None:
-    on_progress((part * total + done) // num_parts, total)
+class _JointProgress(contextlib.ExitStack):
+    """The progress of several threads, each with a part of the work, as one."""
+
+    def __init__(self, num_images: int, num_parts: int, on_progress: Progress | None):
+        """Without a function, a bar is shown once a part has something to compute."""
+        super().__init__()
+        self._num_images, self._on_progress = num_images, on_progress
+        self._left = [num_images] * num_parts
+        self._lock, self._is_stopped = threading.Lock(), False
+        self._show: Callable[[int], object] | None = None
+
+    def stop(self) -> None:
+        """Makes the next report of each part raise a `CancelledError`."""
+        self._is_stopped = True
+
+    def report(self, part: int, done: int, total: int) -> None:
+        """Takes in how many images a part has computed, of those that are not in the store."""
+        if self._is_stopped:
+            raise concurrent.futures.CancelledError
+        with self._lock:
+            self._left[part] = total - done
+            if self._show is None:
+                if self._on_progress is None and not total:
+                    return
+                how = report_progress(self._on_progress, self._num_images)
+                self._show = self.enter_context(how)
+            self._show(self._num_images - -(-sum(self._left) // len(self._left)))
 
 
 def extract_features(

@@ -15,7 +15,7 @@ from cls_jax.models.layers import resolve_stem
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import find_architecture
 from cls_jax.photos.features.backbones import Backbones
-from cls_jax.photos.features.extract import extract_features, open_backbones
+from cls_jax.photos.features.extract import extract_all_features, open_backbones
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.runs.folder import CONFIG
@@ -99,8 +99,13 @@ def compute_frozen(
         pixels = np.asarray(split.images[:], np.float32)
         pixels = pixels.reshape(len(pixels), -1) / np.float32(255)
         return FrozenFeatures(pixels, pixels, pixels[:, :0])
-    first, *others = (_compute(dataset, split, data_dir, network) for network in networks)
-    return first._replace(others=tuple(others))
+    if not split.files:
+        first, *others = (open_network(network).extract(split.images) for network in networks)
+        return first._replace(others=tuple(others))
+    root = pathlib.Path(data_dir).expanduser()
+    is_decoded = all(dataset.image_shape == network.image_shape for network in networks)
+    files = [root / file for file in split.files]
+    return extract_all_features(files, networks, images=split.images if is_decoded else None)
 
 
 class RunFeatures(NamedTuple):
@@ -139,13 +144,3 @@ def compute_run_features(
             if len(split)
         },
     )
-
-
-def _compute(
-    dataset: Dataset, split: Split, data_dir: str, network: FrozenNetwork
-) -> FrozenFeatures:
-    if not split.files:
-        return open_network(network).extract(split.images)
-    root = pathlib.Path(data_dir).expanduser()
-    decoded = split.images if dataset.image_shape == network.image_shape else None
-    return extract_features([root / file for file in split.files], network, images=decoded)
