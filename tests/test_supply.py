@@ -104,6 +104,8 @@ MODULES_OF_EXTRAS = {
     "cls_jax.data.host_tensorflow": "tf",
     "cls_jax.data.pipelines.tfdata": "tf",
     "cls_jax.photos.inference.export_example": "onnx",
+    "cls_jax.photos.labeling.guard": "label",
+    "cls_jax.photos.labeling.listening": "label",
     "cls_jax.photos.labeling.server": "label",
     "cls_jax.photos.labeling.start": "label",
 }

@@ -31,6 +31,7 @@ from cls_jax.errors import UserError
 from cls_jax.photos.features.accuracy import read_estimate
 from cls_jax.photos.features.groups import join_groups
 from cls_jax.photos.folder.given_labels import read_given
+from cls_jax.photos.folder.label_table import CHECK, LABEL
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference.run import Run
@@ -131,12 +132,17 @@ def choose_predictor(run: Run) -> dict[str, Any]:
 
 
 def _was_labeled_here(config: ConfigDict) -> bool:
-    """Whether a run's labels are from `cls-jax label`. Raises a UserError as `read_given` does."""
+    """Whether most labels of a run's folder are from `cls-jax label`.
+
+    Raises a UserError as `read_given` does.
+    """
     if config.data.name != "folder":
         return False
     root = pathlib.Path(config.data.data_dir).expanduser()
     given = read_given(root, list_images(root), get_folder_options(config.data))
-    return any(row.decision for row in given.table.rows)
+    rows = [row for row in given.table.rows if row.decision in (LABEL, CHECK)]
+    here = {given.table.find(row) for row in rows}
+    return len(here) > len(given.base.keys() - here)
 
 
 def _find_right(run: Run) -> np.ndarray:

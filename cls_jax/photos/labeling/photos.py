@@ -2,11 +2,13 @@
 
 import functools
 import hashlib
+import io
 import pathlib
 from collections.abc import Sequence
 from typing import BinaryIO
 
 import numpy as np
+from PIL import Image
 
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
@@ -29,6 +31,8 @@ from cls_jax.photos.images.files import Listing, list_images
 from cls_jax.photos.labeling.answers import Answers, check_writable
 from cls_jax.photos.labeling.reading import show_name
 from cls_jax.photos.labeling.session import Features, Session
+
+SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photo.
 
 
 def _list_folder(
@@ -125,3 +129,23 @@ def add_photo(root: pathlib.Path, file: BinaryIO) -> str:
     if not path.exists():
         write_atomically(path, content)
     return path.relative_to(root).as_posix()
+
+
+@functools.lru_cache(maxsize=128)
+def encode_photo(path: pathlib.Path, size: str, time: int) -> bytes:
+    """A photo as JPEG, "small" or "large", decoded within limits and encoded again.
+
+    `time` is when the file was changed, for the cache.
+
+    The browser never gets a byte of the original file. Malformed images and metadata, such as the
+    location of a photo, stay in this process. Raises an ImageError if it cannot be
+    read or is not an image.
+    """
+    return encode_file(path, size)
+
+
+def encode_file(file: pathlib.Path | BinaryIO, size: str) -> bytes:
+    """The same of a file that is open, too."""
+    buffer = io.BytesIO()
+    Image.fromarray(read_upright(file, SIDES[size])).save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()

@@ -165,7 +165,7 @@ class Session:
         self._gone: set[int] = set()
         self._is_cut_off = False  # Whether labels.csv could not be followed.
         self.labels_version = 0  # The number of changes of labels so far.
-        self._num_set_aside = 0  # The number of photos left out so far, or taken back.
+        self._num_moved = 0  # The number of photos left out so far, taken back, or added.
         self._left_out: frozenset[int] = frozenset()  # See `Answered.rows`.
         self._classified: Classified | None = None
         self._has_adopted = False  # Whether proposals are from an older one.
@@ -317,6 +317,8 @@ class Session:
                 self._version += 1
             if len(found.readable):
                 self._take_over(new, found, before)
+                with self._lock:
+                    self._num_moved += len(found.readable)
             num_broken = len(self._unreadable.keys() - unreadable.keys())
             return counts | {"new": len(found.readable), "unreadable": num_broken}
 
@@ -337,8 +339,8 @@ class Session:
 
     @property
     def answers_version(self) -> int:
-        """The number of changes so far of labels, and of which photos are left out."""
-        return self.labels_version + self._num_set_aside
+        """The number of changes so far of labels, and of the photos to fit a classifier to."""
+        return self.labels_version + self._num_moved
 
     def number_sources(self) -> np.ndarray | None:
         """What each photo comes from, int32 [B], -1 where unknown. None if nothing is known."""
@@ -688,7 +690,7 @@ class Session:
                 labels[image] = index[state.label]
             else:
                 left_out.add(image)
-        self._num_set_aside += len(left_out ^ self._left_out)
+        self._num_moved += len(left_out ^ self._left_out)
         self._left_out = frozenset(left_out)
         if self._probabilities.shape[1] > len(index):  # Classes were removed.
             self._propagation = Propagation(self._propagation.graph, self._propagation.groups)

@@ -16,7 +16,7 @@ from cls_jax.io import make_printable
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.labeling import photos, server, views
+from cls_jax.photos.labeling import listening, photos, server, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.session import JAX_THREAD, Features
 from cls_jax.photos.labeling.training import Training
@@ -41,12 +41,12 @@ def label_folder(
     """
     root = pathlib.Path(folder).expanduser()
     session = photos.open_session(root, class_names, options, backbones)
-    listener = server.open_socket(port)
+    listener = listening.open_socket(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
-    address = f"http://{server.HOST}:{port}/#"  # Browsers do not send what follows the #.
+    address = f"http://{listening.HOST}:{port}/#"  # Browsers do not send what follows the #.
     training = Training(session.root, options=options, backbones=backbones)
-    running = server.create_server(server.create_app(session, token, [code], training))
+    running = listening.create_server(server.create_app(session, token, [code], training))
     training.is_closing = lambda: running.should_exit
     is_stopping = threading.Event()
 

@@ -11,6 +11,7 @@ from cls_jax.photos.report.outcome import describe_predictor
 from tests.conftest import load_config
 
 CHECKS = [f"{i:02}.png,cat,check 0.1 0.9 cat,2026-01-01T00:00:{i:02}Z" for i in range(20)]
+MIXED = ["file,label,decision,time", "00.png,dog,label,2026-01-01T00:01:00Z"]
 PAGE = ["file,label,decision,time", "30.png,dog,label,2026-01-01T00:01:00Z", *CHECKS]
 OTHER = ["file,label", *(f"{i:02}.png,{'cat' if i % 2 else 'dog'}" for i in range(40))]
 STAYS = "Too few checked photos to tell which is better: the instant classifier stays."
@@ -21,6 +22,10 @@ def end_run(folder, rows, files=(), validation=0.0):
     folder.mkdir()
     for i in range(40):
         (folder / f"{i:02}.png").write_bytes(b"")
+    if rows is MIXED:
+        for name in (f"train/{label}/{i}.png" for label in ("cat", "dog") for i in range(20)):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(b"")
     (folder / "labels.csv").write_text("\n".join(rows) + "\n")
     values = {
         "data.name": "folder",
@@ -56,6 +61,7 @@ OWN = [f"val/cat/{i}.png" for i in range(20)]
         (PAGE, ASKED, 0.3, "instant", "random"),  # They were asked because they are hard.
         (PAGE, CHECKED, 0.3, "trained", "random"),
         (PAGE, OWN, 0.0, "trained", "validation"),
+        (MIXED, ASKED, 0.3, "trained", "validation"),  # Most labels are of class folders.
         (OTHER, [], 0.0, "trained", None),
         (OTHER, ASKED, 0.3, "trained", "validation"),
     ],

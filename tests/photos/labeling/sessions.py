@@ -11,7 +11,7 @@ from PIL import Image
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.images.files import list_images
-from cls_jax.photos.labeling import server, views
+from cls_jax.photos.labeling import listening, server, views
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Change, Features, Session
 from tests.processes import PATIENCE_S
@@ -83,9 +83,9 @@ def read_training(folder):
 @contextlib.contextmanager
 def serve(session: Session, training=None):
     """Serves a session with the secrets "token" and "code" from a thread. Gives the port."""
-    with server.open_socket(0) as listener:
+    with listening.open_socket(0) as listener:
         port = listener.getsockname()[1]
-        running = server.create_server(server.create_app(session, "token", ["code"], training))
+        running = listening.create_server(server.create_app(session, "token", ["code"], training))
         running.config.timeout_graceful_shutdown = PATIENCE_S  # For pending answers.
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         listener.listen()  # The browser may be faster than the thread.

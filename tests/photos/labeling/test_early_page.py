@@ -58,12 +58,15 @@ def test_next_and_result_say_the_same_of_the_same_answers(open_page, folder, kin
         page.wait_for_selector(".live:has-text('Too early to say')")
         for image in range(2, 8):  # Fewer than the ten after which it learns by itself.
             decide(session, image, "abc"[kinds[image]])
-        page.wait_for_selector(".live:has-text('8 answers')")
+        page.wait_for_selector("#count:has-text('8 of')")
+        assert page.locator(".live").inner_text().startswith("Too early to say")
         show(page, "result")
         page.wait_for_selector(".accuracy:text-matches('^About [0-9]+%')")
         about = page.locator(".accuracy").inner_text().split("%")[0]
         show(page, "next")
-        page.wait_for_selector(f".live:text-is('{about}% named right · 8 answers')", timeout=1000)
+        page.wait_for_selector(
+            f".live:text-is('{about}% named right after 8 answers')", timeout=1000
+        )
 
 
 def test_the_accuracy_is_in_a_line_beside_the_photo_and_a_curve_in_the_result(
@@ -82,4 +85,4 @@ def test_the_accuracy_is_in_a_line_beside_the_photo_and_a_curve_in_the_result(
         assert re.fullmatch(r"\d+% after 10 answers, (.*, )?\d+% after 20 answers", label)
         assert label in page.locator(".estimate .hint").inner_text()
         show(page, "next")
-        page.wait_for_selector(".live:text-matches('^About [0-9]+% named right · 20 answers$')")
+        page.wait_for_selector(".live:text-matches('^About [0-9]+% named right after 20 answers$')")

@@ -111,6 +111,22 @@ def test_the_figure_is_of_one_fit_until_the_next_one(folder, kinds):
     assert classifier._wait().inferred.estimate.images == before.images + 1
 
 
+def test_new_photos_are_part_of_the_figure(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image in range(9):
+        decide(session, image, "abc"[kinds[image]])
+    classifier = SessionClassifier(session)
+    assert classifier._wait().inferred.estimate.images == 21
+    names = [path.name for path in session.list_paths()]
+    for i in range(3):
+        (folder / f"new {i}.png").write_bytes((folder / names[i]).read_bytes())
+        names.append(f"new {i}.png")
+    labels = {name: "" for name in names}
+    found = describe_some(range(3), -create_features([0, 1, 2]))
+    session.extend(names, names, labels, lambda paths: found)
+    assert classifier._wait().inferred.estimate.images == 24
+
+
 @pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 def test_next_states_the_answers_of_its_figure(open_page, folder):
     session = open_ready(folder, create_photos(folder, 40), ["cat", "dog", "owl"])

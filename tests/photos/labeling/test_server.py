@@ -34,7 +34,7 @@ from cls_jax.photos.folder import exchange
 from cls_jax.photos.folder.find_files import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
-from cls_jax.photos.labeling import classifier, grid, photos, server, start
+from cls_jax.photos.labeling import classifier, grid, listening, photos, server, start, verbs
 from tests.outcomes import read_table
 from tests.photos.labeling.sessions import create_features, create_photos, open_ready, serve
 from tests.processes import PATIENCE_S
@@ -156,6 +156,21 @@ JSON_VERBS = (
 JSON_VERBS += ("train", "resume", "stop", "sample", "scan", "copies")
 
 
+def test_every_verb_is_tested():
+    assert sorted(verbs.VERBS) == sorted([*JSON_VERBS, *verbs.PHOTO_VERBS])
+
+
+@pytest.mark.parametrize("name", verbs.VERBS)
+def test_a_body_that_is_too_large_is_refused_by_a_sentence(client, name):
+    is_photo = verbs.VERBS[name].is_photo
+    headers = {"Content-Type": f"application/{'octet-stream' if is_photo else 'json'}"}
+    content = b"x" * (verbs.VERBS[name].limit + 1)
+    answer = client.post(f"/api/{name}", content=content, headers=headers)
+    said = "photo is larger than 64 MB" if is_photo else "request is larger than"
+    assert answer.status_code == 413
+    assert said in answer.json()["message"]
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -171,8 +186,8 @@ def test_changes_come_only_from_the_page(client, folder, name, values):
     before = sorted(folder.iterdir())
     for value in values:
         assert decide(client, headers={name: value}).status_code in (403, 415, 421)
-        for verb in (*JSON_VERBS, *server.PHOTO_VERBS):
-            kind = "octet-stream" if verb in server.PHOTO_VERBS else "json"
+        for verb in (*JSON_VERBS, *verbs.PHOTO_VERBS):
+            kind = "octet-stream" if verb in verbs.PHOTO_VERBS else "json"
             headers = {"Content-Type": f"application/{kind}"} | {name: value}
             answer = client.post(f"/api/{verb}", content=PHOTO, headers=headers)
             assert answer.status_code in (403, 415, 421), verb
@@ -313,7 +328,7 @@ def test_slow_photos_delay_no_answer(folder):
 @pytest.mark.parametrize(
     ("request_line", "place", "name"),
     [
-        ("POST /api/scan", server, "find_new"),
+        ("POST /api/scan", verbs, "find_new"),
         ("POST /api/try", classifier.SessionClassifier, "classify"),
         ("POST /api/copies", classifier.SessionClassifier, "copy_by_class"),
         ("GET /api/proposals.csv", classifier.SessionClassifier, "write_table"),
@@ -330,7 +345,7 @@ def test_requests_that_take_long_delay_no_answer(folder, monkeypatch, request_li
     is_table = name == "write_table"
     answer = wait if is_table else lambda *_: {"waited": list(wait())}
     monkeypatch.setattr(place, name, answer)
-    monkeypatch.setattr(server, "_encode", lambda *_: b"")
+    monkeypatch.setattr(verbs, "encode_file", lambda *_: b"")
     kind = "octet-stream" if request_line.endswith("try") else "json"
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(serve(session))
@@ -368,17 +383,17 @@ def test_a_folder_whose_name_is_not_unicode_can_be_labeled(client, folder):
 
 
 def test_only_this_machine_can_connect_and_a_port_in_use_is_a_user_error():
-    with server.open_socket(0) as listener:
+    with listening.open_socket(0) as listener:
         host, port = listener.getsockname()
         assert host == "127.0.0.1"
         listener.listen()
         for unusable in (port, 123_456):
             with pytest.raises(UserError, match="--port"):
-                server.open_socket(unusable)
+                listening.open_socket(unusable)
 
 
 def test_with_too_many_connections_requests_are_refused_until_others_close(folder, monkeypatch):
-    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(listening, "_MAX_CONNECTIONS", 4)
     session = open_ready(folder, create_photos(folder, 12), ["cat", "dog"])
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(serve(session))
@@ -398,7 +413,7 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
     """A text browser keeps `webbrowser.open` until the user leaves it."""
     create_photos(folder, 6)
     running, answers, ended = [], [], []
-    create_server = server.create_server
+    create_server = listening.create_server
 
     def create_known_server(app):
         running.append(create_server(app))
@@ -424,7 +439,7 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
         finally:
             ended.append(True)
 
-    monkeypatch.setattr(server, "create_server", create_known_server)
+    monkeypatch.setattr(listening, "create_server", create_known_server)
     browser = types.SimpleNamespace(name="browser", open=open_like_a_text_browser)
     monkeypatch.setattr(webbrowser, "get", lambda: browser)
     monkeypatch.setattr(photos, "load_all", compute_for_ever)
@@ -479,11 +494,11 @@ def recognize(file, backbones):
     return FrozenFeatures(features, features, features[:, :0])
 
 
-@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-3], *server.PHOTO_VERBS])
+@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-3], *verbs.PHOTO_VERBS])
 def test_nothing_but_photos_and_sensible_changes_gets_through(labeled, folder, verb):
     labeled.get("/api/proposals.csv")  # Waits for the classifier, whose accuracy the state has.
     before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
-    is_photo = verb in server.PHOTO_VERBS
+    is_photo = verb in verbs.PHOTO_VERBS
     headers = {"Content-Type": f"application/{'octet-stream' if is_photo else 'json'}"}
     for body in BODIES if is_photo else WRONG_JSON:
         answer = labeled.post(f"/api/{verb}", content=body, headers=headers | {"X-Name": "../x"})

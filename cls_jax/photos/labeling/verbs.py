@@ -1,0 +1,235 @@
+"""What the page may ask to change or to compute: a verb is a row of `VERBS`.
+
+Each has a function for its arguments, which raises a ValueError if they are not what the page
+sends, and one that acts, which may raise a RefusedError, a UserError, an ImageError or an OSError.
+"""
+
+import base64
+import dataclasses
+import pathlib
+import secrets
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import IO, Any, BinaryIO, NamedTuple
+
+from cls_jax.io import make_printable, parse_json
+from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.photos import add_photo, encode_file, find_new
+from cls_jax.photos.labeling.session import Change, Session, describe_gone
+from cls_jax.photos.labeling.trained import TrainedNetworks
+from cls_jax.photos.labeling.training import FINE_TUNE, Training
+
+_MAX_CHANGES = 200  # In one request.
+_KILOBYTES, _MEGABYTES = 2**10, 2**20
+
+Answer = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What the verbs act on."""
+
+    session: Session
+    training: Training
+    trained: TrainedNetworks
+    classifier: SessionClassifier
+    reports: dict[str, pathlib.Path]  # Those that may be opened, by code.
+
+
+class Verb(NamedTuple):
+    """A request of the page."""
+
+    parse: Callable[[Any], Any]  # From the content of the body to the arguments.
+    run: Callable[[Parts, Any, str], Answer | None]  # With these and the window that asks.
+    limit: int = 64 * _KILOBYTES  # Of the body, in bytes.
+    waits: bool = False  # It takes long: one at once, and others wait.
+    is_photo: bool = False  # The body is a file. Otherwise it is JSON.
+    shows_state: bool = True  # Whether the new state is in the answer: not if nothing changes.
+
+    def read(self, body: IO[bytes]) -> Any:
+        """The arguments of a request. Raises a ValueError if they are invalid."""
+        if self.is_photo:
+            return body
+        try:
+            content = parse_json(body.read().decode("utf-8"))
+        except ValueError as error:
+            raise ValueError("The request is not JSON.") from error
+        return self.parse(content)
+
+    def describe_limit(self) -> str:
+        """A sentence about a body that is too large."""
+        what, mega = "photo" if self.is_photo else "request", self.limit // _MEGABYTES
+        size = f"{mega} MB" if mega else f"{self.limit // _KILOBYTES} KB"
+        return f"The {what} is larger than {size}."
+
+
+def _take(values: Any, key: str, kind: type) -> Any:
+    value = values.get(key) if isinstance(values, dict) else None
+    if type(value) is not kind:  # For isinstance, JSON's true is an int.
+        raise ValueError(f"{key} is missing or has the wrong type.")
+    return value
+
+
+def _take_number(values: Any, key: str, default: float | None = None) -> float:
+    value: Any = values.get(key, default) if isinstance(values, dict) else None
+    if type(value) not in (int, float):
+        raise ValueError(f"{key} must be a number.")
+    return float(value)
+
+
+def _take_nothing(content: Any) -> None:
+    """Whatever the content is."""
+
+
+def _take_name(content: Any) -> str:
+    return str(_take(content, "name", str))
+
+
+class _ClassText(NamedTuple):
+    """A text for a class: its new name, its description or its key."""
+
+    name: str
+    text: str
+
+
+def _take_text(content: Any) -> _ClassText:
+    return _ClassText(_take(content, "name", str), _take(content, "text", str))
+
+
+def _take_changes(content: Any) -> list[Change]:
+    changes = _take(content, "changes", list)
+    if not 0 < len(changes) <= _MAX_CHANGES:
+        raise ValueError(f"changes must be 1 to {_MAX_CHANGES} objects.")
+    return [
+        Change(
+            image=_take(one, "image", int),
+            decision=_take(one, "decision", str),
+            label=_take(one, "label", str),
+            revision=_take(one, "revision", int),
+        )
+        for one in changes
+    ]
+
+
+class _Mark(NamedTuple):
+    """Photos, and the class that they are not."""
+
+    images: list[int]
+    label: str
+
+
+def _take_mark(content: Any) -> _Mark:
+    images = _take(content, "images", list)
+    if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
+        raise ValueError(f"images must be at most {_MAX_CHANGES} integers.")
+    return _Mark(images, _take(content, "label", str))
+
+
+def _decide(parts: Parts, changes: list[Change], window: str) -> Answer:
+    """Records decisions. Returns what to say of photos that are gone."""
+    gone = parts.session.decide(changes, window)
+    return {"left_out": make_printable(describe_gone(gone)) if gone else "", "gone": len(gone)}
+
+
+def _undo(parts: Parts, _: None, window: str) -> Answer:
+    """Undoes a step. Returns its first photos."""
+    images = parts.session.undo(window)
+    return {"images": [views.describe_image(parts.session, image) for image in images]}
+
+
+def _rename(parts: Parts, new: _ClassText, window: str) -> Answer:
+    return {"renamed": parts.session.rename_class(window, new.name, new.text)}
+
+
+def _try(parts: Parts, file: BinaryIO, _: str) -> Answer:
+    """Classifies a photo. The preview is for formats that browsers do not show, as TIFF."""
+    found = parts.classifier.classify(file)
+    return found | {"preview": base64.b64encode(encode_file(file, "small")).decode()}
+
+
+def _add(parts: Parts, file: BinaryIO, _: str) -> Answer:
+    """Saves a photo in the folder, which must still be there. Returns its name."""
+    parts.session.follow_table()
+    return {"name": add_photo(parts.session.root, file)}
+
+
+def _train(parts: Parts, wanted: tuple[str, float], _: str) -> None:
+    kind, minutes = wanted
+    version = parts.session.labels_version
+    parts.training.start(kind, parts.session.count(), minutes)
+    if kind == FINE_TUNE:
+        parts.trained.forget(version)
+
+
+def _open_report(parts: Parts, name: str, _: str) -> Answer:
+    """A code for the report of a run, by default of the last one."""
+    if (path := parts.training.find_report(name)) is None:
+        raise RefusedError("This run has no report: write one with cls-jax report.")
+    code = secrets.token_urlsafe(24)
+    parts.reports[code] = path
+    return {"report": f"/report/{code}"}
+
+
+VERBS = MappingProxyType(
+    {
+        "decide": Verb(_take_changes, _decide),
+        "decide_all": Verb(grid.parse_changes, _decide, limit=_MEGABYTES),
+        "undo": Verb(_take_nothing, _undo),
+        "classes": Verb(
+            _take_name, lambda parts, name, _: {"label": parts.session.add_class(name)}
+        ),
+        "rename": Verb(_take_text, _rename),
+        "describe": Verb(
+            _take_text,
+            lambda parts, new, window: parts.session.describe_class(window, new.name, new.text),
+        ),
+        "key": Verb(
+            _take_text,
+            lambda parts, new, window: parts.session.set_key(window, new.name, new.text),
+        ),
+        "example": Verb(
+            lambda content: _take(content, "image", int),
+            lambda parts, image, window: parts.session.set_example(window, image),
+        ),
+        "mark": Verb(
+            _take_mark, lambda parts, mark, _: parts.session.mark(mark.images, mark.label)
+        ),
+        "sample": Verb(_take_nothing, lambda parts, *_: {"sample": parts.session.draw_sample()}),
+        "scan": Verb(_take_nothing, lambda parts, *_: find_new(parts.session), waits=True),
+        "find": Verb(
+            _take_name,
+            lambda parts, name, _: views.find_image(parts.session, name),
+            shows_state=False,
+        ),
+        "try": Verb(
+            _take_nothing,
+            _try,
+            limit=64 * _MEGABYTES,
+            waits=True,
+            is_photo=True,
+            shows_state=False,
+        ),
+        "add": Verb(_take_nothing, _add, limit=64 * _MEGABYTES, is_photo=True),
+        "copies": Verb(
+            lambda content: grid.parse_percent(str(_take_number(content, "unsure_below", 0))),
+            lambda parts, percent, _: parts.classifier.copy_by_class(percent / 100),
+            waits=True,
+        ),
+        "train": Verb(
+            lambda content: (_take(content, "kind", str), _take_number(content, "minutes")), _train
+        ),
+        "stop": Verb(_take_nothing, lambda parts, *_: parts.training.stop()),
+        "resume": Verb(_take_nothing, lambda parts, *_: parts.training.resume()),
+        "report": Verb(lambda content: "" if content == {} else _take_name(content), _open_report),
+        "use": Verb(_take_name, lambda parts, name, _: parts.training.use(name)),
+        "delete": Verb(_take_name, lambda parts, name, _: parts.training.delete(name)),
+        "export": Verb(
+            _take_name,
+            lambda parts, name, _: {"exported": parts.training.export(name)},
+            waits=True,
+        ),
+    }
+)
+PHOTO_VERBS = tuple(name for name, verb in VERBS.items() if verb.is_photo)
