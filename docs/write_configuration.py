@@ -46,7 +46,8 @@ _METHODS = """
 
 The [method](methods.md), chosen after the label budget, sets `method.name`, which cannot be changed
 by itself, and these keys. `cls*` is `cls`, `cls_no_nl`, `cls_no_rw` and `cls_plus`; `fixmatch*` is
-`fixmatch`, `fixmatch_nl`, `fixmatch_rw` and `fixmatch_nl_rw`.
+`fixmatch`, `fixmatch_nl`, `fixmatch_rw` and `fixmatch_nl_rw`. A value out of range is refused with
+the range.
 """
 
 _CONFIG_FILES = """
@@ -97,13 +98,19 @@ def _describe_methods() -> str:
     for method in METHODS:
         for key, row in get_options(method).items():
             if key == "mu" or (key not in OPTIONS and key != "method.name"):
-                cells = (f"`{key}`", _show(row.default), _shorten(row.rule), row.source)
+                cells = (f"`{key}`", _show_choice(row), row.source)
                 methods.setdefault(cells, []).append(method)
     rows = (
-        (*cells[:3], f"{_list_methods(names)}{f' ({cells[3]})' if cells[3] else ''}")
-        for cells, names in methods.items()
+        (key, default, f"{_list_methods(names)}{f' ({source})' if source else ''}")
+        for (key, default, source), names in methods.items()
     )
-    return _table(("key", "default", "values", "methods"), sorted(rows, key=lambda row: row[0]))
+    return _table(("key", "default", "methods"), sorted(rows, key=lambda row: row[0]))
+
+
+def _show_choice(row: Option) -> str:
+    """The default, and the other words that a key may have."""
+    words = isinstance(row.default, str)
+    return f"{_show(row.default)} of {_shorten(row.rule)}" if words else _show(row.default)
 
 
 def _list_methods(names: Sequence[str]) -> str:
@@ -150,7 +157,15 @@ def _shorten(rule: Rule) -> str:
     """A rule as a cell that follows the default, which tells numbers and texts apart."""
     text = re.sub(r"^an? (integer|number) (from|of|above|or|,)", r"\2", rule.text)
     text = re.sub(r"^(of|from) ", "", text).removesuffix(" without NUL characters")
-    return {"a string": "text", "0 to 2,147,483,647": "at least 0"}.get(text, text)
+    text = {"a string": "text", "0 to 2,147,483,647": "at least 0"}.get(text, text)
+    for words, sign in (
+        ("at least ", "≥ "),
+        ("above ", "> "),
+        ("at most ", "≤ "),
+        ("below ", "< "),
+    ):
+        text = text.replace(words, sign)
+    return text.replace(" and ", ", ")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
