@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from cls_jax.config import OPTIONS, create_defaults, flatten, get_options, show_value
-from cls_jax.config.keys import Option, Rule
+from cls_jax.config.keys import TEXT, Option, Rule
 from cls_jax.methods import METHODS
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -85,11 +85,8 @@ def create_page() -> str:
 
 
 def _describe_keys(rows: dict[str, Option]) -> str:
-    cells = (
-        (_name(key, row), _show(row.default), _shorten(row.rule), _explain(row))
-        for key, row in rows.items()
-    )
-    return _table(("key", "default", "values", "meaning"), cells)
+    cells = ((_name(key, row), _show_values(row), _explain(row)) for key, row in rows.items())
+    return _table(("key", "default, values", "meaning"), cells)
 
 
 def _describe_methods() -> str:
@@ -105,6 +102,15 @@ def _describe_methods() -> str:
         for (key, default, source), names in methods.items()
     )
     return _table(("key", "default", "methods"), sorted(rows, key=lambda row: row[0]))
+
+
+def _show_values(row: Option) -> str:
+    """The default, and the other values that a key may have, if both do not say the same."""
+    if isinstance(row.default, bool) or row.rule is TEXT:
+        return _show(row.default)
+    if isinstance(row.default, str):
+        return _show_choice(row)
+    return f"{_show(row.default)}, {_shorten(row.rule)}"
 
 
 def _show_choice(row: Option) -> str:
@@ -157,7 +163,7 @@ def _shorten(rule: Rule) -> str:
     """A rule as a cell that follows the default, which tells numbers and texts apart."""
     text = re.sub(r"^an? (integer|number) (from|of|above|or|,)", r"\2", rule.text)
     text = re.sub(r"^(of|from) ", "", text).removesuffix(" without NUL characters")
-    text = {"a string": "text", "0 to 2,147,483,647": "at least 0"}.get(text, text)
+    text = {"0 to 2,147,483,647": "at least 0"}.get(text, text)
     for words, sign in (
         ("at least ", "≥ "),
         ("above ", "> "),

@@ -48,6 +48,7 @@ class ClassNames(NamedTuple):
     names: Mapping[str, str] = MappingProxyType({})  # By number, as `_read_key` writes it.
     sentence: str = ""  # Of a plan, which file has them.
     warning: str = ""
+    file: str = ""  # That has them.
 
     def get(self, label: str) -> str:
         """The name of a class, or the label itself."""
@@ -81,7 +82,7 @@ def find_class_names(
         )
     if found:
         file, chosen = next(iter(found.items()))
-        return ClassNames(chosen, f"{file}: names of {len(chosen):,} classes.")
+        return ClassNames(chosen, f"{file}: names of {len(chosen):,} classes.", file=file)
     if others:
         listed = ", ".join(sorted(keys, key=lambda key: (len(key), key))[:3])
         return ClassNames(

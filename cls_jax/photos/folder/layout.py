@@ -114,9 +114,9 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     be read in several ways and the `options` do not say how.
     """
     files = listing.files
-    skipped = list(listing.skipped)
     warnings = list[str]()
     given = read_given(root, listing, options, is_strict=True)
+    skipped = [row for row in listing.skipped if row[0] != given.names.file]
     tables = given.others.names if given.others else []
     table = find_table(listing) or next(iter(tables), None)
     if given.others is not None and table is None:
