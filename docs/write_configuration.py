@@ -7,10 +7,9 @@ import fnmatch
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any
 
-from cls_jax.config import OPTIONS, create_defaults, flatten, get_options, show_value
+from cls_jax.config import OPTIONS, get_options, show_value
 from cls_jax.config.keys import TEXT, Option, Rule
 from cls_jax.methods import METHODS
 
@@ -53,25 +52,13 @@ the range.
 _CONFIG_FILES = """
 ## Configuration files
 
-The files of [`configs/`](../configs) change these defaults (for CLS; some set hyperparameters of
-other methods too). In `folder.py`, `data.shift`, `data.cutout` and `eval_batch_size` follow
-`data.image_size`. `npz.py` fits the first two to [your own arrays](own_arrays.md), computes mean
-and deviation, and does not mirror.
+Each file of [`configs/`](../configs) changes the defaults that its dataset needs. In `folder.py`,
+`data.shift`, `data.cutout` and `eval_batch_size` follow `data.image_size`. `npz.py` fits the first
+two to [your own arrays](own_arrays.md), computes mean and deviation, and does not mirror.
 """
 
 # Patterns of the names of methods that share most keys.
 FAMILIES = ("cls*", "fixmatch*")
-
-# File of configs/ → an argument for it.
-_ARGUMENTS = {
-    "cifar10": "250",
-    "cifar100": "2500",
-    "digits": "40",
-    "folder": "PATH",
-    "imagenet": "1%",
-    "stl10": "1000",
-    "svhn": "250",
-}
 
 
 def create_page() -> str:
@@ -80,7 +67,7 @@ def create_page() -> str:
     for prefix, title in _SECTIONS.items():
         rows = {key: row for key, row in OPTIONS.items() if key.rpartition(".")[0] == prefix[:-1]}
         parts.append(f"\n## {title}\n\n{_describe_keys(rows)}")
-    parts += [_METHODS, "\n", _describe_methods(), _CONFIG_FILES, "\n", _describe_config_files()]
+    parts += [_METHODS, "\n", _describe_methods(), _CONFIG_FILES]
     return "".join(parts)
 
 
@@ -125,21 +112,6 @@ def _list_methods(names: Sequence[str]) -> str:
         if set(family := fnmatch.filter(METHODS, pattern)) <= set(names):
             names = [*(name for name in names if name not in family), pattern]
     return ", ".join(f"`{name}`" for name in names)
-
-
-def _describe_config_files() -> str:
-    """One row for each file, with the keys that it changes."""
-    default = flatten(create_defaults(0, "cls").to_dict())
-    rows = []
-    for name, argument in _ARGUMENTS.items():
-        config = flatten(import_module(f"configs.{name}").get_config(argument).to_dict())
-        changed = [
-            f"`{key}={_cut(show_value(config[key]))}`"
-            for key in get_options("cls")
-            if key not in ("num_labels", "data.data_dir") and config[key] != default[key]
-        ]
-        rows.append((f"`{name}.py`", ", ".join(changed)))
-    return _table(("file", "values that differ from the defaults"), rows)
 
 
 def _explain(row: Option) -> str:
