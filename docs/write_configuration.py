@@ -46,7 +46,7 @@ _METHODS = """
 The [method](methods.md), chosen after the label budget, sets `method.name`, which cannot be changed
 by itself, and these keys. `cls*` is `cls`, `cls_no_nl`, `cls_no_rw` and `cls_plus`; `fixmatch*` is
 `fixmatch`, `fixmatch_nl`, `fixmatch_rw` and `fixmatch_nl_rw`. A value out of range is refused with
-the range.
+the range. The file of a method has the source of each default.
 """
 
 _CONFIG_FILES = """
@@ -77,18 +77,15 @@ def _describe_keys(rows: dict[str, Option]) -> str:
 
 
 def _describe_methods() -> str:
-    """One row for each key, default, range and source, with the methods that share them."""
+    """One row for each key and default, with the methods that share them."""
     methods: dict[tuple[str, ...], list[str]] = {}
     for method in METHODS:
         for key, row in get_options(method).items():
             if key == "mu" or (key not in OPTIONS and key != "method.name"):
-                cells = (f"`{key}`", _show_choice(row), row.source)
+                cells = (f"`{key}`", _show_choice(row))
                 methods.setdefault(cells, []).append(method)
-    rows = (
-        (key, default, f"{_list_methods(names)}{f' ({source})' if source else ''}")
-        for (key, default, source), names in methods.items()
-    )
-    return _table(("key", "default", "methods"), sorted(rows, key=lambda row: row[0]))
+    rows = [(*cells, _list_methods(names)) for cells, names in methods.items()]
+    return _table(("key", "default", "methods"), sorted(rows))
 
 
 def _show_values(row: Option) -> str:
