@@ -73,7 +73,7 @@ def create_page() -> str:
 
 def _describe_keys(rows: dict[str, Option]) -> str:
     cells = ((_name(key, row), _show_values(row), _explain(row)) for key, row in rows.items())
-    return _table(("key", "default, values", "meaning"), cells)
+    return _table(("key", "default; values", "meaning"), cells)
 
 
 def _describe_methods() -> str:
@@ -94,13 +94,13 @@ def _show_values(row: Option) -> str:
         return _show(row.default)
     if isinstance(row.default, str):
         return _show_choice(row)
-    return f"{_show(row.default)}, {_shorten(row.rule)}"
+    return f"{_show(row.default)}; {_shorten(row.rule)}"
 
 
 def _show_choice(row: Option) -> str:
     """The default, and the other words that a key may have."""
     words = isinstance(row.default, str)
-    return f"{_show(row.default)} of {_shorten(row.rule)}" if words else _show(row.default)
+    return f"{_show(row.default)}; {_shorten(row.rule)}" if words else _show(row.default)
 
 
 def _list_methods(names: Sequence[str]) -> str:
