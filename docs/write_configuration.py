@@ -7,11 +7,10 @@ import fnmatch
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any
 
-from cls_jax.config import OPTIONS, create_defaults, flatten, get_options, show_value
-from cls_jax.config.keys import Option, Rule
+from cls_jax.config import OPTIONS, get_options, show_value
+from cls_jax.config.keys import TEXT, Option, Rule
 from cls_jax.methods import METHODS
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -46,31 +45,20 @@ _METHODS = """
 
 The [method](methods.md), chosen after the label budget, sets `method.name`, which cannot be changed
 by itself, and these keys. `cls*` is `cls`, `cls_no_nl`, `cls_no_rw` and `cls_plus`; `fixmatch*` is
-`fixmatch`, `fixmatch_nl`, `fixmatch_rw` and `fixmatch_nl_rw`.
+`fixmatch`, `fixmatch_nl`, `fixmatch_rw` and `fixmatch_nl_rw`. A value out of range is refused with
+the range. The file of a method has the source of each default.
 """
 
 _CONFIG_FILES = """
 ## Configuration files
 
-The files of [`configs/`](../configs) change these defaults (for CLS; some set hyperparameters of
-other methods too). In `folder.py`, `data.shift`, `data.cutout` and `eval_batch_size` follow
-`data.image_size`. `npz.py` fits the first two to [your own arrays](own_arrays.md), computes mean
-and deviation, and does not mirror.
+Each file of [`configs/`](../configs) changes the defaults that its dataset needs. In `folder.py`,
+`data.shift`, `data.cutout` and `eval_batch_size` follow `data.image_size`. `npz.py` fits the first
+two to [your own arrays](own_arrays.md), computes mean and deviation, and does not mirror.
 """
 
 # Patterns of the names of methods that share most keys.
 FAMILIES = ("cls*", "fixmatch*")
-
-# File of configs/ → an argument for it.
-_ARGUMENTS = {
-    "cifar10": "250",
-    "cifar100": "2500",
-    "digits": "40",
-    "folder": "PATH",
-    "imagenet": "1%",
-    "stl10": "1000",
-    "svhn": "250",
-}
 
 
 def create_page() -> str:
@@ -79,31 +67,40 @@ def create_page() -> str:
     for prefix, title in _SECTIONS.items():
         rows = {key: row for key, row in OPTIONS.items() if key.rpartition(".")[0] == prefix[:-1]}
         parts.append(f"\n## {title}\n\n{_describe_keys(rows)}")
-    parts += [_METHODS, "\n", _describe_methods(), _CONFIG_FILES, "\n", _describe_config_files()]
+    parts += [_METHODS, "\n", _describe_methods(), _CONFIG_FILES]
     return "".join(parts)
 
 
 def _describe_keys(rows: dict[str, Option]) -> str:
-    cells = (
-        (_name(key, row), _show(row.default), _shorten(row.rule), _explain(row))
-        for key, row in rows.items()
-    )
-    return _table(("key", "default", "values", "meaning"), cells)
+    cells = ((_name(key, row), _show_values(row), _explain(row)) for key, row in rows.items())
+    return _table(("key", "default; values", "meaning"), cells)
 
 
 def _describe_methods() -> str:
-    """One row for each key, default, range and source, with the methods that share them."""
+    """One row for each key and default, with the methods that share them."""
     methods: dict[tuple[str, ...], list[str]] = {}
     for method in METHODS:
         for key, row in get_options(method).items():
             if key == "mu" or (key not in OPTIONS and key != "method.name"):
-                cells = (f"`{key}`", _show(row.default), _shorten(row.rule), row.source)
+                cells = (f"`{key}`", _show_choice(row))
                 methods.setdefault(cells, []).append(method)
-    rows = (
-        (*cells[:3], f"{_list_methods(names)}{f' ({cells[3]})' if cells[3] else ''}")
-        for cells, names in methods.items()
-    )
-    return _table(("key", "default", "values", "methods"), sorted(rows, key=lambda row: row[0]))
+    rows = [(*cells, _list_methods(names)) for cells, names in methods.items()]
+    return _table(("key", "default", "methods"), sorted(rows))
+
+
+def _show_values(row: Option) -> str:
+    """The default, and the other values that a key may have, if both do not say the same."""
+    if isinstance(row.default, bool) or row.rule is TEXT:
+        return _show(row.default)
+    if isinstance(row.default, str):
+        return _show_choice(row)
+    return f"{_show(row.default)}; {_shorten(row.rule)}"
+
+
+def _show_choice(row: Option) -> str:
+    """The default, and the other words that a key may have."""
+    words = isinstance(row.default, str)
+    return f"{_show(row.default)}; {_shorten(row.rule)}" if words else _show(row.default)
 
 
 def _list_methods(names: Sequence[str]) -> str:
@@ -112,21 +109,6 @@ def _list_methods(names: Sequence[str]) -> str:
         if set(family := fnmatch.filter(METHODS, pattern)) <= set(names):
             names = [*(name for name in names if name not in family), pattern]
     return ", ".join(f"`{name}`" for name in names)
-
-
-def _describe_config_files() -> str:
-    """One row for each file, with the keys that it changes."""
-    default = flatten(create_defaults(0, "cls").to_dict())
-    rows = []
-    for name, argument in _ARGUMENTS.items():
-        config = flatten(import_module(f"configs.{name}").get_config(argument).to_dict())
-        changed = [
-            f"`{key}={_cut(show_value(config[key]))}`"
-            for key in get_options("cls")
-            if key not in ("num_labels", "data.data_dir") and config[key] != default[key]
-        ]
-        rows.append((f"`{name}.py`", ", ".join(changed)))
-    return _table(("file", "values that differ from the defaults"), rows)
 
 
 def _explain(row: Option) -> str:
@@ -150,7 +132,15 @@ def _shorten(rule: Rule) -> str:
     """A rule as a cell that follows the default, which tells numbers and texts apart."""
     text = re.sub(r"^an? (integer|number) (from|of|above|or|,)", r"\2", rule.text)
     text = re.sub(r"^(of|from) ", "", text).removesuffix(" without NUL characters")
-    return {"a string": "text", "0 to 2,147,483,647": "at least 0"}.get(text, text)
+    text = {"0 to 2,147,483,647": "at least 0"}.get(text, text)
+    for words, sign in (
+        ("at least ", "≥ "),
+        ("above ", "> "),
+        ("at most ", "≤ "),
+        ("below ", "< "),
+    ):
+        text = text.replace(words, sign)
+    return text.replace(" and ", ", ")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

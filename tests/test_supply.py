@@ -253,7 +253,7 @@ def test_page_of_the_configuration_is_current_and_has_every_key_in_tables_of_eve
     rows = [line.split(" | ") for line in page.splitlines()]
     for method in METHODS:
         for key in set(get_options(method)) - set(OPTIONS):
-            of_key = [re.findall(r"`([\w*]+)`", row[3]) for row in rows if row[0] == f"| `{key}`"]
+            of_key = [re.findall(r"`([\w*]+)`", row[2]) for row in rows if row[0] == f"| `{key}`"]
             found = [names for names in of_key if any(fnmatch(method, name) for name in names)]
             assert len(found) == 1, (method, key)
     for table in page.split("\n\n"):

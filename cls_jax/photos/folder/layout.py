@@ -116,6 +116,7 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     files = listing.files
     warnings = list[str]()
     given = read_given(root, listing, options, is_strict=True)
+    skipped = [row for row in listing.skipped if row[0] != given.names.file]
     tables = given.others.names if given.others else []
     skipped = listing.skip_others(given.files)
     table = find_table(listing) or next(iter(tables), None)

@@ -51,6 +51,7 @@ def test_folders_with_numbers_get_names(tmp_path, name, labels):
         f"{label}/{i}.png": NAMES[i] for i, label in enumerate(labels)
     }
     assert layout.table == f"{name}: names of 3 classes."
+    assert layout.skipped == []  # The file is read, so it is not left out.
     assert set(label_labelable(root, list_images(root)).values()) == set(NAMES)
     assert set(read_given(root, list_images(root)).base.values()) == set(NAMES)
 
