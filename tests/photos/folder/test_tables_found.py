@@ -186,7 +186,10 @@ def test_class_folders_count_before_a_table(tmp_path):
     layout = read(root)
     assert layout.class_names == ("cat", "dog")
     assert layout.table == ""
-    assert layout.warnings == []
+    assert layout.warnings == [
+        "1 image has another class in other.csv than by the folder, such as 'dog/2.png': the "
+        "folders count."
+    ]
     assert "other.csv" in dict(layout.skipped)
     (root / "other.csv").write_text("file,label\n1.png,a\n2.png,b\n")
     with pytest.raises(UserError, match=r"class 'cat' by its folder and 'a' in other.csv: pass"):
