@@ -237,7 +237,7 @@ def _compare_others(
 
     Raises a UserError if these are most of the images. What cannot be read contradicts nothing.
     """
-    warnings = []
+    warnings = list[str]()
     for reads_tables in (True, False):
         try:
             others = read_other_tables(
