@@ -26,6 +26,7 @@ from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.plan.describe import describe_training
 from cls_jax.photos.plan.facts import Facts
 from cls_jax.photos.plan.plan import plan_run
+from cls_jax.photos.plan.request import Request
 from cls_jax.photos.plan.rules import create_folder_config
 from cls_jax.photos.report.sections import view_next
 from tests.photos.folder.test_odd_folders import place, put
@@ -133,7 +134,7 @@ def test_a_run_keeps_the_file(root, tmp_path, monkeypatch):
     put(root, *NAMES)
     (root / "x.csv").write_text(ROWS)
     settings = {"data.labels": "album/x.csv", "model.init": "", "num_steps": 2}
-    plan = plan_run("album", settings=settings)
+    plan = plan_run(Request("album", settings=settings))
     assert plan.config.data.labels == "x.csv"
     assert plan.summary.class_counts == {"a": 2, "b": 1}
 
