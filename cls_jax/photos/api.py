@@ -12,6 +12,7 @@ from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.photos.plan.plan import plan_config, plan_run, start_run
+from cls_jax.photos.plan.request import Request
 from cls_jax.photos.plan.rules import apply_settings
 from cls_jax.photos.report.after_training import draw_report
 from cls_jax.process import (
@@ -30,6 +31,7 @@ def train(
     instant: bool = False,
     minutes: float | None = None,
     again: bool = False,
+    backbone: str | None = None,
     **settings: Any,
 ) -> Run:
     """Trains a classifier, or resumes an interrupted run, as `cls-jax train` does, with its report.
@@ -50,6 +52,8 @@ def train(
         minutes: How long training should take, for a folder of images. None for the default: 10 for
             pretrained networks, 30 with an accelerator.
         again: Whether to start another run if a finished one exists, for a folder of images.
+        backbone: Names of pretrained networks of `cls-jax backbones`, with commas, for a folder of
+            images. The first one is trained, and all infer labels. None for the default.
         **settings: Keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
 
     Raises:
@@ -68,18 +72,22 @@ def train(
             raise UserError("start_from is for folders of images. Set model__init instead.")
         if again:
             raise UserError("again is for folders of images. Pass another workdir instead.")
+        if backbone is not None:
+            raise UserError("backbone is for folders of images. Set model__init instead.")
         run = _plan_configuration(folder_or_config, values, workdir)
     else:
-        plan = plan_run(
+        request = Request(
             folder_or_config,
-            method=method,
             workdir=workdir,
-            settings=values,
+            method=method,
             start_from=start_from,
             instant=instant,
             minutes=minutes,
             again=again,
+            backbone=backbone,
+            settings=values,
         )
+        plan = plan_run(request)
         run = start_run(plan)
     train_and_assess(run)
     if jax.process_count() == 1:

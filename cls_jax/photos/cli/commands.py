@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 from ml_collections import ConfigDict
@@ -34,38 +34,19 @@ if TYPE_CHECKING:
 
 
 def train(
-    folder: str,
-    workdir: str | None,
-    method: str | None,
-    start_from: str | None,
-    overrides: Sequence[str],
-    instant: bool,
-    again: bool,
-    dry_run: bool,
-    minutes: float | None,
-    backbone: str | None = None,
+    folder: str, overrides: Sequence[str], method: str | None, dry_run: bool, **options: Any
 ) -> None:
-    """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
-    from cls_jax.photos.features.backbones import Backbones
+    """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
+
+    `options` are further ones of a `Request`.
+    """
     from cls_jax.photos.plan.describe import describe_dry_run
     from cls_jax.photos.plan.facts import gather_facts, try_plan
     from cls_jax.photos.plan.plan import parse_overrides, plan_run, start_run
+    from cls_jax.photos.plan.request import Request
 
     settings = parse_overrides(overrides, method)
-    if backbone is not None:
-        if start_from:
-            raise UserError("--from and --backbone both choose the weights: remove one of them.")
-        settings |= Backbones.read(backbone).to_settings()
-    plan = plan_run(
-        folder,
-        method=method,
-        workdir=workdir,
-        settings=settings,
-        start_from=start_from,
-        instant=instant,
-        minutes=minutes,
-        again=again,
-    )
+    plan = plan_run(Request(folder, method=method, settings=settings, **options))
     if dry_run:
         print(describe_dry_run(plan, gather_facts(plan), try_plan(plan)))
         return

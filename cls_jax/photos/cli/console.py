@@ -1,6 +1,8 @@
 """The console command `cls-jax`: its verbs and their options.
 
-To add a verb, add its parser to `create_parser` and a function of the same name to `commands.py`,
+An option of `train` is a row here and a field of `plan.request.Request`, and an option of a folder
+a row here and a field of `folder.options.FolderOptions`, under the same name. To add a verb, add
+its parser to `create_parser` and a function of the same name to `commands.py`,
 with the options as parameters. JAX is imported only after the arguments have been read and the
 process has been set up.
 """
@@ -8,7 +10,7 @@ process has been set up.
 import argparse
 import importlib.metadata
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from cls_jax.errors import UserError
@@ -35,16 +37,26 @@ _PLACES = {
 }
 _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOLDER")
 
-_FILE_COLUMN = "column of labels.csv with the files, if it is not found"
-_LABEL_COLUMN = "column of labels.csv with the classes"
-_SOURCE_COLUMN = "column of labels.csv with what images come from, such as patient"
-_LABELS = "file with the labels, wherever it lies"
-_LABEL_PATTERN = "regular expression of file names, with a group for the class"
-_SOURCE_PATTERN = "regular expression of file names, with a group for what images come from"
 _NETWORKS = "pretrained networks, see cls-jax backbones"
-_LAYOUT = (
-    "classes if folders called train, val or test are classes, splits if they hold class folders"
-)
+# Fields of `FolderOptions` → the value in a command's help, and the meaning.
+_FOLDER_OPTIONS = {
+    "file_column": ("C", "column of labels.csv with the files, if it is not found"),
+    "label_column": ("C", "column of labels.csv with the classes"),
+    "layout": (
+        "L",
+        "classes if folders called train, val or test are classes, splits if they hold class "
+        "folders",
+    ),
+    "labels": ("FILE", "file with the labels, wherever it lies"),
+    "label_pattern": ("P", "regular expression of file names, with a group for the class"),
+}
+_SOURCE_OPTIONS = {
+    "source_column": ("C", "column of labels.csv with what images come from, such as patient"),
+    "source_pattern": (
+        "P",
+        "regular expression of file names, with a group for what images come from",
+    ),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -118,13 +130,10 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         ("--steps", "N", "num_steps", "training steps"),
         ("--size", "N", "data.image_size", "scale images to N x N pixels"),
         ("--profile", "FIRST:LAST", "profile", "trace these steps into the run's folder"),
-        ("--file-column", "C", "data.file_column", _FILE_COLUMN),
-        ("--label-column", "C", "data.label_column", _LABEL_COLUMN),
-        ("--layout", "L", "data.layout", _LAYOUT),
-        ("--labels", "FILE", "data.labels", _LABELS),
-        ("--label-pattern", "P", "data.label_pattern", _LABEL_PATTERN),
-        ("--source-column", "C", "data.source_column", _SOURCE_COLUMN),
-        ("--source-pattern", "P", "data.source_pattern", _SOURCE_PATTERN),
+        *(
+            (_spell(name), value, f"data.{name}", meaning)
+            for name, (value, meaning) in (_FOLDER_OPTIONS | _SOURCE_OPTIONS).items()
+        ),
     ]:
         as_written_in_full = f"--config.{key}={{}}".format
         collected = {"dest": "overrides", "action": "append", "default": []}
@@ -207,7 +216,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     compares = "the first of several compares the images"
     _add(suggest, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {compares}", default="")
     _add_folder_options(suggest)
-    _add_source_options(suggest)
+    _add_folder_options(suggest, _SOURCE_OPTIONS)
     label = verbs.add_parser("label", parents=[common], help="label images in the browser")
     _add(label, "folder", "FOLDER", "images, labeled or not")
     _add(label, "--classes", "A,B,C", "classes to offer from the start")
@@ -216,7 +225,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     does = "the first classifies, and all infer labels (default: efficientnet_lite0)"
     _add(label, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {does}", default="")
     _add_folder_options(label)
-    _add_source_options(label)
+    _add_folder_options(label, _SOURCE_OPTIONS)
 
 
 def _add_labels(verbs: Any, common: argparse.ArgumentParser) -> None:
@@ -245,17 +254,20 @@ def _add_labels(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add_folder_options(labels)
 
 
-def _add_folder_options(verb: argparse.ArgumentParser) -> None:
-    _add(verb, "--file-column", "C", _FILE_COLUMN, default="")
-    _add(verb, "--label-column", "C", _LABEL_COLUMN, default="")
-    verb.add_argument("--layout", choices=("classes", "splits"), help=_LAYOUT, default="")
-    _add(verb, "--labels", "FILE", _LABELS, default="")
-    _add(verb, "--label-pattern", "P", _LABEL_PATTERN, default="")
+def _add_folder_options(
+    verb: argparse.ArgumentParser, rows: Mapping[str, tuple[str, str]] = _FOLDER_OPTIONS
+) -> None:
+    for name, (value, meaning) in rows.items():
+        if name == "layout":
+            choices = ("classes", "splits")
+            verb.add_argument(_spell(name), choices=choices, help=meaning, default="")
+        else:
+            _add(verb, _spell(name), value, meaning, default="")
 
 
-def _add_source_options(verb: argparse.ArgumentParser) -> None:
-    _add(verb, "--source-column", "C", _SOURCE_COLUMN, default="")
-    _add(verb, "--source-pattern", "P", _SOURCE_PATTERN, default="")
+def _spell(name: str) -> str:
+    """A field's option, as in --file-column."""
+    return f"--{name.replace('_', '-')}"
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -201,8 +201,10 @@ def _find_source_column(
 def name_files(table: Table, index: FileIndex) -> bool:
     """Whether a column names files of the folder, judged by a part of its cells.
 
-    Bare numbers do so only below a usual header.
+    Bare numbers do so only below a usual header, or as `_find_bare_files` says.
     """
+    if _find_bare_files(table, index) is not None:
+        return True
     for place in range(len(table.header)):
         cells = take_evenly(list(table.get_distinct(place)), _NUM_TRIED)
         if not cells:
@@ -213,6 +215,26 @@ def name_files(table: Table, index: FileIndex) -> bool:
         if column.num_found and is_sure and is_file:
             return True
     return False
+
+
+def _find_bare_files(table: Table, index: FileIndex) -> int | None:
+    """The column of files of a list of bare numbers, where only one can have them, or None.
+
+    Each line has two numbers and no header is above them. All of one column name different files,
+    and those of the other one repeat, so they are classes.
+    """
+    columns = [[cell.strip() for cell in table.get(place)] for place in range(len(table.header))]
+    if len(columns) != 2 or any(table.header):
+        return None
+    if not all(cell.isdecimal() for cells in columns for cell in cells):
+        return None
+    for place, cells in enumerate(columns):
+        others = columns[1 - place]
+        repeat = 3 * len(set(others)) <= 2 * len(others)
+        if repeat and len(set(cells)) == len(cells) > 0:
+            files = index.match(cells).files.values()
+            return place if all(match.name for match in files) else None
+    return None
 
 
 def check_repeated(table: Table, label: int) -> None:
@@ -228,6 +250,8 @@ def check_repeated(table: Table, label: int) -> None:
 
 def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> tuple[int, Matches]:
     """The column whose cells name files, and these. `labels` cannot have them."""
+    if (bare := _find_bare_files(table, index)) is not None:
+        return bare, index.match(table.get_distinct(bare))
     places = [place for place in range(len(table.header)) if place not in labels]
     usual = [place for place in table.find_all(_FILE_HEADERS) if place in places]
     found = []

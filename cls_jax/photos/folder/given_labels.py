@@ -33,6 +33,7 @@ from cls_jax.photos.folder.sources import find_sources
 from cls_jax.photos.folder.splits import find_splits
 from cls_jax.photos.images.files import Listing
 
+_MAX_COMPARED = 1_000  # Files about an image each that are compared with its folder.
 _WORD = re.compile(r"[^\W\d_]+")
 # Last words of the names of folders that are numbered, since one would be too large.
 _STORAGE = (
@@ -143,6 +144,7 @@ class Given(NamedTuple):
     options: FolderOptions  # Those that labels.csv is read with.
     files: frozenset[str] = frozenset()  # All that were read.
     names: ClassNames = ClassNames()  # Of classes that have numbers.
+    warnings: tuple[str, ...] = ()  # Of what contradicts class folders, which count.
 
     @property
     def base(self) -> dict[str, str]:
@@ -177,6 +179,7 @@ def read_given(
     """
     name = find_table(listing)
     others = None
+    warnings = list[str]()
     is_chosen = bool(options.label_pattern) or options.labels not in ("", name)
     if is_chosen:
         others = _read_chosen(root, listing, options)
@@ -185,7 +188,11 @@ def read_given(
         and (list_candidates(listing) or may_have_sidecars(listing))
         and (name is None or is_begun_here(root / name))
     ):
-        others = _read_others(root, listing, options, is_strict, has_table=name is not None)
+        if by_classes := _label_by_class_folders(listing, options):
+            if name is None and options.layout != CLASSES:
+                warnings = _compare_others(root, listing, options, by_classes)
+        else:
+            others = read_other_tables(root, listing, options, is_strict and name is None)
     if others is not None:  # The columns are theirs.
         options = options._replace(file_column="", label_column="", source_column="")
     table = read_table(root, listing, options)
@@ -198,7 +205,9 @@ def read_given(
     labels = {*given.base.values(), *(row.label for row in table.rows if not row.decision)} - {""}
     files = {*filter(None, [name]), *(others.files if others else ())}
     names = find_class_names(root, listing, labels, files)
-    return given._replace(names=names, files=frozenset(files | {names.file}))
+    return given._replace(
+        names=names, files=frozenset(files | {names.file}), warnings=tuple(warnings)
+    )
 
 
 def _read_chosen(root: pathlib.Path, listing: Listing, options: FolderOptions) -> OtherTables:
@@ -222,29 +231,30 @@ def _read_chosen(root: pathlib.Path, listing: Listing, options: FolderOptions) -
     return OtherTables([], label_by_pattern(names, options.label_pattern, splits))
 
 
-def _read_others(
-    root: pathlib.Path, listing: Listing, options: FolderOptions, is_strict: bool, has_table: bool
-) -> OtherTables | None:
-    """The tables of other programs, if they count.
+def _compare_others(
+    root: pathlib.Path, listing: Listing, options: FolderOptions, by_folder: Mapping[str, str]
+) -> list[str]:
+    """Warnings about images with other classes in tables, or in files beside them, than by folder.
 
-    Raises a UserError if there are two, or if there is no labels.csv, and they and the class
-    folders contradict.
+    Raises a UserError if these are most of the images. What cannot be read contradicts nothing.
     """
-    by_folder = _label_by_class_folders(listing, options)
-    is_needed = not (has_table or by_folder)
-    try:
-        others = read_other_tables(
-            root, listing, options, is_strict and is_needed, with_sidecars=not by_folder
-        )
-    except UserError:
-        if not by_folder:
-            raise
-        return None
-    if others is not None and by_folder:
-        if not (has_table or options.layout == CLASSES):
-            _check_agreement(root, others, by_folder)
-        return None
-    return others
+    warnings = list[str]()
+    for reads_tables in (True, False):
+        try:
+            others = read_other_tables(
+                root,
+                listing,
+                options,
+                is_strict=False,
+                with_tables=reads_tables,
+                with_sidecars=not reads_tables,
+                most_sidecars=_MAX_COMPARED,
+            )
+        except UserError:
+            continue
+        if others is not None:
+            warnings += filter(None, [_compare_classes(root, others, by_folder)])
+    return warnings
 
 
 def _label_by_class_folders(listing: Listing, options: FolderOptions) -> dict[str, str]:
@@ -266,22 +276,44 @@ def _label_by_class_folders(listing: Listing, options: FolderOptions) -> dict[st
     return {} if len(kinds) == 1 and kinds != {()} and is_storage else labels
 
 
-def _check_agreement(root: pathlib.Path, others: OtherTables, by_folder: Mapping[str, str]) -> None:
-    """Raises a UserError if most images have other classes in tables than by their folders."""
+def _compare_classes(
+    root: pathlib.Path, others: OtherTables, by_folder: Mapping[str, str]
+) -> str | None:
+    """A warning about images that have other classes in tables than by their folders, or None.
+
+    Raises a UserError if these are most of the images. Files about an image each may have one class
+    for all, such as that of a detector, or other names for the same classes.
+    """
     fold_once = functools.cache(fold_class)
-    both = [name for name, label in others.labels.classes.items() if label and name in by_folder]
-    different = [
-        name
-        for name in both
-        if fold_once(others.labels.classes[name] or "") != fold_once(by_folder[name])
-    ]
-    if 2 * len(different) > len(both):
-        name, table = different[0], others.names[0]
+    pairs = {
+        name: (by_folder[name], label)
+        for name, label in others.labels.classes.items()
+        if label and name in by_folder
+    }
+    different = [name for name, pair in pairs.items() if len(set(map(fold_once, pair))) > 1]
+    table = others.names[0]
+    if "*" in table:
+        found = {tuple(map(fold_once, pair)) for pair in pairs.values()}
+        theirs = {label for _, label in found}
+        if len(theirs) < 2 or len(theirs) == len(found) == len({label for label, _ in found}):
+            return None
+    if 2 * len(different) > len(pairs):
+        name = different[0]
+        own, other = pairs[name]
+        way = f"or for the table {describe_choice(root, table)}"
+        if "*" in table:
+            way = "or for these files move all images into one folder"
         raise UserError(
-            f"{name!r} has the class {by_folder[name]!r} by its folder and "
-            f"{others.labels.classes[name]!r} in {table}: pass --layout classes for the folders, "
-            f"or for the table {describe_choice(root, table)}."
+            f"{name!r} has the class {own!r} by its folder and {other!r} in {table}: pass --layout "
+            f"classes for the folders, {way}."
         )
+    if not different:
+        return None
+    have = write_count(len(different), "image has", "images have")
+    return (
+        f"{have} another class in {table} than by the folder, such as {different[0]!r}: the "
+        "folders count."
+    )
 
 
 def label_labelable(

@@ -20,6 +20,7 @@ from cls_jax.config import (
     restore_values,
 )
 from cls_jax.io import PARSE_ERRORS
+from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.runs.folder import CONFIG
 
 _KEYS = (
@@ -28,13 +29,7 @@ _KEYS = (
     "data.name",
     "data.data_dir",
     "data.labeled_subset",
-    "data.file_column",
-    "data.label_column",
-    "data.layout",
-    "data.source_column",
-    "data.source_pattern",
-    "data.labels",
-    "data.label_pattern",
+    *(f"data.{name}" for name in FolderOptions._fields),
     "data.image_size",
     "data.channels",
     "data.resize",

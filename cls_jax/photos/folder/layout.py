@@ -140,7 +140,7 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     else:
         splits = find_splits(listing, has_table=False, options=options)
         rows = _sort_by_folder(files.names(), splits, skipped)
-        warnings += filter(None, [given.names.warning])
+        warnings += filter(None, [given.names.warning, *given.warnings])
     parts = {name: (array.array("q"), array.array("i")) for name in _PARTS}
     numbers = {NO_CLASS_NAME: 0}  # Class → its number in order of appearance.
     for part, place, name in rows:
@@ -158,12 +158,12 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
             splits,
             lambda: (file.name for file in files.take(chosen)),
             skipped,
-            allows_nested=options.layout == CLASSES,
+            options,
         )
     classes = list(numbers)
     names = _name_classes([classes[k] for k in np.unique(labels) if k], warnings)
     not_trained = [name for name, kind in splits.items() if kind in ("test", "validation")]
-    _check_two_classes(root, names, table, skipped, listing, not_trained)
+    _check_two_classes(root, names, table, skipped, listing, not_trained, options)
     class_names = tuple(sorted(names.values()))
     remedy = f"empty these cells of {table}" if table else "rename its folder to 'unlabeled'"
     if options.label_pattern:
@@ -254,6 +254,7 @@ def _check_two_classes(
     skipped: list[SkippedFile],
     listing: Listing,
     held_out: Sequence[str],
+    options: FolderOptions,
 ) -> None:
     """Raises a UserError, with what to do, if fewer than two classes have a labeled image."""
     if len(names) >= 2:
@@ -267,12 +268,14 @@ def _check_two_classes(
         if table == "--label-pattern":
             write = "change the pattern of --label-pattern"
         raise UserError(f"{needed}{describe_skipped(skipped)}: {write}.")
-    if remedy := _find_remedy(root, listing, held_out):
+    if remedy := _find_remedy(root, listing, held_out, options):
         raise UserError(f"{needed}: {remedy}.")
     raise UserError(f"{needed}{describe_skipped(skipped)}: {_REMEDY}.")
 
 
-def _find_remedy(root: pathlib.Path, listing: Listing, held_out: Sequence[str]) -> str | None:
+def _find_remedy(
+    root: pathlib.Path, listing: Listing, held_out: Sequence[str], options: FolderOptions
+) -> str | None:
     """What to do with a folder without classes, by what lies in it, or None.
 
     Images in folders that are `held_out` carry no classes.
@@ -282,7 +285,7 @@ def _find_remedy(root: pathlib.Path, listing: Listing, held_out: Sequence[str]) 
         for name in itertools.islice(listing.files.names(), _NUM_TRIED)
         if name.split("/")[0] not in held_out
     ]
-    if remedy := describe_names(root, names):
+    if remedy := describe_names(root, names, options):
         return remedy
     for endings, remedy in _TABLES.items():
         tables = [name for name in listing.others if name.lower().endswith(endings)]
@@ -386,7 +389,7 @@ def _check_class_folders(
     splits: Mapping[str, str],
     list_labeled: Callable[[], Iterable[str]],
     skipped: Sequence[SkippedFile],
-    allows_nested: bool,
+    options: FolderOptions,
 ) -> None:
     """Raises a UserError if a class folder has no image, or only images in subfolders.
 
@@ -400,14 +403,14 @@ def _check_class_folders(
     for name in list_labeled():
         parts = name.split("/")
         folder = "/".join(parts[: depth + 1])
-        if len(parts) == depth + 2 or allows_nested:
+        if len(parts) == depth + 2 or options.layout == CLASSES:
             with_images.add(folder)
         else:
             nested.setdefault(folder, "/".join(parts[: depth + 2]))
     if only_nested := sorted(set(nested) - with_images):
         folder = only_nested[0]
         no_image = f"The class folder {folder!r} has no image of its own, only folders such as"
-        if inner := describe_inner_folders(root, list_labeled(), depth):
+        if inner := describe_inner_folders(root, list_labeled(), depth, options):
             raise UserError(f"{no_image} {nested[folder]!r}: {inner}.")
         whole = _find_inner_root(root, listing)
         remedy = "pass the folder whose subfolders are the classes"
@@ -420,7 +423,7 @@ def _check_class_folders(
         raise UserError(
             f"{root} has no labeled image, because there is no class folder in "
             f"{' or '.join(map(repr, sorted(with_images)))}: "
-            f"{_find_remedy(root, listing, held_out) or _REMEDY}."
+            f"{_find_remedy(root, listing, held_out, options) or _REMEDY}."
         )
     candidates = {name for name in listing.folders if name.count("/") == depth}
     if bases:

@@ -207,19 +207,26 @@ def read_other_tables(
     listing: Listing,
     options: FolderOptions,
     is_strict: bool,
+    *,
+    with_tables: bool = True,
     with_sidecars: bool = True,
+    most_sidecars: int | None = None,
 ) -> OtherTables | None:
     """The labels of the tables of other programs, None without any.
 
-    Files that are about an image each make up a table as well, unless `with_sidecars` is False.
+    Files that are about an image each make up a table as well, in each folder of at most
+    `most_sidecars` of them.
 
     Tables of one name in several folders count together, if they label different images. Raises a
     UserError if there are others, or, if `is_strict`, if the only table has no clear classes.
     """
     found: dict[str, LabelTable] = {}
     faults: dict[str, UserError] = {}
-    reads: dict[str, _Read] = dict.fromkeys(list_candidates(listing), _read_table)
+    tables = list_candidates(listing) if with_tables else []
+    reads: dict[str, _Read] = dict.fromkeys(tables, _read_table)
     of_each = list_sidecars(listing) if with_sidecars else {}
+    if most_sidecars is not None:
+        of_each = {name: take_evenly(files, most_sidecars) for name, files in of_each.items()}
     reads |= {name: functools.partial(_read_sidecars, files) for name, files in of_each.items()}
     for name, read in reads.items():
         try:

@@ -16,6 +16,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.photos.folder.labels import TableLabels
 from cls_jax.photos.folder.names import clean, fold, fold_class, means_unlabeled
+from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.sources import compile_pattern
 from cls_jax.process import write_command
 
@@ -106,13 +107,17 @@ def propose_from_names(names: Sequence[str]) -> Proposal | None:
     return None
 
 
-def describe_names(root: pathlib.Path, names: Sequence[str]) -> str | None:
-    """What to run if names of files seem to carry the classes, the end of a sentence, or None."""
+def describe_names(root: pathlib.Path, names: Sequence[str], options: FolderOptions) -> str | None:
+    """What to run if names of files seem to carry the classes, the end of a sentence, or None.
+
+    The command repeats the `options` of the folder.
+    """
     proposal = propose_from_names(names)
     if proposal is None:
         return None
     num_found = sum(proposal.counts.values())
-    command = write_command(["train", str(root), "--label-pattern", proposal.pattern])
+    options = options._replace(label_pattern=proposal.pattern)
+    command = write_command(["train", str(root), *options.to_arguments(root)])
     return (
         f"if names such as {proposal.example!r:.100} carry the class "
         f"({_list_counts(proposal.counts)}; {num_found:,} of "
@@ -120,10 +125,13 @@ def describe_names(root: pathlib.Path, names: Sequence[str]) -> str | None:
     )
 
 
-def describe_inner_folders(root: pathlib.Path, names: Iterable[str], depth: int) -> str | None:
+def describe_inner_folders(
+    root: pathlib.Path, names: Iterable[str], depth: int, options: FolderOptions
+) -> str | None:
     """What to run if folders with the names of classes repeat within others, or None.
 
-    `names` are those of labeled files, and `depth` the number of folders above the first ones.
+    `names` are those of labeled files, and `depth` the number of folders above the first ones. The
+    command repeats the `options` of the folder.
     """
     inner: dict[str, set[str]] = {}
     counts = Counter[str]()
@@ -142,9 +150,10 @@ def describe_inner_folders(root: pathlib.Path, names: Iterable[str], depth: int)
     if len(inner) < 2 or 2 * len(repeated) < len(inner) or num_inside < num_names:
         return None
     start = f"^{re.escape(top)}/" if top else "^"
-    sources = ["--source-pattern", f"{start}([^/]+)/"]
-    pattern = f"{start}[^/]+/([^/]+)/"
-    command = write_command(["train", str(root), "--label-pattern", pattern, *sources])
+    options = options._replace(
+        label_pattern=f"{start}[^/]+/([^/]+)/", source_pattern=f"{start}([^/]+)/"
+    )
+    command = write_command(["train", str(root), *options.to_arguments(root)])
     return (
         f"if these are the classes ({_list_counts(counts)}), {command} reads them, and takes the "
         "folders around them for what the images come from"

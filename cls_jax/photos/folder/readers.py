@@ -13,7 +13,6 @@ Rekognition), https://gitlab.com/vgg/via (VIA's JSON) and
 https://doc.superannotate.com/docs/superannotate-json-structure.
 """
 
-import contextlib
 import functools
 import io
 import json
@@ -118,9 +117,12 @@ class Reader(NamedTuple, Generic[Cells]):
 def find_format(file: LabelFile) -> str:
     """The format of a file, by its content, "" if no reader claims it."""
     for name, reader in READERS.items():
-        with contextlib.suppress(*PARSE_ERRORS):
-            if reader.claims(file):
-                return name
+        try:
+            is_one = reader.claims(file)
+        except PARSE_ERRORS:
+            is_one = False
+        if is_one:
+            return name
     return ""
 
 

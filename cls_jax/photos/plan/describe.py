@@ -10,6 +10,7 @@ from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB
 from cls_jax.models.weights.sources import Origin, describe_license, is_permissive
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.folder.dataset import FolderSummary
+from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.folder.skipped import describe_left_out
 from cls_jax.photos.folder.sources import describe_sources
 from cls_jax.photos.plan.facts import Facts, Trial
@@ -193,7 +194,9 @@ def _propose_backbone(plan: Plan, facts: Facts) -> str | None:
     if not facts.proposed:
         return None
     row = BACKBONES[facts.proposed]
-    command = write_command(["train", str(plan.summary.root), "--backbone", facts.proposed])
+    root = plan.summary.root
+    options = get_folder_options(plan.config.data).to_arguments(root)
+    command = write_command(["train", str(root), *options, "--backbone", facts.proposed])
     once = "" if facts.is_downloaded else f" downloads its {row.megabytes} MB once"
     return (
         f"For textures and scans, {MODELS[row.name].title} may be better (not measured here): "

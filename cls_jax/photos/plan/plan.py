@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,9 +10,7 @@ from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
 from cls_jax.config import (
-    OPTIONS,
     check_channels,
-    check_values,
     flatten,
     read_empty,
     to_json,
@@ -21,7 +19,6 @@ from cls_jax.config import (
 )
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed
-from cls_jax.models import resolve_stem
 from cls_jax.models.weights.backbones import BUILTIN, HUB
 from cls_jax.models.weights.sources import has_weights
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
@@ -31,16 +28,16 @@ from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
 from cls_jax.photos.folder.instant_config import (
     INSTANT_OPTIONS,
-    read_instant_config,
     read_run_config,
 )
 from cls_jax.photos.folder.layout import Layout
-from cls_jax.photos.folder.options import FolderOptions, find_labels_file, get_folder_options
+from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.facts import gather_facts
 from cls_jax.photos.plan.measure import fit_to_time, is_too_short, start_in_time
+from cls_jax.photos.plan.request import Request, find_options
 from cls_jax.photos.plan.rules import (
     RULES,
     Plan,
@@ -54,31 +51,15 @@ from cls_jax.runs.folder import CONFIG, get_default_workdir
 from cls_jax.training.prepare import check_packages, resolve_model
 
 
-def plan_run(
-    folder: str | pathlib.Path,
-    *,
-    method: str | None = None,
-    workdir: str | pathlib.Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-    start_from: str | pathlib.Path | None = None,
-    instant: bool = False,
-    minutes: float | None = None,
-    again: bool = False,
-) -> Plan:
+def plan_run(request: Request) -> Plan:
     """Chooses every setting that the user leaves open. An existing run keeps its settings.
 
-    Without a `method`, the folder and the options choose one, see `rules.choose_method`.
-    `workdir` is None for the default under runs/, `settings` are values by dotted key, and the run
-    starts from the weights of `start_from`. With `instant`, or with `num_steps=0`, only the instant
-    classifier is planned. `minutes` is the training time, None for the default, see `fit_to_time`.
-    With `again`, a finished run is not reused. Raises a UserError if the folder has no layout,
-    there is no such method, key or value, or what was chosen contradicts what was set.
+    With `num_steps=0`, only the instant classifier is planned, too. Raises a UserError if the
+    folder has no layout, there is no such method, key or value, or what was chosen contradicts what
+    was set.
     """
-    if minutes is not None and not 0 < minutes < 1e6:
-        raise UserError(f"--minutes must be positive and below 1,000,000, not {minutes:g}.")
-    values = _settings_from_run(start_from) | dict(settings or {})
-    if typed := values.get("data.labels"):
-        values["data.labels"] = find_labels_file(folder, str(typed))
+    values = request.read_settings()
+    instant, method = request.instant, request.method
     if instant or values.get("num_steps") == 0:
         # With --instant, the head is always fitted to inferred labels.
         head = "inferred" if instant else values.get("model.init_head", "inferred")
@@ -92,12 +73,12 @@ def plan_run(
         method=None if instant else method or "cls",
         settings=values,
         set_by_user=frozenset(values),
-        summary=summarize_folder(folder, _find_options(values)),
+        summary=summarize_folder(request.folder, find_options(values)),
         resources=find_resources(),
     )
-    plan = _choose_method(plan, method, workdir)
+    plan = _choose_method(plan, method, request.workdir)
     _check_alone(plan)
-    path = choose_run(plan.config, workdir, plan.summary.layout, again)
+    path = choose_run(plan.config, request.workdir, plan.summary.layout, request.again)
     plan = dataclasses.replace(plan, workdir=path)
     if (path / CONFIG).exists():
         plan = _take_over(plan)
@@ -105,7 +86,7 @@ def plan_run(
         plan = fit(plan)
         check_same(to_json(plan.config), path)  # Before all processes measure a step together.
         if not instant:
-            plan = fit_to_time(plan, minutes)
+            plan = fit_to_time(plan, request.minutes)
             plan = _without_training(plan) if is_too_short(plan) else plan
     config = resolve_model(plan.config)
     _check_channels(config)
@@ -129,13 +110,6 @@ def _without_training(plan: Plan) -> Plan:
     )
     instant = dataclasses.replace(plan, method=None, settings=settings, budget=None, reason=reason)
     return fit(instant)
-
-
-def _find_options(values: Mapping[str, Any]) -> FolderOptions:
-    """How to read the folder. Raises a UserError if a value is invalid."""
-    keys = {f"data.{name}": OPTIONS[f"data.{name}"] for name in FolderOptions._fields}
-    check_values({key: values.get(key, row.default) for key, row in keys.items()}, keys)
-    return FolderOptions(**{name: values.get(f"data.{name}", "") for name in FolderOptions._fields})
 
 
 def _choose_method(plan: Plan, method: str | None, workdir: str | pathlib.Path | None) -> Plan:
@@ -198,17 +172,6 @@ def _check_channels(config: ConfigDict) -> None:
             f"{channels}: remove data.channels, or train from random weights with "
             "--config.model.init= and without --instant."
         )
-
-
-def _settings_from_run(run: str | pathlib.Path | None) -> dict[str, Any]:
-    """Settings to start from another run's weights, with its architecture."""
-    if not run:
-        return {}
-    stored = flatten(read_instant_config(pathlib.Path(run)).to_dict())
-    kept = ["model.name", "model.depth", "model.width", "data.image_size", "data.channels"]
-    stem = resolve_stem(stored["model.stem"], stored["data.image_size"])
-    settings = {"model.init": str(pathlib.Path(run).resolve()), "model.stem": stem}
-    return settings | {key: stored[key] for key in kept}
 
 
 def choose_run(

@@ -17,6 +17,7 @@ from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.parallel import compilation
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
+from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
 from cls_jax.photos.inference.predictor import expect_accuracy
 from cls_jax.photos.inference.scores import compute_reliability, find_confused_pairs
@@ -117,7 +118,11 @@ def view_next(run: RunData) -> dict[str, Any] | None:
     """What the person who labeled can do next: sentences, and a command or None for each."""
     if not run.is_folder or not run.class_names or not (run.result or run.method is None):
         return None
-    folder = shlex.quote(run.link_root) if run.link_root is not None else None
+    label, predict = None, None
+    if run.link_root is not None:
+        options = get_folder_options(run.config.data).to_arguments(pathlib.Path(run.link_root))
+        label = shlex.join(["cls-jax", "label", run.link_root, *options])
+        predict = shlex.join(["cls-jax", "predict", ".", run.link_root])
     steps: list[tuple[str, str | None]] = []
     if run.suspects:
         steps.append(("Look at the suspect labels below, and correct those that are wrong.", None))
@@ -131,12 +136,12 @@ def view_next(run: RunData) -> dict[str, Any] | None:
     expected = expect_accuracy(run.result or {})
     if expected is None or expected.images is None:
         said = "Measure the accuracy: check 20 random photos on the labeling page."
-        steps.append((said, folder and f"cls-jax label {folder}"))
+        steps.append((said, label))
     else:
         said = "Label more photos: the page asks for those that help most."
-        steps.append((said, folder and f"cls-jax label {folder}"))
-    steps.append(("Name all photos of the folder.", folder and f"cls-jax predict . {folder}"))
-    return {"steps": steps, "has_commands": folder is not None}
+        steps.append((said, label))
+    steps.append(("Name all photos of the folder.", predict))
+    return {"steps": steps, "has_commands": label is not None}
 
 
 def view_answers(run: RunData) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from cls_jax.photos.inference import open as open_lib
 from cls_jax.photos.inference import suggest
 from cls_jax.photos.inference.tables import ALL_COLUMNS, SHORT_COLUMNS, WITHOUT_ERRORS
 from cls_jax.photos.plan.plan import plan_run
+from cls_jax.photos.plan.request import Request
 from cls_jax.photos.plan.rules import create_folder_config
 from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.process import run_to_end
@@ -132,7 +133,7 @@ def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path, method):
 
     def plan(**changes):
         values = settings | {key.replace("__", "."): value for key, value in changes.items()}
-        return plan_run(images, method=method, workdir=workdir, settings=values).config
+        return plan_run(Request(images, method=method, workdir=workdir, settings=values)).config
 
     # As if a machine of another size had chosen it.
     config = with_values(plan(), {"model.bn_momentum": 0.5})
@@ -152,7 +153,7 @@ def test_a_run_begins_in_the_form_of_another(images, tmp_path, settings, own_siz
     (tmp_path / "first").mkdir()
     (tmp_path / "first/config.json").write_text(to_json(config))
     for instant in (False, True):
-        begun = plan_run(images, start_from=tmp_path / "first", instant=instant).config
+        begun = plan_run(Request(images, start_from=tmp_path / "first", instant=instant)).config
         assert (begun.data.image_size, begun.data.channels) == (own_size, config.data.channels)
         assert (begun.model.stem, find_native_size(begun)) == (stem, own_size)
 
@@ -167,27 +168,27 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
         write_result(plan.workdir, {"step": 2, "test_accuracy": 90.0})
 
     one = shutil.copytree(images, tmp_path / "one" / "pets")
-    finish(plan_run(one))
-    assert plan_run(one).workdir.name == name
+    finish(plan_run(Request(one)))
+    assert plan_run(Request(one)).workdir.name == name
     (one / "unlabeled" / "0.png").rename(one / "labeled" / "ant" / "new.png")
-    grown = plan_run(one)
+    grown = plan_run(Request(one))
     assert grown.workdir.name == f"{name}-2"
     said = capsys.readouterr().out
     assert f"have changed since the run in runs/{name}, so this run is in" in said
     with pytest.raises(UserError, match="choose a new --workdir, and add --from runs/pets-all"):
-        plan_run(one, workdir=f"runs/{name}")
+        plan_run(Request(one, workdir=f"runs/{name}"))
 
-    assert plan_run(one, again=True).workdir == grown.workdir  # It can be resumed.
+    assert plan_run(Request(one, again=True)).workdir == grown.workdir  # It can be resumed.
     finish(grown)
-    assert plan_run(one).workdir == grown.workdir
-    assert plan_run(one, again=True).workdir.name == f"{name}-3"
+    assert plan_run(Request(one)).workdir == grown.workdir
+    assert plan_run(Request(one, again=True)).workdir.name == f"{name}-3"
     # The same data elsewhere, while the first folder is still there, is a run of its own.
     other = shutil.copytree(images, tmp_path / "two" / "pets")
-    assert plan_run(other).workdir.name == f"{name}-3"
+    assert plan_run(Request(other)).workdir.name == f"{name}-3"
     # A folder that was moved is the same data.
     one.rename(tmp_path / "pets")
-    assert plan_run(tmp_path / "pets").workdir == grown.workdir
-    begun = plan_run(other, settings={"seed": 1}, start_from=grown.workdir)
+    assert plan_run(Request(tmp_path / "pets")).workdir == grown.workdir
+    begun = plan_run(Request(other, settings={"seed": 1}, start_from=grown.workdir))
     assert begun.config.model.init == str(grown.workdir.resolve())
 
 

@@ -20,6 +20,7 @@ from cls_jax.photos.inference.list_runs import find_newest, is_run, list_runs
 from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.facts import gather_facts
 from cls_jax.photos.plan.plan import plan_run
+from cls_jax.photos.plan.request import Request
 from cls_jax.photos.report.after_training import draw_report
 from cls_jax.process import write_command
 from tests.documented import NOT_RUN, SMALLER, find_commands
@@ -258,10 +259,10 @@ def create_photos(root):
 
 def test_missing_weights_are_named_with_what_is_lost(bare, tmp_path):
     photos = create_photos(tmp_path / "photos")
-    plan = plan_run(photos, settings={"num_steps": 2})
+    plan = plan_run(Request(photos, settings={"num_steps": 2}))
     (sentence,) = [one for one in list_notices(plan, gather_facts(plan)) if "pretrained" in one]
     assert "far less accurate on photos: pip install '.[pretrained]'." in sentence
-    plan = plan_run(photos, settings={"num_steps": 2, "model.init": ""})
+    plan = plan_run(Request(photos, settings={"num_steps": 2, "model.init": ""}))
     notices = list_notices(plan, gather_facts(plan))
     assert not any("pretrained" in one for one in notices)  # As the user wants it.
 
@@ -273,9 +274,9 @@ def test_needs_are_checked_before_images_are_looked_at(bare, tmp_path):
         ({"model.init": "hf:a/b"}, "pretrained"),
     ):
         with pytest.raises(UserError, match=f"needs the extra {extra}"):
-            plan_run(photos, settings={"num_steps": 2, **settings})
+            plan_run(Request(photos, settings={"num_steps": 2, **settings}))
     with pytest.raises(UserError, match=r"^An instant classifier needs the extra pretrained"):
-        plan_run(tmp_path / "not there", instant=True)
+        plan_run(Request(tmp_path / "not there", instant=True))
     assert run_console("pack", "not there", "packed") == 2
 
 

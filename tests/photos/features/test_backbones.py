@@ -8,11 +8,11 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB, Package
 from cls_jax.models.weights.layout import Weights
-from cls_jax.photos.cli import commands
 from cls_jax.photos.features import extract
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones, format_backbones
 from cls_jax.photos.features.labels import hold_out_labels, label_images
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.plan.request import Request
 
 LITE0, LITE2 = (f"{BUILTIN}efficientnet_lite{i}" for i in (0, 2))
 NUM_CLASSES = 4
@@ -89,9 +89,7 @@ def test_other_networks_are_of_the_table_and_named_once():
             Backbones(LITE0, others).check()
     Backbones("a.safetensors", (LITE0,)).check()
     with pytest.raises(UserError, match="--from and --backbone both choose the weights"):
-        commands.train(
-            "x", None, None, "runs/a", [], False, False, False, None, "efficientnet_lite0"
-        )
+        Request("x", start_from="runs/a", backbone="efficientnet_lite0").read_settings()
 
 
 def test_a_network_beside_itself_changes_nothing_without_held_out_labels(images):

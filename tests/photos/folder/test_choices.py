@@ -3,22 +3,34 @@
 import json
 import re
 import shlex
+import types
 
 import pytest
 
 from cls_jax.errors import UserError
+from cls_jax.models.weights.backbones import DINOV2
 from cls_jax.photos.cli import console
 from cls_jax.photos.cli.console import parse_arguments
 from cls_jax.photos.folder.exchange import export_labels, import_labels
 from cls_jax.photos.folder.given_labels import label_labelable
 from cls_jax.photos.folder.layout import read_layout
-from cls_jax.photos.folder.options import FolderOptions, find_labels_file
-from cls_jax.photos.folder.patterns import propose_from_names
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
+from cls_jax.photos.folder.patterns import (
+    describe_inner_folders,
+    describe_names,
+    propose_from_names,
+)
 from cls_jax.photos.folder.unread import describe_unpacking, refuse_no_folder
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.photos import open_session
+from cls_jax.photos.plan.describe import describe_training
+from cls_jax.photos.plan.facts import Facts
 from cls_jax.photos.plan.plan import plan_run
+from cls_jax.photos.plan.request import Request
+from cls_jax.photos.plan.rules import create_folder_config
+from cls_jax.photos.report.sections import view_next
 from tests.photos.folder.test_odd_folders import place, put
+from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
 
 NAMES = ["cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png"]
 ROWS = "file,label\n1.png,a\n2.png,b\n3.png,a\n"
@@ -122,7 +134,7 @@ def test_a_run_keeps_the_file(root, tmp_path, monkeypatch):
     put(root, *NAMES)
     (root / "x.csv").write_text(ROWS)
     settings = {"data.labels": "album/x.csv", "model.init": "", "num_steps": 2}
-    plan = plan_run("album", settings=settings)
+    plan = plan_run(Request("album", settings=settings))
     assert plan.config.data.labels == "x.csv"
     assert plan.summary.class_counts == {"a": 2, "b": 1}
 
@@ -236,7 +248,9 @@ def test_a_file_beside_an_image_labels_no_other_one(tmp_path):
     root = make(tmp_path, ["a/0.jpg", "b/0.jpg", "a/1.jpg", "b/1.jpg"])
     for name, content in {"a/0": "x", "a/1": "y", "b/0": "y", "b/1": "x"}.items():
         (root / f"{name}.cls").write_text(content)
-    assert read(root).class_names == ("a", "b")  # Class folders count before them.
+    with pytest.raises(UserError, match=r"'a/0.jpg' has the class 'a' by its folder and 'x' in a/"):
+        read(root)
+    assert read(root, layout="classes").class_names == ("a", "b")
     (root / "labels.csv").write_text("file,label,decision,time\n")
     root.joinpath("a").rename(root / "images_1")
     root.joinpath("b").rename(root / "images_2")
@@ -248,6 +262,92 @@ def test_a_file_beside_an_image_labels_no_other_one(tmp_path):
     (root / "x.csv").write_text("file,label\nimages_1/0.jpg,x\nimages_1/1.jpg,y\n")
     with pytest.raises(UserError, match=r"Both 'x.csv' and .*: pass --labels .* or move images_1"):
         read(root)
+
+
+@pytest.mark.parametrize(
+    ("labels", "warning"),
+    {
+        "a a b b": "",  # As by folder.
+        "a b b b": "1 image has another class in a/*.cls than by the folder, such as 'a/1.jpg'",
+        "n01 n01 n02 n02": "",  # Other names for the same classes.
+        "thing thing thing thing": "",  # A detector without classes.
+        "a;b a b b": "",  # What cannot be read says nothing.
+    }.items(),
+)
+def test_files_beside_images_are_compared_with_class_folders(tmp_path, labels, warning):
+    names = ["a/0.jpg", "a/1.jpg", "b/0.jpg", "b/1.jpg"]
+    root = make(tmp_path, names)
+    for name, label in zip(names, labels.split(), strict=True):
+        (root / name).with_suffix(".cls").write_text(label)
+    layout = read(root)
+    assert layout.class_names == ("a", "b")
+    assert [one.startswith(warning) for one in layout.warnings] == [True] * bool(warning)
+
+
+@pytest.mark.parametrize("separator", [",", " ", "\t"])
+def test_a_list_of_bare_numbers_is_read_where_one_column_names_files(tmp_path, separator):
+    root = make(tmp_path, [f"images/{i:05}.jpg" for i in range(1, 7)])
+
+    def write(pairs):
+        rows = "".join(f"{file}{separator}{label}\n" for file, label in pairs)
+        (root / "list.txt").write_text(rows)
+
+    write((f"{i:05}", 3 + i % 2) for i in range(1, 7))
+    layout = read(root)
+    assert get_labels(layout.train) == {f"images/{i:05}.jpg": str(3 + i % 2) for i in range(1, 7)}
+    assert layout.table == "list.txt: files in column 1, classes in column 2; 6 of 6 rows found."
+    for others in (
+        [("00001", 3), ("00002", 3), ("00009", 4)],  # One names no file.
+        [(f"{i:05}", i) for i in range(1, 7)],  # Its rows are numbered.
+        [("00001", 33), ("00002", 47), ("00003", 21)],  # Ages, say.
+    ):
+        write(others)
+        with pytest.raises(UserError, match="only the class 'images'"):
+            read(root)
+
+
+ALL_OPTIONS = FolderOptions(
+    file_column="my file",
+    label_column="2",
+    layout="splits",
+    source_column="site",
+    source_pattern="^([^/]+)/",
+    labels="my tables/x.csv",
+    label_pattern=r"'(.)_\d",
+)
+
+
+@pytest.mark.parametrize("verb", ["train", "label", "suggest"])
+def test_options_of_a_folder_are_typed_as_they_are_read(tmp_path, verb):
+    assert all(ALL_OPTIONS)
+    words = ALL_OPTIONS.to_arguments(tmp_path)
+    parsed = vars(parse_arguments([verb, str(tmp_path), *words]))
+    if verb == "train":
+        pairs = [word.removeprefix("--config.data.").split("=", 1) for word in parsed["overrides"]]
+        parsed = dict(pairs)
+    found = FolderOptions(**{name: parsed[name] for name in FolderOptions._fields})
+    assert found == ALL_OPTIONS._replace(labels=str(tmp_path / ALL_OPTIONS.labels))
+
+
+@pytest.mark.parametrize("option", FolderOptions._fields)
+def test_commands_for_a_folder_repeat_each_option(tmp_path, option):
+    options = AUTOMATIC._replace(**{option: getattr(ALL_OPTIONS, option)})
+    words = shlex.join(options.to_arguments(tmp_path))
+    config = create_folder_config(str(tmp_path), "fixmatch")
+    config.data.update(options._asdict())
+    summary = create_summary(root=tmp_path)
+    plan = create_plan(summary, PRETRAINED, **{f"data.{option}": getattr(options, option)})
+    assert words in "\n".join(describe_training(plan, Facts(proposed=DINOV2)))
+    run = types.SimpleNamespace(
+        **{"is_folder": True, "class_names": ("a",), "result": {"step": 1}, "method": None},
+        **{"link_root": str(tmp_path), "suspects": None, "dataset": None, "labeled": None},
+        config=config,
+    )
+    assert words in "\n".join(command or "" for _, command in view_next(run)["steps"])
+    if option not in ("labels", "label_pattern", "source_pattern"):
+        assert words in describe_names(tmp_path, PETS, options)
+        names = iter(SITES)
+        assert words in describe_inner_folders(tmp_path, names, 0, options)
 
 
 def test_a_fault_in_the_table_of_one_part_is_told(tmp_path):

@@ -1,14 +1,17 @@
 """The contract of all readers: one set of labels, from any file, for each command."""
 
+import itertools
 import json
 import shutil
 
 import pytest
 
 from cls_jax.errors import UserError
+from cls_jax.io import PARSE_ERRORS
 from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.given_labels import label_labelable
 from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.readers import (
     COCO,
     CSV,
@@ -28,6 +31,7 @@ from cls_jax.photos.folder.readers import (
     LabelFile,
     find_format,
 )
+from cls_jax.photos.folder.sidecars import SIDECARS
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.folder.test_odd_folders import place
@@ -37,26 +41,29 @@ UNLABELED = "d.png"
 ROWS = [*LABELS.items(), (UNLABELED, "")]
 
 
-def write_coco(labels):
-    names = sorted({label for _, label in labels})
-    images = [{"id": i, "file_name": file} for i, (file, _) in enumerate(labels)]
-    images.append({"id": 99, "file_name": UNLABELED})
+def write_lines(*rows):
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def write_coco(rows):
+    names = sorted({label for _, label in rows if label})
     return json.dumps(
         {
-            "images": images,
+            "images": [{"id": i, "file_name": file} for i, (file, _) in enumerate(rows)],
             "categories": [{"id": i, "name": name} for i, name in enumerate(names)],
             "annotations": [
                 {"id": 2 * i + again, "image_id": i, "category_id": names.index(label)}
-                for i, (_, label) in enumerate(labels)
+                for i, (_, label) in enumerate(rows)
                 for again in (0, 1)
+                if label
             ],
         }
     )
 
 
-def write_label_studio():
+def write_label_studio(rows):
     tasks = []
-    for file, label in ROWS:
+    for file, label in rows:
         result = {"from_name": "x", "type": "choices", "value": {"choices": [label]}}
         tasks.append(
             {"data": {"image": file}, "annotations": [{"result": [result]}] if label else []}
@@ -64,95 +71,130 @@ def write_label_studio():
     return json.dumps(tasks)
 
 
-def write_cvat():
+def write_cvat(rows):
     tags = "".join(
         f'<image name="{file}">' + (f'<tag label="{label}"/>' if label else "") + "</image>"
-        for file, label in ROWS
+        for file, label in rows
     )
     return f"<annotations>{tags}</annotations>"
 
 
-def write_datumaro():
-    names = sorted(set(LABELS.values()))
+def write_datumaro(rows):
+    names = sorted({label for _, label in rows if label})
     items = [
         {
             "id": file.partition(".")[0],
             "image": {"path": file},
             "annotations": [{"type": "label", "label_id": names.index(label)}] if label else [],
         }
-        for file, label in ROWS
+        for file, label in rows
     ]
     categories = {"label": {"labels": [{"name": name} for name in names]}}
     return json.dumps({"info": {}, "categories": categories, "items": items})
 
 
-def write_labelbox():
-    rows = []
-    for file, label in ROWS:
+def write_labelbox(rows):
+    exported = []
+    for file, label in rows:
         answers = [{"name": "animal", "radio_answer": {"name": label}}] if label else []
         labels = [{"annotations": {"classifications": answers}}]
-        rows.append({"data_row": {"external_id": file}, "projects": {"x": {"labels": labels}}})
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
+        exported.append({"data_row": {"external_id": file}, "projects": {"x": {"labels": labels}}})
+    return write_lines(*exported)
 
 
-def write_manifest():
-    rows = []
-    for file, label in ROWS:
-        row = {"source-ref": f"s3://bucket/{file}"}
+def write_manifest(rows):
+    lines = []
+    for file, label in rows:
+        line = {"source-ref": f"s3://bucket/{file}"}
         if label:  # As Rekognition has it, with a key for each class.
-            row |= {f"x_{label}": 1, f"x_{label}-metadata": {"class-name": label, "confidence": 1}}
-        rows.append(row)
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
+            line |= {f"x_{label}": 1, f"x_{label}-metadata": {"class-name": label}}
+        lines.append(line)
+    return write_lines(*lines)
 
 
-def write_vertex():
-    rows = [
-        {"imageGcsUri": f"gs://x/{file}", "classificationAnnotation": {"displayName": label}}
-        for file, label in ROWS
-    ]
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
+def write_vertex(rows):
+    return write_lines(
+        *(
+            {"imageGcsUri": f"gs://x/{file}", "classificationAnnotation": {"displayName": label}}
+            for file, label in rows
+        )
+    )
 
 
-def write_via():
+def write_via(rows):
     return json.dumps(
         {
             f"{file}12": {"filename": file, "size": 12, "file_attributes": {"animal": label}}
-            for file, label in ROWS
+            for file, label in rows
         }
     )
 
 
-def write_parquet():
+def write_parquet(rows):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    files, labels = zip(*ROWS, strict=True)
+    files, labels = zip(*rows, strict=True)
     sink = pa.BufferOutputStream()
-    images = [{"bytes": b"x"}] * len(ROWS)
+    images = [{"bytes": b"x"}] * len(rows)
     pq.write_table(pa.table({"file_name": files, "label": labels, "image": images}), sink)
-    return sink.getvalue().to_pybytes()
+    return sink.getvalue().to_pybytes().decode("latin-1")
 
 
-# Format → the name of a file, and its content.
-FILES = {
-    CSV: ("x.csv", "file,label\n" + "".join(f"{file},{label}\n" for file, label in ROWS)),
-    COCO: ("_annotations.coco.json", write_coco(list(LABELS.items()))),
+# Format → the name of a file, and how it is written from files and classes, "" without one.
+SAMPLES = {
+    CSV: ("x.csv", lambda rows: "file,label\n" + "".join(f"{k},{v}\n" for k, v in rows)),
+    COCO: ("_annotations.coco.json", write_coco),
     JSON_LINES: (
         "metadata.jsonl",
-        "".join(json.dumps({"file_name": k, "label": v or None}) + "\n" for k, v in ROWS),
+        lambda rows: write_lines(*({"file_name": k, "label": v or None} for k, v in rows)),
     ),
-    JSON_OBJECT: ("x.json", json.dumps(dict(ROWS))),
-    FIFTYONE: ("labels.json", json.dumps({"classes": None, "labels": LABELS | {UNLABELED: None}})),
-    LABEL_STUDIO: ("x.json", write_label_studio()),
-    CVAT: ("annotations.xml", write_cvat()),
-    DATUMARO: ("default.json", write_datumaro()),
-    LABELBOX: ("export.ndjson", write_labelbox()),
-    VERTEX: ("import.jsonl", write_vertex()),
-    MANIFEST: ("output.manifest", write_manifest()),
-    JSON_RECORDS: ("via.json", write_via()),
+    JSON_OBJECT: ("x.json", lambda rows: json.dumps(dict(rows))),
+    FIFTYONE: (
+        "labels.json",
+        lambda rows: json.dumps({"classes": None, "labels": {k: v or None for k, v in rows}}),
+    ),
+    LABEL_STUDIO: ("x.json", write_label_studio),
+    CVAT: ("annotations.xml", write_cvat),
+    DATUMARO: ("default.json", write_datumaro),
+    LABELBOX: ("export.ndjson", write_labelbox),
+    VERTEX: ("import.jsonl", write_vertex),
+    MANIFEST: ("output.manifest", write_manifest),
+    JSON_RECORDS: ("via.json", write_via),
     PARQUET: ("metadata.parquet", write_parquet),
-    WORDS: ("list.txt", "# File and class\n" + "".join(f"{k} {v}\n" for k, v in LABELS.items())),
+    WORDS: (
+        "list.txt",
+        lambda rows: "# File and class\n" + "".join(f"{k} {v}\n" for k, v in rows if v),
+    ),
 }
+# The same of files about one image each, from its class.
+SIDECAR_SAMPLES = {
+    "webdataset": (".cls", "{}\n".format),
+    "supervisely": (
+        ".json",
+        lambda label: json.dumps({"tags": [{"name": label}, {"name": "train"}], "objects": []}),
+    ),
+    "darwin": (
+        ".json",
+        lambda label: json.dumps({"item": {"name": "x"}, "annotations": [{"name": label}]}),
+    ),
+    "labelme": (
+        ".json",
+        lambda label: json.dumps(
+            {"imagePath": "x", "flags": {label: True, "x": False}, "shapes": []}
+        ),
+    ),
+    "voc": (".xml", "<annotation><object><name>{}</name></object></annotation>".format),
+    "yolo": (".txt", lambda label: f"{NUMBERS[label]} 0.5 0.5 0.1 0.1\n"),
+}
+NUMBERS = {"cat": 0, "dog": 1}
+# What several programs write. They are asked after the formats of one program.
+GENERAL = {JSON_LINES, JSON_OBJECT, JSON_RECORDS, WORDS, CSV}
+
+
+def write(kind, rows):
+    name, write_rows = SAMPLES[kind]
+    return name, write_rows(rows).encode("latin-1" if kind == PARQUET else "utf-8")
 
 
 @pytest.fixture
@@ -166,20 +208,57 @@ def get_labels(part):
     return {file.name.rpartition("/")[2]: label for file, label in part if label}
 
 
-def test_each_reader_is_tested():
-    assert FILES.keys() == READERS.keys()
+def test_each_reader_has_a_sample():
+    assert SAMPLES.keys() == READERS.keys()
+    assert SIDECAR_SAMPLES.keys() == SIDECARS.keys()
+    for kind, (name, _) in SAMPLES.items():
+        assert name.endswith(READERS[kind].endings)
+    for kind, (ending, _) in SIDECAR_SAMPLES.items():
+        assert ending in SIDECARS[kind].endings
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_a_reader_claims_its_sample_and_no_other(kind):
+    for other in SAMPLES:
+        file = LabelFile(write(other, ROWS)[1])
+        assert (find_format(file) == kind) == (other == kind)
+        try:
+            is_claimed = READERS[kind].claims(file)
+        except PARSE_ERRORS:
+            is_claimed = False
+        assert is_claimed == (other == kind) or kind in GENERAL
+
+
+@pytest.mark.parametrize("kind", SIDECAR_SAMPLES)
+def test_a_reader_of_files_about_an_image_claims_its_sample_and_no_other(tmp_path, kind):
+    for other, (ending, write_label) in SIDECAR_SAMPLES.items():
+        file = LabelFile(write_label("cat").encode(), tmp_path / f"a{ending}")
+        if ending in SIDECARS[kind].endings:
+            assert SIDECARS[kind].claims(file) == (other == kind)
+    ending, write_label = SIDECAR_SAMPLES[kind]
+    for file, label in LABELS.items():
+        place(tmp_path, f"photos/{file}").touch()
+        (tmp_path / "photos" / file).with_suffix(ending).write_text(write_label(label))
+    labels = {k: str(NUMBERS[v]) if kind == "yolo" else v for k, v in LABELS.items()}
+    layout = read_layout(tmp_path, list_images(tmp_path))
+    assert get_labels(layout.train) == labels
+    assert layout.table == f"photos/*{ending}: files in file, classes in label; 3 of 3 rows found."
+    assert layout.skipped == []
+    (tmp_path / "photos/a").with_suffix(ending).write_bytes(b"\xff")
+    with pytest.raises(UserError, match=rf"'photos/a{ending}' cannot be read .*: repair or remove"):
+        read_layout(tmp_path, list_images(tmp_path))
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
 def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
-    name, content = FILES[kind]
-    content = content() if callable(content) else content.encode()
-    assert find_format(LabelFile(content)) == kind
+    name, content = write(kind, ROWS)
     path = tmp_path / name
     path.write_bytes(content)
     import_labels(root, path)  # cls-jax labels --from
     assert get_labels(read_layout(root, list_images(root)).train) == LABELS
     (root / "labels.csv").unlink()
+    layout = read_layout(root, list_images(root), FolderOptions(labels=str(path)))  # --labels
+    assert get_labels(layout.train) == LABELS
 
     for folder in ("", "train"):
         inside = root / folder / name
@@ -198,17 +277,32 @@ def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
         inside.unlink()
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_rows_in_any_order_give_the_same_labels_and_unknown_files_are_named(root, kind):
+    for rows in itertools.permutations([*LABELS.items(), ("gone.png", "dog")]):
+        name, content = write(kind, rows)
+        (root / name).write_bytes(content)
+        layout = read_layout(root, list_images(root))
+        assert get_labels(layout.train) == LABELS
+        assert layout.table.endswith("; 3 of 4 rows found.")
+        (warning,) = layout.warnings
+        assert warning.startswith(f"1 row of {name} is left out, such as ")
+        assert "gone.png" in warning
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
 def test_a_damaged_file_or_one_about_others_is_left_out(root, kind):
-    name, content = FILES[kind]
-    content = content() if callable(content) else content.encode()
-    elsewhere = content.replace(b".png", b"-x.png")
-    for text in (content[: len(content) // 2], elsewhere, b"", b"{", b"[1]"):
+    name, content = write(kind, ROWS)
+    half = content[: len(content) // 2]
+    for text in (half, content.replace(b".png", b"-x.png"), b"", b"{", b"[1]"):
         (root / name).write_bytes(text)
-        if text == content[: len(content) // 2] and kind in (CSV, JSON_LINES, WORDS):
+        if text == half and kind in (CSV, JSON_LINES, WORDS):
             continue  # Its first rows can be read.
         with pytest.raises(UserError, match=r"has no labeled image"):
             read_layout(root, list_images(root))
+    (root / name).write_bytes(half + b"\xff")
+    with pytest.raises(UserError, match=rf"{name} cannot be read as"):
+        read_layout(root, list_images(root), FolderOptions(labels=name))
 
 
 def test_splits_have_files_of_their_own(root):
@@ -217,7 +311,9 @@ def test_splits_have_files_of_their_own(root):
             place(root, f"{part}/{name}").touch()
     others = {"a.png": "dog", "b.png": "cat", "c.png": "dog"}
     for part, labels in (("train", LABELS), ("valid", others), ("test", others)):
-        (root / part / "_annotations.coco.json").write_text(write_coco(list(labels.items())))
+        (root / part / "_annotations.coco.json").write_text(
+            write_coco([*labels.items(), (UNLABELED, "")])
+        )
     layout = read_layout(root, list_images(root))
     assert get_labels(layout.train) == LABELS
     assert get_labels(layout.validation) == get_labels(layout.test) == others

@@ -1,7 +1,6 @@
 """Few or odd images, weights that are missing or damaged, little memory: what the plan says."""
 
 import importlib
-import inspect
 import pathlib
 import re
 import sys
@@ -13,8 +12,7 @@ from PIL import Image
 from cls_jax import extras
 from cls_jax.errors import UserError
 from cls_jax.models.weights.sources import locate_builtin
-from cls_jax.photos.cli import commands
-from cls_jax.photos.cli.console import parse_arguments
+from cls_jax.photos.cli.console import parse_arguments, run
 from cls_jax.photos.plan import facts, measure, plan
 from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.start import hold_out
@@ -96,10 +94,8 @@ def test_the_plan_says_what_is_used_or_how_to_mend_it(
         content = content[: len(content) // 2] if how == "half" else content
         replace_lite2(monkeypatch, tmp_path / "site", None if how == "no file" else content)
     command = ["train", str(tmp_path / "photos"), "--dry-run", *options]
-    arguments = vars(parse_arguments(command))
-    names = inspect.signature(commands.train).parameters
     try:
-        commands.train(**{name: arguments[name] for name in names})
+        run(parse_arguments(command))
     except UserError as error:
         found = str(error)
         assert "\n" not in found

@@ -13,6 +13,7 @@ from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.photos.plan import measure, plan
 from cls_jax.photos.plan.estimate import Measurement
+from cls_jax.photos.plan.request import Request
 from cls_jax.photos.plan.rules import create_folder_config, fit
 from tests.outcomes import count_calls
 from tests.photos.plan.test_rules import CPU, PRETRAINED, create_plan, create_summary
@@ -234,6 +235,6 @@ def test_too_short_a_time_ends_with_the_instant_classifier(tmp_path, monkeypatch
 
     monkeypatch.setattr(measure, "measure_run", measure_run)
     monkeypatch.setattr(plan, "find_resources", lambda: PRETRAINED)
-    chosen = plan.plan_run(tmp_path / "photos", minutes=2.0, settings=setting)
+    chosen = plan.plan_run(Request(tmp_path / "photos", minutes=2.0, settings=setting))
     assert (chosen.method is None) == (not setting)
     assert ("2 minutes are too short for a training" in chosen.reason) == (not setting)

@@ -28,6 +28,7 @@ from cls_jax.photos.labeling.photos import load_all
 from cls_jax.photos.plan.describe import describe_training
 from cls_jax.photos.plan.facts import gather_facts
 from cls_jax.photos.plan.plan import plan_run, start_run
+from cls_jax.photos.plan.request import Request
 from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import read_result
 from cls_jax.training.prepare import resolve_model
@@ -100,7 +101,7 @@ def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypa
     settings |= {"num_steps": 2, "batch_size": 2, "mu": 1, "mesh.data": 1}
     settings |= {"model.final_head": "trained", "eval_every": 2}
     settings["optimizer.frozen_stages"] = 1  # The networks have few blocks.
-    plan = plan_run(photos, method="fixmatch", workdir="run", settings=settings)
+    plan = plan_run(Request(photos, method="fixmatch", workdir="run", settings=settings))
     assert f"{init} (license Apache-2.0)" in " ".join(describe_training(plan, gather_facts(plan)))
     (line,) = (line for line in format_backbones().splitlines() if line.startswith(init))
     assert line.endswith("  downloaded")
