@@ -112,8 +112,8 @@ MODULES_OF_EXTRAS = {
 
 
 def find_guards(text):
-    """The extras that a module's source checks for."""
-    checked = re.findall(r"\b(?:check_extra|is_installed)\(\s*\"([\w,]+)\"", text)
+    """The extras that a module's source checks for, by name or as the `extra` of a row."""
+    checked = re.findall(r"\b(?:(?:check_extra|is_installed)\(\s*|extra=)\"([\w,]+)\"", text)
     return {extra for extras in checked for extra in extras.split(",")}
 
 
