@@ -126,7 +126,7 @@ def find_format(file: LabelFile) -> str:
     return ""
 
 
-def get_reader(name: str, file: str) -> "Reader[ParsedTable | None]":
+def get_reader(name: str, file: str) -> Reader[ParsedTable | None]:
     """The reader of a format, for a file. Raises a UserError if its extra is missing."""
     reader = READERS[name]
     if reader.extra:

@@ -313,18 +313,6 @@ READ |= {
         },
         LABELS,
     ),
-    "Rekognition": (
-        PHOTOS,
-        {
-            "output.manifest": write_lines(
-                *(
-                    {"source-ref": f"s3://b/{k}", f"x_{v}": 1, f"x_{v}-metadata": {"class-name": v}}
-                    for k, v in LABELS.items()
-                )
-            )
-        },
-        LABELS,
-    ),
     "Azure Machine Learning": (
         PHOTOS,
         {
@@ -431,31 +419,6 @@ READ |= {
                         for k, v in LABELS.items()
                     ],
                 }
-            )
-        },
-        LABELS,
-    ),
-    "Labelbox": (
-        PHOTOS,
-        {
-            "export.ndjson": write_lines(
-                *(
-                    {
-                        "data_row": {"id": str(i), "external_id": k},
-                        "projects": {
-                            "p": {
-                                "labels": [
-                                    {
-                                        "annotations": {
-                                            "classifications": [{"radio_answer": {"name": v}}]
-                                        }
-                                    }
-                                ]
-                            }
-                        },
-                    }
-                    for i, (k, v) in enumerate(LABELS.items())
-                )
             )
         },
         LABELS,
