@@ -1,7 +1,8 @@
 """Which images belong together: copies, near-copies, and images of one source.
 
-Labels of images that belong together are held out together, wherever an accuracy is estimated. A
-source is what several images come from, such as a patient, a camera, a site or a video.
+Labels of images that belong together are held out together where a label must not be predicted by
+what came with it. A source is what several images come from, such as a patient, a camera, a site or
+a video.
 
 Shape suffixes: B images.
 """
