@@ -273,3 +273,22 @@ def test_a_table_in_the_folder_can_be_imported_and_removed(tmp_path):
     assert import_labels(root, root / "other.csv").num_added == 3
     (root / "other.csv").unlink()
     assert get_labels(read(root).train) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("table", "content"),
+    {
+        "Site1/TimelapseData.csv": "File,RelativePath,Species\n1.jpg,CAM,elk\n2.jpg,CAM,fox\n",
+        "table.csv": "PK,image,label\n1,Site1/CAM/1.jpg,elk\n2,Site1/CAM/2.jpg,fox\n",
+    }.items(),
+)
+def test_a_table_is_imported_as_training_reads_it(tmp_path, table, content):
+    names = [f"Site{k}/{cam}/{i}.jpg" for k in (1, 2) for cam in ("CAM", "CAM2") for i in (1, 2)]
+    root = make(tmp_path, names)
+    (root / table).write_text(content)
+    labels = {"Site1/CAM/1.jpg": "elk", "Site1/CAM/2.jpg": "fox"}
+    assert get_labels(read(root, labels=table).train) == labels
+    assert get_labels(read(root).train) == labels
+    assert import_labels(root, root / table).num_added == 2
+    (root / table).unlink()
+    assert get_labels(read(root).train) == labels
