@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
 
-from cls_jax.io import PARSE_ERRORS, read_bytes
+from cls_jax.io import PARSE_ERRORS, make_printable, read_bytes
 from cls_jax.photos.folder.names import clean, fold_class, simplify
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing
@@ -82,7 +82,11 @@ def find_class_names(
         )
     if found:
         file, chosen = next(iter(found.items()))
-        return ClassNames(chosen, file, f"{file}: names of {len(chosen):,} classes.")
+        ends = sorted(chosen.items(), key=lambda item: (len(item[0]), item[0]))
+        first, last = (make_printable(f"{number} = {name}") for number, name in (ends[0], ends[-1]))
+        return ClassNames(
+            chosen, file, f"{file}: names of {len(chosen):,} classes, from {first} to {last}."
+        )
     if others:
         listed = ", ".join(sorted(keys, key=lambda key: (len(key), key))[:3])
         return ClassNames(

@@ -291,7 +291,21 @@ def _find_remedy(
         tables = [name for name in listing.others if name.lower().endswith(endings)]
         if top := [name for name in tables if "/" not in name]:
             return f"if {top[0]!r} has the labels, {remedy.format(shlex.quote(str(root / top[0])))}"
-    return describe_packed(root, listing.others)
+    return describe_packed(root, listing.others) or _describe_table_around(root)
+
+
+def _describe_table_around(root: pathlib.Path) -> str | None:
+    """How to use the only table in the folder around, or None if there is not exactly one."""
+    try:
+        names = [entry.name for entry in os.scandir(root.parent) if entry.is_file()]
+    except OSError:
+        return None
+    (endings,) = (endings for endings, remedy in _TABLES.items() if "--labels" in remedy)
+    tables = [name for name in names if name.lower().endswith(endings)]
+    if len(tables) != 1:
+        return None
+    remedy = _TABLES[endings].format(shlex.quote(str(root.parent / tables[0])))
+    return f"if {tables[0]!r} beside this folder has the labels, {remedy}"
 
 
 def _describe_foreign(part: str, foreign: list[str]) -> list[str]:

@@ -164,15 +164,14 @@ def _add(top: str, match: Match) -> Match:
 
 def _keep_alike(matches: Matches) -> Matches:
     """The matches of cells that name files as the others do: if some have paths, all have."""
-    if not any(one.name and one.how <= FOLDED for one in matches.files.values()):
-        return matches
     files = {
         cell: one
         if one.how <= FOLDED or not one.name or _have_same_stem(cell, one.name)
         else NO_MATCH
         for cell, one in matches.files.items()
     }
-    return Matches(files, matches.dropped)
+    has_paths = any(one.name for one in files.values())
+    return Matches(files, matches.dropped) if has_paths else matches
 
 
 def _have_same_stem(cell: str, name: str) -> bool:

@@ -379,3 +379,21 @@ def test_a_folder_of_files_for_an_image_each_is_imported(root, tmp_path):
     assert get_labels(read(root).train) | RIGHT == get_labels(read(root).train)
     with pytest.raises(UserError, match=r"cannot be read as labels"):
         import_labels(root, place(tmp_path / "empty", "x").parent)
+
+
+def test_the_only_table_beside_a_folder_without_labels_is_proposed(tmp_path):
+    scans = make(tmp_path / "scans", ["1.png", "2.png"])
+    (tmp_path / "GroundTruth.csv").write_text(ROWS)
+    command = re.escape(f"pass --labels {shlex.quote(str(tmp_path / 'GroundTruth.csv'))}")
+    with pytest.raises(UserError, match=f"if 'GroundTruth.csv' beside this folder .*{command}"):
+        read(scans)
+    (tmp_path / "other.csv").write_text(ROWS)  # Which one?
+    with pytest.raises(UserError, match=r"arrange the images as labeled/<class>/"):
+        read(scans)
+
+
+def test_names_without_endings_that_are_paths_are_paths_in_all_rows(tmp_path):
+    """The image of row 1 is gone, and another folder has one of its name."""
+    folder = make(tmp_path / "album", ["2.png", "3.png", "train/1.png"])
+    (folder / "table.csv").write_text("file,label\n1,a\n2,b\n3,a\n")
+    assert get_labels(read(folder).train) == {"2.png": "b", "3.png": "a"}

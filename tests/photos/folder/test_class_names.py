@@ -50,7 +50,8 @@ def test_folders_with_numbers_get_names(tmp_path, name, labels):
     assert {file.name: label for file, label in layout.train} == {
         f"{label}/{i}.png": NAMES[i] for i, label in enumerate(labels)
     }
-    assert layout.table == f"{name}: names of 3 classes."
+    ends = f"from {labels[0]} = cat to {labels[-1]} = big owl"
+    assert layout.table == f"{name}: names of 3 classes, {ends.replace('0000', '')}."
     assert layout.skipped == []  # The file is read, so it is not left out.
     assert set(label_labelable(root, list_images(root)).values()) == set(NAMES)
     assert set(read_given(root, list_images(root)).base.values()) == set(NAMES)
@@ -64,7 +65,7 @@ def test_numbers_in_a_table_get_names(tmp_path, table):
     layout = read(root)
     labels = [label for _, label in layout.train]
     assert labels == ["cat", "dog", "big owl", "big owl"]
-    assert layout.table.endswith("4 of 4 rows found. classes.txt: names of 3 classes.")
+    assert "4 of 4 rows found. classes.txt: names of 3 classes, from 0 = " in layout.table
 
 
 def test_identifiers_of_wordnet_get_names(tmp_path):
