@@ -18,7 +18,7 @@ from cls_jax.photos.folder.names import find_part, fold
 
 # How a cell names its file, from the most to the least certain: by the whole name, by the name in
 # the only folder of images, by the last part of the name, or the same without the extension.
-EXACT, COMPOSED, FOLDED, INNER, BASE, INNER_STEM, STEM = range(7)
+EXACT, COMPOSED, FOLDED, INNER, BASE, WHOLE_STEM, INNER_STEM, STEM = range(8)
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#]*", re.I)
 _DRIVE = re.compile(r"[a-z]:/", re.I)
 # Label Studio names uploaded files upload/<project>/<eight digits of a hash>-<name>, and files on
@@ -141,13 +141,13 @@ class FileIndex:
                 continue
             inner = folded.removeprefix(prefix)
             dot = len(stem) - len(base)  # Counted from the end.
-            inner_stems = {key[:dot] for key in (folded, inner)} if dot else set()
             ways = {
                 COMPOSED: {_compose(name)},
                 FOLDED: {folded},
                 INNER: {inner},
                 BASE: {base},
-                INNER_STEM: inner_stems,
+                WHOLE_STEM: {folded[:dot]} if dot else set(),
+                INNER_STEM: {inner[:dot]} if dot else set(),
                 STEM: {stem} if dot else set(),
             }
             for how in range(COMPOSED, last + 1):

@@ -28,6 +28,7 @@ from cls_jax.photos.folder.find_files import (
     INNER,
     NO_MATCH,
     STEM,
+    WHOLE_STEM,
     FileIndex,
     Match,
     Matches,
@@ -124,19 +125,19 @@ class _NearIndex(FileIndex):
             matches = _keep_alike(index.match(cells))
             files = {cell: _add(top, one) for cell, one in matches.files.items()}
             found.append(Matches(files, matches.dropped))
-            if cells and _count(found[-1], FOLDED) == len(set(cells)):
+            if cells and _count_whole(found[-1]) == len(set(cells)):
                 return found
         return [*found, _keep_alike(super().match(cells))]
 
 
 def _choose(one: Matches, other: Matches) -> Matches:
     """The better matches, of those in a folder and those in one around it."""
-    num_sure = _count(one, FOLDED)
-    if not num_sure:
+    num_whole = _count_whole(one)
+    if not num_whole:
         return min(one, other, key=_rank)
-    sure = {cell: match.name for cell, match in one.files.items() if match.how <= FOLDED}
-    agree = all(other.files[cell].name == name for cell, name in sure.items() if name)
-    return other if agree and _count(other, FOLDED) > num_sure else one
+    whole = {cell: match.name for cell, match in one.files.items() if _is_whole(match)}
+    agree = all(other.files[cell].name == name for cell, name in whole.items())
+    return other if agree and _count_whole(other) > num_whole else one
 
 
 class _NamesBelow:
@@ -165,9 +166,7 @@ def _add(top: str, match: Match) -> Match:
 def _keep_alike(matches: Matches) -> Matches:
     """The matches of cells that name files as the others do: if some have paths, all have."""
     files = {
-        cell: one
-        if one.how <= FOLDED or not one.name or _have_same_stem(cell, one.name)
-        else NO_MATCH
+        cell: one if _is_whole(one) or not one.name or _have_same_stem(cell, one.name) else NO_MATCH
         for cell, one in matches.files.items()
     }
     has_paths = any(one.name for one in files.values())
@@ -180,8 +179,18 @@ def _have_same_stem(cell: str, name: str) -> bool:
 
 def _rank(matches: Matches) -> tuple[int, ...]:
     """The surer ones first, and of those without folders of another machine, the longest paths."""
-    sure, inner, every = (_count(matches, how) for how in (FOLDED, INNER, STEM))
-    return not every, -sure, -inner, len(matches.dropped), -every
+    inner, every = (_count(matches, how) for how in (INNER, STEM))
+    return not every, -_count_whole(matches), -inner, len(matches.dropped), -every
+
+
+def _is_whole(match: Match) -> bool:
+    """Whether a cell is the path of a file, with its extension or without."""
+    return bool(match.name) and (match.how <= FOLDED or match.how == WHOLE_STEM)
+
+
+def _count_whole(matches: Matches) -> int:
+    """The cells that are the path of a file, none of which begins on another machine."""
+    return 0 if matches.dropped else sum(map(_is_whole, matches.files.values()))
 
 
 def _count(matches: Matches, how: int) -> int:

@@ -47,7 +47,7 @@ def test_accuracies_count_copies_once(folder, kinds):
     assert counts.tolist() == [3, 3, 3]
     who = "the instant classifier"
     assert described["accuracy"] == describe_estimate(fitted.inferred.estimate, who)
-    assert described["accuracy"].endswith(f"are named right by {who} (91 to 100%).")
+    assert described["accuracy"].endswith(f"are named right by {who} (90 to 100%).")
     assert classifier.describe_namer() == f"{who} after 11 answers"
     about = described["accuracy"].split("%")[0]
     assert classifier.describe_shortly() == f"{about}% named right after 11 answers"
