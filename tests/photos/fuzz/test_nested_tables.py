@@ -52,7 +52,8 @@ def create_folders(draw):
     below = files if spell == "from the folder around" else below
     assume(below)
     rows = draw(st.lists(st.sampled_from(below), min_size=1, max_size=12, unique=True))
-    labels = draw(st.lists(st.sampled_from("ab"), min_size=len(rows), max_size=len(rows)))
+    # No names of folders: a class and a file would be a path.
+    labels = draw(st.lists(st.sampled_from("pq"), min_size=len(rows), max_size=len(rows)))
     cells = [SPELLINGS[spell](folder, name) for name in rows]
     # Some rows are about files that are gone.
     gone = draw(st.sets(st.sampled_from(rows), max_size=len(rows) - 1))
