@@ -34,7 +34,14 @@ LABEL_STUDIO, CVAT, FIFTYONE, CSV = "label-studio", "cvat", "fiftyone", "csv"
 COCO, JSON_LINES, JSON_OBJECT, WORDS = "coco", "json-lines", "json-object", "words"
 DATUMARO, LABELBOX, MANIFEST, VERTEX = "datumaro", "labelbox", "manifest", "vertex"
 JSON_RECORDS, PARQUET = "json-records", "parquet"
-FORMATS = (LABEL_STUDIO, CVAT, FIFTYONE, CSV, COCO, JSON_LINES)  # To be read and written.
+FORMATS = (
+    LABEL_STUDIO,
+    CVAT,
+    FIFTYONE,
+    CSV,
+    COCO,
+    JSON_LINES,
+)  # Also written. Others are rows of `READERS`.
 ANNOTATIONS = "annotations.xml"  # In an archive of CVAT.
 _ZIP = b"PK\x03\x04"
 _NO_FILES = FileIndex(lambda: ())

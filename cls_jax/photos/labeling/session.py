@@ -182,6 +182,16 @@ class Session:
         with self._lock:
             yield self._read()
 
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What changes answers does so here, after what other programs wrote was read.
+
+        The lock of the table is outside, and that of the session inside, as in all threads.
+        """
+        with self._answers.hold(), self._lock:
+            self.follow_table()
+            yield
+
     def _read(self) -> Reading:
         return Reading(
             version=self._version,
@@ -418,8 +428,7 @@ class Session:
         Photos whose files are gone are left out, and their names are returned. If there is no
         other one, a ConflictError is raised.
         """
-        with self._answers.hold(), self._lock:
-            self.follow_table()
+        with self._changing():
             gone = self._check(changes)
             decisions = [
                 Decision(self._files[c.image], c.decision, c.label, self._get_check(c))
@@ -510,9 +519,8 @@ class Session:
         Its photos get the other class, or none. Its description and its example stay if the
         other class has none, and its key if it is no merger. Returns the number of photos.
         """
-        with self._answers.hold(), self._lock:
+        with self._changing():
             self._check_ready()
-            self.follow_table()
             answers = self._answers
             before = list(answers.class_names)
             answers.find_keys()  # The other classes keep theirs.
@@ -552,8 +560,7 @@ class Session:
             raise RefusedError(
                 f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
             )
-        with self._answers.hold(), self._lock:
-            self.follow_table()
+        with self._changing():
             if name not in self._answers.class_names:
                 raise RefusedError("There is no such class.")
             self._record([Decision(Note(DESCRIBE, name), DESCRIBE, text)], window)
@@ -562,8 +569,7 @@ class Session:
         """Gives a class another number key. The class that has this key gets its former one."""
         if key not in list(KEYS):
             raise RefusedError(f"The key of a class must be a digit from {KEYS[0]} to {KEYS[-1]}.")
-        with self._answers.hold(), self._lock:
-            self.follow_table()
+        with self._changing():
             if name not in self._answers.class_names:
                 raise RefusedError("There is no such class.")
             keys = self._answers.find_keys()
@@ -574,8 +580,7 @@ class Session:
 
     def set_example(self, window: str, image: int) -> None:
         """Makes a labeled photo the example of its class."""
-        with self._answers.hold(), self._lock:
-            self.follow_table()
+        with self._changing():
             self._check_ready()
             self.get_path(image)
             if not (label := self._read().get_state(image).label):
@@ -611,8 +616,7 @@ class Session:
 
     def undo(self, window: str) -> list[int]:
         """Undoes the last step of a window and returns its first photos."""
-        with self._answers.hold(), self._lock:
-            self.follow_table()
+        with self._changing():
             if not self._undo.get(window):
                 raise RefusedError("There is nothing to undo.")
             step = self._undo[window][-1]
