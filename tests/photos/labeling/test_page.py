@@ -750,3 +750,44 @@ def test_a_kill_in_the_middle_loses_no_answer(open_page, folder):
         page.wait_for_selector(".toast:has-text('has stopped')")
         assert "has stopped" in page.evaluate(FOLLOW)
     assert [row[:2] for row in read_decisions(folder)] == [(name, "x") for name in answers]
+
+
+CLICK_TWICE = """([first, second]) => [first, second].forEach((name) => {
+  const place = { clientX: 500, clientY: 300, detail: 1, bubbles: true, cancelable: true };
+  document.querySelector(`[aria-label="${name}"]`).dispatchEvent(new MouseEvent("click", place));
+})"""
+
+
+def test_a_second_click_is_not_for_the_button_that_moved_there(open_page, folder):
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        page.get_by_label("Delete cat").wait_for()
+        page.evaluate(CLICK_TWICE, ["Delete cat", "Delete dog"])
+        page.wait_for_selector(".toast:has-text('cat deleted')")
+        assert [row["name"] for row in views.describe(session)["classes"]] == ["dog", "owl"]
+
+
+def test_escape_leaves_a_class_as_it_is_and_undo_in_a_field_is_for_its_text(open_page, folder):
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        press(page, "1")  # Which Ctrl Z could undo.
+        before = read_decisions(folder)
+        show(page, "classes")
+        name = page.get_by_label("Name of cat")
+        name.press("End")
+        name.press_sequentially("x")
+        name.press("Escape")
+        assert name.input_value() == "cat"
+        new = page.get_by_label("Name of a new class")
+        new.press_sequentially("f")
+        new.press("Backspace")
+        new.press("Control+z")  # Brings the letter back, and no answer is undone.
+        show(page, "next")
+        read_name(page)
+    assert read_decisions(folder) == before
+    assert [row["name"] for row in views.describe(session)["classes"]] == ["cat", "dog", "owl"]

@@ -60,10 +60,13 @@ export function mount(root, app) {
         placeholder: title,
         maxlength: limit,
         autocomplete: "off",
-        keydown: ({ key, target }) => key === "Enter" && target.blur(),
+        keydown: ({ key, target }) => {
+          if (key === "Escape") target.value = value;
+          if (["Enter", "Escape"].includes(key)) target.blur();
+        },
         change: ({ target }) => {
           const text = target.value.trim();
-          if (isRemoved) return;
+          if (isRemoved || target.value === value) return;
           if (text || verb === "describe") change(verb, { name, text });
           else target.value = value;
         },

@@ -15,6 +15,7 @@ const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
 const SLOW_MS = 1000; // After which an action says that it is still busy.
 const SAVING = "Saving…"; // Until it no longer is.
+const SECOND_CLICK_MS = 600; // Within which a second click in the same place means the same.
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
 const byId = (id) => document.getElementById(id);
@@ -22,6 +23,8 @@ const root = byId("view");
 let view = null;
 let viewName = "next";
 let busy = false;
+let clicked = { time: -Infinity }; // The last click: the button's name, place and time.
+const edited = new WeakSet(); // Fields that got text since their last Enter.
 const queue = []; // What is done next, when it no longer is.
 let toastTimer = 0;
 let scanned = Date.now();
@@ -249,10 +252,30 @@ function ignoreRepeats(event) {
   event.stopImmediatePropagation();
 }
 
+/** A second click, on a button that has taken the place of another one, was meant for that one. */
+function ignoreMoved(event) {
+  if (!event.detail) return; // The keyboard pressed it.
+  const { clientX: x, clientY: y, timeStamp: time } = event;
+  const button = event.target.closest("button");
+  const name = button?.querySelector(".name")?.textContent ?? button?.ariaLabel ?? button?.textContent;
+  const isSecond = time - clicked.time < SECOND_CLICK_MS && Math.hypot(x - clicked.x, y - clicked.y) < 9;
+  if (button && isSecond && name !== clicked.name) {
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  } else clicked = { name, x, y, time };
+}
+
+/** Whether Ctrl Z is for the text of a field: it has some, or had since its last Enter. */
+function undoesText(target) {
+  return target.matches("input") && Boolean(target.value || edited.has(target));
+}
+
 function onKey(event) {
   const isUndo = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z";
   const isField = event.target.matches("input, select");
-  if (isField && !(isUndo && (event.target.matches("select") || !event.target.value))) return;
+  if (isField && event.key === "Enter") edited.delete(event.target);
+  if (isField && (!isUndo || undoesText(event.target))) return;
+  if (isUndo && event.repeat) return event.preventDefault();
   const pressesButton = event.target.matches("button, a") && [" ", "Enter"].includes(event.key);
   if (pressesButton || event.isComposing) return;
   // Not on a control of another kind, where the key may be meant for it.
@@ -272,6 +295,8 @@ byId("undo").addEventListener("click", (event) => {
   if (event.detail > 0) event.currentTarget.blur();
   undo();
 });
+document.addEventListener("click", ignoreMoved, { capture: true });
+document.addEventListener("input", ({ target }) => edited.add(target));
 document.addEventListener("keydown", ignoreRepeats, { capture: true });
 document.addEventListener("keydown", onKey);
 addEventListener("focus", () => app.scan());
