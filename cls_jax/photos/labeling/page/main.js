@@ -174,11 +174,12 @@ function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUnd
 function createStripItem(item) {
   const answer = item.label || next.describe(item.decision);
   const label = `${item.name}: ${answer}. Change`;
+  const open = () => (busy ? app.run(() => app.open(item), true) : app.open(item));
   return create(
     "li",
     {},
     createButton(
-      { click: () => app.open(item), "aria-label": label, title: item.name },
+      { click: open, "aria-label": label, title: item.name },
       createPhoto(item, "small"),
       create("span", { class: "name" }, answer),
     ),

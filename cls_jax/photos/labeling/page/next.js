@@ -118,7 +118,6 @@ export function mount(root, app) {
 
   /** Goes to the answer before the one that is shown (1), or to the one after it (-1). */
   async function move(step) {
-    if (app.isBusy()) return;
     const { recent } = app.state;
     const place = (app.pinned?.place ?? recent.findIndex(({ image }) => image === app.pinned?.image)) + step;
     if (place < 0) return app.pin(null);
@@ -131,7 +130,9 @@ export function mount(root, app) {
   function onKey(event) {
     const steps = { ArrowLeft: 1, ArrowRight: -1 };
     if (steps[event.key] && !event.altKey && !event.ctrlKey && !event.metaKey) {
-      moving = moving.then(() => move(steps[event.key])).catch(app.report);
+      const go = () => move(steps[event.key]);
+      // After what is being saved, which would otherwise bring the next photo before its key.
+      moving = moving.then(() => (app.isBusy() ? app.run(go, true) : go())).catch(app.report);
     } else if (event.key === "0" && !none.hidden) decide("none");
     else if (event.key === " ") decide("skip");
     else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.pin(null);
