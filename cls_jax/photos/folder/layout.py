@@ -21,6 +21,7 @@ import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.io import write_count
+from cls_jax.photos.folder.class_names import ClassNames
 from cls_jax.photos.folder.given_labels import find_table, label_all, read_given, read_sources
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.labels import NO_CLASS_NAME, TableLabels
@@ -116,7 +117,6 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
     files = listing.files
     warnings = list[str]()
     given = read_given(root, listing, options, is_strict=True)
-    skipped = [row for row in listing.skipped if row[0] != given.names.file]
     tables = given.others.names if given.others else []
     skipped = listing.skip_others(given.files)
     table = find_table(listing) or next(iter(tables), None)
@@ -141,14 +141,7 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         splits = find_splits(listing, has_table=False, options=options)
         rows = _sort_by_folder(files.names(), splits, skipped)
         warnings += filter(None, [given.names.warning, *given.warnings])
-    parts = {name: (array.array("q"), array.array("i")) for name in _PARTS}
-    numbers = {NO_CLASS_NAME: 0}  # Class → its number in order of appearance.
-    for part, place, name in rows:
-        column = parts[part]
-        column[0].append(place)
-        name = given.names.get(name)
-        column[1].append(numbers.setdefault(name, len(numbers)))
-    columns = {name: [np.array(column) for column in part] for name, part in parts.items()}
+    columns, classes = _number_classes(rows, given.names)
     places, labels = columns["train"]
     if not table:
         chosen = places[labels > 0]
@@ -160,7 +153,6 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
             skipped,
             options,
         )
-    classes = list(numbers)
     names = _name_classes([classes[k] for k in np.unique(labels) if k], warnings)
     not_trained = [name for name, kind in splits.items() if kind in ("test", "validation")]
     _check_two_classes(root, names, table, skipped, listing, not_trained, options)
@@ -206,6 +198,23 @@ def read_layout(root: pathlib.Path, listing: Listing, options: FolderOptions = A
         sources=sources,
         proposal="" if of_files else _propose_sources(train),
     )
+
+
+def _number_classes(
+    rows: Iterable[tuple[str, int, str]], names: ClassNames
+) -> tuple[dict[str, list[np.ndarray]], list[str]]:
+    """The rows (part, place, class) of each part as places and numbers of classes, int [B].
+
+    Also the classes by number, in order of appearance, after "" for none.
+    """
+    parts = {part: (array.array("q"), array.array("i")) for part in _PARTS}
+    numbers = {NO_CLASS_NAME: 0}
+    for part, place, name in rows:
+        places, labels = parts[part]
+        places.append(place)
+        labels.append(numbers.setdefault(names.get(name), len(numbers)))
+    columns = {part: [np.array(column) for column in both] for part, both in parts.items()}
+    return columns, list(numbers)
 
 
 def _propose_sources(train: Rows) -> str:

@@ -9,9 +9,9 @@ Without such images, what earlier runs gained decides.
 Where photos were labeled with `cls-jax label`, only random ones that were checked are such images,
 or those of a folder for validation. The others were asked because they are hard, which the instant
 classifier of their time did not know: it looked 10 points worse on 20 of them, and was 1 point
-better on the folder. Without them the instant classifier stays: what earlier runs gained let
-expect a gain in 24 sessions of 24, and five gained, two of the 20 with small images
-(experiments/results/labeling.md).
+better on the folder. Without them the instant classifier stays: by what earlier runs gained,
+training should have helped in all of 24 sessions, and it helped in five, two of them among the 20
+with small images (experiments/results/labeling.md).
 
 Nothing else compares the two. The trained networks have learned all labels that the run was given,
 and their own labels for the other images, of which they are sure also where they are wrong: on
