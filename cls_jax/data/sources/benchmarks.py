@@ -83,8 +83,9 @@ def _describe_repeats(train: list[bytes], test: list[bytes], labels: np.ndarray)
     if not (again := [digest for digest in test if digest in known]):
         return ()
     num_labeled = sum(digest in labeled for digest in again)
+    are = "is" if len(again) == 1 else "are"
     return (
-        f"{len(again):,} of {len(test):,} test images are identical to training images "
+        f"{len(again):,} of {len(test):,} test images {are} identical to training images "
         f"({num_labeled:,} of known class): the test accuracy will be too high.",
     )
 

@@ -159,8 +159,9 @@ def _find_repeats(
     for part, what in zip(held_out, ("validation", "test"), strict=True):
         if again := [digests[i] for i in part if digests[i] in seen]:
             num_labeled = sum(digest in first for digest in again)
+            are = "is" if len(again) == 1 else "are"
             warnings.append(
-                f"{len(again):,} of {len(part):,} {what} images are identical to training images "
+                f"{len(again):,} of {len(part):,} {what} images {are} identical to training images "
                 f"({num_labeled:,} of them labeled): the {what} accuracy will be too high."
             )
     return copies, warnings
