@@ -32,6 +32,8 @@ _PART = 256  # Rows per query.
 _FRESH_SECONDS = 3600  # Rows used within this time may be in use by another process.
 _MARK_SECONDS = 1200  # Uses are recorded at most this often.
 _WAIT_SECONDS = 60.0  # For another process that writes.
+_TRIES = 5  # Of a transaction, while others delete the store.
+_PAUSE_SECONDS = 0.01  # Between them.
 _DEFAULT_GIGABYTES = 20.0
 # A page holds a row of 12 KB. `shrink` returns free pages.
 _SCHEMA = """
@@ -222,8 +224,8 @@ class Store:
                 os.unlink(path)
 
     def _run(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        """The result of a transaction, repeated once if the store was damaged or deleted."""
-        for is_last in (False, True):
+        """The result of a transaction, repeated if the store was damaged or deleted."""
+        for tries_left in reversed(range(_TRIES)):
             connections: list[sqlite3.Connection] = []  # The connection to close.
             try:
                 connections.append(self._idle.pop() if self._idle else self._open())
@@ -231,9 +233,9 @@ class Store:
                     result = work(connections[0])
                 self._idle.append(connections.pop())
                 return result
-            except sqlite3.Error as error:
-                code = error.sqlite_errorcode & 0xFF
-                if is_last or code not in _DAMAGE + _DELETED:
+            except (sqlite3.Error, FileNotFoundError) as error:  # The latter while it is opened.
+                code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CANTOPEN) & 0xFF
+                if not tries_left or code not in _DAMAGE + _DELETED:
                     number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
                     raise OSError(number, str(error), self._path) from error
             finally:
@@ -241,6 +243,7 @@ class Store:
             if code in _DAMAGE:
                 self.delete()
             _close(self._idle)  # The others have the same file open.
+            time.sleep(_PAUSE_SECONDS)  # To delete a folder takes a moment.
         raise AssertionError
 
     def _open(self) -> sqlite3.Connection:
