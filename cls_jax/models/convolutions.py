@@ -72,7 +72,7 @@ def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any)
 
 @contextlib.contextmanager
 def grouped() -> Iterator[None]:
-    """Traces depthwise convolutions as grouped ones on any platform, for ONNX."""
+    """Traces depthwise convolutions as grouped ones on any platform, for ONNX and for shapes."""
     with _setting(_is_grouped, True):
         yield
 
@@ -223,8 +223,8 @@ def _pull_grouped(
 # XLA has no depthwise kernel for CPUs: 3 x 3 filters on 32 images of 24 x 24 pixels and 144
 # channels take 81 ms as a grouped convolution and 4 ms as a sum of shifted products (2 cores).
 # On an H200, a grouped convolution that is not tuned takes 4 to 16 times as long forward, and its
-# gradients 3 to 22 times (experiments/results/gpu.md). Tuned, only the forward pass of the grouped
-# one was measured, as part of a step. TPUs were not.
+# gradients 3 to 22 times. With a tuned one forward, a step takes 29.6 ms, and 33.3 ms with shifted
+# products (experiments/results/gpu.md). TPUs were not measured.
 LOWERINGS = {
     "cpu": _Lowering(_sum_shifted, _pull_at_once),
     "gpu": _Lowering(_sum_shifted, _pull_by_entry),
@@ -233,36 +233,23 @@ LOWERINGS = {
 }
 
 
-def _choose_forward(x_BHWC: jax.Array, kernel: jax.Array, gpu: str, **options: Any) -> jax.Array:
-    y_BHWC: jax.Array = jax.lax.platform_dependent(
-        x_BHWC,
-        kernel,
-        cpu=functools.partial(LOWERINGS["cpu"].forward, **options),
-        tpu=functools.partial(LOWERINGS["tpu"].forward, **options),
-        default=functools.partial(LOWERINGS[gpu].forward, **options),  # CUDA and ROCm.
+def _choose(*arrays: jax.Array, pass_name: str, gpu: str, **options: Any) -> Any:
+    """A pass by the lowering of the platform. Passes of several platforms are traced once."""
+    cpu, tpu, other = (getattr(LOWERINGS[name], pass_name) for name in ("cpu", "tpu", gpu))
+    branches = {"tpu": tpu} if cpu is other else {"cpu": cpu, "tpu": tpu}
+    return jax.lax.platform_dependent(
+        *arrays,
+        **{name: functools.partial(branch, **options) for name, branch in branches.items()},
+        default=functools.partial(other, **options),  # CUDA and ROCm.
     )
-    return y_BHWC
-
-
-def _choose_backward(
-    x_BHWC: jax.Array, kernel: jax.Array, y_bar: jax.Array, gpu: str, **options: Any
-) -> tuple[jax.Array, jax.Array]:
-    gradients: tuple[jax.Array, jax.Array] = jax.lax.platform_dependent(
-        x_BHWC,
-        kernel,
-        y_bar,
-        cpu=functools.partial(LOWERINGS["cpu"].backward, **options),
-        tpu=functools.partial(LOWERINGS["tpu"].backward, **options),
-        default=functools.partial(LOWERINGS[gpu].backward, **options),
-    )
-    return gradients
 
 
 # By whether the program is tuned. The platform is chosen when a program is lowered, not when it is
 # traced, so that an exported file has all.
 _BY_PLATFORM = {
     is_tuned: _Lowering(
-        functools.partial(_choose_forward, gpu=gpu), functools.partial(_choose_backward, gpu=gpu)
+        functools.partial(_choose, pass_name="forward", gpu=gpu),
+        functools.partial(_choose, pass_name="backward", gpu=gpu),
     )
     for is_tuned, gpu in ((False, "gpu"), (True, "tuned gpu"))
 }

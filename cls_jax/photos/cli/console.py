@@ -35,6 +35,9 @@ _PLACES = {
     "report": ("run",),
     "export": ("run", "output"),
 }
+_COMPUTING = ("train", "predict", "evaluate", "report", "export", "suggest", "label")
+# Verbs that several processes may run, together or each for itself.
+_PARALLEL = ("train", "evaluate", "cache", "runs", "backbones", "help")
 _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOLDER")
 
 _NETWORKS = "pretrained networks, see cls-jax backbones"
@@ -312,11 +315,7 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Joins the other processes, if a scheduler started any, and calls the verb's command."""
-    import jax
-
     from cls_jax.parallel import distributed
-    from cls_jax.photos.cli import commands
-    from cls_jax.photos.folder.options import FolderOptions
 
     options = vars(arguments)
     distributed.initialize_distributed(
@@ -326,11 +325,12 @@ def run(arguments: argparse.Namespace) -> None:
     )
     verb = options.pop("verb")
     del options["device"]  # `main` has chosen it.
-    # Counting processes starts the devices, which `train` does later and `cache` never needs.
-    if (
-        verb not in ("train", "evaluate", "cache", "runs", "backbones", "help")
-        and jax.process_count() > 1
-    ):
+    if verb in _COMPUTING:
+        distributed.start_devices()  # While the next lines import.
+    from cls_jax.photos.cli import commands
+    from cls_jax.photos.folder.options import FolderOptions
+
+    if verb not in _PARALLEL and distributed.has_others():
         raise UserError(f"{verb} runs in a single process. Start only one.")
     of_folder = options.keys() & set(FolderOptions._fields)
     if of_folder:

@@ -149,11 +149,12 @@ def check_output(output: pathlib.Path) -> None:
 def create_function(classifier: Classifier) -> Function:
     """The EMA networks as one function that contains their weights, for a single device.
 
-    It maps uint8 [B, H, W, C] to the mean probabilities of the networks, float32 [B, K].
+    It maps uint8 [B, H, W, C] to the mean probabilities of the networks, float32 [B, K]. Also
+    networks trained in bfloat16 compute in float32, since most runtimes lack the other type.
     """
     networks = classifier.networks
     variables = jax.device_get(classifier.networks.variables)
-    ensemble = Ensemble(networks.ensemble.model)
+    ensemble = Ensemble(networks.ensemble.model.clone(dtype=jnp.float32))
 
     def predict(images: jax.Array) -> jax.Array:
         logits, _ = ensemble.forward(

@@ -1,6 +1,7 @@
 """The contents of a report, read from the run's folder or computed from its checkpoint."""
 
 import collections
+import concurrent.futures
 import csv
 import dataclasses
 import functools
@@ -25,6 +26,7 @@ from cls_jax.photos.inference.open import open_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import Figures, compute_figures
 from cls_jax.photos.inference.suspects import (
+    Judged,
     Suspect,
     count_confusions,
     judge_labels,
@@ -258,11 +260,18 @@ def collect_run(
     if (found := run.predictions) is not None:
         read = functools.partial(read_calibration, source.workdir, found.step)
         run.calibration = attempt("No calibration", read)
-        run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
-        if labeled is not None:
-            judge = functools.partial(judge_labels, source.extract, source.dataset, labeled)
-            if (judged := attempt("No suspect labels", judge)) is not None:
-                run.suspects, run.confusions = list_suspects(judged), count_confusions(judged)
+
+        def judge() -> Judged | None:
+            if labeled is None:
+                return None
+            return judge_labels(source.extract, source.dataset, labeled)
+
+        # Judging takes one core, while the program of the heat maps is compiled.
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            judging = pool.submit(judge)
+            run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
+        if (judged := attempt("No suspect labels", judging.result)) is not None:
+            run.suspects, run.confusions = list_suspects(judged), count_confusions(judged)
         run.named = attempt("The other images cannot be counted", lambda: count_named(run, source))
     return run
 

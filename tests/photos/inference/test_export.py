@@ -143,6 +143,23 @@ def test_a_wrong_model_is_not_written(trained_run, tmp_path, monkeypatch, no_con
     assert not (tmp_path / "out").exists()
 
 
+def test_networks_trained_in_bfloat16_are_exported_in_float32(
+    trained_run, exported, tmp_path, no_converter
+):
+    """As few runtimes have bfloat16: the same probabilities as of the run in float32."""
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    config = json.loads((run / CONFIG).read_text())
+    assert config["model"]["dtype"] == "float32"
+    config["model"]["dtype"] = "bfloat16"
+    (run / CONFIG).write_text(json.dumps(config))
+    assert load(run).networks.ensemble.model.dtype == jnp.bfloat16
+    export.export_run(run, tmp_path / "out")
+    models = [(folder / export.MODEL).read_bytes() for folder in (tmp_path / "out", exported)]
+    images = export.create_images(load(run).image_shape)
+    found, expected = (jax.export.deserialize(bytearray(model)).call(images) for model in models)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_onnx_predicts_what_the_run_predicts_for_any_batch_size(trained_run, exported):
     onnx, onnxruntime, _ = map(pytest.importorskip, ("onnx", "onnxruntime", "jax2onnx"))
     model = onnx.load(exported / export.ONNX_MODEL)

@@ -167,3 +167,10 @@ def test_photos_start_from_pretrained_weights_where_they_are_installed():
     assert other.model.init == fit(create_summary(side=31), PRETRAINED).model.init == ""
     for choice in ({"model.name": "resnet18"}, {"model.init": ""}):
         assert fit(resources=PRETRAINED, **choice).model.init == ""
+
+
+def test_only_an_accelerator_trains_pretrained_networks_in_bfloat16():
+    pretrained_gpu = GPU._replace(has_pretrained=True)
+    chosen = [fit(resources=each).model.dtype for each in (pretrained_gpu, GPU, PRETRAINED)]
+    assert chosen == ["bfloat16", "float32", "float32"]
+    assert fit(resources=pretrained_gpu, **{"model.dtype": "float32"}).model.dtype == "float32"
