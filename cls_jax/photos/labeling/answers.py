@@ -138,6 +138,12 @@ class Answers:
         others = [name for name in self.class_names if name not in names and name in labels]
         self.class_names[:] = [*names, *others]
 
+    def remove_unused(self, names: Sequence[str]) -> None:
+        """Removes those classes that no photo has and about which nothing is noted."""
+        used = {state.label for state in self.states.values()}
+        used |= {name for name in names for kind in NOTES if self.get(Note(kind, name)).text}
+        self.class_names[:] = [k for k in self.class_names if k in used or k not in names]
+
     def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
         """Replaces the images of the folder, and reads the table again."""
         self._names = names

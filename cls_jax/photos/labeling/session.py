@@ -115,6 +115,7 @@ class _Step(NamedTuple):
 
     changes: list[_Changed]
     class_names: list[str]  # All classes before, if the step changed these. Otherwise empty.
+    added: Sequence[str]  # The classes that its answers added.
 
 
 class Session:
@@ -422,13 +423,18 @@ class Session:
                 self._refresh()  # It was inserted before others, whose columns move.
             return name
 
-    def decide(self, changes: Sequence[Change], window: str) -> list[str]:
+    def decide(self, changes: Sequence[Change], window: str, adds: bool = False) -> list[str]:
         """Records decisions about photos on the disk and here, as one step to undo.
 
         Photos whose files are gone are left out, and their names are returned. If there is no
-        other one, a ConflictError is raised.
+        other one, a ConflictError is raised. Classes that are unknown are refused, or else added,
+        if it `adds` them, as `Answers.add_class` does.
         """
-        with self._changing():
+        with self._changing(), self._adding() as added:
+            if adds:
+                labels = dict.fromkeys(change.label for change in changes if change.label)
+                names = {label: self._answers.add_class(label) for label in labels}
+                changes = [c._replace(label=names.get(c.label, "")) for c in changes]
             gone = self._check(changes)
             decisions = [
                 Decision(self._files[c.image], c.decision, c.label, self._get_check(c))
@@ -436,13 +442,26 @@ class Session:
                 if c.image not in gone
             ]
             skipped = sum(one.kind == SKIP and self._is_to_check(one.key) for one in decisions)
-            self._record(decisions, window)
+            self._record(decisions, window, added=added())
             if skipped:  # They do not count. Others take their places.
                 num_left = sum(map(self._is_to_check, self._files))
                 is_open = self._read().find_open()
                 self._questions.draw(is_open, num_left + skipped, self._random)
                 self._refresh()
             return [self._files[image] for image in gone]
+
+    @contextlib.contextmanager
+    def _adding(self) -> Iterator[Callable[[], list[str]]]:
+        """Takes back the classes that are added here if there is an error.
+
+        Gives a function that lists those so far.
+        """
+        before = list(self._answers.class_names)
+        try:
+            yield lambda: [name for name in self._answers.class_names if name not in before]
+        except (RefusedError, OSError, UserError):
+            self._answers.class_names[:] = before
+            raise
 
     def _is_to_check(self, key: Key) -> bool:
         """Whether a file is a random photo without an answer, drawn to measure the accuracy."""
@@ -500,8 +519,12 @@ class Session:
         window: str,
         classes_before: Sequence[str] = (),
         classes_after: Sequence[str] = (),
+        added: Sequence[str] = (),
     ) -> None:
-        """Records decisions as one step to undo. A change of classes names all before and after."""
+        """Records decisions as one step to undo.
+
+        A change of classes names all before and after. `added` are those that the decisions added.
+        """
         before = [(decision.key, self._answers.get(decision.key)) for decision in decisions]
         if decisions:
             self._answers.append(decisions)
@@ -509,7 +532,7 @@ class Session:
             self._answers.class_names[:] = classes_after
         changes = [_Changed(key, state, state.revision + 1) for key, state in before]
         steps = self._undo.setdefault(window, [])
-        steps.append(_Step(changes, list(classes_before)))
+        steps.append(_Step(changes, list(classes_before), added))
         del steps[:-_MAX_UNDO_STEPS]
         self._refresh()
 
@@ -607,7 +630,9 @@ class Session:
             if not path.is_file():
                 gone.append(image)
             elif self._get_state(image).revision != revision:
-                raise ConflictError(f"{self._files[image]} was just labeled in another window.")
+                none = f"None of the {len(changes):,} photos was labeled: "
+                reason = f"{self._files[image]} was labeled in the meantime."
+                raise ConflictError((none if len(changes) > 1 else "") + reason)
         if gone:
             self.leave_out_missing(gone)
         if gone and len(gone) == len(changes):
@@ -622,7 +647,7 @@ class Session:
             step = self._undo[window][-1]
             if any(self._answers.get(one.key).revision != one.revision for one in step.changes):
                 self._undo[window].pop()
-                raise ConflictError("This label has since been changed in another window.")
+                raise ConflictError("Nothing was undone: the label was changed in the meantime.")
             decisions = []
             for key, state, _ in step.changes:
                 kept = key.kind if isinstance(key, Note) else state.decision
@@ -632,6 +657,7 @@ class Session:
                 self._answers.append(decisions)
             if step.class_names:
                 self._answers.restore_classes(step.class_names)
+            self._answers.remove_unused(step.added)
             self._undo[window].pop()
             self._renumber(step)
             self._refresh()

@@ -125,7 +125,7 @@ def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
     session.decide(grid.parse_changes(content), "w")
     rows = read_decisions(folder)
     assert [row[1:] for row in rows[:3]] == [("", "none"), ("cat", "label"), ("dog", "label")]
-    with pytest.raises(Exception, match="another window"):
+    with pytest.raises(Exception, match="in the meantime"):
         session.decide([Change(1, "label", "dog", 1), Change(2, "label", "dog", 0)], "w")
     assert len(read_decisions(folder)) == 30
     session.undo("w")

@@ -352,7 +352,7 @@ def test_two_windows_at_once(open_page, folder):
             )
         press(first, "3")
         second.keyboard.press("2")
-        second.wait_for_selector(".toast:has-text('another window')")
+        second.wait_for_selector(".toast:has-text('in the meantime')")
         assert len(read_decisions(folder)) == 3
 
 

@@ -274,7 +274,7 @@ def test_a_whole_conversation(client):
     assert (owl["name"], owl["count"]) == ("<b>owl", 1)
     stale = decide(client, 1, "dog")
     assert stale.status_code == 409
-    assert "another window" in stale.json()["message"]
+    assert "in the meantime" in stale.json()["message"]
     assert [row["label"] for row in client.get("/api/check").json()["rows"]][::2] == [
         "cat",
         "<b>owl",

@@ -122,7 +122,7 @@ def test_all_answers_about_one_photo_are_undone_one_by_one(session):
     assert read_states(session) == {}
     decide(session, 1, "cat")
     decide(session, 1, "dog", "other")
-    with pytest.raises(ConflictError, match="another window"):
+    with pytest.raises(ConflictError, match="in the meantime"):
         session.undo("w")
 
 

@@ -55,10 +55,10 @@ export function mount(root, app) {
     }
 
     async function confirmRow() {
-      await Promise.all(settled);
-      const right = images.filter(({ image }) => !wrong.has(image) && seen.has(image));
-      const marked = images.filter(({ image }) => wrong.has(image)).map(({ image }) => image);
       await app.run(async () => {
+        await Promise.all(settled);
+        const right = images.filter(({ image }) => !wrong.has(image) && seen.has(image));
+        const marked = images.filter(({ image }) => wrong.has(image)).map(({ image }) => image);
         if (marked.length) await app.post("mark", { images: marked, label });
         if (right.length) {
           const changes = right.map(({ image, revision }) => {

@@ -10,6 +10,7 @@ export function mount(root, app) {
   const name = create("input", {
     class: "search",
     id: "new-class",
+    "data-class-field": true,
     "aria-label": "Name of a new class",
     placeholder: "New class",
     maxlength: "255",
@@ -88,6 +89,7 @@ export function mount(root, app) {
         // A field that was changed would be saved first, and the button replaced before its release.
         mousedown: (event) => event.preventDefault(),
         click: () => {
+          if (app.refuses()) return;
           isRemoved = true;
           document.activeElement.blur();
           change("rename", { name, text: "" });

@@ -61,9 +61,8 @@ export function mount(root, app) {
   const empty = create("p", { class: "hint", hidden: true }, "No photo matches.");
 
   const count = create("p", { class: "selected-count", role: "status" });
-  const chooser = createChooser((label) => answer(label), () => {});
+  const chooser = createChooser({ onChoose: answer, onNone: () => answer("") });
   const confirm = createButton({ click: confirmAll, hidden: true });
-  const none = createButton({ click: () => answer("") }, create("kbd", {}, "0"), "None of these");
   const similar = createButton({ click: showSimilar }, create("kbd", {}, "+"), "More like this");
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
   const clearKey = create("kbd", {}, "Esc");
@@ -74,7 +73,7 @@ export function mount(root, app) {
     count,
     confirm,
     chooser.element,
-    create("div", { class: "others" }, none, similar, enlarge, clear),
+    create("div", { class: "others" }, chooser.none, similar, enlarge, clear),
   );
   root.append(
     create(
@@ -227,7 +226,7 @@ export function mount(root, app) {
 
   function showSimilar() {
     const [source] = getTargets();
-    if (!source || app.isBusy()) return;
+    if (!source) return;
     app.run(async () => {
       const { images } = await app.get(`similar/${source.image}`);
       const { label } = source;
@@ -280,7 +279,7 @@ export function mount(root, app) {
     const isAlone = !grid.getSelected().length; // The photo with the focus.
     if (!targets.length) app.announce("Select photos first.", true);
     else if (isAlone && !grid.isSeen()) app.announce("This photo is not shown yet.", true);
-    else if (!app.isBusy()) return save(targets, labels, text, isAlone);
+    else if (!app.refuses()) return save(targets, labels, text, isAlone);
     return false;
   }
 
@@ -288,13 +287,9 @@ export function mount(root, app) {
     if (chooser.isChoosing()) chooser.clear(); // It was typed for these photos.
     app.run(async () => {
       const names = [...new Set(labels)].filter(Boolean);
-      const spelled = [];
-      for (const name of names) {
-        const isNew = !classes.some((known) => known.name === name);
-        spelled.push(isNew ? (await app.post("classes", { name })).label : name);
-      }
+      const adds = names.some((name) => !classes.some((known) => known.name === name));
       const changes = targets.map(({ image, revision }, i) => [image, revision, names.indexOf(labels[i])]);
-      const { gone, left_out: leftOut } = await app.post("decide_all", { labels: spelled, changes });
+      const { gone, left_out: leftOut } = await app.post("decide_all", { labels: names, changes, adds });
       grid.select(new Set());
       app.announce(`${formatCount(targets.length - gone, "photo")}: ${text}. ${leftOut}`.trim(), true);
       if (special?.source !== undefined) showAll();
@@ -333,7 +328,6 @@ export function mount(root, app) {
     confirm.replaceChildren(create("kbd", {}, "↵"), create("span", { class: "name" }, text));
     clear.hidden = !selected.length;
     clearKey.hidden = Boolean(special); // Which the key leaves.
-    none.hidden = !classes.length;
     const counts = new Map();
     for (const { label } of selected) if (label) counts.set(label, (counts.get(label) ?? 0) + 1);
     const ranked = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 9);
@@ -357,7 +351,6 @@ export function mount(root, app) {
     if (event.key === "Escape" && special) leave();
     else if (grid.onKey(event)) return true;
     else if (hasModifier) return false;
-    else if (event.key === "0" && classes.length) answer("");
     else if (event.key === "Enter") confirmAll();
     else if (event.key === "+") showSimilar(); // A letter would begin the name of a class.
     else return chooser.onKey(event);
