@@ -37,7 +37,7 @@ from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
-from cls_jax.photos.labeling.keys import KEYS
+from cls_jax.photos.labeling.keys import KEYS, NO_KEY
 from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
 from cls_jax.photos.labeling.questions import Questions, draw_readable
 from cls_jax.photos.labeling.reading import Reading
@@ -534,7 +534,14 @@ class Session:
         steps = self._undo.setdefault(window, [])
         steps.append(_Step(changes, list(classes_before), added))
         del steps[:-_MAX_UNDO_STEPS]
+        self._save_keys()
         self._refresh()
+
+    def _save_keys(self) -> None:
+        """Writes the keys of the classes if the next session would give other ones."""
+        with contextlib.suppress(OSError, UserError):  # The next answer tries again.
+            if decisions := self._answers.find_unsaved_keys():
+                self._answers.append(decisions)
 
     def rename_class(self, window: str, name: str, new: str) -> int:
         """Renames or respells a class, merges it into another one, or deletes it if `new` is "".
@@ -598,7 +605,9 @@ class Session:
             keys = self._answers.find_keys()
             decisions = [Decision(Note(KEY, name), KEY, key)]
             others = [other for other, used in keys.items() if used == key and other != name]
-            decisions += [Decision(Note(KEY, other), KEY, keys.get(name, "")) for other in others]
+            decisions += [
+                Decision(Note(KEY, other), KEY, keys.get(name, NO_KEY)) for other in others
+            ]
             self._record(decisions, window)
 
     def set_example(self, window: str, image: int) -> None:
@@ -660,6 +669,7 @@ class Session:
             self._answers.remove_unused(step.added)
             self._undo[window].pop()
             self._renumber(step)
+            self._save_keys()
             self._refresh()
             keys = [change.key for change in step.changes[:NUM_RECENT]]
             return [self._index[key] for key in keys if key in self._index]
