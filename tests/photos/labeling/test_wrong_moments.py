@@ -16,7 +16,13 @@ from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_
 
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 SEARCH = ".chooser .search"
-TOO_EARLY = ".toast:has-text('still being saved: press again')"
+TOO_EARLY = ".toast:has-text('came before the last one was saved: press again')"
+
+COUNT_ENTERS = """() => {
+  window.enters = [];
+  const note = ({ key, timeStamp }) => key === "Enter" && window.enters.push(timeStamp);
+  addEventListener("keydown", note, { capture: true });
+}"""
 
 
 def open_view(page, view):
@@ -180,10 +186,15 @@ def test_a_second_enter_does_not_label_the_next_photo(open_page, folder, view):
     with serve(open_labeled(folder, 24)) as port:
         page = open_page(port)
         name = open_view(page, view)
-        page.keyboard.type("shirt")
+        page.keyboard.press("Escape")  # In the grid, the photo with the focus is the one, and then
+        page.keyboard.type("shirt")  # the next.
+        page.evaluate(COUNT_ENTERS)
         page.keyboard.press("Enter")
         wait_for_count(page, "7")
         page.keyboard.press("Enter")  # At once, as a double click.
+        first, second = page.evaluate("window.enters")
+        if second - first > 600:
+            pytest.skip("this machine is too slow for the second key")
         page.wait_for_timeout(700)
         assert read_decisions(folder)[6:] == [(name, "shirt", "label")]
         if view == "next":

@@ -51,7 +51,7 @@ export function mount(root, app) {
         const { renamed, classes } = await app.post(verb, content);
         if (verb !== "rename") return;
         const said = describe(name, content.text, { count: renamed, isMerger: classes.length < before });
-        app.announce(`${said} Press Ctrl Z to undo.`, true);
+        app.announce(`${said} Press Ctrl Z to ${content.text ? "undo" : `bring ${name} back`}.`, true);
       });
     const field = (verb, value, title, limit) =>
       create("input", {

@@ -15,7 +15,7 @@ const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
 const SLOW_MS = 1000; // After which an action says that it is still busy.
 const SAVING = "Saving…"; // Until it no longer is.
-const REFUSED = "The last step was still being saved: press again.";
+const REFUSED = "Your next step came before the last one was saved: press again.";
 const SECOND_MS = 600; // Within which a second click in the same place, or a second Enter, means the same.
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
