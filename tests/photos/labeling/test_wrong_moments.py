@@ -169,16 +169,24 @@ def test_a_name_that_is_entered_too_early_is_replaced_by_the_next_one(open_page,
     assert read_decisions(folder)[6:] == [(names[0], "pike", "label"), (names[1], "shirt", "label")]
 
 
-def test_a_photo_that_is_not_shown_yet_refuses_keys_in_sight(open_page, folder):
-    with serve(open_labeled(folder, 24)) as port:
+@pytest.mark.parametrize("view", ["next", "photos", "check", "suspects"])
+def test_a_photo_that_is_not_shown_yet_refuses_answers_in_sight(open_page, folder, view):
+    session = open_labeled(folder, 24)
+    decide(session, 6, CLASSES[1], "other")  # A mistake.
+    with serve(session) as port:
         page = open_page(port)
         read_name(page)
-        page.route("**/photos/*/large", lambda route: None)
+        page.route("**/photos/**", lambda route: None)
         page.reload()
         page.wait_for_selector("figure[aria-busy=true] img", state="attached")
-        page.keyboard.press("1")
+        page.click(f"nav button[data-view={view}]")
+        if view == "photos":
+            page.wait_for_selector(".cell[data-decision='']")
+            page.locator(".cell[data-decision='']").first.focus()
+        buttons = {"check": ".confirm", "suspects": ".card .others button"}
+        page.locator(buttons[view]).first.click() if view in buttons else page.keyboard.press("1")
         page.wait_for_selector(".toast:has-text('not shown yet: press again')")
-    assert len(read_decisions(folder)) == 6
+    assert len(read_decisions(folder)) == 7
 
 
 @pytest.mark.parametrize("view", ["next", "photos"])

@@ -16,6 +16,7 @@ const TOAST_MS = 6000;
 const SLOW_MS = 1000; // After which an action says that it is still busy.
 const SAVING = "Saving…"; // Until it no longer is.
 const REFUSED = "Your next step came before the last one was saved: press again.";
+const UNSEEN = "A photo is not shown yet: press again.";
 const SECOND_MS = 600; // Within which a second click in the same place, or a second Enter, means the same.
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
@@ -36,11 +37,11 @@ const app = {
   state: null,
   /** A photo that is shown instead of the suggested one, to change its label. */
   pinned: null,
-  /** Whether an action is under way, so that no other one begins. The page says so. */
-  refuses() {
-    if (busy) app.announce(REFUSED, true);
+  /** Whether an answer comes too early: during another action, or before its photos are shown. Says so. */
+  refuses(areShown = true) {
+    if (busy || !areShown) app.announce(busy ? REFUSED : UNSEEN, true);
     hasRefused ||= busy;
-    return busy;
+    return busy || !areShown;
   },
   get: api.get,
   getFile: api.getFile,

@@ -48,9 +48,11 @@ export function mount(root, app) {
 
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
   function decide(decision, label = "") {
-    if (!current || app.refuses()) return false;
-    if (!isShown) return refuse("The photo is not shown yet: press again.");
-    if (isBroken && label) return refuse(BROKEN);
+    if (!current || app.refuses(isShown)) return false;
+    if (isBroken && label) {
+      app.announce(BROKEN, true);
+      return false;
+    }
     const { image, name, revision } = current;
     const isNew = !app.state.classes.some((known) => known.name === label);
     app.run(async () => {
@@ -59,11 +61,6 @@ export function mount(root, app) {
       app.announce(`${name}: ${label || describe(decision)}.`);
     });
     return true;
-  }
-
-  function refuse(reason) {
-    app.announce(reason, true);
-    return false;
   }
 
   function update(state) {

@@ -278,8 +278,7 @@ export function mount(root, app) {
   function record(targets, labels, text) {
     const isAlone = !grid.getSelected().length; // The photo with the focus.
     if (!targets.length) app.announce("Select photos first.", true);
-    else if (isAlone && !grid.isSeen()) app.announce("This photo is not shown yet.", true);
-    else if (!app.refuses()) return save(targets, labels, text, isAlone);
+    else if (!app.refuses(!isAlone || grid.isSeen())) return save(targets, labels, text, isAlone);
     return false;
   }
 
