@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
@@ -98,8 +98,8 @@ class Answers:
         self._table = LabelTable([])  # As read last.
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
-        # Class → its first key, or `NO_KEY`, also of one without photos now. These names, and the
-        # next, are those of `fold_class`.
+        # Class → its first key, or `NO_KEY`, at the end of classes that are gone. These names, and
+        # the next, are those of `fold_class`.
         self._keys: dict[str, str] = {}
         self._seen: dict[
             str, None
@@ -143,8 +143,11 @@ class Answers:
         others = [name for name in self.class_names if name not in names and name in labels]
         self.class_names[:] = [*names, *others]
 
-    def remove_unused(self, names: Sequence[str]) -> None:
-        """Removes those classes that no photo has and about which nothing is noted."""
+    def remove_unused(self, names: Sequence[str]) -> list[Decision]:
+        """Removes those classes that no photo has and about which nothing is noted.
+
+        Returns the rows that take their saved keys from them.
+        """
         used = {state.label for state in self.states.values()}
         for name in names:
             first = self._keys.get(fold_class(name))  # As `find_unsaved_keys` may have saved it.
@@ -152,6 +155,8 @@ class Answers:
             if any(text and (kind != KEY or text != first) for kind, text in notes.items()):
                 used.add(name)
         self.class_names[:] = [k for k in self.class_names if k in used or k not in names]
+        removed = [Note(KEY, name) for name in names if name not in used]
+        return [Decision(note, KEY, "") for note in removed if self.get(note).text]
 
     def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
         """Replaces the images of the folder, and reads the table again."""
@@ -169,15 +174,18 @@ class Answers:
         """The number keys of the classes that have one, as a person has chosen them.
 
         The others keep the one that they got first, or none: the key of a class that is deleted is
-        for classes that are new.
+        for classes that are new, unless it has been saved.
         """
         names = {fold_class(name): name for name in self.class_names}
-        keys = assign_keys([*names], self._find_chosen(names), self._keys)
-        for name in names.keys() - self._keys.keys():
-            key = keys.get(name, NO_KEY)
-            self._keys = {k: v for k, v in self._keys.items() if v != key or k in names}
-            self._keys[name] = key
-        return {names[name]: key for name, key in keys.items()}
+        chosen = self.find_chosen_keys()
+        keys = assign_keys([*{**names, **chosen}], chosen, self._keys)
+        first = {
+            # One that was chosen may be undone.
+            name: (self._keys.get(name) if name in chosen else None) or keys.get(name, NO_KEY)
+            for name in names
+        }
+        self._keys = first | {k: v for k, v in self._keys.items() if k not in names}
+        return {names[name]: key for name, key in keys.items() if name in names}
 
     def find_unsaved_keys(self) -> list[Decision]:
         """The keys of all classes that have photos, if the table alone does not give them these.
@@ -189,23 +197,36 @@ class Answers:
         labels = {state.label for state in self.states.values()}
         names = [name for name in self.class_names if name in labels]
         keys, folded = self.find_keys(), [fold_class(name) for name in names]
-        again = assign_keys(folded, self._find_chosen(folded), self._read_keys())
+        again = assign_keys(folded, self.find_chosen_keys(), self._read_keys())
         if [again.get(name) for name in folded] == [keys.get(name) for name in names]:
             return []
         notes = {Note(KEY, name): keys.get(name, NO_KEY) for name in names}
         return [Decision(k, KEY, text) for k, text in notes.items() if self.get(k).text != text]
 
-    def _find_chosen(self, names: Iterable[str]) -> dict[str, str]:
-        return {name: self.get(Note(KEY, name)).text for name in names}
+    def find_chosen_keys(self) -> dict[str, str]:
+        """The keys that are saved, also of classes that are gone, by names of `fold_class`."""
+        found = self.states.items()
+        notes = [(k, one.text) for k, one in found if isinstance(k, Note) and k.kind == KEY]
+        return {note.class_name: text for note, text in notes if text}
 
     def _read_keys(self) -> dict[str, str]:
         """The first keys of the classes of the table, as the next session gives them."""
-        keys = assign_keys([*self._seen], self._find_chosen(self._seen), {})
+        keys = assign_keys([*self._seen], self.find_chosen_keys(), {})
         return {name: keys.get(name, NO_KEY) for name in self._seen}
 
-    def pass_key(self, name: str, new: str) -> None:
-        """Lets a class that is about to be renamed keep its key."""
-        self._keys[fold_class(new)] = self._keys[fold_class(name)]
+    def move_key(self, name: str, new: str, key: str) -> list[Decision]:
+        """Lets a class that is about to be renamed keep its key. Returns the rows for that."""
+        self._keys[fold_class(new)] = key
+        old, found = (self.get(Note(KEY, one)).text for one in (name, new))
+        rows = {Note(KEY, name): "", Note(KEY, new): key} if old else {Note(KEY, new): key}
+        return [Decision(k, KEY, text) for k, text in rows.items()] if old or found else []
+
+    def release_key(self, key: str) -> list[Decision]:
+        """The rows that take a key from former classes for which it is saved."""
+        present = {fold_class(name) for name in self.class_names}
+        saved = self.find_chosen_keys()
+        former = [name for name, used in saved.items() if used == key and name not in present]
+        return [Decision(Note(KEY, name), KEY, "") for name in former]
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:

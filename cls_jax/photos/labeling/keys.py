@@ -13,11 +13,13 @@ def assign_keys(
 
     A class has the key that a person has `chosen` for it, else its `former` one, which may be
     `NO_KEY`. Otherwise it gets the first that is free, but a class whose name is a digit gets only
-    this one. If two classes claim the same key, the first class has it.
+    this one. If two classes claim the same key, the first class has it, by its place in `former`.
     """
     keys: dict[str, str] = {}
+    places = {name: place for place, name in enumerate(former)}
+    order = sorted(class_names, key=lambda name: places.get(name, len(places)))
     for wanted in (chosen, former, {key: key for key in KEYS}):
-        for name in class_names:
+        for name in order:
             key = wanted.get(name)
             if key and (key == NO_KEY or key not in keys.values()):
                 keys.setdefault(name, key)

@@ -537,11 +537,13 @@ class Session:
         self._save_keys()
         self._refresh()
 
-    def _save_keys(self) -> None:
+    def _save_keys(self, released: Sequence[Decision] = ()) -> None:
         """Writes the keys of the classes if the next session would give other ones."""
         with contextlib.suppress(OSError, UserError):  # The next answer tries again.
-            if decisions := self._answers.find_unsaved_keys():
-                self._answers.append(decisions)
+            if released:  # What is unsaved depends on these.
+                self._answers.append(released)
+            if unsaved := self._answers.find_unsaved_keys():
+                self._answers.append(unsaved)
 
     def rename_class(self, window: str, name: str, new: str) -> int:
         """Renames or respells a class, merges it into another one, or deletes it if `new` is "".
@@ -553,7 +555,7 @@ class Session:
             self._check_ready()
             answers = self._answers
             before = list(answers.class_names)
-            answers.find_keys()  # The other classes keep theirs.
+            keys = answers.find_keys()  # The other classes keep theirs.
             if name not in before:
                 raise RefusedError("There is no such class.")
             found = answers.add_class(new) if new else ""
@@ -567,16 +569,15 @@ class Session:
                 if state.label == name
             ]
             num_images = sum(decision.key in self._index for decision in decisions)
-            for kind in NOTES if new else ():
-                if kind == KEY and new in before:
-                    continue
+            for kind in (DESCRIBE, EXAMPLE) if new else ():
                 text = answers.get(Note(kind, name)).text
                 if text and not answers.get(Note(kind, new)).text:
                     decisions.append(Decision(Note(kind, new), kind, text))
+            if new and new not in before:
+                decisions += answers.move_key(name, new, keys.get(name, NO_KEY))
             after = [known for known in before if known != name]
             if new and new not in before:
                 after.insert(before.index(name), new)
-                answers.pass_key(name, new)
             try:
                 self._record(decisions, window, classes_before=before, classes_after=after)
             except (OSError, UserError):
@@ -608,6 +609,7 @@ class Session:
             decisions += [
                 Decision(Note(KEY, other), KEY, keys.get(name, NO_KEY)) for other in others
             ]
+            decisions += self._answers.release_key(key)
             self._record(decisions, window)
 
     def set_example(self, window: str, image: int) -> None:
@@ -666,10 +668,10 @@ class Session:
                 self._answers.append(decisions)
             if step.class_names:
                 self._answers.restore_classes(step.class_names)
-            self._answers.remove_unused(step.added)
+            released = self._answers.remove_unused(step.added)
             self._undo[window].pop()
             self._renumber(step)
-            self._save_keys()
+            self._save_keys(released)
             self._refresh()
             keys = [change.key for change in step.changes[:NUM_RECENT]]
             return [self._index[key] for key in keys if key in self._index]

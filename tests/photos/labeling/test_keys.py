@@ -1,6 +1,8 @@
 """Each class has a number key of its own: the same in all views, windows and sessions."""
 
+import contextlib
 import csv
+import random
 import time
 
 import pytest
@@ -147,6 +149,36 @@ def test_the_next_session_gives_the_same_keys_whatever_came_before(folder, kinds
     assert len(set(used.values())) == 3
     assert read_keys(open_ready(folder, kinds)) == used
     assert read_keys(open_ready(folder, kinds, ["other", *CLASSES])).items() >= used.items()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_key_changes_its_class_by_itself_whatever_is_done(folder, kinds, seed):
+    """Only `set_key` and undoing change it, and the next session gives used classes the same."""
+    rng = random.Random(seed)
+    names = [*"abcdefghijklmn", *"0123"]
+    session = open_ready(folder, kinds, rng.sample(names, rng.choice([0, 3, 12])))
+    for _ in range(25):
+        before = read_keys(session)
+        action = rng.choice(["label"] * 6 + ["delete", "rename", "undo", "undo", "add", "key"])
+        name, new, image = rng.choice(list(before) or names), rng.choice(names), rng.randrange(30)
+        with contextlib.suppress(RefusedError):  # Not all of this makes sense.
+            if action == "label":
+                revision = views.describe_image(session, image)["revision"]
+                session.decide([Change(image, "label", new, revision)], "w", True)
+            elif action in ("delete", "rename"):
+                session.rename_class("w", name, "" if action == "delete" else new)
+            elif action == "undo":
+                session.undo("w")
+            elif action == "add":
+                session.add_class(new)
+            elif rng.random() < 0.3:
+                session.set_key("w", name, rng.choice("123456789"))
+        after = read_keys(session)
+        if action not in ("undo", "key"):
+            assert {k: after[k] for k in before if k in after}.items() <= before.items()
+        rows = views.describe(session)["classes"]
+        used = {row["name"]: row["key"] for row in rows if row["count"]}
+        assert read_keys(open_session(folder)) == used
 
 
 def test_keys_that_the_table_gives_by_itself_are_not_written(folder, kinds):
