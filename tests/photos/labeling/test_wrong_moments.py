@@ -211,6 +211,20 @@ def test_a_second_enter_does_not_label_the_next_photo(open_page, folder, view):
             assert len(read_decisions(folder)) == 10
 
 
+@pytest.mark.parametrize("view", ["next", "photos"])
+def test_a_class_that_another_window_has_deleted_is_not_added_again(open_page, folder, view):
+    session = open_labeled(folder, 24)
+    with serve(session) as port:
+        page = open_page(port)
+        open_view(page, view)
+        page.route("**/api/state", lambda route: None)  # This window does not know it yet.
+        shown = page.locator(".class.proposed .name").inner_text() if view == "next" else "cat"
+        session.rename_class("other", shown, "")
+        page.keyboard.press("Enter" if view == "next" else "1")
+        page.wait_for_selector(".toast:has-text('no such class')")
+    assert shown not in [row["name"] for row in views.describe(session)["classes"]]
+
+
 def test_no_key_is_for_the_photo_that_is_left_by_an_arrow_key(open_page, folder):
     session = open_ready(folder, create_photos(folder, 40), CLASSES)
     for image in range(30):  # More than the strip shows.

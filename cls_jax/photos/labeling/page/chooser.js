@@ -6,7 +6,8 @@ const NUM_KEYS = 9; // More classes than that are ordered by how probable they a
 
 /**
  * Creates the list of classes, and a button for none of them.
- * `onChoose` gets the name of a class, which may be new, and returns whether it was accepted.
+ * `onChoose` gets the name of a class, and whether it is a new one that was typed, and returns whether
+ * it was accepted.
  * `onSkip` is called for Space in the field for the first class, which has the focus unasked.
  */
 export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
@@ -38,7 +39,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
 
   /** Returns whether the class was accepted. Otherwise, what is typed next replaces what was typed. */
   function choose(name) {
-    const isAccepted = onChoose(name);
+    const isAccepted = onChoose(name, shown.some((one) => one.name === name && one.isNew));
     if (isAccepted) clear();
     else if (search.value) search.select(); // Which also gives it the focus.
     return isAccepted;

@@ -14,7 +14,7 @@ export function mount(root, app) {
   const frame = create("div", { class: "frame" });
   const caption = create("figcaption");
   const chooser = createChooser({
-    onChoose: (label) => decide("label", label),
+    onChoose: (label, isNew) => decide("label", label, isNew),
     onNone: () => decide("none"),
     onSkip: () => decide("skip"),
   });
@@ -47,16 +47,15 @@ export function mount(root, app) {
   root.append(create("div", { class: "next" }, photo, done, panel));
 
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
-  function decide(decision, label = "") {
+  function decide(decision, label = "", adds = false) {
     if (!current || app.refuses(isShown)) return false;
     if (isBroken && label) {
       app.announce(BROKEN, true);
       return false;
     }
     const { image, name, revision } = current;
-    const isNew = !app.state.classes.some((known) => known.name === label);
     app.run(async () => {
-      await app.post("decide", { changes: [{ image, decision, label, revision }], adds: isNew });
+      await app.post("decide", { changes: [{ image, decision, label, revision }], adds });
       current = null;
       app.announce(`${name}: ${label || describe(decision)}.`);
     });

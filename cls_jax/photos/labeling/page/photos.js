@@ -258,9 +258,9 @@ export function mount(root, app) {
   }
 
   /** Gives the photos a class, "" for none of these. Returns whether it does. */
-  function answer(label) {
+  function answer(label, adds = false) {
     const targets = getTargets();
-    return record(targets, targets.map(() => label), label || describeDecision("none"));
+    return record(targets, targets.map(() => label), label || describeDecision("none"), adds);
   }
 
   /** Gives all selected photos the class of the photo that they are like, or what is suggested. */
@@ -275,18 +275,17 @@ export function mount(root, app) {
     return record(targets, targets.map(({ label }) => label), "as suggested");
   }
 
-  function record(targets, labels, text) {
+  function record(targets, labels, text, adds = false) {
     const isAlone = !grid.getSelected().length; // The photo with the focus.
     if (!targets.length) app.announce("Select photos first.", true);
-    else if (!app.refuses(!isAlone || grid.isSeen())) return save(targets, labels, text, isAlone);
+    else if (!app.refuses(!isAlone || grid.isSeen())) return save(targets, labels, text, adds, isAlone);
     return false;
   }
 
-  function save(targets, labels, text, isAlone) {
+  function save(targets, labels, text, adds, isAlone) {
     if (chooser.isChoosing()) chooser.clear(); // It was typed for these photos.
     app.run(async () => {
       const names = [...new Set(labels)].filter(Boolean);
-      const adds = names.some((name) => !classes.some((known) => known.name === name));
       const changes = targets.map(({ image, revision }, i) => [image, revision, names.indexOf(labels[i])]);
       const { gone, left_out: leftOut } = await app.post("decide_all", { labels: names, changes, adds });
       grid.select(new Set());
