@@ -16,6 +16,7 @@ export function mount(root, app) {
   let version = -1;
   let classes = [];
   let photos = new Map(); // By image.
+  let held = new Map(); // Image → its revision when a class for it was typed, before another window's answer.
   let special = null; // The photos most like one, or those to look at, instead of all.
   let isStale = false; // Whether answers since have changed the order.
 
@@ -145,6 +146,8 @@ export function mount(root, app) {
   /** Takes over the columns from the server. Photos that are shown stay the same objects. */
   function read(columns) {
     const before = photos;
+    const targets = chooser.isChoosing() ? getTargets() : [];
+    held = new Map(targets.map(({ image, revision }) => [image, held.get(image) ?? revision]));
     photos = new Map();
     columns.image.forEach((image, i) => {
       const photo = before.get(image) ?? {};
@@ -286,7 +289,10 @@ export function mount(root, app) {
     if (chooser.isChoosing()) chooser.clear(); // It was typed for these photos.
     app.run(async () => {
       const names = [...new Set(labels)].filter(Boolean);
-      const changes = targets.map(({ image, revision }, i) => [image, revision, names.indexOf(labels[i])]);
+      const changes = targets.map(({ image, revision }, i) => {
+        return [image, held.get(image) ?? revision, names.indexOf(labels[i])];
+      });
+      held.clear(); // If it is refused, the answers of other windows are known by now.
       const { gone, left_out: leftOut } = await app.post("decide_all", { labels: names, changes, adds });
       grid.select(new Set());
       app.announce(`${formatCount(targets.length - gone, "photo")}: ${text}. ${leftOut}`.trim(), true);
