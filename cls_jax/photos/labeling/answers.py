@@ -26,7 +26,7 @@ from cls_jax.photos.folder.label_table import (
 )
 from cls_jax.photos.folder.names import clean, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.labeling.keys import assign_keys
+from cls_jax.photos.labeling.keys import NO_KEY, assign_keys
 
 MAX_CLASSES = 1000
 _LOCK_SECONDS = 3.0  # Others append within milliseconds.
@@ -98,7 +98,12 @@ class Answers:
         self._table = LabelTable([])  # As read last.
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
-        self._keys: dict[str, str] = {}  # Class → its first key, also of one without photos now.
+        # Class → its first key, or `NO_KEY`, at the end of classes that are gone. These names, and
+        # the next, are those of `fold_class`.
+        self._keys: dict[str, str] = {}
+        self._seen: dict[
+            str, None
+        ] = {}  # All that the folder and the table have ever had, in order.
         self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
         self._stamp: tuple[int, ...] | None = None
         self._last_time = ""
@@ -138,6 +143,21 @@ class Answers:
         others = [name for name in self.class_names if name not in names and name in labels]
         self.class_names[:] = [*names, *others]
 
+    def remove_unused(self, names: Sequence[str]) -> list[Decision]:
+        """Removes those classes that no photo has and about which nothing is noted.
+
+        Returns the rows that take their saved keys from them.
+        """
+        used = {state.label for state in self.states.values()}
+        for name in names:
+            first = self._keys.get(fold_class(name))  # As `find_unsaved_keys` may have saved it.
+            notes = {kind: self.get(Note(kind, name)).text for kind in NOTES}
+            if any(text and (kind != KEY or text != first) for kind, text in notes.items()):
+                used.add(name)
+        self.class_names[:] = [k for k in self.class_names if k in used or k not in names]
+        removed = [Note(KEY, name) for name in names if name not in used]
+        return [Decision(note, KEY, "") for note in removed if self.get(note).text]
+
     def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
         """Replaces the images of the folder, and reads the table again."""
         self._names = names
@@ -153,18 +173,60 @@ class Answers:
     def find_keys(self) -> dict[str, str]:
         """The number keys of the classes that have one, as a person has chosen them.
 
-        The others keep the one that they got first, also if a class before them is deleted.
+        The others keep the one that they got first, or none: the key of a class that is deleted is
+        for classes that are new, unless it has been saved.
         """
-        chosen = {name: self.get(Note(KEY, name)).text for name in self.class_names}
-        keys = assign_keys(self.class_names, chosen, self._keys)
-        for name, key in keys.items():
-            self._keys.setdefault(name, key)
-        return keys
+        names = {fold_class(name): name for name in self.class_names}
+        chosen = self.find_chosen_keys()
+        keys = assign_keys([*{**names, **chosen}], chosen, self._keys)
+        first = {
+            # One that was chosen may be undone.
+            name: (self._keys.get(name) if name in chosen else None) or keys.get(name, NO_KEY)
+            for name in names
+        }
+        self._keys = first | {k: v for k, v in self._keys.items() if k not in names}
+        return {names[name]: key for name, key in keys.items() if name in names}
 
-    def pass_key(self, name: str, new: str) -> None:
-        """Lets a class that is about to be renamed keep its key."""
-        if name in self._keys:
-            self._keys[new] = self._keys[name]
+    def find_unsaved_keys(self) -> list[Decision]:
+        """The keys of all classes that have photos, if the table alone does not give them these.
+
+        None in a table of another program, whose rows would get more cells than it has columns.
+        """
+        if not self._table.format.has_decisions:
+            return []
+        labels = {state.label for state in self.states.values()}
+        names = [name for name in self.class_names if name in labels]
+        keys, folded = self.find_keys(), [fold_class(name) for name in names]
+        again = assign_keys(folded, self.find_chosen_keys(), self._read_keys())
+        if [again.get(name) for name in folded] == [keys.get(name) for name in names]:
+            return []
+        notes = {Note(KEY, name): keys.get(name, NO_KEY) for name in names}
+        return [Decision(k, KEY, text) for k, text in notes.items() if self.get(k).text != text]
+
+    def find_chosen_keys(self) -> dict[str, str]:
+        """The keys that are saved, also of classes that are gone, by names of `fold_class`."""
+        found = self.states.items()
+        notes = [(k, one.text) for k, one in found if isinstance(k, Note) and k.kind == KEY]
+        return {note.class_name: text for note, text in notes if text}
+
+    def _read_keys(self) -> dict[str, str]:
+        """The first keys of the classes of the table, as the next session gives them."""
+        keys = assign_keys([*self._seen], self.find_chosen_keys(), {})
+        return {name: keys.get(name, NO_KEY) for name in self._seen}
+
+    def move_key(self, name: str, new: str, key: str) -> list[Decision]:
+        """Lets a class that is about to be renamed keep its key. Returns the rows for that."""
+        self._keys[fold_class(new)] = key
+        old, found = (self.get(Note(KEY, one)).text for one in (name, new))
+        rows = {Note(KEY, name): "", Note(KEY, new): key} if old else {Note(KEY, new): key}
+        return [Decision(k, KEY, text) for k, text in rows.items()] if old or found else []
+
+    def release_key(self, key: str) -> list[Decision]:
+        """The rows that take a key from former classes for which it is saved."""
+        present = {fold_class(name) for name in self.class_names}
+        saved = self.find_chosen_keys()
+        former = [name for name, used in saved.items() if used == key and name not in present]
+        return [Decision(Note(KEY, name), KEY, "") for name in former]
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -234,7 +296,7 @@ class Answers:
         self._last_time = moment
         known = {fold_class(name): name for name in self.class_names}
         for decision, row in zip(decisions, rows, strict=True):
-            _apply(self.states, known, self.class_names, key=decision.key, row=row)
+            _apply(self.states, known, self.class_names, self._seen, key=decision.key, row=row)
         self.class_names[:] = _respell(self.states, self.class_names)
 
     def _replay(self) -> None:
@@ -255,16 +317,17 @@ class Answers:
         names = list(self.class_names)
         known = {fold_class(name): name for name in names}
         try:
+            seen = dict(self._seen) if start else {}
             if not start:
                 states = {}
                 for name, label in self._folder_labels.items():
                     row = LabelRow(name, label, LABEL)
-                    _apply(states, known, names, key=name, row=row)
+                    _apply(states, known, names, seen, key=name, row=row)
             for row in order_rows(table.rows):
                 is_note = row.decision in NOTES
                 key = Note(row.decision, row.label.strip()) if is_note else table.find(row)
                 if key:
-                    _apply(states, known, names, key=key, row=row)
+                    _apply(states, known, names, seen, key=key, row=row)
         except RefusedError as error:
             raise UserError(
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
@@ -273,10 +336,11 @@ class Answers:
         labels = {state.label for state in states.values()}
         for name in names:
             self._order.setdefault(name, len(self._order))
-        if not self._keys:  # Those of an earlier session, which gave them in this order.
-            self._keys = assign_keys(names, {}, {})
         self.class_names = [k for k in names if k in self.class_names or k in labels]
         self.states = states
+        self._seen = seen
+        if not self._keys:  # Those of an earlier session.
+            self._keys = self._read_keys()
         self._stamp = stamp
         self._content = content
         self._table = table
@@ -319,7 +383,12 @@ def _write_row(decision: Decision, moment: str) -> LabelRow:
 
 
 def _apply(
-    states: dict[Key, State], known: dict[str, str], class_names: list[str], key: Key, row: LabelRow
+    states: dict[Key, State],
+    known: dict[str, str],
+    class_names: list[str],
+    seen: dict[str, None],
+    key: Key,
+    row: LabelRow,
 ) -> None:
     """Applies a row to the state of a file or note."""
     key = _fold(key)
@@ -329,7 +398,9 @@ def _apply(
         states[key] = State(row.decision, "", before.revision + 1, text=row.file)
         return
     spelling = label
-    label = _find_class(known, class_names, label) if label else ""
+    if label:
+        seen.setdefault(fold_class(label))
+        label = _find_class(known, class_names, label)
     decision = row.decision if row.decision in (NONE, SKIP) else LABEL if label else ""
     is_label = decision == LABEL
     states[key] = State(

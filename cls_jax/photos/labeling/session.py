@@ -37,7 +37,7 @@ from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
-from cls_jax.photos.labeling.keys import KEYS
+from cls_jax.photos.labeling.keys import KEYS, NO_KEY
 from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
 from cls_jax.photos.labeling.questions import Questions, draw_readable
 from cls_jax.photos.labeling.reading import Reading
@@ -115,6 +115,7 @@ class _Step(NamedTuple):
 
     changes: list[_Changed]
     class_names: list[str]  # All classes before, if the step changed these. Otherwise empty.
+    added: Sequence[str]  # The classes that its answers added.
 
 
 class Session:
@@ -422,13 +423,18 @@ class Session:
                 self._refresh()  # It was inserted before others, whose columns move.
             return name
 
-    def decide(self, changes: Sequence[Change], window: str) -> list[str]:
+    def decide(self, changes: Sequence[Change], window: str, adds: bool = False) -> list[str]:
         """Records decisions about photos on the disk and here, as one step to undo.
 
         Photos whose files are gone are left out, and their names are returned. If there is no
-        other one, a ConflictError is raised.
+        other one, a ConflictError is raised. Classes that are unknown are refused, or else added,
+        if it `adds` them, as `Answers.add_class` does.
         """
-        with self._changing():
+        with self._changing(), self._adding() as added:
+            if adds:
+                labels = dict.fromkeys(change.label for change in changes if change.label)
+                names = {label: self._answers.add_class(label) for label in labels}
+                changes = [c._replace(label=names.get(c.label, "")) for c in changes]
             gone = self._check(changes)
             decisions = [
                 Decision(self._files[c.image], c.decision, c.label, self._get_check(c))
@@ -436,13 +442,26 @@ class Session:
                 if c.image not in gone
             ]
             skipped = sum(one.kind == SKIP and self._is_to_check(one.key) for one in decisions)
-            self._record(decisions, window)
+            self._record(decisions, window, added=added())
             if skipped:  # They do not count. Others take their places.
                 num_left = sum(map(self._is_to_check, self._files))
                 is_open = self._read().find_open()
                 self._questions.draw(is_open, num_left + skipped, self._random)
                 self._refresh()
             return [self._files[image] for image in gone]
+
+    @contextlib.contextmanager
+    def _adding(self) -> Iterator[Callable[[], list[str]]]:
+        """Takes back the classes that are added here if there is an error.
+
+        Gives a function that lists those so far.
+        """
+        before = list(self._answers.class_names)
+        try:
+            yield lambda: [name for name in self._answers.class_names if name not in before]
+        except (RefusedError, OSError, UserError):
+            self._answers.class_names[:] = before
+            raise
 
     def _is_to_check(self, key: Key) -> bool:
         """Whether a file is a random photo without an answer, drawn to measure the accuracy."""
@@ -500,8 +519,12 @@ class Session:
         window: str,
         classes_before: Sequence[str] = (),
         classes_after: Sequence[str] = (),
+        added: Sequence[str] = (),
     ) -> None:
-        """Records decisions as one step to undo. A change of classes names all before and after."""
+        """Records decisions as one step to undo.
+
+        A change of classes names all before and after. `added` are those that the decisions added.
+        """
         before = [(decision.key, self._answers.get(decision.key)) for decision in decisions]
         if decisions:
             self._answers.append(decisions)
@@ -509,9 +532,18 @@ class Session:
             self._answers.class_names[:] = classes_after
         changes = [_Changed(key, state, state.revision + 1) for key, state in before]
         steps = self._undo.setdefault(window, [])
-        steps.append(_Step(changes, list(classes_before)))
+        steps.append(_Step(changes, list(classes_before), added))
         del steps[:-_MAX_UNDO_STEPS]
+        self._save_keys()
         self._refresh()
+
+    def _save_keys(self, released: Sequence[Decision] = ()) -> None:
+        """Writes the keys of the classes if the next session would give other ones."""
+        with contextlib.suppress(OSError, UserError):  # The next answer tries again.
+            if released:  # What is unsaved depends on these.
+                self._answers.append(released)
+            if unsaved := self._answers.find_unsaved_keys():
+                self._answers.append(unsaved)
 
     def rename_class(self, window: str, name: str, new: str) -> int:
         """Renames or respells a class, merges it into another one, or deletes it if `new` is "".
@@ -523,7 +555,7 @@ class Session:
             self._check_ready()
             answers = self._answers
             before = list(answers.class_names)
-            answers.find_keys()  # The other classes keep theirs.
+            keys = answers.find_keys()  # The other classes keep theirs.
             if name not in before:
                 raise RefusedError("There is no such class.")
             found = answers.add_class(new) if new else ""
@@ -537,16 +569,15 @@ class Session:
                 if state.label == name
             ]
             num_images = sum(decision.key in self._index for decision in decisions)
-            for kind in NOTES if new else ():
-                if kind == KEY and new in before:
-                    continue
+            for kind in (DESCRIBE, EXAMPLE) if new else ():
                 text = answers.get(Note(kind, name)).text
                 if text and not answers.get(Note(kind, new)).text:
                     decisions.append(Decision(Note(kind, new), kind, text))
+            if new and new not in before:
+                decisions += answers.move_key(name, new, keys.get(name, NO_KEY))
             after = [known for known in before if known != name]
             if new and new not in before:
                 after.insert(before.index(name), new)
-                answers.pass_key(name, new)
             try:
                 self._record(decisions, window, classes_before=before, classes_after=after)
             except (OSError, UserError):
@@ -575,7 +606,10 @@ class Session:
             keys = self._answers.find_keys()
             decisions = [Decision(Note(KEY, name), KEY, key)]
             others = [other for other, used in keys.items() if used == key and other != name]
-            decisions += [Decision(Note(KEY, other), KEY, keys.get(name, "")) for other in others]
+            decisions += [
+                Decision(Note(KEY, other), KEY, keys.get(name, NO_KEY)) for other in others
+            ]
+            decisions += self._answers.release_key(key)
             self._record(decisions, window)
 
     def set_example(self, window: str, image: int) -> None:
@@ -607,7 +641,9 @@ class Session:
             if not path.is_file():
                 gone.append(image)
             elif self._get_state(image).revision != revision:
-                raise ConflictError(f"{self._files[image]} was just labeled in another window.")
+                none = f"None of the {len(changes):,} photos was labeled: "
+                reason = f"{self._files[image]} was labeled in the meantime."
+                raise ConflictError((none if len(changes) > 1 else "") + reason)
         if gone:
             self.leave_out_missing(gone)
         if gone and len(gone) == len(changes):
@@ -622,7 +658,7 @@ class Session:
             step = self._undo[window][-1]
             if any(self._answers.get(one.key).revision != one.revision for one in step.changes):
                 self._undo[window].pop()
-                raise ConflictError("This label has since been changed in another window.")
+                raise ConflictError("Nothing was undone: the label was changed in the meantime.")
             decisions = []
             for key, state, _ in step.changes:
                 kept = key.kind if isinstance(key, Note) else state.decision
@@ -632,8 +668,10 @@ class Session:
                 self._answers.append(decisions)
             if step.class_names:
                 self._answers.restore_classes(step.class_names)
+            released = self._answers.remove_unused(step.added)
             self._undo[window].pop()
             self._renumber(step)
+            self._save_keys(released)
             self._refresh()
             keys = [change.key for change in step.changes[:NUM_RECENT]]
             return [self._index[key] for key in keys if key in self._index]

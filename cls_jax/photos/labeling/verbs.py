@@ -113,6 +113,17 @@ def _take_changes(content: Any) -> list[Change]:
     ]
 
 
+class _Answers(NamedTuple):
+    """Decisions, and whether classes that are unknown are added."""
+
+    changes: list[Change]
+    adds: bool
+
+
+def _take_answers(parse: Callable[[Any], list[Change]]) -> Callable[[Any], _Answers]:
+    return lambda content: _Answers(parse(content), content.get("adds") is True)
+
+
 class _Mark(NamedTuple):
     """Photos, and the class that they are not."""
 
@@ -127,9 +138,9 @@ def _take_mark(content: Any) -> _Mark:
     return _Mark(images, _take(content, "label", str))
 
 
-def _decide(parts: Parts, changes: list[Change], window: str) -> Answer:
+def _decide(parts: Parts, answers: _Answers, window: str) -> Answer:
     """Records decisions. Returns what to say of photos that are gone."""
-    gone = parts.session.decide(changes, window)
+    gone = parts.session.decide(answers.changes, window, answers.adds)
     return {"left_out": make_printable(describe_gone(gone)) if gone else "", "gone": len(gone)}
 
 
@@ -174,8 +185,8 @@ def _open_report(parts: Parts, name: str, _: str) -> Answer:
 
 VERBS = MappingProxyType(
     {
-        "decide": Verb(_take_changes, _decide),
-        "decide_all": Verb(grid.parse_changes, _decide, limit=_MEGABYTES),
+        "decide": Verb(_take_answers(_take_changes), _decide),
+        "decide_all": Verb(_take_answers(grid.parse_changes), _decide, limit=_MEGABYTES),
         "undo": Verb(_take_nothing, _undo),
         "classes": Verb(
             _take_name, lambda parts, name, _: {"label": parts.session.add_class(name)}

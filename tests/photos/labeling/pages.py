@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.label_table import KEY, LABELS_CSV
 from cls_jax.photos.labeling.photos import open_session
 from tests.outcomes import read_table
 from tests.photos.labeling.sessions import (
@@ -50,7 +50,8 @@ def show(page, view):
 
 
 def read_decisions(folder):
-    rows = read_table(folder / LABELS_CSV)
+    """The answers in the table, without the keys of classes."""
+    rows = [row for row in read_table(folder / LABELS_CSV) if row["decision"] != KEY]
     return [(row["file"], row["label"], row["decision"]) for row in rows]
 
 

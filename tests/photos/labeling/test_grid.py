@@ -125,7 +125,7 @@ def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
     session.decide(grid.parse_changes(content), "w")
     rows = read_decisions(folder)
     assert [row[1:] for row in rows[:3]] == [("", "none"), ("cat", "label"), ("dog", "label")]
-    with pytest.raises(Exception, match="another window"):
+    with pytest.raises(Exception, match="in the meantime"):
         session.decide([Change(1, "label", "dog", 1), Change(2, "label", "dog", 0)], "w")
     assert len(read_decisions(folder)) == 30
     session.undo("w")
@@ -422,8 +422,11 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
         page.click("#copies")
         page.wait_for_selector(".toast:has-text('are in unsure')")
         assert len(list((folder.with_name("photos-classes") / "unsure").iterdir())) == 53
-        # A class has a line: the other one that it is mixed up with, and the photos of both.
+        # A class has a line: the other one that it is mixed up with, and the photos of both, which
+        # are others than those beside them.
+        assert page.locator(".hint:has-text('Of both: those named as either class')").count() == 1
         button = page.locator(".mixed").first
+        assert " of both: " in button.inner_text()
         for viewport in (PHONE, DESKTOP):
             page.set_viewport_size(viewport)
             name = button.inner_text()

@@ -352,7 +352,7 @@ def test_two_windows_at_once(open_page, folder):
             )
         press(first, "3")
         second.keyboard.press("2")
-        second.wait_for_selector(".toast:has-text('another window')")
+        second.wait_for_selector(".toast:has-text('in the meantime')")
         assert len(read_decisions(folder)) == 3
 
 
@@ -499,7 +499,7 @@ def test_a_class_without_photos_is_deleted_while_its_name_is_changed(open_page, 
         page.keyboard.press("Enter")
         page.get_by_label("Name of oops").fill("oop")
         page.get_by_label("Delete oops").click(delay=200)
-        page.wait_for_selector(".toast:text-is('oops deleted. Press Ctrl Z to undo.')")
+        page.wait_for_selector(".toast:text-is('oops deleted. Press Ctrl Z to bring oops back.')")
         page.wait_for_function("document.querySelectorAll('.class-row').length === 3")
         assert page.locator(".class-row .search[aria-label^=Name]").evaluate_all(
             "all => all.map((one) => one.value)"
@@ -518,13 +518,15 @@ def test_the_page_says_what_became_of_a_class_and_its_photos(open_page, folder):
             ("cat", "lynx", "cat is now lynx (2 photos)."),
             ("lynx", "dog", "lynx merged into dog: 2 photos moved."),
             ("owl", "", "owl deleted. Now unlabeled: 2 photos."),
+            ("dog", "", "dog deleted. Now unlabeled: 4 photos."),  # At once after the other.
         ):
             if new:
                 page.get_by_label(f"Name of {name}").fill(new)
                 page.keyboard.press("Enter")
             else:
                 page.get_by_label(f"Delete {name}").click()
-            page.wait_for_selector(f".toast:text-is('{said} Press Ctrl Z to undo.')")
+            end = "undo" if new else f"bring {name} back"
+            page.wait_for_selector(f".toast:text-is('{said} Press Ctrl Z to {end}.')")
 
 
 def test_a_slow_change_says_so_until_it_is_saved_or_refused(open_page, folder):

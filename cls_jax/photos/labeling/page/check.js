@@ -29,8 +29,6 @@ export function mount(root, app) {
     const confirm = createButton({ class: "primary confirm", click: confirmRow });
     const pictures = images.map((item) => createPhoto(item, "small"));
     const tiles = images.map(createTile);
-    const seen = new Set(); // Only displayed photos are confirmed.
-    const settled = pictures.map(async ({ shown }, i) => (await shown) && seen.add(images[i].image));
 
     function createTile(item, i) {
       const tile = createButton(
@@ -54,11 +52,12 @@ export function mount(root, app) {
       confirm.setAttribute("aria-label", `${confirm.textContent}: ${label}`);
     }
 
-    async function confirmRow() {
-      await Promise.all(settled);
-      const right = images.filter(({ image }) => !wrong.has(image) && seen.has(image));
+    function confirmRow() {
+      if (app.refuses(pictures.every(({ isShown }) => isShown !== null))) return;
+      // Only displayed photos are confirmed.
+      const right = images.filter(({ image }, i) => !wrong.has(image) && pictures[i].isShown);
       const marked = images.filter(({ image }) => wrong.has(image)).map(({ image }) => image);
-      await app.run(async () => {
+      app.run(async () => {
         if (marked.length) await app.post("mark", { images: marked, label });
         if (right.length) {
           const changes = right.map(({ image, revision }) => {

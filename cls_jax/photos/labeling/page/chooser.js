@@ -5,11 +5,12 @@ import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 const NUM_KEYS = 9; // More classes than that are ordered by how probable they are.
 
 /**
- * Creates the list of classes.
- * `onChoose` gets the name of a class, which may be new, and returns whether it was accepted.
+ * Creates the list of classes, and a button for none of them.
+ * `onChoose` gets the name of a class, and whether it is a new one that was typed, and returns whether
+ * it was accepted.
  * `onSkip` is called for Space in the field for the first class, which has the focus unasked.
  */
-export function createChooser(onChoose, onSkip) {
+export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
   let classes = [];
   let proposals = [];
   let shown = [];
@@ -20,6 +21,7 @@ export function createChooser(onChoose, onSkip) {
   const search = create("input", {
     type: "search",
     class: "search",
+    "data-class-field": true,
     "aria-label": "Search or add a class",
     "aria-controls": "classes",
     "aria-describedby": "enter",
@@ -32,9 +34,15 @@ export function createChooser(onChoose, onSkip) {
   const enter = create("p", { id: "enter", class: "enter", role: "status", hidden: true });
   const list = create("ol", { id: "classes", class: "classes", "aria-label": "Classes" });
   const element = create("div", { class: "chooser" }, search, enter, list);
+  const noneKey = create("kbd", {}, "0");
+  const none = createButton({ click: onNone }, noneKey, "None of these");
 
+  /** Returns whether the class was accepted. Otherwise, what is typed next replaces what was typed. */
   function choose(name) {
-    if (onChoose(name)) clear();
+    const isAccepted = onChoose(name, shown.some((one) => one.name === name && one.isNew));
+    if (isAccepted) clear();
+    else if (search.value) search.select(); // Which also gives it the focus.
+    return isAccepted;
   }
 
   function clear() {
@@ -54,7 +62,7 @@ export function createChooser(onChoose, onSkip) {
   }
 
   function takeChosen() {
-    if (chosen !== null) choose(chosen);
+    if (chosen !== null && choose(chosen)) element.dispatchEvent(new Event("taken", { bubbles: true }));
   }
 
   function moveChosen(step) {
@@ -84,6 +92,8 @@ export function createChooser(onChoose, onSkip) {
         return create("li", {}, button);
       }),
     );
+    none.hidden = !classes.length;
+    noneKey.hidden = begins("0");
     enter.hidden = chosen === null;
     if (!enter.hidden) enter.textContent = describeEnter(shown.find(({ name }) => name === chosen));
   }
@@ -96,8 +106,8 @@ export function createChooser(onChoose, onSkip) {
   function createClassButton(name, probability, isNew, isFirst) {
     const bar = create("span", { class: "bar", "aria-hidden": "true" });
     bar.style.setProperty("--share", probability);
-    // In the field, digits are part of a name.
-    const key = search.value.trim() ? "" : (classes.find((known) => known.name === name)?.key ?? "");
+    const own = classes.find((known) => known.name === name)?.key ?? "";
+    const key = search.value.trim() || begins(own) ? "" : own; // Digits are part of a name.
     return createButton(
       { click: () => choose(name), class: isFirst ? "class proposed" : "class" },
       bar,
@@ -125,6 +135,14 @@ export function createChooser(onChoose, onSkip) {
     return ranked.sort((a, b) => (a.rank === b.rank ? a.i - b.i : a.rank - b.rank));
   }
 
+  /** Whether a key begins to type a class: a letter, or a digit with which another class begins. */
+  function begins(key) {
+    const isDigit = /^\d$/.test(key);
+    return isDigit
+      ? classes.some(({ name, key: own }) => name.startsWith(key) && own !== key)
+      : /^\p{L}$/u.test(key);
+  }
+
   /** First the class of exactly that name or a new one, then those that begin so or contain it. */
   function findClasses(typed) {
     const wanted = fold(typed);
@@ -136,6 +154,7 @@ export function createChooser(onChoose, onSkip) {
 
   return {
     element,
+    none,
     update(newClasses, newProposals) {
       // A list that is replaced between the press and the release of a button loses the click.
       const text = JSON.stringify([newClasses, newProposals]);
@@ -143,27 +162,22 @@ export function createChooser(onChoose, onSkip) {
       described = text;
       classes = newClasses;
       proposals = newProposals;
-      search.placeholder = classes.length ? "Search or add a class" : "Type a class and press Enter";
+      search.placeholder = classes.length ? "Search or add a class (press /)" : "Type a class and press Enter";
       render();
     },
     /** Handles a key that was pressed outside of all fields; returns whether it did. */
-    onKey(event) {
-      if (event.ctrlKey || event.metaKey || event.altKey) return false;
-      const typed = search.value.trim(); // The field has lost the focus since, and says what Enter does.
-      const withKey = typed ? undefined : classes.find(({ key }) => key === event.key);
-      if (withKey) choose(withKey.name);
-      else if (event.key === "Enter" && chosen !== null) {
-        takeChosen();
-      } else if (event.key === "Escape" && chosen !== null) {
-        clear();
-      } else if (event.key === "Enter" && proposals.length) {
-        choose(proposals[0].label);
-      } else if (typed ? /^[\p{L}\p{N}/]$/u.test(event.key) : /^[\p{L}/]$/u.test(event.key)) {
-        if (typed) search.value += event.key;
-        else search.value = event.key === "/" ? "" : event.key;
+    onKey({ key, ctrlKey, metaKey, altKey }) {
+      if (ctrlKey || metaKey || altKey) return false;
+      const withKey = classes.find((known) => known.key === key);
+      if (key === "Enter" && chosen !== null) takeChosen();
+      else if (key === "Escape" && chosen !== null) clear();
+      else if (key === "Enter" && proposals.length) choose(proposals[0].label);
+      else if (begins(key) || key === "/") {
         search.focus();
-        find();
-      } else return false;
+        return key === "/"; // The browser writes any other into the field.
+      } else if (withKey) choose(withKey.name);
+      else if (key === "0" && classes.length) onNone();
+      else return false;
       return true;
     },
     focus: () => search.focus(),

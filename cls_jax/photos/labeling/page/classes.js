@@ -10,6 +10,7 @@ export function mount(root, app) {
   const name = create("input", {
     class: "search",
     id: "new-class",
+    "data-class-field": true,
     "aria-label": "Name of a new class",
     placeholder: "New class",
     maxlength: "255",
@@ -50,7 +51,7 @@ export function mount(root, app) {
         const { renamed, classes } = await app.post(verb, content);
         if (verb !== "rename") return;
         const said = describe(name, content.text, { count: renamed, isMerger: classes.length < before });
-        app.announce(`${said} Press Ctrl Z to undo.`, true);
+        app.announce(`${said} Press Ctrl Z to ${content.text ? "undo" : `bring ${name} back`}.`, true);
       });
     const field = (verb, value, title, limit) =>
       create("input", {
@@ -88,6 +89,7 @@ export function mount(root, app) {
         // A field that was changed would be saved first, and the button replaced before its release.
         mousedown: (event) => event.preventDefault(),
         click: () => {
+          if (app.refuses()) return;
           isRemoved = true;
           document.activeElement.blur();
           change("rename", { name, text: "" });

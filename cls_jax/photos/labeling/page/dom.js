@@ -27,12 +27,13 @@ export function createButton(properties, ...children) {
   return create("button", { type: "button", click: onClick, ...others }, ...children);
 }
 
-/** A photo. Its promise `shown` resolves to whether it could be decoded. */
+/** A photo. Its promise `shown` resolves to whether it could be decoded, which is `isShown` from then on. */
 export function createPhoto({ image, name }, size) {
   const picture = create("img", { alt: name, draggable: "false" });
+  picture.isShown = null; // Not known yet.
   picture.shown = show(picture, image, size).then(
-    () => true,
-    () => false,
+    () => (picture.isShown = true),
+    () => (picture.isShown = false),
   );
   return picture;
 }

@@ -15,7 +15,9 @@ const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
 const SLOW_MS = 1000; // After which an action says that it is still busy.
 const SAVING = "Saving…"; // Until it no longer is.
-const SECOND_CLICK_MS = 600; // Within which a second click in the same place means the same.
+const REFUSED = "Your next step came before the last one was saved: press again.";
+const UNSEEN = "A photo is not shown yet: press again.";
+const SECOND_MS = 600; // Within which a second click in the same place, or a second Enter, means the same.
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
 const byId = (id) => document.getElementById(id);
@@ -23,6 +25,8 @@ const root = byId("view");
 let view = null;
 let viewName = "next";
 let busy = false;
+let hasRefused = false; // Whether a key or a click came meanwhile.
+let taken = -Infinity; // When Enter last took the class that a field held.
 let clicked = { time: -Infinity }; // The last click: the button's name, place and time.
 const edited = new WeakSet(); // Fields that got text since their last Enter.
 const queue = []; // What is done next, when it no longer is.
@@ -33,7 +37,12 @@ const app = {
   state: null,
   /** A photo that is shown instead of the suggested one, to change its label. */
   pinned: null,
-  isBusy: () => busy,
+  /** Whether an answer comes too early: during another action, or before its photos are shown. Says so. */
+  refuses(areShown = true) {
+    if (busy || !areShown) app.announce(busy ? REFUSED : UNSEEN, true);
+    hasRefused ||= busy;
+    return busy || !areShown;
+  },
   get: api.get,
   getFile: api.getFile,
   /** Posts a change. The response is the new state. */
@@ -43,15 +52,19 @@ const app = {
     if (verb === "decide") app.pinned = null;
     return answer;
   },
-  /** Runs one action at a time, then renders. Errors become a message. Others are dropped unless they wait. */
+  /** Runs one action at a time, then renders. Errors become a message. Others are refused unless they wait. */
   async run(action, waits = false) {
     if (busy && waits) queue.push(action);
-    if (busy) return;
+    if (waits ? busy : app.refuses()) return;
     busy = true;
+    hasRefused = false;
     const waiting = setTimeout(() => app.announce(SAVING, true), SLOW_MS);
     try {
       await action();
       while (queue.length) await queue.shift()();
+      // Not hidden by what the action has said of itself.
+      const said = byId("toast").textContent;
+      if (hasRefused && said !== REFUSED) showToast(said === SAVING ? REFUSED : `${said} ${REFUSED}`);
     } catch (error) {
       queue.length = 0;
       report(error);
@@ -174,7 +187,7 @@ function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUnd
 function createStripItem(item) {
   const answer = item.label || next.describe(item.decision);
   const label = `${item.name}: ${answer}. Change`;
-  const open = () => (busy ? app.run(() => app.open(item), true) : app.open(item));
+  const open = () => app.run(() => app.open(item), true);
   return create(
     "li",
     {},
@@ -253,13 +266,20 @@ function ignoreRepeats(event) {
   event.stopImmediatePropagation();
 }
 
+/** A second Enter, after one that took what was typed, must not label the next photo. */
+function ignoreSecondEnter(event) {
+  if (event.key !== "Enter" || event.timeStamp - taken > SECOND_MS || findTyped()) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+}
+
 /** A second click, on a button that has taken the place of another one, was meant for that one. */
 function ignoreMoved(event) {
   if (!event.detail) return; // The keyboard pressed it.
   const { clientX: x, clientY: y, timeStamp: time } = event;
   const button = event.target.closest("button");
   const name = button?.querySelector(".name")?.textContent ?? button?.ariaLabel ?? button?.textContent;
-  const isSecond = time - clicked.time < SECOND_CLICK_MS && Math.hypot(x - clicked.x, y - clicked.y) < 9;
+  const isSecond = time - clicked.time < SECOND_MS && Math.hypot(x - clicked.x, y - clicked.y) < 9;
   if (button && isSecond && name !== clicked.name) {
     event.preventDefault();
     event.stopImmediatePropagation();
@@ -271,6 +291,17 @@ function undoesText(target) {
   return target.matches("input") && Boolean(target.value || edited.has(target));
 }
 
+/** The field for a class that holds text, whether it has the focus or not. */
+function findTyped() {
+  const fields = [...document.querySelectorAll("input[data-class-field]:enabled")];
+  return fields.find(({ value }) => value.trim());
+}
+
+/** Whether a key writes or deletes text. */
+function isText({ key, ctrlKey, metaKey, altKey }) {
+  return key === "Backspace" || (key.length === 1 && !ctrlKey && !metaKey && !altKey);
+}
+
 function onKey(event) {
   const isUndo = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z";
   const isField = event.target.matches("input, select");
@@ -279,6 +310,8 @@ function onKey(event) {
   if (isUndo && event.repeat) return event.preventDefault();
   const pressesButton = event.target.matches("button, a") && [" ", "Enter"].includes(event.key);
   if (pressesButton || event.isComposing) return;
+  // The browser writes into the field that has the focus by then.
+  if (findTyped() && (isUndo || isText(event))) return findTyped().focus();
   // Not on a control of another kind, where the key may be meant for it.
   const isElsewhere = event.target.matches("button:not(.class, .tile), a");
   if (isUndo || (event.key === "Backspace" && !isElsewhere)) undo();
@@ -298,7 +331,9 @@ byId("undo").addEventListener("click", (event) => {
 });
 document.addEventListener("click", ignoreMoved, { capture: true });
 document.addEventListener("input", ({ target }) => edited.add(target));
+document.addEventListener("taken", ({ timeStamp }) => (taken = timeStamp));
 document.addEventListener("keydown", ignoreRepeats, { capture: true });
+document.addEventListener("keydown", ignoreSecondEnter, { capture: true });
 document.addEventListener("keydown", onKey);
 addEventListener("focus", () => app.scan());
 // Otherwise a file dropped outside of the drop zone would replace the page.

@@ -3,20 +3,21 @@
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
 import { createChooser } from "./chooser.js";
 
+const BROKEN = "This photo cannot be read. Skip it.";
+
 export function mount(root, app) {
   let current = null;
   let isShown = false; // Whether the current photo has been displayed.
   let isBroken = false; // Whether it could not be decoded. Then it can only be skipped.
-  let moving = Promise.resolve();
   const preloaded = new Map();
 
   const frame = create("div", { class: "frame" });
   const caption = create("figcaption");
-  const chooser = createChooser(
-    (label) => decide("label", label),
-    () => decide("skip"),
-  );
-  const none = createButton({ click: () => decide("none") }, create("kbd", {}, "0"), "None of these");
+  const chooser = createChooser({
+    onChoose: (label, isNew) => decide("label", label, isNew),
+    onNone: () => decide("none"),
+    onSkip: () => decide("skip"),
+  });
   const example = createButton({
     click: () =>
       app.run(async () => {
@@ -36,7 +37,7 @@ export function mount(root, app) {
     create(
       "div",
       { class: "others" },
-      none,
+      chooser.none,
       createButton({ click: () => decide("skip") }, create("kbd", {}, "Space"), "Skip"),
       example,
     ),
@@ -46,13 +47,15 @@ export function mount(root, app) {
   root.append(create("div", { class: "next" }, photo, done, panel));
 
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
-  function decide(decision, label = "") {
-    if (!current || !isShown || (isBroken && label) || app.isBusy()) return false;
+  function decide(decision, label = "", adds = false) {
+    if (!current || app.refuses(isShown)) return false;
+    if (isBroken && label) {
+      app.announce(BROKEN, true);
+      return false;
+    }
     const { image, name, revision } = current;
-    const isNew = label && !app.state.classes.some((known) => known.name === label);
     app.run(async () => {
-      if (isNew) label = (await app.post("classes", { name: label })).label;
-      await app.post("decide", { changes: [{ image, decision, label, revision }] });
+      await app.post("decide", { changes: [{ image, decision, label, revision }], adds });
       current = null;
       app.announce(`${name}: ${label || describe(decision)}.`);
     });
@@ -62,10 +65,10 @@ export function mount(root, app) {
   function update(state) {
     const before = current; // Null after an answer. The class of the next photo may be typed already.
     if (app.pinned) current = app.pinned;
-    else current = state.next.find(({ image }) => image === current?.image) ?? state.next[0] ?? null;
+    else current = state.next.find(({ image }) => image === current?.image) ?? keepTyped() ?? state.next[0] ?? null;
     photo.hidden = panel.hidden = !current;
     done.hidden = Boolean(current);
-    if (!current) return;
+    if (!current) return chooser.clear();
     show(state);
     const isOther = before ? before.image !== current.image : !chooser.hasFocus();
     if (isOther && chooser.isChoosing()) chooser.clear(); // It was typed for another photo.
@@ -76,10 +79,14 @@ export function mount(root, app) {
     const left = formatCount(state.sample, "random photo");
     if (state.phase === "reading") random.textContent = "A random photo, until all photos have been read.";
     else random.textContent = `${left} left to check. What the classifier thinks of them is hidden so that it does not sway you.`;
-    none.hidden = !state.classes.length;
     example.hidden = !current.label;
     example.textContent = `Use as the example of ${current.label}`;
     if (!state.classes.length) chooser.focus();
+  }
+
+  /** The photo that a class is typed for stays, even if another window has labeled it meanwhile. */
+  function keepTyped() {
+    return chooser.isChoosing() ? current : null;
   }
 
   function show(state) {
@@ -113,7 +120,7 @@ export function mount(root, app) {
     if (frame.firstChild !== picture) return;
     isShown = true;
     photo.setAttribute("aria-busy", "false");
-    if (isBroken) app.announce("This photo cannot be read. Skip it.", true);
+    if (isBroken) app.announce(BROKEN, true);
   }
 
   /** Goes to the answer before the one that is shown (1), or to the one after it (-1). */
@@ -130,11 +137,9 @@ export function mount(root, app) {
   function onKey(event) {
     const steps = { ArrowLeft: 1, ArrowRight: -1 };
     if (steps[event.key] && !event.altKey && !event.ctrlKey && !event.metaKey) {
-      const go = () => move(steps[event.key]);
-      // After what is being saved, which would otherwise bring the next photo before its key.
-      moving = moving.then(() => (app.isBusy() ? app.run(go, true) : go())).catch(app.report);
-    } else if (event.key === "0" && !none.hidden) decide("none");
-    else if (event.key === " ") decide("skip");
+      // After what is being saved, and no key is for the photo that is still shown meanwhile.
+      app.run(() => move(steps[event.key]), true);
+    } else if (event.key === " ") decide("skip");
     else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.pin(null);
     else return chooser.onKey(event);
     return true;

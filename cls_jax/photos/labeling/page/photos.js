@@ -16,6 +16,7 @@ export function mount(root, app) {
   let version = -1;
   let classes = [];
   let photos = new Map(); // By image.
+  let held = new Map(); // Image → its revision when a class for it was typed, before another window's answer.
   let special = null; // The photos most like one, or those to look at, instead of all.
   let isStale = false; // Whether answers since have changed the order.
 
@@ -61,9 +62,8 @@ export function mount(root, app) {
   const empty = create("p", { class: "hint", hidden: true }, "No photo matches.");
 
   const count = create("p", { class: "selected-count", role: "status" });
-  const chooser = createChooser((label) => answer(label), () => {});
+  const chooser = createChooser({ onChoose: answer, onNone: () => answer("") });
   const confirm = createButton({ click: confirmAll, hidden: true });
-  const none = createButton({ click: () => answer("") }, create("kbd", {}, "0"), "None of these");
   const similar = createButton({ click: showSimilar }, create("kbd", {}, "+"), "More like this");
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
   const clearKey = create("kbd", {}, "Esc");
@@ -74,7 +74,7 @@ export function mount(root, app) {
     count,
     confirm,
     chooser.element,
-    create("div", { class: "others" }, none, similar, enlarge, clear),
+    create("div", { class: "others" }, chooser.none, similar, enlarge, clear),
   );
   root.append(
     create(
@@ -146,6 +146,8 @@ export function mount(root, app) {
   /** Takes over the columns from the server. Photos that are shown stay the same objects. */
   function read(columns) {
     const before = photos;
+    const targets = chooser.isChoosing() ? getTargets() : [];
+    held = new Map(targets.map(({ image, revision }) => [image, held.get(image) ?? revision]));
     photos = new Map();
     columns.image.forEach((image, i) => {
       const photo = before.get(image) ?? {};
@@ -227,7 +229,7 @@ export function mount(root, app) {
 
   function showSimilar() {
     const [source] = getTargets();
-    if (!source || app.isBusy()) return;
+    if (!source) return;
     app.run(async () => {
       const { images } = await app.get(`similar/${source.image}`);
       const { label } = source;
@@ -259,9 +261,9 @@ export function mount(root, app) {
   }
 
   /** Gives the photos a class, "" for none of these. Returns whether it does. */
-  function answer(label) {
+  function answer(label, adds = false) {
     const targets = getTargets();
-    return record(targets, targets.map(() => label), label || describeDecision("none"));
+    return record(targets, targets.map(() => label), label || describeDecision("none"), adds);
   }
 
   /** Gives all selected photos the class of the photo that they are like, or what is suggested. */
@@ -276,25 +278,22 @@ export function mount(root, app) {
     return record(targets, targets.map(({ label }) => label), "as suggested");
   }
 
-  function record(targets, labels, text) {
+  function record(targets, labels, text, adds = false) {
     const isAlone = !grid.getSelected().length; // The photo with the focus.
     if (!targets.length) app.announce("Select photos first.", true);
-    else if (isAlone && !grid.isSeen()) app.announce("This photo is not shown yet.", true);
-    else if (!app.isBusy()) return save(targets, labels, text, isAlone);
+    else if (!app.refuses(!isAlone || grid.isSeen())) return save(targets, labels, text, adds, isAlone);
     return false;
   }
 
-  function save(targets, labels, text, isAlone) {
+  function save(targets, labels, text, adds, isAlone) {
     if (chooser.isChoosing()) chooser.clear(); // It was typed for these photos.
     app.run(async () => {
       const names = [...new Set(labels)].filter(Boolean);
-      const spelled = [];
-      for (const name of names) {
-        const isNew = !classes.some((known) => known.name === name);
-        spelled.push(isNew ? (await app.post("classes", { name })).label : name);
-      }
-      const changes = targets.map(({ image, revision }, i) => [image, revision, names.indexOf(labels[i])]);
-      const { gone, left_out: leftOut } = await app.post("decide_all", { labels: spelled, changes });
+      const changes = targets.map(({ image, revision }, i) => {
+        return [image, held.get(image) ?? revision, names.indexOf(labels[i])];
+      });
+      held.clear(); // If it is refused, the answers of other windows are known by now.
+      const { gone, left_out: leftOut } = await app.post("decide_all", { labels: names, changes, adds });
       grid.select(new Set());
       app.announce(`${formatCount(targets.length - gone, "photo")}: ${text}. ${leftOut}`.trim(), true);
       if (special?.source !== undefined) showAll();
@@ -333,7 +332,6 @@ export function mount(root, app) {
     confirm.replaceChildren(create("kbd", {}, "↵"), create("span", { class: "name" }, text));
     clear.hidden = !selected.length;
     clearKey.hidden = Boolean(special); // Which the key leaves.
-    none.hidden = !classes.length;
     const counts = new Map();
     for (const { label } of selected) if (label) counts.set(label, (counts.get(label) ?? 0) + 1);
     const ranked = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 9);
@@ -357,7 +355,6 @@ export function mount(root, app) {
     if (event.key === "Escape" && special) leave();
     else if (grid.onKey(event)) return true;
     else if (hasModifier) return false;
-    else if (event.key === "0" && classes.length) answer("");
     else if (event.key === "Enter") confirmAll();
     else if (event.key === "+") showSimilar(); // A letter would begin the name of a class.
     else return chooser.onKey(event);

@@ -74,16 +74,15 @@ export function mount(root, app) {
 
   /** How sure the photos of a class are, and those that may be of another one. */
   function createMixed(name, { confidence, partner, images } = { images: [] }) {
-    const count = formatCount(images.length, "photo");
     const look = () =>
       app.showPhotos({
         title: `${name} or ${partner}`,
         hint: "The least certain first. Enter confirms what is suggested. Otherwise, press the key of a class.",
         sections: [{ title: "", images }],
       });
-    const label = `${count}: ${partner} or ${name}. Look at these`; // Begins with what is shown.
-    const properties = { click: look, class: "mixed", "aria-label": label, title: label };
-    const button = createButton(properties, `${count}: ${partner}`);
+    const text = `${images.length.toLocaleString("en")} of both: ${partner}`;
+    const label = `${text} or ${name}. Look at these`; // Begins with what is shown.
+    const button = createButton({ click: look, class: "mixed", "aria-label": label, title: label }, text);
     return [
       create("td", { class: "number" }, confidence ? formatPercent(confidence) : "–"),
       create("td", {}, images.length ? button : "–"),
@@ -91,7 +90,9 @@ export function mount(root, app) {
   }
 
   function createNamer({ named_by: namer }) {
-    return create("p", { class: "hint", hidden: !namer }, `Others: as named by ${namer}.`);
+    const others = `Others: photos without an answer, as named by ${namer}.`;
+    const mixed = "Of both: those named as either class that may be the other.";
+    return create("p", { class: "hint", hidden: !namer }, `${others} ${mixed}`);
   }
 
   function createNextStep({ command, networks }) {

@@ -31,18 +31,21 @@ export function mount(root, app) {
   function createCard(item) {
     const { image, label, revision, proposals } = item;
     const [{ label: other, probability }] = proposals;
-    const decide = (chosen) =>
+    const picture = createPhoto(item, "small");
+    const decide = (chosen) => {
+      if (app.refuses(picture.isShown !== null)) return;
       app.run(async () => {
         const changes = [{ image, decision: "label", label: chosen, revision }];
         await app.post("decide", { changes });
         app.announce(`${item.name}: ${chosen}.`);
       });
+    };
     return create(
       "article",
       { class: "card", "aria-label": item.name },
       createButton(
         { class: "tile", click: () => app.open(item), "aria-label": `Open ${item.name}`, title: item.name },
-        createPhoto(item, "small"),
+        picture,
       ),
       create(
         "p",

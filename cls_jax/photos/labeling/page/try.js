@@ -4,6 +4,7 @@ import { post, upload } from "./api.js";
 import { create, createButton, createPhoto, formatCount, formatPercent } from "./dom.js";
 
 const MAX_BYTES = 2 ** 26;
+const ADD = "Add to the folder";
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 
 export function mount(root, app) {
@@ -95,6 +96,7 @@ export function mount(root, app) {
     const correction = create("input", {
       class: "search",
       list: names.id,
+      "data-class-field": true,
       "aria-label": `Wrong? ${file.name} is`,
       placeholder: "Wrong? It is …",
       maxlength: "255",
@@ -102,7 +104,7 @@ export function mount(root, app) {
     });
     const keep = createButton(
       { click: () => addToFolder(file, keep, correction) },
-      "Add to the folder",
+      ADD,
     );
     keep.setAttribute("aria-label", `Add ${file.name} to the folder`);
     const isUnknown = "This may be none of the classes: no photo in the folder is very similar. Most similar:";
@@ -123,6 +125,7 @@ export function mount(root, app) {
   /** Adds a photo to the folder, with its class if one was typed. */
   async function addToFolder(file, button, correction) {
     button.disabled = true;
+    button.textContent = "Adding…";
     try {
       const { name } = await upload("add", file);
       await app.scan(true);
@@ -131,6 +134,7 @@ export function mount(root, app) {
       button.textContent = `Added as ${name}`;
     } catch (error) {
       button.disabled = false;
+      button.textContent = ADD;
       app.report(error);
     }
   }
@@ -138,9 +142,8 @@ export function mount(root, app) {
   async function correct(name, text) {
     if (!text) return;
     const { image, revision } = await post("find", { name });
-    const { label } = await app.post("classes", { name: text });
-    await app.post("decide", { changes: [{ image, decision: "label", label, revision }] });
-    app.announce(`${name}: ${label}.`, true);
+    await app.post("decide", { changes: [{ image, decision: "label", label: text, revision }], adds: true });
+    app.announce(`${name}: ${text}.`, true);
     app.render();
   }
 
