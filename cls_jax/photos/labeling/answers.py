@@ -98,12 +98,10 @@ class Answers:
         self._table = LabelTable([])  # As read last.
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
-        # Class → its first key, or `NO_KEY`, at the end of classes that are gone. These names, and
-        # the next, are those of `fold_class`.
+        # Class → its first key, or `NO_KEY`, at the end of classes that are gone. These names are
+        # those of `fold_class`, as are all that the folder and the table have ever had, in order.
         self._keys: dict[str, str] = {}
-        self._seen: dict[
-            str, None
-        ] = {}  # All that the folder and the table have ever had, in order.
+        self._seen: dict[str, None] = {}
         self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
         self._stamp: tuple[int, ...] | None = None
         self._last_time = ""
