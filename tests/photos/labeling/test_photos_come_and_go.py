@@ -160,11 +160,13 @@ def test_random_photos_are_labeled_while_the_others_are_read_and_keep_their_plac
     assert views.describe(session)["counts"] == {
         **{"images": 28, "labeled": 8, "none": 0, "skipped": 0}
     }
+    rows = read_table(folder / LABELS_CSV)
+    known = {row["label"] for row in rows}  # Eight random photos may leave a kind out.
     for image, path in enumerate(session.list_paths()):
         item = views.describe_image(session, image)
-        if image not in asked:  # The features are those of this photo.
+        if image not in asked and "abc"[kind_of[path.name]] in known:
+            # The features are those of this photo.
             assert item["proposals"][0]["label"] == "abc"[kind_of[path.name]]
-    rows = read_table(folder / LABELS_CSV)
     assert [row["decision"].split()[0] for row in rows] == ["check"] * 8
     session.undo("w")
     decide(session, gone - 1, "a")
