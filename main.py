@@ -50,7 +50,7 @@ def main(_) -> None:
         exit_with_error("Evaluation needs the folder of a run: add --workdir DIR.")
     if FLAGS.mode == "eval" and FLAGS.config is not None:
         exit_with_error("--mode eval reads the configuration from --workdir: remove --config.")
-    prepare_process()
+    prepare_process(trains=FLAGS.mode == "train")
     run_to_end(run)
 
 

@@ -309,7 +309,7 @@ def main() -> None:
     arguments = parse_arguments()
     if arguments.device:
         os.environ["JAX_PLATFORMS"] = _PLATFORMS[arguments.device]
-    prepare_process()
+    prepare_process(trains=arguments.verb == "train")
     run_to_end(lambda: run(arguments))
 
 

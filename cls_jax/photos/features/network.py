@@ -31,8 +31,10 @@ from cls_jax.models.convolutions import grouped
 from cls_jax.models.layers import ALL_FEATURES, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.parallel import compilation
+from cls_jax.parallel.machine import available_cpus
 
-_BATCH_SIZE = 16  # Per device. Larger batches are no faster on a CPU.
+# Images per device that are read and stored together.
+_BATCH_SIZE = 16
 _ACCELERATOR_BATCH_SIZE = 256
 # The number of images is unknown, but even a hundred thousand are only some hundred batches.
 _NUM_RUNS = 100_000 // _ACCELERATOR_BATCH_SIZE
@@ -133,6 +135,7 @@ class OpenedNetwork:
         mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
         per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
         self.batch_size = per_device * len(devices)
+        self._num_at_once = choose_num_at_once(per_device) * len(devices)
         self._by_image = NamedSharding(mesh, P("data"))
         on_devices = jax.device_put(self.variables, NamedSharding(mesh, P()))
         default = MODELS[network.name].layout.normalization
@@ -145,9 +148,13 @@ class OpenedNetwork:
 
     def compute_rows(self, images: np.ndarray) -> np.ndarray:
         """Features of at most a batch of uint8 [B, H, W, C], float16 [B, R], see `unpack`."""
-        padded = np.zeros((self.batch_size, *self._network.image_shape), np.uint8)
-        padded[: len(images)] = images
-        features = np.asarray(self._forward(jax.device_put(padded, self._by_image)))
+        parts = []
+        for start in range(0, len(images), self._num_at_once):
+            part = images[start : start + self._num_at_once]
+            padded = np.zeros((self._num_at_once, *self._network.image_shape), np.uint8)
+            padded[: len(part)] = part
+            parts.append(self._forward(jax.device_put(padded, self._by_image)))
+        features = np.concatenate(jax.device_get(parts))
         return _pack(features[: len(images)], self.num_pooled)
 
     def extract(self, images: ImageSource, on_progress: Progress | None = None) -> FrozenFeatures:
@@ -175,6 +182,17 @@ class OpenedNetwork:
         for _ in range(_NUM_TIMED):
             self.compute_rows(batch)
         return (time.perf_counter() - started) / (_NUM_TIMED * self.batch_size)
+
+
+def choose_num_at_once(most: int) -> int:
+    """How many images a device takes at once through a network that is not trained, at most `most`.
+
+    A CPU takes one for each core, but at least two, whose activations then fit into its caches:
+    EfficientNet-Lite0 at 224 pixels takes 8.1 ms per image, and 10.9 ms with 16 at once (2 cores).
+    """
+    if jax.local_devices()[0].platform != "cpu":
+        return most
+    return min(max(available_cpus(), 2), most)
 
 
 @functools.lru_cache(maxsize=_MAX_OPENED)

@@ -30,6 +30,7 @@ from cls_jax.parallel.mesh import (
 )
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.instant import InstantClassifier
+from cls_jax.photos.features.network import choose_num_at_once
 from cls_jax.training.prepare import RunEnd
 
 _HEAT_MAPS_AT_ONCE = 16
@@ -228,5 +229,5 @@ def open_instant_networks(instant: InstantClassifier) -> Networks:
         variables=to_global_arrays(stacked, mesh, jax.tree.map(lambda _: P(NETWORK_AXIS), stacked)),
         format=ImageFormat(network.image_shape, network.decoding, network.weights.normalization),
         mesh=mesh,
-        batch_size=max(_EVAL_PIXELS // network.image_size**2, 1),
+        batch_size=choose_num_at_once(max(_EVAL_PIXELS // network.image_size**2, 1)),
     )
