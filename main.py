@@ -50,7 +50,7 @@ def main(_) -> None:
         exit_with_error("Evaluation needs the folder of a run: add --workdir DIR.")
     if FLAGS.mode == "eval" and FLAGS.config is not None:
         exit_with_error("--mode eval reads the configuration from --workdir: remove --config.")
-    prepare_process(trains=FLAGS.mode == "train")
+    prepare_process()
     run_to_end(run)
 
 

@@ -1,12 +1,10 @@
 """The setup and the exit of a process, shared by all programs of the project."""
 
-import ctypes
 import errno
 import importlib.metadata
 import io
 import os
 import pathlib
-import platform
 import re
 import shlex
 import shutil
@@ -26,9 +24,6 @@ _CONVOLUTIONS_WITH_EIGEN = (
 )
 # What sets the number of threads of a library for linear algebra.
 _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-# Options of glibc's `mallopt` (malloc.h) → values: one arena, no allocations of their own by mmap,
-# and up to 2 GB at its end that are kept when they are free.
-_KEEP_MEMORY = {-8: 1, -4: 0, -1: 2**31 - 1}
 # One of these exists if an NVIDIA driver is loaded: on Linux, in a container, in WSL 2.
 _NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 # Substrings of errors from the libraries for communication between processes.
@@ -58,10 +53,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     return rest
 
 
-def prepare_process(trains: bool = False) -> None:
+def prepare_process() -> None:
     """Sets up JAX and logging. To be called before JAX computes anything."""
-    if trains:
-        keep_freed_memory()
     # A console may lack characters in the names of files and classes.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -114,19 +107,6 @@ def share_cores() -> None:
         threadpool_limits(1, "blas")
     if (count := joblib.cpu_count()) < (os.cpu_count() or 1):
         os.environ.setdefault("NPROC", str(count))
-
-
-def keep_freed_memory() -> None:
-    """Has the C library keep freed memory, for trainings on a CPU. Before JAX has threads.
-
-    XLA allocates the intermediate results of every step anew, and the system clears each of their
-    pages. Of a step of EfficientNet-Lite0 on 32 images of 128 pixels, this takes a third: 0.51 s,
-    and 0.37 s with memory that is kept (2 cores). Only glibc has these options.
-    """
-    if platform.libc_ver()[0] == "glibc" and not will_use_gpu():
-        libc = ctypes.CDLL(None)
-        for option, value in _KEEP_MEMORY.items():
-            libc.mallopt(option, value)
 
 
 def will_use_gpu() -> bool:

@@ -160,7 +160,7 @@ def run_groups(groups: Mapping[Any, Sequence[Cell]]) -> dict[Any, list[dict[str,
 
 def run_main(main: Callable[[], None]) -> None:
     """Runs a program. User errors end with one sentence and exit code 2."""
-    prepare_process(trains=True)
+    prepare_process()
     try:
         main()
     except UserError as error:

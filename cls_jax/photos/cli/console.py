@@ -309,7 +309,7 @@ def main() -> None:
     arguments = parse_arguments()
     if arguments.device:
         os.environ["JAX_PLATFORMS"] = _PLATFORMS[arguments.device]
-    prepare_process(trains=arguments.verb == "train")
+    prepare_process()
     run_to_end(lambda: run(arguments))
 
 

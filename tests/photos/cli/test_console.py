@@ -334,7 +334,7 @@ def test_device_is_chosen_before_jax_is_loaded(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr(sys, "argv", ["cls-jax", "cache", "--device", "gpu"])
     monkeypatch.setattr(
-        console, "prepare_process", lambda trains: seen.append(os.environ["JAX_PLATFORMS"])
+        console, "prepare_process", lambda: seen.append(os.environ["JAX_PLATFORMS"])
     )
     monkeypatch.setattr(console, "run_to_end", lambda function: None)
     console.main()
