@@ -1,5 +1,8 @@
 """Programs that run a few times are compiled without tuning, on GPUs only."""
 
+import concurrent.futures
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +36,25 @@ def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):
     expected = {name: value for name, value in options.items() if name != "xla_invented"}
     assert compilation.choose_options(FEW) == expected
     assert compilation.jit(lambda x: x + 1, runs=FEW)(1) == 2
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_threads_ask_the_compiler_once(monkeypatch):
+    """Networks are compiled in threads of their own."""
+    asked, is_late = [], threading.Event()
+
+    def accept(options):
+        asked.append(options)
+        is_late.wait(0.1)  # Until the other threads have come.
+        return True
+
+    monkeypatch.setattr(compilation, "_accepts", accept)
+    monkeypatch.setitem(compilation._UNTUNED, "gpu", {"xla_invented": 1})  # Not asked before.
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        chosen = list(pool.map(compilation.choose_options, [FEW] * 4))
+    compilation.keep_known.cache_clear()
+    assert chosen == [{"xla_invented": 1}] * 4
+    assert asked == [{"xla_invented": 1}]
 
 
 @pytest.mark.usefixtures("on_gpu")
