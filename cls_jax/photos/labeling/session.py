@@ -428,12 +428,12 @@ class Session:
 
         Photos whose files are gone are left out, and their names are returned. If there is no
         other one, a ConflictError is raised. Classes that are unknown are refused, or else added,
-        if it `adds` them, as `Answers.add_class` does.
+        if it `adds` them, as `Answers.add_class` does, but not under another spelling of a class.
         """
         with self._changing(), self._adding() as added:
             if adds:
                 labels = dict.fromkeys(change.label for change in changes if change.label)
-                names = {label: self._answers.add_class(label) for label in labels}
+                names = {label: self._add_as_spelled(label) for label in labels}
                 changes = [c._replace(label=names.get(c.label, "")) for c in changes]
             gone = self._check(changes)
             decisions = [
@@ -449,6 +449,13 @@ class Session:
                 self._questions.draw(is_open, num_left + skipped, self._random)
                 self._refresh()
             return [self._files[image] for image in gone]
+
+    def _add_as_spelled(self, name: str) -> str:
+        """Adds a class, unless there is one whose name is spelled otherwise."""
+        found = self._answers.add_class(name)
+        if found != clean(unicodedata.normalize("NFC", name)):
+            raise RefusedError(f"There is a class {found} already: choose it from the list.")
+        return found
 
     @contextlib.contextmanager
     def _adding(self) -> Iterator[Callable[[], list[str]]]:
@@ -749,13 +756,18 @@ class Session:
         shares = weigh_images(self._classified, labels, self._propagation.groups)
         self._questions.choose(is_open, self._coverage, shares, self.number_sources())
 
-    def share_out(self, window: str) -> list[int]:
-        """Chooses what to show next in a window. Photos shown in other windows come last."""
+    def share_out(self, window: str, shown: int | None = None) -> list[int]:
+        """Chooses what to show next in a window. Photos shown in other windows come last.
+
+        The photo that is `shown` in this one comes first until it has an answer or is gone.
+        """
         with self._lock:
             if self._phase == "reading" and self._is_drawing:
                 self._draw(_NUM_EARLY + self._questions.count_windows())
                 self._questions.choose_first(self._read().find_open())
-            return self._questions.share_out(window)
+            is_open = self._read().find_open()
+            has_stayed = shown is not None and 0 <= shown < len(is_open) and is_open[shown]
+            return self._questions.share_out(window, shown if has_stayed else None)
 
     def list_states(self) -> list[tuple[int, str, State]]:
         """All photos in the folder: index, name and state."""
