@@ -657,8 +657,8 @@ class Session:
             raise ConflictError(describe_gone([self._files[image] for image in gone]))
         return gone
 
-    def undo(self, window: str) -> list[int]:
-        """Undoes the last step of a window and returns its first photos."""
+    def undo(self, window: str) -> dict[int, State]:
+        """Undoes the last step of a window and returns its photos with the states they had."""
         with self._changing():
             if not self._undo.get(window):
                 raise RefusedError("There is nothing to undo.")
@@ -667,6 +667,11 @@ class Session:
                 self._undo[window].pop()
                 raise ConflictError("Nothing was undone: the label was changed in the meantime.")
             decisions = []
+            former = {
+                self._index[one.key]: self._answers.get(one.key)
+                for one in step.changes
+                if one.key in self._index
+            }
             for key, state, _ in step.changes:
                 kept = key.kind if isinstance(key, Note) else state.decision
                 kind = kept if kept in (NONE, SKIP, *NOTES) else UNDO
@@ -680,8 +685,7 @@ class Session:
             self._renumber(step)
             self._save_keys(released)
             self._refresh()
-            keys = [change.key for change in step.changes[:NUM_RECENT]]
-            return [self._index[key] for key in keys if key in self._index]
+            return former
 
     def _renumber(self, undone: _Step) -> None:
         """Lets the steps before one that was undone be undone, too: their states are back."""

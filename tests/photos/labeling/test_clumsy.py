@@ -3,9 +3,10 @@
 import unicodedata
 
 import pytest
+from PIL import Image
 
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling import classifier, photos, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.session import Change
 from tests.conftest import BROWSER
@@ -19,8 +20,10 @@ from tests.photos.labeling.pages import (
 )
 from tests.photos.labeling.sessions import (
     CLASSES,
+    create_features,
     create_photos,
     decide,
+    describe_some,
     open_ready,
     read_states,
     serve,
@@ -43,7 +46,10 @@ ANSWER_SWAP = """(name) => {
     if (shown.startsWith(name)) return;
     watch.disconnect();
     const press = new KeyboardEvent("keydown", { key: "1", bubbles: true });
-    setTimeout(() => document.body.dispatchEvent(press), 300);
+    setTimeout(() => {
+      window.said = document.querySelector("#toast").textContent;
+      document.body.dispatchEvent(press);
+    }, 200);
   });
   watch.observe(document.querySelector("figcaption"), { childList: true, characterData: true });
 }"""
@@ -302,8 +308,9 @@ def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_t
         image = next(i for i in range(20) if session.get_path(i).name == name)
         page.evaluate(ANSWER_SWAP, name)
         decide(session, image, "dog", "other")
-        page.wait_for_selector(f".toast:has-text('{name} was labeled elsewhere. This is another')")
         page.wait_for_selector(".toast:has-text('look at it, then press again')")
+        said = page.evaluate("window.said")
+        assert said == f"{name} was labeled elsewhere. This is another photo."
         assert read_name(page) != name
         assert len(read_decisions(folder)) == 7
         press(page, "1")
@@ -361,3 +368,92 @@ def test_a_class_is_not_added_under_another_spelling(session):
         session.decide([Change(0, "label", "DOG", 0)], "w", True)
     session.decide([Change(0, "label", "dog ", 0)], "w", True)
     assert read_states(session)["IMG_0000.png"] == ("label", "dog")
+
+
+def test_the_page_names_what_it_undoes_and_a_single_photo(open_page, folder):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        name = press(page, "3")
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(f".toast:text-is('Undone: {name} is no longer owl.')")
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        for number in (1, 2):
+            cells = page.locator(".cell[data-decision='']")
+            for place in range(number):
+                cells.nth(place).click()
+            what = cells.first.get_attribute("title") if number == 1 else "2 photos"
+            page.keyboard.press("1")
+            page.wait_for_selector(f".toast:text-is('{what}: cat.')")
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(".toast:text-is('Undone: 2 photos are no longer cat.')")
+
+
+def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 12), ["paper", "glass"])
+    with serve(session) as port:
+        page = open_page(port)
+        name = read_name(page)
+        page.keyboard.type("p")
+        page.keyboard.press("ArrowDown")
+        page.wait_for_selector("#enter:has-text('takes “paper”')")
+        session.rename_class("other", "paper", "")
+        page.wait_for_selector("#enter:has-text('There is no class “paper” any more')")
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(200)
+        assert not (folder / "labels.csv").exists()
+        page.keyboard.type("en")
+        page.keyboard.press("Enter")
+        wait_for_count(page, "1")
+    assert read_decisions(folder) == [(name, "pen", "label")]
+
+
+def test_no_key_is_shown_while_the_empty_field_takes_it(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 12), ["3", "8", "cat"])
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        assert page.locator(".panel kbd:visible").count() >= 4
+        page.keyboard.type("c")
+        page.keyboard.press("Backspace")
+        assert page.locator(".panel kbd:visible").count() == 0
+        page.keyboard.press("Escape")
+        assert page.locator(".panel kbd:visible").count() >= 4
+
+
+def test_classes_without_a_key_come_last(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 12), ["0", "owl", "cat"])
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        assert page.locator(".class .name").all_inner_texts() == ["owl", "cat", "0"]
+
+
+def test_a_photo_is_added_with_the_class_that_was_typed_at_the_click(
+    open_page, folder, monkeypatch
+):
+    def load(paths, report=None, backbones=None):
+        return describe_some(range(len(paths)), create_features([0] * len(paths)))
+
+    monkeypatch.setattr(photos, "load_all", load)
+    monkeypatch.setattr(classifier, "read_photo", lambda file, backbones: load([file]).frozen)
+    path = folder.parent / "photo.png"
+    Image.new("RGB", (40, 30), "teal").save(path)
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "try")
+        page.set_input_files("#files", path)
+        page.wait_for_selector(".verdict")
+        field = page.get_by_label("Wrong? photo.png is")
+        field.press_sequentially("CAT")
+        assert page.locator(".card .hint:has-text('adds')").count() == 0
+        field.press_sequentially("fish")
+        page.wait_for_selector(".hint:text-is('This adds the new class “CATfish”.')")
+        release = hold(page, "add")
+        page.get_by_label("Add photo.png to the folder").click()
+        assert field.is_disabled()
+        release()
+        page.wait_for_selector(".toast:has-text('CATfish')")
+        wait_for_count(page, "7")
+    assert read_decisions(folder)[-1][1:] == ("CATfish", "label")

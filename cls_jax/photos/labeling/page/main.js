@@ -16,6 +16,7 @@ const TOAST_MS = 6000;
 const SLOW_MS = 1000; // After which an action says that it is still busy.
 const SAVING = "Saving…"; // Until it no longer is.
 const REFUSED = "Your next step came before the last one was saved: press again.";
+const MISSED = "Not taken: the last answer was still being saved. This is the next photo.";
 const UNSEEN = "A photo is not shown yet: press again.";
 // Within which a second click in the same place, or a second Enter, means the same. Double clicks take
 // up to half a second.
@@ -66,13 +67,17 @@ const app = {
     if (waits ? busy : app.refuses()) return;
     busy = true;
     hasRefused = false;
+    const asked = app.state.next[0]?.image; // Which an answer in "next" is for.
     const waiting = setTimeout(() => app.announce(SAVING, true), SLOW_MS);
     try {
       await action();
+      const isAnswer = !app.state.next.some(({ image }) => image === asked);
       while (queue.length) await queue.shift()();
       // Not hidden by what the action has said of itself.
       const said = byId("toast").textContent;
-      if (hasRefused && said !== REFUSED) showToast(said === SAVING ? REFUSED : `${said} ${REFUSED}`);
+      const refused = viewName === "next" && !app.pinned && isAnswer ? MISSED : REFUSED;
+      const isSaid = [SAVING, REFUSED].includes(said);
+      if (hasRefused) showToast(isSaid ? refused : `${said} ${refused}`);
     } catch (error) {
       queue.length = 0;
       report(error);
@@ -260,10 +265,18 @@ async function poll() {
 
 function undo() {
   return app.run(async () => {
-    const { images } = await app.post("undo");
-    app.announce("Undone.", true);
+    const { images, undone } = await app.post("undo");
+    app.announce(describeUndone(images[0], undone), true);
     if (viewName === "next" && images.length === 1) [app.pinned] = images;
   }, true);
+}
+
+/** What was undone: the only photo, or how many, and what they no longer are. */
+function describeUndone(photo, { count, decision, label }) {
+  if (!count) return "Undone.";
+  const what = photo?.name ?? formatCount(count, "photo");
+  if (!decision) return `Undone: ${what}.`;
+  return `Undone: ${what} ${count === 1 ? "is" : "are"} no longer ${label || next.describe(decision)}.`;
 }
 
 /** A key that is held down must not label the photos that follow. */
