@@ -769,9 +769,14 @@ class Session:
             if self._phase == "reading" and self._is_drawing:
                 self._draw(_NUM_EARLY + self._questions.count_windows())
                 self._questions.choose_first(self._read().find_open())
-            is_open = self._read().find_open()
-            has_stayed = shown is not None and 0 <= shown < len(is_open) and is_open[shown]
-            return self._questions.share_out(window, shown if has_stayed else None)
+            if shown is not None and not self._is_open(shown):
+                shown = None
+            return self._questions.share_out(window, shown)
+
+    def _is_open(self, image: int) -> bool:
+        """Whether a photo is in the folder and has no answer."""
+        is_present = 0 <= image < len(self._files) and image not in self._gone
+        return is_present and not self._get_state(image).decision
 
     def list_states(self) -> list[tuple[int, str, State]]:
         """All photos in the folder: index, name and state."""

@@ -35,7 +35,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
   });
   const enter = create("p", { id: "enter", class: "enter", role: "status", hidden: true });
   const list = create("ol", { id: "classes", class: "classes", "aria-label": "Classes" });
-  const element = create("div", { class: "chooser", tabindex: "-1", keydown: onOwnKey }, search, enter, list);
+  const element = create("div", { class: "chooser", keydown: onOwnKey, blur: leave }, search, enter, list);
   const noneKey = create("kbd", {}, "0");
   const none = createButton({ click: onNone }, noneKey, "None of these");
 
@@ -68,6 +68,11 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
     if (event.target !== element || ![" ", "Enter"].includes(event.key)) return;
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  /** A click must not give it the focus. */
+  function leave() {
+    element.removeAttribute("tabindex");
   }
 
   function takeChosen() {
@@ -119,6 +124,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
   /** Keeps the focus on the button of a class, whose press then means the same. */
   function keepFocus(name) {
     const button = [...list.querySelectorAll("button")].find(({ dataset }) => dataset.name === name);
+    if (!button) element.tabIndex = -1;
     (button ?? element).focus({ preventScroll: true });
   }
 
