@@ -108,10 +108,12 @@ class Questions:
         """The windows that show a photo."""
         return len(self._claims)
 
-    def share_out(self, window: str) -> list[int]:
+    def share_out(self, window: str, shown: int | None = None) -> list[int]:
         """The photos to ask next in a window. Those shown in other windows come last.
 
-        Random ones come before all others, even if another window shows them: it may not answer.
+        The one that is `shown` in the window and has no answer yet comes first: it stays until it
+        has one. Random ones come before all others, even if another window shows them: it may not
+        answer.
         """
         now = time.monotonic()
         recent = self._claims.items()
@@ -123,6 +125,8 @@ class Questions:
             self.next,
             key=lambda i: (i not in self.sample, i in taken, i not in self._marked, i != claimed),
         )
+        if shown is not None:
+            order = [shown, *(image for image in order if image != shown)]
         if order:
             self._claims[window] = _Claim(order[0], now)
         return order

@@ -158,7 +158,7 @@ class _Service:
         self._classifier.follow()
         self._parts.trained.follow()
         is_running = self._training.is_running()
-        described = views.describe(self._session, _get_window(request))
+        described = views.describe(self._session, _get_window(request), _get_question(request))
         classifier = self._classifier
         return described | {
             "is_training": is_running,
@@ -294,3 +294,9 @@ def _explain(
 
 def _get_window(request: Request) -> str:
     return request.headers.get("x-window", "")[:_LONGEST_WINDOW]
+
+
+def _get_question(request: Request) -> int | None:
+    """The photo that the window asks about."""
+    number = request.headers.get("x-question", "")
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None

@@ -428,12 +428,12 @@ class Session:
 
         Photos whose files are gone are left out, and their names are returned. If there is no
         other one, a ConflictError is raised. Classes that are unknown are refused, or else added,
-        if it `adds` them, as `Answers.add_class` does.
+        if it `adds` them, as `Answers.add_class` does, but not under another spelling of a class.
         """
         with self._changing(), self._adding() as added:
             if adds:
                 labels = dict.fromkeys(change.label for change in changes if change.label)
-                names = {label: self._answers.add_class(label) for label in labels}
+                names = {label: self._add_as_spelled(label) for label in labels}
                 changes = [c._replace(label=names.get(c.label, "")) for c in changes]
             gone = self._check(changes)
             decisions = [
@@ -449,6 +449,13 @@ class Session:
                 self._questions.draw(is_open, num_left + skipped, self._random)
                 self._refresh()
             return [self._files[image] for image in gone]
+
+    def _add_as_spelled(self, name: str) -> str:
+        """Adds a class, unless there is one whose name is spelled otherwise."""
+        found = self._answers.add_class(name)
+        if found != clean(unicodedata.normalize("NFC", name)):
+            raise RefusedError(f"There is a class {found} already: choose it from the list.")
+        return found
 
     @contextlib.contextmanager
     def _adding(self) -> Iterator[Callable[[], list[str]]]:
@@ -650,8 +657,8 @@ class Session:
             raise ConflictError(describe_gone([self._files[image] for image in gone]))
         return gone
 
-    def undo(self, window: str) -> list[int]:
-        """Undoes the last step of a window and returns its first photos."""
+    def undo(self, window: str) -> dict[int, State]:
+        """Undoes the last step of a window and returns its photos with the states they had."""
         with self._changing():
             if not self._undo.get(window):
                 raise RefusedError("There is nothing to undo.")
@@ -660,6 +667,11 @@ class Session:
                 self._undo[window].pop()
                 raise ConflictError("Nothing was undone: the label was changed in the meantime.")
             decisions = []
+            former = {
+                self._index[one.key]: self._answers.get(one.key)
+                for one in step.changes
+                if one.key in self._index
+            }
             for key, state, _ in step.changes:
                 kept = key.kind if isinstance(key, Note) else state.decision
                 kind = kept if kept in (NONE, SKIP, *NOTES) else UNDO
@@ -673,8 +685,7 @@ class Session:
             self._renumber(step)
             self._save_keys(released)
             self._refresh()
-            keys = [change.key for change in step.changes[:NUM_RECENT]]
-            return [self._index[key] for key in keys if key in self._index]
+            return former
 
     def _renumber(self, undone: _Step) -> None:
         """Lets the steps before one that was undone be undone, too: their states are back."""
@@ -749,13 +760,23 @@ class Session:
         shares = weigh_images(self._classified, labels, self._propagation.groups)
         self._questions.choose(is_open, self._coverage, shares, self.number_sources())
 
-    def share_out(self, window: str) -> list[int]:
-        """Chooses what to show next in a window. Photos shown in other windows come last."""
+    def share_out(self, window: str, shown: int | None = None) -> list[int]:
+        """Chooses what to show next in a window. Photos shown in other windows come last.
+
+        The photo that is `shown` in this one comes first until it has an answer or is gone.
+        """
         with self._lock:
             if self._phase == "reading" and self._is_drawing:
                 self._draw(_NUM_EARLY + self._questions.count_windows())
                 self._questions.choose_first(self._read().find_open())
-            return self._questions.share_out(window)
+            if shown is not None and not self._is_open(shown):
+                shown = None
+            return self._questions.share_out(window, shown)
+
+    def _is_open(self, image: int) -> bool:
+        """Whether a photo is in the folder and has no answer."""
+        is_present = 0 <= image < len(self._files) and image not in self._gone
+        return is_present and not self._get_state(image).decision
 
     def list_states(self) -> list[tuple[int, str, State]]:
         """All photos in the folder: index, name and state."""

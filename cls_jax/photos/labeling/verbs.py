@@ -145,9 +145,15 @@ def _decide(parts: Parts, answers: _Answers, window: str) -> Answer:
 
 
 def _undo(parts: Parts, _: None, window: str) -> Answer:
-    """Undoes a step. Returns its first photos."""
-    images = parts.session.undo(window)
-    return {"images": [views.describe_image(parts.session, image) for image in images]}
+    """Undoes a step. Returns its photo if it is only one, their number, and what they were."""
+    former = parts.session.undo(window)
+    images = list(former)[:1] if len(former) == 1 else []
+    answers = {(state.decision, state.label) for state in former.values()}
+    decision, label = answers.pop() if len(answers) == 1 else ("", "")
+    return {
+        "images": [views.describe_image(parts.session, image) for image in images],
+        "undone": {"count": len(former), "decision": decision, "label": label},
+    }
 
 
 def _rename(parts: Parts, new: _ClassText, window: str) -> Answer:

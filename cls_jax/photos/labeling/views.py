@@ -26,9 +26,9 @@ _NUM_UNREADABLE = 100
 _NUM_PROPOSALS = 9  # Per photo.
 
 
-def describe(session: Session, window: str = "") -> dict[str, Any]:
-    """The state that every view shows."""
-    shown = session.share_out(window)  # May draw photos.
+def describe(session: Session, window: str = "", question: int | None = None) -> dict[str, Any]:
+    """The state that every view shows. The window shows the photo `question` if there is one."""
+    shown = session.share_out(window, question)  # May draw photos.
     with session.reading() as known:
         recent = list(known.list_answered())
         answered = [state for _, state in recent]

@@ -572,7 +572,7 @@ def test_keys_do_nothing_else_while_a_control_has_the_focus(open_page, folder):
         assert [row[2] for row in read_decisions(folder)] == ["label"] * 2
         page.locator("#target").focus()
         page.keyboard.press("Control+z")
-        page.wait_for_selector(".toast:text-is('Undone.')")
+        page.wait_for_selector(".toast:text-matches('^Undone: IMG.* is no longer dog.$')")
         show(page, "next")
         read_name(page)
         page.keyboard.press("Backspace")

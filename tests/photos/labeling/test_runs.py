@@ -164,8 +164,10 @@ def test_runs_are_looked_at_used_and_deleted_on_the_page(open_page, folder, axe,
         page.get_by_label("Use: runs/a").press("Enter")
         page.wait_for_selector(".runs .used .name:text-is('runs/a')")
         assert find_newest() == older
+        page.wait_for_timeout(700)  # A second key means the same for 600.
         page.get_by_label("Delete: runs/b").press("Enter")
-        page.wait_for_timeout(100)
+        page.get_by_label("Delete for good: runs/b").press("Enter")
+        page.wait_for_timeout(700)
         assert newer.exists()  # The first press asks.
         page.get_by_label("Delete for good: runs/b").press("Enter")
         page.wait_for_selector(".toast:has-text('runs/b deleted')")

@@ -6,6 +6,7 @@ const windowId = sessionStorage.getItem("window") ?? crypto.randomUUID();
 sessionStorage.removeItem("window");
 addEventListener("pagehide", () => sessionStorage.setItem("window", windowId));
 addEventListener("pageshow", () => sessionStorage.removeItem("window"));
+let question = ""; // The photo that this window asks about.
 const MAX_CACHED = 200; // Photos.
 const cached = new Map();
 // Session storage belongs to this tab and port only, and survives a reload.
@@ -36,6 +37,11 @@ export async function open() {
 /** Opens the page in another tab, which has no access by itself. */
 export function openWindow() {
   window.open(`/#${token}`, "_blank", "noopener");
+}
+
+/** Tells the server with each request which photo is asked about, or null. It then stays. */
+export function setQuestion(image) {
+  question = image === null ? "" : String(image);
 }
 
 export function get(name) {
@@ -88,7 +94,7 @@ async function send(path, options) {
 }
 
 async function request(path, options) {
-  const headers = { ...options.headers, "X-Token": token, "X-Window": windowId };
+  const headers = { ...options.headers, "X-Token": token, "X-Window": windowId, "X-Question": question };
   const response = await reach(fetch(path, { ...options, headers }));
   if (response.ok) return response;
   const isJson = response.headers.get("Content-Type") === "application/json";

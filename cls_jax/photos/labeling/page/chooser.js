@@ -1,6 +1,7 @@
 // The classes as buttons, with number keys and a search field.
 
 import { create, createButton, createPhoto, formatPercent } from "./dom.js";
+import { fold } from "./names.js";
 
 const NUM_KEYS = 9; // More classes than that are ordered by how probable they are.
 
@@ -15,6 +16,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
   let proposals = [];
   let shown = [];
   let chosen = null; // The name of the one that Enter takes.
+  let lost = ""; // The one that it took until another window deleted it. Then it takes nothing.
   let described = "";
   const examples = new Map(); // Pictures by photo.
 
@@ -33,7 +35,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
   });
   const enter = create("p", { id: "enter", class: "enter", role: "status", hidden: true });
   const list = create("ol", { id: "classes", class: "classes", "aria-label": "Classes" });
-  const element = create("div", { class: "chooser" }, search, enter, list);
+  const element = create("div", { class: "chooser", keydown: onOwnKey, blur: leave }, search, enter, list);
   const noneKey = create("kbd", {}, "0");
   const none = createButton({ click: onNone }, noneKey, "None of these");
 
@@ -61,6 +63,18 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
     event.stopPropagation();
   }
 
+  /** The focus is here if the button that had it is gone, and Space and Enter then do nothing. */
+  function onOwnKey(event) {
+    if (event.target !== element || ![" ", "Enter"].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** A click must not give it the focus. */
+  function leave() {
+    element.removeAttribute("tabindex");
+  }
+
   function takeChosen() {
     if (chosen !== null && choose(chosen)) element.dispatchEvent(new Event("taken", { bubbles: true }));
   }
@@ -70,6 +84,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
     const place = shown.findIndex(({ name }) => name === chosen) + step;
     const next = Math.max(0, Math.min(shown.length - 1, place));
     chosen = shown[next].name;
+    lost = "";
     render();
     list.children[next].scrollIntoView({ block: "nearest" });
   }
@@ -77,14 +92,20 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
   /** Looks for what was typed. Enter then takes the class of exactly that name, or adds it. */
   function find() {
     chosen = null;
+    lost = "";
     render();
   }
 
   function render() {
     const typed = search.value.trim();
     shown = typed ? findClasses(typed) : orderClasses();
-    if (!shown.some(({ name }) => name === chosen)) chosen = typed ? shown[0].name : null;
+    if (!shown.some(({ name }) => name === chosen)) {
+      const first = typed && !lost ? shown[0].name : null;
+      if (chosen !== null && fold(first ?? "") !== fold(chosen)) lost = chosen;
+      chosen = lost ? null : first;
+    }
     const first = chosen ?? proposals[0]?.label;
+    const focused = list.contains(document.activeElement) ? document.activeElement.dataset.name : null;
     list.replaceChildren(
       ...shown.map(({ name, isNew }) => {
         const probability = proposals.find((proposal) => proposal.label === name)?.probability ?? 0;
@@ -92,10 +113,19 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
         return create("li", {}, button);
       }),
     );
+    if (focused !== null) keepFocus(focused);
     none.hidden = !classes.length;
     noneKey.hidden = begins("0");
-    enter.hidden = chosen === null;
-    if (!enter.hidden) enter.textContent = describeEnter(shown.find(({ name }) => name === chosen));
+    enter.hidden = chosen === null && !lost;
+    if (lost) enter.textContent = `There is no class “${lost}” any more. Arrow keys choose another.`;
+    else if (chosen !== null) enter.textContent = describeEnter(shown.find(({ name }) => name === chosen));
+  }
+
+  /** Keeps the focus on the button of a class, whose press then means the same. */
+  function keepFocus(name) {
+    const button = [...list.querySelectorAll("button")].find(({ dataset }) => dataset.name === name);
+    if (!button) element.tabIndex = -1;
+    (button ?? element).focus({ preventScroll: true });
   }
 
   function describeEnter({ name, isNew }) {
@@ -109,7 +139,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
     const own = classes.find((known) => known.name === name)?.key ?? "";
     const key = search.value.trim() || begins(own) ? "" : own; // Digits are part of a name.
     return createButton(
-      { click: () => choose(name), class: isFirst ? "class proposed" : "class" },
+      { click: () => choose(name), class: isFirst ? "class proposed" : "class", "data-name": name },
       bar,
       create("kbd", {}, isFirst && key === "" ? "↵" : key),
       create("span", { class: "name" }, isNew ? `Add “${name}”` : name, ...describeClass(name)),
@@ -126,7 +156,10 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
   }
 
   function orderClasses() {
-    if (classes.length <= NUM_KEYS) return [...classes].sort((a, b) => a.key.localeCompare(b.key));
+    if (classes.length <= NUM_KEYS) {
+      const place = ({ key }) => Number(key || NUM_KEYS + 1); // Those without a key come last.
+      return [...classes].sort((a, b) => place(a) - place(b));
+    }
     const rank = (name) => {
       const position = proposals.findIndex((proposal) => proposal.label === name);
       return position < 0 ? Infinity : position;
@@ -170,8 +203,8 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
       if (ctrlKey || metaKey || altKey) return false;
       const withKey = classes.find((known) => known.key === key);
       if (key === "Enter" && chosen !== null) takeChosen();
-      else if (key === "Escape" && chosen !== null) clear();
-      else if (key === "Enter" && proposals.length) choose(proposals[0].label);
+      else if (key === "Escape" && (chosen !== null || lost)) clear();
+      else if (key === "Enter" && proposals.length && !lost) choose(proposals[0].label);
       else if (begins(key) || key === "/") {
         search.focus();
         return key === "/"; // The browser writes any other into the field.
@@ -183,12 +216,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
     focus: () => search.focus(),
     hasFocus: () => document.activeElement === search,
     /** Whether a class was typed or chosen with the arrow keys, which Enter takes. */
-    isChoosing: () => chosen !== null,
+    isChoosing: () => chosen !== null || lost !== "",
     clear,
   };
-}
-
-/** What equal names of classes have in common, as far as it matters while typing. */
-function fold(name) {
-  return name.normalize("NFC").toLowerCase().split(/\s+/).join(" ").trim();
 }

@@ -205,13 +205,13 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     kept = new Set(images);
   }
 
-  /** Moves to a photo, scrolls to it and gives it the focus. */
-  function move(i, isRange = false) {
+  /** Moves to a photo, scrolls to it and gives it the focus, unless something else keeps that. */
+  function move(i, isRange = false, takesFocus = true) {
     current = Math.max(0, Math.min(photos.length - 1, i));
     reveal(current);
     draw();
     renderCells();
-    focusCell();
+    if (takesFocus) focusCell();
     if (isRange) selectRange();
     else setAnchor(current);
   }
@@ -395,8 +395,8 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     /** Whether the picture of that photo is there. */
     isSeen: () => Boolean(element.querySelector(`[data-place="${current}"] img`)),
     getCurrent: () => photos[current] ?? null,
-    /** Moves some photos on and gives that one the focus. */
-    focus: (step = 0) => photos.length && move(current + step),
+    /** Moves some photos on and gives that one the focus, unless something else keeps that. */
+    focus: (step = 0, takesFocus = true) => photos.length && move(current + step, false, takesFocus),
     close() {
       resized.disconnect();
       removeEventListener("scroll", ask);

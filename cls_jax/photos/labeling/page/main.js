@@ -16,8 +16,12 @@ const TOAST_MS = 6000;
 const SLOW_MS = 1000; // After which an action says that it is still busy.
 const SAVING = "Saving…"; // Until it no longer is.
 const REFUSED = "Your next step came before the last one was saved: press again.";
+const MISSED = "Not taken: the last answer was still being saved. This is the next photo.";
 const UNSEEN = "A photo is not shown yet: press again.";
-const SECOND_MS = 600; // Within which a second click in the same place, or a second Enter, means the same.
+// Within which a second click in the same place, or a second Enter, means the same. Double clicks take
+// up to half a second.
+const SECOND_MS = 600;
+const NEAR = { mouse: 9, pen: 9, touch: 25 }; // Pixels between two clicks in the same place.
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
 const byId = (id) => document.getElementById(id);
@@ -27,7 +31,9 @@ let viewName = "next";
 let busy = false;
 let hasRefused = false; // Whether a key or a click came meanwhile.
 let taken = -Infinity; // When Enter last took the class that a field held.
-let clicked = { time: -Infinity }; // The last click: the button's name, place and time.
+let clicked = { time: -Infinity }; // The last click: its button, place and time.
+let pressed = -Infinity; // When Space or Enter last pressed a button, without another key since,
+let pressedButton = null; // and which one.
 const edited = new WeakSet(); // Fields that got text since their last Enter.
 const queue = []; // What is done next, when it no longer is.
 let toastTimer = 0;
@@ -37,9 +43,12 @@ const app = {
   state: null,
   /** A photo that is shown instead of the suggested one, to change its label. */
   pinned: null,
-  /** Whether an answer comes too early: during another action, or before its photos are shown. Says so. */
-  refuses(areShown = true) {
-    if (busy || !areShown) app.announce(busy ? REFUSED : UNSEEN, true);
+  /**
+   * Whether an answer comes too early: during another action, or before its photos are shown. Says so,
+   * in the latter case with the reason.
+   */
+  refuses(areShown = true, reason = UNSEEN) {
+    if (busy || !areShown) app.announce(busy ? REFUSED : reason, true);
     hasRefused ||= busy;
     return busy || !areShown;
   },
@@ -58,13 +67,17 @@ const app = {
     if (waits ? busy : app.refuses()) return;
     busy = true;
     hasRefused = false;
+    const asked = app.state.next[0]?.image; // Which an answer in "next" is for.
     const waiting = setTimeout(() => app.announce(SAVING, true), SLOW_MS);
     try {
       await action();
+      const isAnswer = !app.state.next.some(({ image }) => image === asked);
       while (queue.length) await queue.shift()();
       // Not hidden by what the action has said of itself.
       const said = byId("toast").textContent;
-      if (hasRefused && said !== REFUSED) showToast(said === SAVING ? REFUSED : `${said} ${REFUSED}`);
+      const refused = viewName === "next" && !app.pinned && isAnswer ? MISSED : REFUSED;
+      const isSaid = [SAVING, REFUSED].includes(said);
+      if (hasRefused) showToast(isSaid ? refused : `${said} ${refused}`);
     } catch (error) {
       queue.length = 0;
       report(error);
@@ -75,6 +88,7 @@ const app = {
       if (byId("status").textContent === SAVING) byId("status").textContent = "";
     }
     await render();
+    keepFocus();
   },
   announce(text, isVisible = false) {
     byId("status").textContent = text;
@@ -251,10 +265,18 @@ async function poll() {
 
 function undo() {
   return app.run(async () => {
-    const { images } = await app.post("undo");
-    app.announce("Undone.", true);
+    const { images, undone } = await app.post("undo");
+    app.announce(describeUndone(images[0], undone), true);
     if (viewName === "next" && images.length === 1) [app.pinned] = images;
   }, true);
+}
+
+/** What was undone: the only photo, or how many, and what they no longer are. */
+function describeUndone(photo, { count, decision, label }) {
+  if (!count) return "Undone.";
+  const what = photo?.name ?? formatCount(count, "photo");
+  if (!decision) return `Undone: ${what}.`;
+  return `Undone: ${what} ${count === 1 ? "is" : "are"} no longer ${label || next.describe(decision)}.`;
 }
 
 /** A key that is held down must not label the photos that follow. */
@@ -273,17 +295,43 @@ function ignoreSecondEnter(event) {
   event.stopImmediatePropagation();
 }
 
-/** A second click, on a button that has taken the place of another one, was meant for that one. */
-function ignoreMoved(event) {
-  if (!event.detail) return; // The keyboard pressed it.
-  const { clientX: x, clientY: y, timeStamp: time } = event;
+/** A second click in the same place, as of a double click, must not answer again. */
+function ignoreSecondClick(event) {
   const button = event.target.closest("button");
-  const name = button?.querySelector(".name")?.textContent ?? button?.ariaLabel ?? button?.textContent;
-  const isSecond = time - clicked.time < SECOND_MS && Math.hypot(x - clicked.x, y - clicked.y) < 9;
-  if (button && isSecond && name !== clicked.name) {
+  const { clientX: x, clientY: y, timeStamp: time } = event;
+  const isKey = !event.detail; // The keyboard pressed it.
+  const isNear = button === clicked.button || Math.hypot(x - clicked.x, y - clicked.y) < (NEAR[event.pointerType] ?? NEAR.mouse);
+  const isReplaced = button === pressedButton || !pressedButton?.isConnected;
+  const isSecond = isKey ? time - pressed < SECOND_MS && isReplaced : time - clicked.time < SECOND_MS && isNear;
+  if (button && isSecond) {
     event.preventDefault();
     event.stopImmediatePropagation();
-  } else clicked = { name, x, y, time };
+  } else if (!isKey) clicked = { button, x, y, time };
+  else if (button) [pressed, pressedButton] = [time, button];
+}
+
+/** Space or Enter must not answer for the next photo if the button that it pressed before is gone. */
+function ignoreLostPress(event) {
+  const isPress = [" ", "Enter"].includes(event.key);
+  if (!isPress || event.target.closest("input, select, a")) pressed = -Infinity;
+  // A view that is opened by a button may give the focus to a photo.
+  const isLater = event.target.matches(".cell") && event.timeStamp - pressed > SECOND_MS;
+  if (pressed === -Infinity || isLater || event.target.closest("button")) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+}
+
+/** Gives the focus to the heading if the button that the keyboard pressed is gone. */
+function keepFocus() {
+  if (pressed === -Infinity || document.activeElement !== document.body) return;
+  const heading = root.querySelector("h2");
+  if (heading) heading.tabIndex = -1;
+  heading?.focus({ preventScroll: true });
+}
+
+/** A key for an input method, as Enter that takes the characters it proposes, is no command. */
+function ignoreComposition(event) {
+  if (event.isComposing || event.keyCode === 229) event.stopImmediatePropagation();
 }
 
 /** Whether Ctrl Z is for the text of a field: it has some, or had since its last Enter. */
@@ -309,7 +357,7 @@ function onKey(event) {
   if (isField && (!isUndo || undoesText(event.target))) return;
   if (isUndo && event.repeat) return event.preventDefault();
   const pressesButton = event.target.matches("button, a") && [" ", "Enter"].includes(event.key);
-  if (pressesButton || event.isComposing) return;
+  if (pressesButton) return;
   // The browser writes into the field that has the focus by then.
   if (findTyped() && (isUndo || isText(event))) return findTyped().focus();
   // Not on a control of another kind, where the key may be meant for it.
@@ -329,9 +377,12 @@ byId("undo").addEventListener("click", (event) => {
   if (event.detail > 0) event.currentTarget.blur();
   undo();
 });
-document.addEventListener("click", ignoreMoved, { capture: true });
+document.addEventListener("click", ignoreSecondClick, { capture: true });
 document.addEventListener("input", ({ target }) => edited.add(target));
 document.addEventListener("taken", ({ timeStamp }) => (taken = timeStamp));
+document.addEventListener("pointerdown", () => (pressed = -Infinity), { capture: true });
+document.addEventListener("keydown", ignoreComposition, { capture: true });
+document.addEventListener("keydown", ignoreLostPress, { capture: true });
 document.addEventListener("keydown", ignoreRepeats, { capture: true });
 document.addEventListener("keydown", ignoreSecondEnter, { capture: true });
 document.addEventListener("keydown", onKey);

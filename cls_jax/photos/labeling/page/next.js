@@ -1,12 +1,18 @@
 // One large photo and the classes beside it.
 
+import { setQuestion } from "./api.js";
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
 import { createChooser } from "./chooser.js";
 
 const BROKEN = "This photo cannot be read. Skip it.";
+const SWAPPED = "This is another photo: look at it, then press again.";
+const SWAP_MS = 600; // During which a photo that has come by itself gets no answer.
 
 export function mount(root, app) {
   let current = null;
+  let question = null; // The photo that is asked about, unless it was answered here. It is shown if none is pinned.
+  let isRefused = false; // Whether the last answer was, with a message of its own.
+  let isSwapped = false; // Whether the photo has just come by itself.
   let isShown = false; // Whether the current photo has been displayed.
   let isBroken = false; // Whether it could not be decoded. Then it can only be skipped.
   const preloaded = new Map();
@@ -48,14 +54,17 @@ export function mount(root, app) {
 
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
   function decide(decision, label = "", adds = false) {
-    if (!current || app.refuses(isShown)) return false;
+    if (!current || app.refuses(isShown, isSwapped ? SWAPPED : undefined)) return false;
     if (isBroken && label) {
       app.announce(BROKEN, true);
       return false;
     }
     const { image, name, revision } = current;
     app.run(async () => {
+      isRefused = true;
       await app.post("decide", { changes: [{ image, decision, label, revision }], adds });
+      isRefused = false;
+      if (question?.image === image) question = null;
       current = null;
       app.announce(`${name}: ${label || describe(decision)}.`);
     });
@@ -65,7 +74,10 @@ export function mount(root, app) {
   function update(state) {
     const before = current; // Null after an answer. The class of the next photo may be typed already.
     if (app.pinned) current = app.pinned;
-    else current = state.next.find(({ image }) => image === current?.image) ?? keepTyped() ?? state.next[0] ?? null;
+    else {
+      current = state.next.find(({ image }) => image === question?.image) ?? keepTyped() ?? state.next[0] ?? null;
+      follow(state);
+    }
     photo.hidden = panel.hidden = !current;
     done.hidden = Boolean(current);
     if (!current) return chooser.clear();
@@ -82,6 +94,20 @@ export function mount(root, app) {
     example.hidden = !current.label;
     example.textContent = `Use as the example of ${current.label}`;
     if (!state.classes.length) chooser.focus();
+  }
+
+  /** Says why another photo than before is asked about, unless it was answered here. */
+  function follow({ recent }) {
+    if (question && question.image !== current?.image) {
+      isSwapped = Boolean(current);
+      const isLabeled = recent.some(({ image }) => image === question.image);
+      const reason = isLabeled ? "was labeled elsewhere" : "needs no answer any more";
+      const next = current ? " This is another photo." : "";
+      if (!isRefused) app.announce(`${question.name} ${reason}.${next}`, true);
+    }
+    isRefused = false;
+    question = current;
+    setQuestion(current?.image ?? null);
   }
 
   /** The photo that a class is typed for stays, even if another window has labeled it meanwhile. */
@@ -112,13 +138,16 @@ export function mount(root, app) {
 
   async function waitFor(picture) {
     isShown = false;
+    const pause = isSwapped ? SWAP_MS : 0;
     photo.setAttribute("aria-busy", "true");
     isBroken = !(await picture.shown);
     if (isBroken) await app.refresh().catch(app.report); // Its file may be gone.
     await new Promise(requestAnimationFrame); // Before it is painted,
     await new Promise(requestAnimationFrame); // and after.
+    if (pause) await new Promise((resolve) => setTimeout(resolve, pause));
     if (frame.firstChild !== picture) return;
     isShown = true;
+    isSwapped = false;
     photo.setAttribute("aria-busy", "false");
     if (isBroken) app.announce(BROKEN, true);
   }
@@ -145,7 +174,7 @@ export function mount(root, app) {
     return true;
   }
 
-  return { update, onKey };
+  return { update, onKey, unmount: () => setQuestion(null) };
 }
 
 export function describe(decision) {

@@ -280,24 +280,37 @@ export function mount(root, app) {
 
   function record(targets, labels, text, adds = false) {
     const isAlone = !grid.getSelected().length; // The photo with the focus.
-    if (!targets.length) app.announce("Select photos first.", true);
-    else if (!app.refuses(!isAlone || grid.isSeen())) return save(targets, labels, text, adds, isAlone);
+    if (app.refuses(!targets.length || !isAlone || grid.isSeen())) return false;
+    if (targets.length) return save(targets, labels, text, adds, isAlone);
+    app.announce("Select photos first.", true);
     return false;
   }
 
   function save(targets, labels, text, adds, isAlone) {
+    const isPressed = panel.contains(document.activeElement) && document.activeElement.matches("button");
     if (chooser.isChoosing()) chooser.clear(); // It was typed for these photos.
+    const before = { selected: grid.getSelected(), current: grid.getCurrent() };
+    grid.select(new Set()); // What is selected while these are saved is for the next answer.
+    const hasStayed = () => !grid.getSelected().length && grid.getCurrent() === before.current;
     app.run(async () => {
       const names = [...new Set(labels)].filter(Boolean);
       const changes = targets.map(({ image, revision }, i) => {
         return [image, held.get(image) ?? revision, names.indexOf(labels[i])];
       });
       held.clear(); // If it is refused, the answers of other windows are known by now.
-      const { gone, left_out: leftOut } = await app.post("decide_all", { labels: names, changes, adds });
-      grid.select(new Set());
-      app.announce(`${formatCount(targets.length - gone, "photo")}: ${text}. ${leftOut}`.trim(), true);
+      try {
+        const { gone, left_out: leftOut } = await app.post("decide_all", { labels: names, changes, adds });
+        const number = targets.length - gone;
+        const what = targets.length === 1 ? targets[0].name : formatCount(number, "photo");
+        app.announce(`${what}: ${text}. ${leftOut}`.trim(), true);
+      } catch (error) {
+        if (hasStayed()) grid.select(new Set(before.selected.map(({ image }) => image)));
+        throw error;
+      }
+      if (!hasStayed()) return;
       if (special?.source !== undefined) showAll();
-      grid.focus(isAlone ? 1 : 0);
+      const isFree = document.activeElement === document.body || grid.element.contains(document.activeElement);
+      grid.focus(isAlone ? 1 : 0, isFree && !isPressed);
     });
     return true;
   }

@@ -2,6 +2,7 @@
 
 import { post, upload } from "./api.js";
 import { create, createButton, createPhoto, formatCount, formatPercent } from "./dom.js";
+import { findClass } from "./names.js";
 
 const MAX_BYTES = 2 ** 26;
 const ADD = "Add to the folder";
@@ -101,7 +102,12 @@ export function mount(root, app) {
       placeholder: "Wrong? It is …",
       maxlength: "255",
       autocomplete: "off",
+      input: () => {
+        const text = correction.value.trim();
+        hint.textContent = text && !findClass(app.state.classes, text) ? `This adds the new class “${text}”.` : "";
+      },
     });
+    const hint = create("p", { class: "hint", role: "status" });
     const keep = createButton(
       { click: () => addToFolder(file, keep, correction) },
       ADD,
@@ -119,21 +125,22 @@ export function mount(root, app) {
         ),
       ),
       create("div", { class: "actions" }, correction, keep),
+      hint,
     ];
   }
 
   /** Adds a photo to the folder, with its class if one was typed. */
   async function addToFolder(file, button, correction) {
-    button.disabled = true;
+    const text = correction.value.trim(); // As it is at the click.
+    button.disabled = correction.disabled = true;
     button.textContent = "Adding…";
     try {
       const { name } = await upload("add", file);
       await app.scan(true);
-      await correct(name, correction.value.trim());
-      correction.disabled = true;
+      await correct(name, text);
       button.textContent = `Added as ${name}`;
     } catch (error) {
-      button.disabled = false;
+      button.disabled = correction.disabled = false;
       button.textContent = ADD;
       app.report(error);
     }
@@ -142,8 +149,10 @@ export function mount(root, app) {
   async function correct(name, text) {
     if (!text) return;
     const { image, revision } = await post("find", { name });
-    await app.post("decide", { changes: [{ image, decision: "label", label: text, revision }], adds: true });
-    app.announce(`${name}: ${text}.`, true);
+    const known = findClass(app.state.classes, text);
+    const label = known?.name ?? text;
+    await app.post("decide", { changes: [{ image, decision: "label", label, revision }], adds: !known });
+    app.announce(`${name}: ${label}.`, true);
     app.render();
   }
 

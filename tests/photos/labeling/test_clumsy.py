@@ -1,0 +1,459 @@
+"""Hands that are quick or clumsy: no answer is given twice, or for another photo than was meant."""
+
+import unicodedata
+
+import pytest
+from PIL import Image
+
+from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.labeling import classifier, photos, views
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.session import Change
+from tests.conftest import BROWSER
+from tests.photos.labeling.pages import (
+    open_labeled,
+    press,
+    read_decisions,
+    read_name,
+    show,
+    wait_for_count,
+)
+from tests.photos.labeling.sessions import (
+    CLASSES,
+    create_features,
+    create_photos,
+    decide,
+    describe_some,
+    open_ready,
+    read_states,
+    serve,
+)
+
+pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+SEARCH = ".chooser .search"
+SETTLE_MS = 900  # A second click means the same for 600.
+
+# Clicks what is in a place now, as a finger or a mouse does, though the page has changed since.
+CLICK_AT = """([x, y, detail]) => {
+  window.clicks = [...(window.clicks ?? []), performance.now()];
+  const place = { clientX: x, clientY: y, detail, bubbles: true, cancelable: true };
+  document.elementFromPoint(x, y).dispatchEvent(new PointerEvent("click", place));
+}"""
+# A key that comes as soon as another photo does.
+ANSWER_SWAP = """(name) => {
+  const watch = new MutationObserver(() => {
+    const shown = document.querySelector("figcaption").textContent;
+    if (shown.startsWith(name)) return;
+    watch.disconnect();
+    const press = new KeyboardEvent("keydown", { key: "1", bubbles: true });
+    setTimeout(() => {
+      window.said = document.querySelector("#toast").textContent;
+      document.body.dispatchEvent(press);
+    }, 200);
+  });
+  watch.observe(document.querySelector("figcaption"), { childList: true, characterData: true });
+}"""
+COUNT_ENTERS = """() => {
+  window.enters = [];
+  const note = ({ key, timeStamp }) => key === "Enter" && window.enters.push(timeStamp);
+  addEventListener("keydown", note, { capture: true });
+}"""
+COMPOSE = """([selector, key]) => {
+  const event = { key, isComposing: true, bubbles: true, cancelable: true };
+  document.querySelector(selector).dispatchEvent(new KeyboardEvent("keydown", event));
+}"""
+
+
+def hold(page, path):
+    """Lets requests wait until `release`, which is returned."""
+    held = []
+    page.route(f"**/api/{path}", lambda route: held.append(route))
+
+    def release():
+        for route in held:
+            route.continue_()
+        page.unroute(f"**/api/{path}")
+
+    return release
+
+
+def click_twice(page, button):
+    """Clicks a button, and its place again as soon as the page has followed."""
+    box = button.bounding_box()
+    place = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
+    before = page.locator("#count").inner_text(), page.locator("#strip").inner_html()
+    page.evaluate(CLICK_AT, [*place, 1])
+    page.wait_for_function(
+        "([count, strip]) => document.querySelector('#count').textContent !== count"
+        " || document.querySelector('#strip').innerHTML !== strip",
+        arg=list(before),
+    )
+    page.wait_for_timeout(60)  # The next photo is shown.
+    page.evaluate(CLICK_AT, [*place, 2])
+    first, second = page.evaluate("window.clicks")
+    if second - first > 550:
+        pytest.skip("this machine is too slow for the second click")
+
+
+@pytest.mark.parametrize(
+    ("view", "selector"),
+    [
+        ("next", ".class"),
+        ("next", ".others button:has-text('None')"),
+        ("next", ".others button:has-text('Skip')"),
+        ("next", "#undo"),
+        ("check", ".confirm"),
+        ("suspects", ".card .others button"),
+    ],
+)
+def test_a_double_click_answers_once(open_page, folder, view, selector):
+    session = open_labeled(folder, 60)
+    for image in range(6, 20) if view == "suspects" else ():
+        mistakes = {12: 1, 15: 1}
+        decide(session, image, CLASSES[mistakes.get(image, image % 3)], "other")
+    with serve(session) as port:
+        page = open_page(port)
+        if view == "next":
+            for _ in range(2):
+                press(page, "1")
+        show(page, view)
+        button = page.locator(selector).first
+        button.wait_for()
+        page.wait_for_timeout(SETTLE_MS)
+        before = read_decisions(folder)
+        number = 8 if view == "check" else 1
+        click_twice(page, button)
+        page.wait_for_timeout(SETTLE_MS)
+        assert len(read_decisions(folder)) == len(before) + number
+        if view == "next":
+            read_name(page)
+            button.click()
+            page.wait_for_timeout(300)
+            assert len(read_decisions(folder)) == len(before) + 2
+
+
+def test_clicks_in_different_places_are_all_answers(open_page, folder):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        for place, count in ((0, "7"), (1, "8"), (2, "9")):
+            read_name(page)
+            page.locator(".class").nth(place).click()
+            wait_for_count(page, count)
+
+
+def test_enter_confirms_a_row_once_though_it_is_pressed_twice(open_page, folder):
+    with serve(open_labeled(folder, 60)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "check")
+        page.locator(".confirm").first.focus()
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('.row img')].every((i) => i.complete)"
+        )
+        page.wait_for_timeout(200)
+        page.evaluate(COUNT_ENTERS)
+        page.keyboard.press("Enter")
+        wait_for_count(page, "1")
+        page.wait_for_timeout(200)  # The next photos are shown.
+        page.keyboard.press("Enter")
+        first, second = page.evaluate("window.enters")
+        if second - first > 550:
+            pytest.skip("this machine is too slow for the second key")
+        page.wait_for_timeout(SETTLE_MS)
+    assert len(read_decisions(folder)) == 14
+
+
+@pytest.mark.parametrize("key", ["Enter", "ArrowDown", "Escape"])
+@pytest.mark.parametrize("view", ["next", "photos"])
+def test_keys_of_an_input_method_do_nothing_in_the_chooser(open_page, folder, view, key):
+    with serve(open_labeled(folder, 12)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, view)
+        if view == "photos":
+            page.wait_for_selector(".cell .thumb img")
+            page.locator(".cell[data-decision='']").first.click()
+        page.keyboard.type("o")
+        said = page.locator("#enter").inner_text()
+        page.evaluate(COMPOSE, [SEARCH, key])
+        page.wait_for_timeout(200)
+        assert page.locator(SEARCH).input_value() == "o"
+        assert page.locator("#enter").inner_text() == said
+    assert len(read_decisions(folder)) == 6
+
+
+def test_keys_of_an_input_method_do_nothing_in_classes(open_page, folder):
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        page.locator("#new-class").fill("ko")
+        page.evaluate(COMPOSE, ["#new-class", "Enter"])
+        name = page.get_by_label("Name of cat")
+        name.press("End")
+        name.press_sequentially("x")
+        page.evaluate(COMPOSE, ["[aria-label='Name of cat']", "Enter"])
+        page.evaluate(COMPOSE, ["[aria-label='Name of cat']", "Escape"])
+        page.wait_for_timeout(200)
+        assert name.input_value() == "catx"
+        assert name.evaluate("field => field === document.activeElement")
+        assert [row["name"] for row in views.describe(session)["classes"]] == list(CLASSES)
+
+
+@pytest.mark.parametrize("starts", ["selected", "focused"])
+def test_what_is_selected_while_photos_are_saved_stays_selected(open_page, folder, starts):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        cells = page.locator(".cell[data-decision='']")
+        names = [cells.nth(i).get_attribute("title") for i in range(4)]
+        cells.nth(0).click()
+        if starts == "focused":
+            page.keyboard.press("Escape")
+        release = hold(page, "decide_all")
+        page.keyboard.press("1")
+        page.locator(f".cell[title='{names[3]}']").click()
+        release()
+        page.wait_for_selector(f".toast:has-text('{names[0]}: cat.')")
+        assert page.locator(".cell[aria-selected=true]").get_attribute("title") == names[3]
+        page.keyboard.press("2")
+        wait_for_count(page, "8")
+    assert [row[:2] for row in read_decisions(folder)[6:]] == [(names[0], "cat"), (names[3], "dog")]
+
+
+@pytest.mark.parametrize("key", ["Space", "Enter"])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_key_that_pressed_the_button_of_a_class_does_nothing_else(open_page, folder, key, is_new):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        if is_new:
+            page.keyboard.type("fox")
+            button = page.locator(".class", has_text="Add “fox”")
+        else:
+            button = page.locator(".class", has_text="owl")
+        button.focus()
+        page.keyboard.press(key)
+        wait_for_count(page, "7")
+        page.keyboard.press(key)  # At once.
+        read_name(page)
+        page.wait_for_timeout(SETTLE_MS)
+        assert len(read_decisions(folder)) == 7
+        page.keyboard.press(key)
+        page.wait_for_timeout(300)
+        labels = [row[1] for row in read_decisions(folder)[6:]]
+        assert labels == (["fox"] if is_new else ["owl", "owl"])
+        page.keyboard.press("1")  # Other keys mean what they always do.
+        page.wait_for_timeout(300)
+        assert read_decisions(folder)[-1][1] == "cat"
+
+
+@pytest.mark.parametrize("key", ["Space", "Enter"])
+def test_a_key_that_pressed_a_button_of_a_group_does_nothing_else(open_page, folder, key):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        for label in ("owl", "As suggested"):
+            cells = page.locator(".cell[data-decision='']")
+            for place in range(2):
+                cells.nth(place).click()
+            before = len(read_decisions(folder))
+            page.locator(".panel button", has_text=label).focus()
+            page.keyboard.press(key)
+            page.wait_for_selector(".toast:has-text('2 photos')")
+            for _ in range(2):
+                page.wait_for_timeout(SETTLE_MS)
+                page.keyboard.press(key)
+            page.wait_for_timeout(300)
+            assert len(read_decisions(folder)) == before + 2
+            assert page.locator(".cell[aria-selected=true]").count() == 0
+
+
+def test_a_photo_that_is_shown_stays_until_it_has_an_answer(open_page, folder):
+    """Whatever other windows and programs do, and also once its window comes back."""
+    session = open_labeled(folder, 60)
+    with serve(session) as port:
+        page = open_page(port)
+        name = read_name(page)
+        own = next(i for i in range(60) if session.get_path(i).name == name)
+        for image in range(6, 60):
+            if image != own and image % 3:
+                decide(session, image, CLASSES[image % 3], "other")
+        session.mark([i for i in range(60) if i != own and i % 3 == 0][4:], "dog")
+        wait_for_count(page, "4")
+        page.wait_for_timeout(100)
+        assert read_name(page) == name
+        with (folder / "labels.csv").open("a") as table:
+            table.write("IMG_0030.png,cat,label,2099-01-01T00:00:00Z\n")
+        page.wait_for_function(
+            "() => document.querySelector('#strip button').title === 'IMG_0030.png'"
+        )
+        assert read_name(page) == name
+        press(page, "3")
+    assert (name, "owl", "label") in read_decisions(folder)
+
+
+def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_the_next_one(
+    open_page, folder
+):
+    session = open_labeled(folder, 20)
+    with serve(session) as port:
+        page = open_page(port)
+        name = read_name(page)
+        image = next(i for i in range(20) if session.get_path(i).name == name)
+        page.evaluate(ANSWER_SWAP, name)
+        decide(session, image, "dog", "other")
+        page.wait_for_selector(".toast:has-text('look at it, then press again')")
+        said = page.evaluate("window.said")
+        assert said == f"{name} was labeled elsewhere. This is another photo."
+        assert read_name(page) != name
+        assert len(read_decisions(folder)) == 7
+        press(page, "1")
+        (folder / read_name(page)).unlink()
+        gone = read_name(page)
+        session.leave_out_missing()
+        page.wait_for_selector(f".toast:has-text('{gone} needs no answer any more')")
+    assert len(read_decisions(folder)) == 8
+
+
+@pytest.mark.parametrize(
+    ("known", "typed"),
+    [("Maße", "Masse"), ("STRASSE", "Straße"), ("fish", "ﬁsh"), ("glass", "GLAß"), ("ＡＢ", "ab")],
+)
+def test_another_spelling_of_a_class_takes_it_and_the_page_says_so(open_page, folder, known, typed):
+    session = open_ready(folder, create_photos(folder, 12), ["cat", known])
+    with serve(session) as port:
+        page = open_page(port)
+        name = read_name(page)
+        page.keyboard.press("/")
+        page.keyboard.insert_text(typed)
+        page.wait_for_selector(f"#enter:has-text('takes “{known}”')")
+        page.keyboard.press("Enter")
+        wait_for_count(page, "1")
+    assert read_decisions(folder) == [(name, known, "label")]
+
+
+def test_the_page_compares_names_of_classes_as_the_server_does(open_page, session):
+    letters = [chr(i) for i in range(0x30000) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
+    changed = [a for a in letters if a.strip() and fold_class(a) != a]
+    names = [
+        *changed,
+        "Ünï Çodé",
+        "a\u0308",
+        "0.0",
+        "-12.00",
+        "1.5",
+        "a  b",
+        "ς",
+        "ΟΔΟΣ",
+        "ＡＢ　Ｃ",
+    ]
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        fold = "async (names) => names.map((await import('/page/names.js')).fold)"
+        found = page.evaluate(fold, names)
+        folded = page.evaluate(fold, [fold_class(name) for name in names])
+    assert [n for n, a, b in zip(names, found, folded, strict=True) if a != b] == []
+    assert len(set(found)) == len({fold_class(name) for name in names})
+
+
+def test_a_class_is_not_added_under_another_spelling(session):
+    with pytest.raises(RefusedError, match="There is a class dog already"):
+        session.decide([Change(0, "label", "DOG", 0)], "w", True)
+    session.decide([Change(0, "label", "dog ", 0)], "w", True)
+    assert read_states(session)["IMG_0000.png"] == ("label", "dog")
+
+
+def test_the_page_names_what_it_undoes_and_a_single_photo(open_page, folder):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        name = press(page, "3")
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(f".toast:text-is('Undone: {name} is no longer owl.')")
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        for number in (1, 2):
+            cells = page.locator(".cell[data-decision='']")
+            for place in range(number):
+                cells.nth(place).click()
+            what = cells.first.get_attribute("title") if number == 1 else "2 photos"
+            page.keyboard.press("1")
+            page.wait_for_selector(f".toast:text-is('{what}: cat.')")
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(".toast:text-is('Undone: 2 photos are no longer cat.')")
+
+
+def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 12), ["paper", "glass"])
+    with serve(session) as port:
+        page = open_page(port)
+        name = read_name(page)
+        page.keyboard.type("p")
+        page.keyboard.press("ArrowDown")
+        page.wait_for_selector("#enter:has-text('takes “paper”')")
+        session.rename_class("other", "paper", "")
+        page.wait_for_selector("#enter:has-text('There is no class “paper” any more')")
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(200)
+        assert not (folder / "labels.csv").exists()
+        page.keyboard.type("en")
+        page.keyboard.press("Enter")
+        wait_for_count(page, "1")
+    assert read_decisions(folder) == [(name, "pen", "label")]
+
+
+def test_no_key_is_shown_while_the_empty_field_takes_it(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 12), ["3", "8", "cat"])
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        assert page.locator(".panel kbd:visible").count() >= 4
+        page.keyboard.type("c")
+        page.keyboard.press("Backspace")
+        assert page.locator(".panel kbd:visible").count() == 0
+        page.keyboard.press("Escape")
+        assert page.locator(".panel kbd:visible").count() >= 4
+
+
+def test_classes_without_a_key_come_last(open_page, folder):
+    session = open_ready(folder, create_photos(folder, 12), ["0", "owl", "cat"])
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        assert page.locator(".class .name").all_inner_texts() == ["owl", "cat", "0"]
+
+
+def test_a_photo_is_added_with_the_class_that_was_typed_at_the_click(
+    open_page, folder, monkeypatch
+):
+    def load(paths, report=None, backbones=None):
+        return describe_some(range(len(paths)), create_features([0] * len(paths)))
+
+    monkeypatch.setattr(photos, "load_all", load)
+    monkeypatch.setattr(classifier, "read_photo", lambda file, backbones: load([file]).frozen)
+    path = folder.parent / "photo.png"
+    Image.new("RGB", (40, 30), "teal").save(path)
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "try")
+        page.set_input_files("#files", path)
+        page.wait_for_selector(".verdict")
+        field = page.get_by_label("Wrong? photo.png is")
+        field.press_sequentially("CAT")
+        assert page.locator(".card .hint:has-text('adds')").count() == 0
+        field.press_sequentially("fish")
+        page.wait_for_selector(".hint:text-is('This adds the new class “CATfish”.')")
+        release = hold(page, "add")
+        page.get_by_label("Add photo.png to the folder").click()
+        assert field.is_disabled()
+        release()
+        page.wait_for_selector(".toast:has-text('CATfish')")
+        wait_for_count(page, "7")
+    assert read_decisions(folder)[-1][1:] == ("CATfish", "label")
