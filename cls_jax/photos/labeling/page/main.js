@@ -9,6 +9,7 @@ import * as photos from "./photos.js";
 import * as result from "./result.js";
 import * as tryIt from "./try.js";
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
+import { findTyped, guard, keepFocus } from "./guards.js";
 
 const VIEWS = { next, check, suspects, classes, photos, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
@@ -18,10 +19,6 @@ const SAVING = "Saving…"; // Until it no longer is.
 const REFUSED = "Your next step came before the last one was saved: press again.";
 const MISSED = "Not taken: the last answer was still being saved. This is the next photo.";
 const UNSEEN = "A photo is not shown yet: press again.";
-// Within which a second click in the same place, or a second Enter, means the same. Double clicks take
-// up to half a second.
-const SECOND_MS = 600;
-const NEAR = { mouse: 9, pen: 9, touch: 25 }; // Pixels between two clicks in the same place.
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
 const byId = (id) => document.getElementById(id);
@@ -30,10 +27,6 @@ let view = null;
 let viewName = "next";
 let busy = false;
 let hasRefused = false; // Whether a key or a click came meanwhile.
-let taken = -Infinity; // When Enter last took the class that a field held.
-let clicked = { time: -Infinity }; // The last click: its button, place and time.
-let pressed = -Infinity; // When Space or Enter last pressed a button, without another key since,
-let pressedButton = null; // and which one.
 const edited = new WeakSet(); // Fields that got text since their last Enter.
 const queue = []; // What is done next, when it no longer is.
 let toastTimer = 0;
@@ -88,7 +81,7 @@ const app = {
       if (byId("status").textContent === SAVING) byId("status").textContent = "";
     }
     await render();
-    keepFocus();
+    keepFocus(root);
   },
   announce(text, isVisible = false) {
     byId("status").textContent = text;
@@ -279,70 +272,9 @@ function describeUndone(photo, { count, decision, label }) {
   return `Undone: ${what} ${count === 1 ? "is" : "are"} no longer ${label || next.describe(decision)}.`;
 }
 
-/** A key that is held down must not label the photos that follow. */
-function ignoreRepeats(event) {
-  const answers = event.key.length === 1 || ["Enter", "Backspace"].includes(event.key);
-  const types = event.target.matches("input") && event.key !== "Enter";
-  if (!event.repeat || !answers || types) return;
-  event.preventDefault();
-  event.stopImmediatePropagation();
-}
-
-/** A second Enter, after one that took what was typed, must not label the next photo. */
-function ignoreSecondEnter(event) {
-  if (event.key !== "Enter" || event.timeStamp - taken > SECOND_MS || findTyped()) return;
-  event.preventDefault();
-  event.stopImmediatePropagation();
-}
-
-/** A second click in the same place, as of a double click, must not answer again. */
-function ignoreSecondClick(event) {
-  const button = event.target.closest("button");
-  const { clientX: x, clientY: y, timeStamp: time } = event;
-  const isKey = !event.detail; // The keyboard pressed it.
-  const isNear = button === clicked.button || Math.hypot(x - clicked.x, y - clicked.y) < (NEAR[event.pointerType] ?? NEAR.mouse);
-  const isReplaced = button === pressedButton || !pressedButton?.isConnected;
-  const isSecond = isKey ? time - pressed < SECOND_MS && isReplaced : time - clicked.time < SECOND_MS && isNear;
-  if (button && isSecond) {
-    event.preventDefault();
-    event.stopImmediatePropagation();
-  } else if (!isKey) clicked = { button, x, y, time };
-  else if (button) [pressed, pressedButton] = [time, button];
-}
-
-/** Space or Enter must not answer for the next photo if the button that it pressed before is gone. */
-function ignoreLostPress(event) {
-  const isPress = [" ", "Enter"].includes(event.key);
-  if (!isPress || event.target.closest("input, select, a")) pressed = -Infinity;
-  // A view that is opened by a button may give the focus to a photo.
-  const isLater = event.target.matches(".cell") && event.timeStamp - pressed > SECOND_MS;
-  if (pressed === -Infinity || isLater || event.target.closest("button")) return;
-  event.preventDefault();
-  event.stopImmediatePropagation();
-}
-
-/** Gives the focus to the heading if the button that the keyboard pressed is gone. */
-function keepFocus() {
-  if (pressed === -Infinity || document.activeElement !== document.body) return;
-  const heading = root.querySelector("h2");
-  if (heading) heading.tabIndex = -1;
-  heading?.focus({ preventScroll: true });
-}
-
-/** A key for an input method, as Enter that takes the characters it proposes, is no command. */
-function ignoreComposition(event) {
-  if (event.isComposing || event.keyCode === 229) event.stopImmediatePropagation();
-}
-
 /** Whether Ctrl Z is for the text of a field: it has some, or had since its last Enter. */
 function undoesText(target) {
   return target.matches("input") && Boolean(target.value || edited.has(target));
-}
-
-/** The field for a class that holds text, whether it has the focus or not. */
-function findTyped() {
-  const fields = [...document.querySelectorAll("input[data-class-field]:enabled")];
-  return fields.find(({ value }) => value.trim());
 }
 
 /** Whether a key writes or deletes text. */
@@ -377,14 +309,8 @@ byId("undo").addEventListener("click", (event) => {
   if (event.detail > 0) event.currentTarget.blur();
   undo();
 });
-document.addEventListener("click", ignoreSecondClick, { capture: true });
 document.addEventListener("input", ({ target }) => edited.add(target));
-document.addEventListener("taken", ({ timeStamp }) => (taken = timeStamp));
-document.addEventListener("pointerdown", () => (pressed = -Infinity), { capture: true });
-document.addEventListener("keydown", ignoreComposition, { capture: true });
-document.addEventListener("keydown", ignoreLostPress, { capture: true });
-document.addEventListener("keydown", ignoreRepeats, { capture: true });
-document.addEventListener("keydown", ignoreSecondEnter, { capture: true });
+guard();
 document.addEventListener("keydown", onKey);
 addEventListener("focus", () => app.scan());
 // Otherwise a file dropped outside of the drop zone would replace the page.

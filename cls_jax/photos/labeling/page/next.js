@@ -77,6 +77,7 @@ export function mount(root, app) {
     else {
       current = state.next.find(({ image }) => image === question?.image) ?? keepTyped() ?? state.next[0] ?? null;
       follow(state);
+      keepProposals(before, state.classes);
     }
     photo.hidden = panel.hidden = !current;
     done.hidden = Boolean(current);
@@ -94,6 +95,13 @@ export function mount(root, app) {
     example.hidden = !current.label;
     example.textContent = `Use as the example of ${current.label}`;
     if (!state.classes.length) chooser.focus();
+  }
+
+  /** The first proposals of a photo stay while it is shown, so that Enter takes what was read. */
+  function keepProposals(before, classes) {
+    const isSame = before?.image === current?.image && before?.proposals.length;
+    const areThere = ({ label }) => classes.some(({ name }) => name === label);
+    if (isSame && before.proposals.every(areThere)) current = { ...current, proposals: before.proposals };
   }
 
   /** Says why another photo than before is asked about, unless it was answered here. */
