@@ -8,6 +8,7 @@ export function mount(root, app) {
   const cards = create("div", { class: "cards" });
   const hint = create("p", { class: "hint" });
   root.append(create("div", { class: "page" }, create("h2", {}, "Suspect labels"), hint, cards));
+  let shown = []; // The photos of the cards, in order.
   let version = -1;
   let timer = 0;
 
@@ -22,10 +23,26 @@ export function mount(root, app) {
     clearTimeout(timer);
     const { images, is_fitting: isFitting } = await app.get("suspects");
     if (!root.contains(cards)) return; // Another view is shown now.
-    if (images.length) hint.textContent = "The other labels contradict these. About 1 in 3 of these is a mistake.";
+    const isChanged = follow(images);
+    if (shown.length) hint.textContent = "The other labels contradict these. About 1 in 3 of these is a mistake.";
     else hint.textContent = isFitting ? "Checking the labels…" : "No suspect labels.";
-    cards.replaceChildren(...images.map(createCard));
+    if (isChanged) cards.replaceChildren(...shown.map(createCard));
     if (isFitting) timer = setTimeout(() => check().catch(app.report), FIT_MS);
+  }
+
+  /**
+   * Adds what is found to the cards, and returns whether these change. They keep their places and what
+   * they ask until they are answered: a click was for what was there when it was aimed at.
+   */
+  function follow(images) {
+    const before = JSON.stringify(shown.map(({ image, revision }) => [image, revision]));
+    const found = new Map(images.map((item) => [item.image, item]));
+    const isLater = ({ image, revision }) => (found.get(image)?.revision ?? revision) !== revision;
+    const kept = shown.map((item) => (isLater(item) ? found.get(item.image) : item));
+    const added = images.filter(({ image }) => !kept.some((item) => item.image === image));
+    shown = [...kept, ...added];
+    const isSame = cards.children.length === shown.length;
+    return !isSame || before !== JSON.stringify(shown.map(({ image, revision }) => [image, revision]));
   }
 
   function createCard(item) {
@@ -35,6 +52,7 @@ export function mount(root, app) {
     const decide = (chosen) => {
       if (app.refuses(picture.isShown !== null)) return;
       app.run(async () => {
+        shown = shown.filter((one) => one.image !== image);
         const changes = [{ image, decision: "label", label: chosen, revision }];
         await app.post("decide", { changes });
         app.announce(`${item.name}: ${chosen}.`);
