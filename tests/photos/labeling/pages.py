@@ -16,7 +16,14 @@ from tests.photos.labeling.sessions import (
 
 VIEWS = ("next", "check", "suspects", "classes", "photos", "result", "try")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+SEARCH = ".chooser .search"
 ZOOMED = {"width": 640, "height": 400}  # What 200% zoom leaves of the desktop.
+# Notes when Enter was pressed.
+COUNT_ENTERS = """() => {
+  window.enters = [];
+  const note = ({ key, timeStamp }) => key === "Enter" && window.enters.push(timeStamp);
+  addEventListener("keydown", note, { capture: true });
+}"""
 
 
 def read_name(page):
@@ -47,6 +54,19 @@ def show(page, view):
     """Opens a view and waits until it is complete."""
     page.click(f"nav button[data-view={view}]")
     page.wait_for_selector("#view:not([aria-busy])")
+
+
+def hold(page, path):
+    """Lets requests wait until `release`, which is returned."""
+    held = []
+    page.route(f"**/api/{path}", lambda route: held.append(route))
+
+    def release():
+        for route in held:
+            route.continue_()
+        page.unroute(f"**/api/{path}")
+
+    return release
 
 
 def read_decisions(folder):

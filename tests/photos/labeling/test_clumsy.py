@@ -11,6 +11,9 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.session import Change
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
+    COUNT_ENTERS,
+    SEARCH,
+    hold,
     open_labeled,
     press,
     read_decisions,
@@ -30,7 +33,6 @@ from tests.photos.labeling.sessions import (
 )
 
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-SEARCH = ".chooser .search"
 SETTLE_MS = 900  # A second click means the same for 600.
 
 # Clicks what is in a place now, as a finger or a mouse does, though the page has changed since.
@@ -53,28 +55,10 @@ ANSWER_SWAP = """(name) => {
   });
   watch.observe(document.querySelector("figcaption"), { childList: true, characterData: true });
 }"""
-COUNT_ENTERS = """() => {
-  window.enters = [];
-  const note = ({ key, timeStamp }) => key === "Enter" && window.enters.push(timeStamp);
-  addEventListener("keydown", note, { capture: true });
-}"""
 COMPOSE = """([selector, key]) => {
   const event = { key, isComposing: true, bubbles: true, cancelable: true };
   document.querySelector(selector).dispatchEvent(new KeyboardEvent("keydown", event));
 }"""
-
-
-def hold(page, path):
-    """Lets requests wait until `release`, which is returned."""
-    held = []
-    page.route(f"**/api/{path}", lambda route: held.append(route))
-
-    def release():
-        for route in held:
-            route.continue_()
-        page.unroute(f"**/api/{path}")
-
-    return release
 
 
 def click_twice(page, button):

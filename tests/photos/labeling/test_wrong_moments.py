@@ -5,6 +5,9 @@ import pytest
 from cls_jax.photos.labeling import views
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
+    COUNT_ENTERS,
+    SEARCH,
+    hold,
     open_labeled,
     press,
     read_decisions,
@@ -15,15 +18,8 @@ from tests.photos.labeling.pages import (
 from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
 
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-SEARCH = ".chooser .search"
 TOO_EARLY = ".toast:has-text('came before the last one was saved: press again')"
 MISSED = ".toast:has-text('Not taken: the last answer was still being saved. This is the next')"
-
-COUNT_ENTERS = """() => {
-  window.enters = [];
-  const note = ({ key, timeStamp }) => key === "Enter" && window.enters.push(timeStamp);
-  addEventListener("keydown", note, { capture: true });
-}"""
 
 
 def open_view(page, view):
@@ -43,19 +39,6 @@ def open_view(page, view):
 def lose_focus(page):
     page.evaluate("document.activeElement.blur()")
     assert not page.evaluate(f"document.activeElement.matches('{SEARCH}')")
-
-
-def hold(page, path):
-    """Lets requests wait until `release`, which is returned."""
-    held = []
-    page.route(f"**/api/{path}", lambda route: held.append(route))
-
-    def release():
-        for route in held:
-            route.continue_()
-        page.unroute(f"**/api/{path}")
-
-    return release
 
 
 @pytest.mark.parametrize("view", ["next", "photos"])
