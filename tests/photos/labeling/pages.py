@@ -62,6 +62,8 @@ def hold(page, path):
     page.route(f"**/api/{path}", lambda route: held.append(route))
 
     def release():
+        while not held:
+            page.wait_for_timeout(20)
         for route in held:
             route.continue_()
         page.unroute(f"**/api/{path}")

@@ -79,6 +79,15 @@ def click_twice(page, button):
         pytest.skip("this machine is too slow for the second click")
 
 
+def press_lost(page, key):
+    """Presses a key again whose button is gone, until the page has said that it did nothing."""
+    page.keyboard.press(key)  # As of a double press.
+    page.wait_for_timeout(SETTLE_MS)
+    if "Not taken" not in page.locator("#toast").inner_text():
+        page.keyboard.press(key)
+    page.wait_for_selector(".toast:has-text('Not taken: the button that you pressed before')")
+
+
 @pytest.mark.parametrize(
     ("view", "selector"),
     [
@@ -222,14 +231,17 @@ def test_a_key_that_pressed_the_button_of_a_class_does_nothing_else(open_page, f
         button.focus()
         page.keyboard.press(key)
         wait_for_count(page, "7")
-        page.keyboard.press(key)  # At once.
-        read_name(page)
-        page.wait_for_timeout(SETTLE_MS)
-        assert len(read_decisions(folder)) == 7
-        page.keyboard.press(key)
-        page.wait_for_timeout(300)
+        if is_new:
+            press_lost(page, key)
+            assert len(read_decisions(folder)) == 7
+        else:
+            page.keyboard.press(key)  # At once.
+            page.wait_for_timeout(SETTLE_MS)
+            page.keyboard.press(key)
+            wait_for_count(page, "8")
         labels = [row[1] for row in read_decisions(folder)[6:]]
         assert labels == (["fox"] if is_new else ["owl", "owl"])
+        read_name(page)
         page.keyboard.press("1")  # Other keys mean what they always do.
         page.wait_for_timeout(300)
         assert read_decisions(folder)[-1][1] == "cat"
@@ -250,9 +262,8 @@ def test_a_key_that_pressed_a_button_of_a_group_does_nothing_else(open_page, fol
             page.locator(".panel button", has_text=label).focus()
             page.keyboard.press(key)
             page.wait_for_selector(".toast:has-text('2 photos')")
-            for _ in range(2):
-                page.wait_for_timeout(SETTLE_MS)
-                page.keyboard.press(key)
+            page.wait_for_timeout(SETTLE_MS)
+            page.keyboard.press(key)
             page.wait_for_timeout(300)
             assert len(read_decisions(folder)) == before + 2
             assert page.locator(".cell[aria-selected=true]").count() == 0
@@ -441,3 +452,42 @@ def test_a_photo_is_added_with_the_class_that_was_typed_at_the_click(
         page.wait_for_selector(".toast:has-text('CATfish')")
         wait_for_count(page, "7")
     assert read_decisions(folder)[-1][1:] == ("CATfish", "label")
+
+
+@pytest.mark.parametrize("key", ["Space", "Enter"])
+def test_after_a_button_that_is_gone_the_page_says_so_once_and_then_takes_the_key(
+    open_page, folder, key
+):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        press(page, "1")
+        page.locator("#strip button").first.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("figcaption:has-text('currently')")
+        read_name(page)
+        page.wait_for_timeout(SETTLE_MS)
+        page.evaluate("document.activeElement.blur()")  # The strip was replaced.
+        press_lost(page, key)
+        assert len(read_decisions(folder)) == 7
+        press(page, key)
+    assert len(read_decisions(folder)) == 8
+
+
+@pytest.mark.parametrize("view", ["next", "photos"])
+def test_keys_that_are_pressed_with_others_neither_answer_nor_undo(open_page, folder, view):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        press(page, "1")
+        show(page, view)
+        if view == "photos":
+            page.wait_for_selector(".cell .thumb img")
+            page.locator(".cell[data-decision='']").first.click()
+        for key in ("Backspace", "Space", "Enter"):
+            for modifier in ("Shift", "Control", "Alt", "Meta"):
+                page.keyboard.press(f"{modifier}+{key}")
+        for keys in ("Control+Shift+z", "Control+Alt+z", "Control+1", "Alt+1", "Meta+0"):
+            page.keyboard.press(keys)
+        page.wait_for_timeout(300)
+        assert len(read_decisions(folder)) == 7
+        page.keyboard.press("Control+z")
+        wait_for_count(page, "6")

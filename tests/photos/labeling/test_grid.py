@@ -305,7 +305,7 @@ def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(open_
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell[data-decision='']")
-        search, key = page.locator(".chooser .search"), page.locator(".panel > button kbd")
+        search, key = page.locator(".chooser .search"), page.locator(".answers > button kbd")
         cells.nth(0).click()
         assert key.first.is_visible()
         page.keyboard.type("fox")

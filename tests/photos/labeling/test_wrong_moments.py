@@ -103,7 +103,7 @@ def test_a_digit_types_where_the_name_of_another_class_begins_with_it(open_page,
 
 
 @pytest.mark.parametrize("way", ["key", "click"])
-@pytest.mark.parametrize("view", ["next", "photos", "check"])
+@pytest.mark.parametrize("view", ["next", "check"])
 def test_an_answer_that_comes_too_early_is_refused_in_sight(open_page, folder, view, way):
     with serve(open_labeled(folder, 24)) as port:
         page = open_page(port)
@@ -115,8 +115,6 @@ def test_an_answer_that_comes_too_early_is_refused_in_sight(open_page, folder, v
                 confirm = page.locator(".confirm").nth(place)
                 confirm.press("Enter") if way == "key" else confirm.click()
                 return
-            if view == "photos" and place:
-                page.locator(".cell[data-decision='']").nth(1).click()
             if way == "key":
                 page.keyboard.press("1")
             else:
@@ -278,3 +276,94 @@ def test_a_photo_stays_while_its_class_is_typed_though_another_window_labels_it(
         press(page, "1")
     assert read_decisions(folder)[6] == (name, "dog", "label")
     assert len(read_decisions(folder)) == 8
+
+
+def test_answers_for_other_photos_wait_while_one_is_being_saved(open_page, folder):
+    """Otherwise a photo whose answer was refused would get the next one's, too."""
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        cells = page.locator(".cell[data-decision='']")
+        names = [cells.nth(i).get_attribute("title") for i in range(4)]
+        release = hold(page, "decide_all")
+        for place, key in enumerate("123"):
+            page.locator(f".cell[title='{names[place]}']").click()
+            page.keyboard.press(key)
+        page.locator(f".cell[title='{names[1]}']").click()
+        page.keyboard.press("1")
+        page.wait_for_selector(TOO_EARLY)  # Its answer is being saved.
+        release()
+        wait_for_count(page, "9")
+    expected = [(name, label) for name, label in zip(names, CLASSES, strict=False)]
+    assert [row[:2] for row in read_decisions(folder)[6:]] == expected
+
+
+def test_what_came_after_an_answer_that_is_not_saved_is_said_not_to_be(open_page, folder):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        held = []
+        page.route("**/api/decide_all", lambda route: held.append(route))
+        for place in range(2):
+            page.locator(".cell[data-decision='']").nth(place).click()
+            page.keyboard.press("1")
+        page.wait_for_timeout(100)
+        held.pop().fulfill(status=422, json={"message": "The disk is full."})
+        page.wait_for_selector(".toast:has-text('is full. Nothing that came after it was saved.')")
+        assert not held
+    assert len(read_decisions(folder)) == 6
+
+
+def test_half_a_name_neither_renames_nor_merges_classes(open_page, folder):
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        page.get_by_label("Name of cat").fill("dog")  # On the way to "doghouse".
+        page.locator("#view h2").click()
+        page.wait_for_selector(".toast:has-text('Press Enter in its field to rename cat.')")
+        page.locator("#new-class").press_sequentially("fo")
+        show(page, "next")
+        read_name(page)
+        assert [row["name"] for row in views.describe(session)["classes"]] == list(CLASSES)
+        show(page, "classes")  # Nothing that was typed is lost.
+        assert page.locator("#new-class").input_value() == "fo"
+        name = page.get_by_label("Name of cat")
+        assert name.input_value() == "dog"
+        name.press("End")
+        name.press_sequentially("house")
+        name.press("Enter")
+        page.wait_for_selector(".toast:has-text('cat is now doghouse')")
+    names = [row["name"] for row in views.describe(session)["classes"]]
+    assert names == ["doghouse", "dog", "owl"]
+
+
+def test_what_was_typed_for_a_photo_is_there_when_its_view_is_shown_again(open_page, folder):
+    with serve(open_labeled(folder, 12)) as port:
+        page = open_page(port)
+        name = read_name(page)
+        page.keyboard.type("fo")
+        show(page, "result")
+        show(page, "next")
+        assert read_name(page) == name
+        page.keyboard.type("x")
+        page.keyboard.press("Enter")
+        wait_for_count(page, "7")
+        assert read_decisions(folder)[-1] == (name, "fox", "label")
+        name = read_name(page)
+        page.keyboard.type("ya")
+        page.locator("#strip button").last.click()  # Another photo.
+        page.wait_for_selector(f".toast:has-text('“ya” was typed for {name}, and is not saved.')")
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        for place in range(2):
+            page.locator(".cell").nth(place).click()
+        page.keyboard.type("ya")
+        show(page, "next")
+        page.wait_for_selector(".toast:has-text('“ya” was typed for 2 photos, and is not saved.')")
+    assert len(read_decisions(folder)) == 7

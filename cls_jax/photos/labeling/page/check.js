@@ -2,33 +2,79 @@
 
 import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 
+const FRESH_MS = 1500; // During which photos that have just come are looked at, and not confirmed.
+const FRESH = "These photos are new: look at them, then press again.";
+
 export function mount(root, app) {
-  const rows = create("div", { class: "rows" });
+  const list = create("div", { class: "rows" });
   const hint = create("p", { class: "hint" });
-  root.append(create("div", { class: "page" }, create("h2", {}, "Check"), hint, rows));
+  root.append(create("div", { class: "page" }, create("h2", {}, "Check"), hint, list));
+  const rows = new Map(); // By class. They stay in their places, as do their photos until they are confirmed.
   let version = -1;
-  // Marks survive updates from other windows.
-  const wrong = new Set();
 
   async function update(state) {
     if (state.version === version) return;
     version = state.version;
     const { rows: found } = await app.get("check");
-    const filled = found.filter((row) => row.images.length);
+    for (const { label, images } of found) {
+      if (!rows.has(label) && images.length) {
+        rows.set(label, createRow(label));
+        list.append(rows.get(label).element);
+      }
+      rows.get(label)?.follow(images);
+    }
+    for (const [label, row] of rows) if (!state.classes.some(({ name }) => name === label)) row.close();
     const isEarly = state.classes.filter(({ count }) => count).length < 2;
     const none = isEarly ? "Photos appear here once two classes have labels." : "No photos left to check.";
-    hint.textContent = filled.length ? "Click the wrong photos, then confirm the rest of the row." : none;
-    // Keep the focus in its row when the photos change.
-    const focused = document.activeElement?.closest("[data-label]")?.dataset.label;
-    rows.replaceChildren(...filled.map(createRow));
-    const row = [...rows.children].find(({ dataset }) => dataset.label === focused);
-    row?.querySelector(".confirm").focus();
+    const isFilled = [...rows.values()].some((row) => row.isFilled());
+    hint.textContent = isFilled ? "Click the wrong photos, then confirm the rest of the row." : none;
   }
 
-  function createRow({ label, images }) {
+  function createRow(label) {
+    let images = []; // Those that are asked about.
+    let pictures = [];
+    let isFresh = false;
+    const wrong = new Set();
+    const confirmed = new Set(); // Here, and not undone as far as known.
     const confirm = createButton({ class: "primary confirm", click: confirmRow });
-    const pictures = images.map((item) => createPhoto(item, "small"));
-    const tiles = images.map(createTile);
+    const tiles = create("div", { class: "tiles" });
+    const note = create("p", { class: "hint", hidden: true });
+    const head = create("div", { class: "row-head" }, create("h3", {}, label), confirm);
+    const element = create("section", { class: "row", "data-label": label, "aria-label": label }, head, tiles, note);
+
+    /** Shows what was found, if nothing is asked about or what was confirmed has been undone. */
+    function follow(found) {
+      const isUndone = found.some(({ image }) => confirmed.has(image));
+      if (images.length && !isUndone) return;
+      const isFirst = !tiles.children.length;
+      // The rows below stay where they are.
+      tiles.style.minHeight = `${tiles.offsetHeight}px`;
+      images = found;
+      for (const { image } of images) confirmed.delete(image);
+      pictures = images.map((item) => createPhoto(item, "small"));
+      tiles.replaceChildren(...images.map(createTile));
+      describe("No photos left to check.");
+      if (!isFirst) keepFresh(pictures);
+    }
+
+    async function keepFresh(shown) {
+      setFresh(true);
+      await Promise.all(shown.map((picture) => picture.shown));
+      await new Promise((resolve) => setTimeout(resolve, FRESH_MS));
+      if (pictures === shown) setFresh(false);
+    }
+
+    function setFresh(value) {
+      isFresh = value;
+      confirm.setAttribute("aria-disabled", String(value));
+    }
+
+    /** Asks nothing any more: another window has deleted the class. */
+    function close() {
+      images = [];
+      tiles.replaceChildren();
+      describe(`There is no class ${label} any more.`);
+    }
 
     function createTile(item, i) {
       const tile = createButton(
@@ -41,43 +87,55 @@ export function mount(root, app) {
       function toggle() {
         if (!wrong.delete(item.image)) wrong.add(item.image);
         tile.setAttribute("aria-pressed", String(wrong.has(item.image)));
-        describeButton();
+        describe();
       }
       return tile;
     }
 
-    function describeButton() {
+    function describe(none = "") {
       const count = images.filter(({ image }) => !wrong.has(image)).length;
       confirm.textContent = count ? `Confirm ${count}` : "All wrong";
       confirm.setAttribute("aria-label", `${confirm.textContent}: ${label}`);
+      confirm.hidden = !images.length;
+      note.hidden = Boolean(images.length);
+      note.textContent = images.length ? "" : none;
     }
 
     function confirmRow() {
-      if (app.refuses(pictures.every(({ isShown }) => isShown !== null))) return;
+      const areShown = pictures.every(({ isShown }) => isShown !== null);
+      if (app.refuses(areShown && !isFresh, isFresh ? FRESH : undefined)) return;
       // Only displayed photos are confirmed.
       const right = images.filter(({ image }, i) => !wrong.has(image) && pictures[i].isShown);
       const marked = images.filter(({ image }) => wrong.has(image)).map(({ image }) => image);
       app.run(async () => {
-        if (marked.length) await app.post("mark", { images: marked, label });
-        if (right.length) {
-          const changes = right.map(({ image, revision }) => {
-            return { image, decision: "label", label, revision };
-          });
-          const { left_out: leftOut } = await app.post("decide", { changes });
-          if (leftOut) app.announce(leftOut, true);
-          else app.announce(`${right.length} labeled ${label}.`);
+        try {
+          await save(right, marked);
+        } catch (error) {
+          if (error.status === 409) release(); // Another window has labeled one of them.
+          throw error;
         }
-        for (const image of marked) wrong.delete(image);
+        release();
+        for (const { image } of right) confirmed.add(image);
       });
     }
 
-    describeButton();
-    return create(
-      "section",
-      { class: "row", "data-label": label, "aria-label": label },
-      create("div", { class: "row-head" }, create("h3", {}, label), confirm),
-      create("div", { class: "tiles" }, ...tiles),
-    );
+    async function save(right, marked) {
+      if (marked.length) await app.post("mark", { images: marked, label });
+      if (!right.length) return;
+      const changes = right.map(({ image, revision }) => ({ image, decision: "label", label, revision }));
+      const { left_out: leftOut } = await app.post("decide", { changes });
+      if (leftOut) app.announce(leftOut, true);
+      else app.announce(`${right.length} labeled ${label}.`);
+    }
+
+    /** Lets the next update ask about other photos. */
+    function release() {
+      images = [];
+      wrong.clear();
+      version = -1;
+    }
+
+    return { element, follow, close, isFilled: () => images.length > 0 };
   }
 
   return { update, onKey: () => false };

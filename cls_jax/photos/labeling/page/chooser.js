@@ -215,6 +215,13 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
     },
     focus: () => search.focus(),
     hasFocus: () => document.activeElement === search,
+    getTyped: () => search.value.trim(),
+    /** Types for a person who has done so before. */
+    type(text) {
+      search.value = text;
+      find();
+      search.focus();
+    },
     /** Whether a class was typed or chosen with the arrow keys, which Enter takes. */
     isChoosing: () => chosen !== null || lost !== "",
     clear,

@@ -4,19 +4,27 @@ import { create, createButton, createPhoto, formatCount } from "./dom.js";
 
 const KEYS = [..."123456789"];
 
+// What was typed and not entered, for the next time that the view is shown: the name of a new class,
+// and new names by the present ones.
+let newName = "";
+const drafts = new Map();
+
 export function mount(root, app) {
   const rows = create("div", { class: "rows", focusout: () => setTimeout(() => update(app.state)) });
   const hint = create("p", { class: "hint" });
   const name = create("input", {
     class: "search",
     id: "new-class",
+    value: newName,
     "data-class-field": true,
     "aria-label": "Name of a new class",
     placeholder: "New class",
     maxlength: "255",
     autocomplete: "off",
+    input: ({ target }) => (newName = target.value),
     keydown: ({ key }) => key === "Enter" && add(),
   });
+  let removed = []; // The rows of classes that were deleted or merged here: { name, row, place }.
   const adding = create("div", { class: "actions add" }, name, createButton({ click: add }, "Add"));
   root.append(create("div", { class: "page" }, create("h2", {}, "Classes"), hint, rows, adding));
   let version = -1;
@@ -27,7 +35,7 @@ export function mount(root, app) {
     app.run(async () => {
       const count = app.state.classes.length;
       const { label, classes } = await app.post("classes", { name: text });
-      name.value = "";
+      name.value = newName = "";
       app.announce(classes.length > count ? `${label} added.` : `There is a class ${label} already.`, true);
     });
   }
@@ -40,78 +48,122 @@ export function mount(root, app) {
       ? "Give a class another one's name to merge them. To choose an example, open a labeled photo from the strip."
       : "No classes yet. Add one here, or type its name beside a photo.";
     const { id } = document.activeElement;
-    rows.replaceChildren(...state.classes.map(createRow));
+    const all = state.classes.map(createRow);
+    // They keep their places, so that a second click is not for the class below.
+    removed = removed.filter((one) => !state.classes.some((known) => known.name === one.name));
+    for (const { row, place } of removed) all.splice(place, 0, row);
+    rows.replaceChildren(...all);
     if (id.startsWith("key-")) document.getElementById(id)?.focus();
   }
 
   function createRow({ name, count, description, example, key }, i) {
-    const change = (verb, content) =>
+    const change = (verb, text) => app.run(() => app.post(verb, { name, text }));
+    const rename = (text) =>
       app.run(async () => {
         const before = app.state.classes.length;
-        const { renamed, classes } = await app.post(verb, content);
-        if (verb !== "rename") return;
-        const said = describe(name, content.text, { count: renamed, isMerger: classes.length < before });
-        app.announce(`${said} Press Ctrl Z to ${content.text ? "undo" : `bring ${name} back`}.`, true);
+        const { renamed, classes } = await app.post("rename", { name, text });
+        const isMerger = classes.length < before;
+        const said = describe(name, text, { count: renamed, isMerger });
+        drafts.delete(name);
+        if (isMerger) removed.push({ name, row: createGone(element, said), place: findPlace(element) });
+        removed.sort((a, b) => a.place - b.place);
+        app.announce(`${said} Press Ctrl Z to ${text ? "undo" : `bring ${name} back`}.`, true);
       });
-    const field = (verb, value, title, limit) =>
+    const createField = (title, properties) =>
       create("input", {
-        value,
         class: "search",
         "aria-label": `${title} of ${name}`,
         placeholder: title,
-        maxlength: limit,
         autocomplete: "off",
-        keydown: ({ key, target }) => {
-          if (key === "Escape") target.value = value;
-          if (["Enter", "Escape"].includes(key)) target.blur();
-        },
-        change: ({ target }) => {
-          const text = target.value.trim();
-          if (isRemoved || target.value === value) return;
-          if (text || verb === "describe") change(verb, { name, text });
-          else target.value = value;
-        },
+        ...properties,
       });
+    let isDone = false; // Whether the name was entered, or its class deleted.
+    // Half a name could be another class's, and merge the two: only Enter takes it.
+    const nameField = createField("Name", {
+      value: drafts.get(name) ?? name,
+      maxlength: "255",
+      input: ({ target }) => {
+        isDone = false;
+        drafts.set(name, target.value);
+      },
+      keydown: ({ key, target }) => {
+        const text = target.value.trim();
+        if (key === "Escape" || (key === "Enter" && (!text || text === name))) {
+          drafts.delete(name);
+          target.value = name;
+        } else if (key === "Enter") {
+          isDone = true;
+          rename(text);
+        }
+        if (["Enter", "Escape"].includes(key)) target.blur();
+      },
+      blur: ({ target }) => {
+        if (!isDone && target.value !== name) app.announce(`Press Enter in its field to rename ${name}.`, true);
+      },
+    });
+    const noteField = createField("Description", {
+      value: description,
+      maxlength: "500",
+      keydown: ({ key, target }) => {
+        if (key === "Escape") target.value = description;
+        if (["Enter", "Escape"].includes(key)) target.blur();
+      },
+      change: ({ target }) => {
+        if (!isDone && target.value !== description) change("describe", target.value.trim());
+      },
+    });
     const keys = create(
       "select",
       {
         id: `key-${i}`,
         "aria-label": `Key of ${name}`,
-        change: ({ target }) => change("key", { name, text: target.value }),
+        change: ({ target }) => change("key", target.value),
       },
       ...(key ? KEYS : ["", ...KEYS]).map((one) =>
         create("option", { value: one, selected: one === key }, one ? `Key ${one}` : "No key"),
       ),
     );
-    let isRemoved = false;
     const remove = createButton(
       {
         // A field that was changed would be saved first, and the button replaced before its release.
         mousedown: (event) => event.preventDefault(),
         click: () => {
           if (app.refuses()) return;
-          isRemoved = true;
+          isDone = true;
           document.activeElement.blur();
-          change("rename", { name, text: "" });
+          rename("");
         },
         "aria-label": `Delete ${name}`,
       },
       "Delete",
     );
     const picture = example === null ? "" : createPhoto({ image: example, name: `Example of ${name}` }, "small");
-    return create(
+    const element = create(
       "section",
       { class: "class-row", "aria-label": name },
       create("div", { class: "example" }, picture),
       keys,
-      field("rename", name, "Name", "255"),
-      field("describe", description, "Description", "500"),
+      nameField,
+      noteField,
       create("span", { class: "share" }, formatCount(count, "photo")),
       remove,
     );
+    return element;
+  }
+
+  /** The place of a class among the rows, by its name: they may have been replaced since. */
+  function findPlace({ ariaLabel }) {
+    return [...rows.children].findIndex((row) => row.ariaLabel === ariaLabel);
   }
 
   return { update, onKey: () => false };
+}
+
+/** A row as high as that of the class was, which says what became of it. */
+function createGone({ offsetHeight }, said) {
+  const row = create("p", { class: "hint" }, said);
+  row.style.minHeight = `${offsetHeight}px`;
+  return row;
 }
 
 /** What became of a class, whose new name is `text`, and of its photos. */

@@ -5,17 +5,23 @@
 const SECOND_MS = 600;
 const NEAR = { mouse: 9, pen: 9, touch: 25 }; // Pixels between two clicks in the same place.
 
+const LOST = "Not taken: the button that you pressed before is gone. Press again for what is shown.";
+
 let taken = -Infinity; // When Enter last took the class that a field held.
 let clicked = { time: -Infinity }; // The last click: its button, place and time.
 let pressed = -Infinity; // When Space or Enter last pressed a button, without another key since,
 let pressedButton = null; // and which one.
 
-/** Keeps them from all buttons, fields and views. To be called before these listen to the document. */
-export function guard() {
+/**
+ * Keeps them from all buttons, fields and views. To be called before these listen to the document.
+ * `announce` says what is not taken.
+ */
+export function guard(announce) {
   document.addEventListener("click", ignoreSecondClick, { capture: true });
   document.addEventListener("taken", ({ timeStamp }) => (taken = timeStamp));
   document.addEventListener("pointerdown", () => (pressed = -Infinity), { capture: true });
-  const ignore = [ignoreComposition, ignoreLostPress, ignoreRepeats, ignoreSecondEnter];
+  const ignoreLost = (event) => ignoreLostPress(event, announce);
+  const ignore = [ignoreComposition, ignoreLost, ignoreRepeats, ignoreSecondEnter];
   for (const each of ignore) document.addEventListener("keydown", each, { capture: true });
 }
 
@@ -50,8 +56,11 @@ function ignoreSecondClick(event) {
   else if (button) [pressed, pressedButton] = [time, button];
 }
 
-/** Space or Enter must not answer for the next photo if the button that it pressed before is gone. */
-function ignoreLostPress(event) {
+/**
+ * Space or Enter must not answer for the next photo if the button that it pressed before is gone. The
+ * first one that is no double press is told so, and the next one is for the photo.
+ */
+function ignoreLostPress(event, announce) {
   const isPress = [" ", "Enter"].includes(event.key);
   if (!isPress || event.target.closest("input, select, a")) pressed = -Infinity;
   // A view that is opened by a button may give the focus to a photo.
@@ -59,6 +68,9 @@ function ignoreLostPress(event) {
   if (pressed === -Infinity || isLater || event.target.closest("button")) return;
   event.preventDefault();
   event.stopImmediatePropagation();
+  if (event.repeat || event.timeStamp - pressed < SECOND_MS) return;
+  pressed = -Infinity;
+  announce(LOST);
 }
 
 /** Gives the focus to the heading if the button that the keyboard pressed is gone. */

@@ -18,6 +18,7 @@ const SLOW_MS = 1000; // After which an action says that it is still busy.
 const SAVING = "Saving…"; // Until it no longer is.
 const REFUSED = "Your next step came before the last one was saved: press again.";
 const MISSED = "Not taken: the last answer was still being saved. This is the next photo.";
+const DROPPED = "Nothing that came after it was saved.";
 const UNSEEN = "A photo is not shown yet: press again.";
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
@@ -72,8 +73,9 @@ const app = {
       const isSaid = [SAVING, REFUSED].includes(said);
       if (hasRefused) showToast(isSaid ? refused : `${said} ${refused}`);
     } catch (error) {
-      queue.length = 0;
       report(error);
+      if (queue.length) showToast(`${byId("toast").textContent} ${DROPPED}`);
+      queue.length = 0;
     } finally {
       clearTimeout(waiting);
       busy = false;
@@ -277,13 +279,19 @@ function undoesText(target) {
   return target.matches("input") && Boolean(target.value || edited.has(target));
 }
 
+/** Whether a key that answers or undoes is pressed with another one, which means other things. */
+function isCombined({ key, shiftKey, ctrlKey, metaKey, altKey }) {
+  return [" ", "Enter", "Backspace"].includes(key) && (shiftKey || ctrlKey || metaKey || altKey);
+}
+
 /** Whether a key writes or deletes text. */
 function isText({ key, ctrlKey, metaKey, altKey }) {
   return key === "Backspace" || (key.length === 1 && !ctrlKey && !metaKey && !altKey);
 }
 
 function onKey(event) {
-  const isUndo = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z";
+  const isControl = (event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey;
+  const isUndo = isControl && event.key.toLowerCase() === "z";
   const isField = event.target.matches("input, select");
   if (isField && event.key === "Enter") edited.delete(event.target);
   if (isField && (!isUndo || undoesText(event.target))) return;
@@ -292,6 +300,7 @@ function onKey(event) {
   if (pressesButton) return;
   // The browser writes into the field that has the focus by then.
   if (findTyped() && (isUndo || isText(event))) return findTyped().focus();
+  if (isCombined(event)) return;
   // Not on a control of another kind, where the key may be meant for it.
   const isElsewhere = event.target.matches("button:not(.class, .tile), a");
   if (isUndo || (event.key === "Backspace" && !isElsewhere)) undo();
@@ -310,7 +319,7 @@ byId("undo").addEventListener("click", (event) => {
   undo();
 });
 document.addEventListener("input", ({ target }) => edited.add(target));
-guard();
+guard((text) => app.announce(text, true));
 document.addEventListener("keydown", onKey);
 addEventListener("focus", () => app.scan());
 // Otherwise a file dropped outside of the drop zone would replace the page.

@@ -8,6 +8,9 @@ const BROKEN = "This photo cannot be read. Skip it.";
 const SWAPPED = "This is another photo: look at it, then press again.";
 const SWAP_MS = 600; // During which a photo that has come by itself gets no answer.
 
+// What was typed when the view was left: the text and its photo.
+let draft = { text: "", image: null, name: "" };
+
 export function mount(root, app) {
   let current = null;
   let question = null; // The photo that is asked about, unless it was answered here. It is shown if none is pinned.
@@ -37,8 +40,6 @@ export function mount(root, app) {
     "section",
     { class: "panel", "aria-label": "What is it?" },
     create("h2", {}, "What is it?"),
-    live,
-    random,
     chooser.element,
     create(
       "div",
@@ -47,6 +48,9 @@ export function mount(root, app) {
       createButton({ click: () => decide("skip") }, create("kbd", {}, "Space"), "Skip"),
       example,
     ),
+    // Below the classes, which a line that comes must not move under a hand.
+    random,
+    live,
   );
   const photo = create("figure", { class: "photo" }, frame, caption);
   const done = create("p", { class: "empty", hidden: true }, "No photos left to label.");
@@ -84,8 +88,9 @@ export function mount(root, app) {
     if (!current) return chooser.clear();
     show(state);
     const isOther = before ? before.image !== current.image : !chooser.hasFocus();
-    if (isOther && chooser.isChoosing()) chooser.clear(); // It was typed for another photo.
+    if (isOther && chooser.isChoosing()) forget(before?.name);
     chooser.update(state.classes, current.proposals);
+    bringBack();
     live.hidden = !state.named_right;
     live.textContent = state.named_right;
     random.hidden = !current.check;
@@ -95,6 +100,26 @@ export function mount(root, app) {
     example.hidden = !current.label;
     example.textContent = `Use as the example of ${current.label}`;
     if (!state.classes.length) chooser.focus();
+  }
+
+  /** Takes away what was typed, which was for another photo than is shown now. */
+  function forget(name = "another photo") {
+    const text = chooser.getTyped();
+    chooser.clear();
+    if (text) app.announce(describeUnsaved(text, name), true);
+  }
+
+  /** What was typed for the photo before another view was opened is typed still. */
+  function bringBack() {
+    const { text, image, name } = draft;
+    draft = { text: "", image: null, name: "" };
+    if (text && image === current.image) chooser.type(text);
+    else if (text) app.announce(describeUnsaved(text, name), true);
+  }
+
+  function unmount() {
+    setQuestion(null);
+    if (current) draft = { text: chooser.getTyped(), image: current.image, name: current.name };
   }
 
   /** The first proposals of a photo stay while it is shown, so that Enter takes what was read. */
@@ -182,7 +207,12 @@ export function mount(root, app) {
     return true;
   }
 
-  return { update, onKey, unmount: () => setQuestion(null) };
+  return { update, onKey, unmount };
+}
+
+/** What became of a class that was typed, and its photo no longer shown. */
+export function describeUnsaved(text, name) {
+  return `“${text}” was typed for ${name}, and is not saved.`;
 }
 
 export function describe(decision) {

@@ -4,18 +4,28 @@ import { post } from "./api.js";
 import { createChooser } from "./chooser.js";
 import { create, createButton, formatCount, formatPercent } from "./dom.js";
 import { createGrid } from "./grid.js";
-import { describe as describeDecision } from "./next.js";
+import { describe as describeDecision, describeUnsaved } from "./next.js";
 
 const SIZES = { Small: 110, Medium: 160, Large: 280 }; // Pixels, at least.
 const DECISIONS = ["none", "skip"];
 
 // What was chosen last, for the next time that the view is shown.
-const chosen = { file: "", label: "", below: "", kind: "", size: "Medium", names: "", focused: null };
+const chosen = {
+  file: "",
+  label: "",
+  below: "",
+  kind: "",
+  size: "Medium",
+  names: "",
+  focused: null,
+  isOpen: false, // Whether the classes are shown where there is no room beside the photos.
+};
 
 export function mount(root, app) {
   let version = -1;
   let classes = [];
   let photos = new Map(); // By image.
+  const saving = new Set(); // Images whose answers are.
   let held = new Map(); // Image → its revision when a class for it was typed, before another window's answer.
   let special = null; // The photos most like one, or those to look at, instead of all.
   let isStale = false; // Whether answers since have changed the order.
@@ -63,18 +73,24 @@ export function mount(root, app) {
 
   const count = create("p", { class: "selected-count", role: "status" });
   const chooser = createChooser({ onChoose: answer, onNone: () => answer("") });
-  const confirm = createButton({ click: confirmAll, hidden: true });
+  const confirm = createButton({ click: confirmAll, class: "absent" }, "As suggested");
   const similar = createButton({ click: showSimilar }, create("kbd", {}, "+"), "More like this");
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
   const clearKey = create("kbd", {}, "Esc");
   const clear = createButton({ click: () => grid.select(new Set()) }, clearKey, "Clear");
-  const panel = create(
-    "section",
-    { class: "panel", "aria-label": "Selected photos" },
-    count,
+  const toggle = createButton({ class: "toggle", "aria-controls": "answers", click: toggleAnswers }, "Classes");
+  const answers = create(
+    "div",
+    { class: "answers", id: "answers" },
     confirm,
     chooser.element,
     create("div", { class: "others" }, chooser.none, similar, enlarge, clear),
+  );
+  const panel = create(
+    "section",
+    { class: "panel", "aria-label": "Selected photos" },
+    create("div", { class: "panel-head" }, count, toggle),
+    answers,
   );
   root.append(
     create(
@@ -94,6 +110,18 @@ export function mount(root, app) {
   );
   grid.resize(SIZES[chosen.size]);
   grid.showNames(Boolean(chosen.names));
+  showAnswers(chosen.isOpen);
+
+  /** Only a person opens or closes the classes: they must not come between a finger and a photo. */
+  function toggleAnswers() {
+    showAnswers(!chosen.isOpen);
+  }
+
+  function showAnswers(isOpen) {
+    chosen.isOpen = isOpen;
+    panel.classList.toggle("open", isOpen);
+    toggle.setAttribute("aria-expanded", String(isOpen));
+  }
 
   function createFilter(name, key, options = []) {
     const choice = create("select", { id: `filter-${key}`, change });
@@ -280,7 +308,9 @@ export function mount(root, app) {
 
   function record(targets, labels, text, adds = false) {
     const isAlone = !grid.getSelected().length; // The photo with the focus.
-    if (app.refuses(!targets.length || !isAlone || grid.isSeen())) return false;
+    const isSeen = !targets.length || !isAlone || grid.isSeen();
+    const isSaved = targets.some(({ image }) => saving.has(image)); // Its answer may be undone first.
+    if ((isSaved || !isSeen) && app.refuses(isSeen)) return false;
     if (targets.length) return save(targets, labels, text, adds, isAlone);
     app.announce("Select photos first.", true);
     return false;
@@ -292,12 +322,14 @@ export function mount(root, app) {
     const before = { selected: grid.getSelected(), current: grid.getCurrent() };
     grid.select(new Set()); // What is selected while these are saved is for the next answer.
     const hasStayed = () => !grid.getSelected().length && grid.getCurrent() === before.current;
+    const names = [...new Set(labels)].filter(Boolean);
+    const changes = targets.map(({ image, revision }, i) => {
+      return [image, held.get(image) ?? revision, names.indexOf(labels[i])];
+    });
+    held.clear(); // If it is refused, the answers of other windows are known by now.
+    for (const { image } of targets) saving.add(image);
+    // Others wait for their turn: what is selected by then is for the answer after them.
     app.run(async () => {
-      const names = [...new Set(labels)].filter(Boolean);
-      const changes = targets.map(({ image, revision }, i) => {
-        return [image, held.get(image) ?? revision, names.indexOf(labels[i])];
-      });
-      held.clear(); // If it is refused, the answers of other windows are known by now.
       try {
         const { gone, left_out: leftOut } = await app.post("decide_all", { labels: names, changes, adds });
         const number = targets.length - gone;
@@ -306,12 +338,14 @@ export function mount(root, app) {
       } catch (error) {
         if (hasStayed()) grid.select(new Set(before.selected.map(({ image }) => image)));
         throw error;
+      } finally {
+        for (const { image } of targets) saving.delete(image);
       }
       if (!hasStayed()) return;
       if (special?.source !== undefined) showAll();
       const isFree = document.activeElement === document.body || grid.element.contains(document.activeElement);
       grid.focus(isAlone ? 1 : 0, isFree && !isPressed);
-    });
+    }, true);
     return true;
   }
 
@@ -340,10 +374,11 @@ export function mount(root, app) {
     panel.classList.toggle("active", selected.length > 0);
     count.textContent = selected.length ? `${selected.length.toLocaleString("en")} selected` : "None selected";
     const number = selected.filter(({ decision, label }) => label && !decision).length;
-    confirm.hidden = special?.label ? !selected.length : !number;
+    // What comes and goes keeps its place, so that no class moves under a hand.
+    confirm.classList.toggle("absent", special?.label ? !selected.length : !number);
     const text = special?.label ? `All are ${special.label}` : `As suggested (${number.toLocaleString("en")})`;
     confirm.replaceChildren(create("kbd", {}, "↵"), create("span", { class: "name" }, text));
-    clear.hidden = !selected.length;
+    clear.classList.toggle("absent", !selected.length);
     clearKey.hidden = Boolean(special); // Which the key leaves.
     const counts = new Map();
     for (const { label } of selected) if (label) counts.set(label, (counts.get(label) ?? 0) + 1);
@@ -375,6 +410,9 @@ export function mount(root, app) {
   }
 
   function unmount() {
+    const [text, targets] = [chooser.getTyped(), getTargets()];
+    const what = targets.length === 1 ? targets[0].name : formatCount(targets.length, "photo");
+    if (text) app.announce(describeUnsaved(text, what), true);
     chosen.focused = grid.getCurrent()?.image ?? chosen.focused;
     grid.close();
   }
