@@ -31,7 +31,8 @@ WRONG = (1, 6, 12)  # Answers that are wrong on purpose.
 _SIZE, _SCALE = (480, 360), 2  # Drawn larger, so that edges come out smooth.
 _VIEWPORT = {"width": 1120, "height": 720}
 _QUALITY = 80
-_ARE_SHOWN = "() => [...document.images].every((i) => i.complete && i.naturalWidth)"
+_ARE_SHOWN = """() => [...document.images].every((i) => i.complete && i.naturalWidth)
+  && [...document.querySelectorAll(".thumb")].every((thumb) => thumb.children.length)"""
 _IS_FITTED = "() => !document.querySelector('.about')?.textContent.startsWith('Fitting')"
 # Where and how fast the run was computed says nothing to the reader.
 _LEAVE_OUT_THE_MACHINE = """(name) => {

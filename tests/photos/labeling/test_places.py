@@ -32,8 +32,12 @@ def list_rows(page):
 
 def find_places(page, selector):
     """The upper left corners of elements."""
-    return page.locator(selector).evaluate_all(
-        "all => all.map((one) => { const { x, y } = one.getBoundingClientRect(); return [x, y]; })"
+    return page.evaluate(
+        """selector => [...document.querySelectorAll(selector)].map((one) => {
+          const { x, y } = one.getBoundingClientRect();
+          return [x, y];
+        })""",
+        selector,
     )
 
 

@@ -73,7 +73,7 @@ export function mount(root, app) {
 
   const count = create("p", { class: "selected-count", role: "status" });
   const chooser = createChooser({ onChoose: answer, onNone: () => answer("") });
-  const confirm = createButton({ click: confirmAll, class: "absent" }, "As suggested");
+  const confirm = createButton({ click: confirmAll, disabled: true }, "As suggested");
   const similar = createButton({ click: showSimilar }, create("kbd", {}, "+"), "More like this");
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
   const clearKey = create("kbd", {}, "Esc");
@@ -374,11 +374,11 @@ export function mount(root, app) {
     panel.classList.toggle("active", selected.length > 0);
     count.textContent = selected.length ? `${selected.length.toLocaleString("en")} selected` : "None selected";
     const number = selected.filter(({ decision, label }) => label && !decision).length;
-    // What comes and goes keeps its place, so that no class moves under a hand.
-    confirm.classList.toggle("absent", special?.label ? !selected.length : !number);
+    // Not hidden, so that no class moves under a hand.
+    confirm.disabled = special?.label ? !selected.length : !number;
     const text = special?.label ? `All are ${special.label}` : `As suggested (${number.toLocaleString("en")})`;
     confirm.replaceChildren(create("kbd", {}, "↵"), create("span", { class: "name" }, text));
-    clear.classList.toggle("absent", !selected.length);
+    clear.disabled = !selected.length;
     clearKey.hidden = Boolean(special); // Which the key leaves.
     const counts = new Map();
     for (const { label } of selected) if (label) counts.set(label, (counts.get(label) ?? 0) + 1);
