@@ -491,3 +491,30 @@ def test_keys_that_are_pressed_with_others_neither_answer_nor_undo(open_page, fo
         assert len(read_decisions(folder)) == 7
         page.keyboard.press("Control+z")
         wait_for_count(page, "6")
+
+
+@pytest.mark.parametrize("way", ["double", "away"])
+def test_a_button_that_a_mouse_has_pressed_does_not_keep_the_keys(open_page, folder, way):
+    """Enter would press it again instead of what the page says."""
+    with serve(open_labeled(folder, 40)) as port:
+        page = open_page(port)
+        read_name(page)
+        button = page.locator(".class:not(.proposed)").first
+        page.wait_for_timeout(SETTLE_MS)
+        box = button.bounding_box()
+        place = box["x"] + 20, box["y"] + 10
+        if way == "double":
+            page.mouse.dblclick(*place, delay=20)
+            wait_for_count(page, "7")
+        else:  # Pressed, and released elsewhere.
+            page.mouse.move(*place)
+            page.mouse.down()
+            page.mouse.move(5, 300)
+            page.mouse.up()
+        before = len(read_decisions(folder))
+        read_name(page)
+        page.wait_for_timeout(SETTLE_MS)
+        assert not page.evaluate("document.activeElement.matches('button')")
+        proposed = page.locator(".class.proposed .name").inner_text()
+        press(page, "Enter")
+    assert [row[1] for row in read_decisions(folder)[before:]] == [proposed]

@@ -17,14 +17,8 @@ export function create(tag, properties = {}, ...children) {
   return element;
 }
 
-/** A button that drops the focus after a mouse click, so that keys reach the page. */
 export function createButton(properties, ...children) {
-  const { click, ...others } = properties;
-  const onClick = (event) => {
-    if (event.detail > 0) event.currentTarget.blur(); // 0 if the keyboard pressed it.
-    click(event);
-  };
-  return create("button", { type: "button", click: onClick, ...others }, ...children);
+  return create("button", { type: "button", ...properties }, ...children);
 }
 
 /** A photo. Its promise `shown` resolves to whether it could be decoded, which is `isShown` from then on. */

@@ -20,9 +20,15 @@ export function guard(announce) {
   document.addEventListener("click", ignoreSecondClick, { capture: true });
   document.addEventListener("taken", ({ timeStamp }) => (taken = timeStamp));
   document.addEventListener("pointerdown", () => (pressed = -Infinity), { capture: true });
+  document.addEventListener("mouseup", dropFocus, { capture: true });
   const ignoreLost = (event) => ignoreLostPress(event, announce);
   const ignore = [ignoreComposition, ignoreLost, ignoreRepeats, ignoreSecondEnter];
   for (const each of ignore) document.addEventListener("keydown", each, { capture: true });
+}
+
+/** The keys are for the view, and not for the button that a mouse has pressed, whether it was a click or not. */
+function dropFocus() {
+  document.activeElement.closest("button")?.blur();
 }
 
 /** A key that is held down must not label the photos that follow. */

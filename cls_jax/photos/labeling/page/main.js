@@ -309,15 +309,9 @@ function onKey(event) {
 }
 
 for (const button of document.querySelectorAll("nav button")) {
-  button.addEventListener("click", (event) => {
-    if (event.detail > 0) button.blur(); // So that keys reach the view.
-    show(button.dataset.view);
-  });
+  button.addEventListener("click", () => show(button.dataset.view));
 }
-byId("undo").addEventListener("click", (event) => {
-  if (event.detail > 0) event.currentTarget.blur();
-  undo();
-});
+byId("undo").addEventListener("click", undo);
 document.addEventListener("input", ({ target }) => edited.add(target));
 guard((text) => app.announce(text, true));
 document.addEventListener("keydown", onKey);
