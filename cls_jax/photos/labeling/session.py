@@ -115,7 +115,7 @@ class _Step(NamedTuple):
 
     changes: list[_Changed]
     class_names: list[str]  # All classes before, if the step changed these. Otherwise empty.
-    added: Sequence[str]  # The classes that its answers added.
+    added: Sequence[str]  # The classes that it added.
 
 
 class Session:
@@ -413,14 +413,17 @@ class Session:
         with self._lock:
             return [self.root / name for name in self._pending or self._files]
 
-    def add_class(self, name: str) -> str:
-        """Adds a class as `Answers.add_class` does."""
+    def add_class(self, name: str, window: str = "") -> str:
+        """Adds a class as `Answers.add_class` does, as a step to undo in a window."""
         with self._lock:
             num_classes = len(self._answers.class_names)
             name = self._answers.add_class(name)
-            self._version += len(self._answers.class_names) > num_classes
+            is_new = len(self._answers.class_names) > num_classes
+            self._version += is_new
             if self._answers.class_names[num_classes:] not in ([], [name]):
                 self._refresh()  # It was inserted before others, whose columns move.
+            if is_new and window:
+                self._remember(window, _Step([], [], added=[name]))
             return name
 
     def decide(self, changes: Sequence[Change], window: str, adds: bool = False) -> list[str]:
@@ -538,11 +541,14 @@ class Session:
         if classes_before:
             self._answers.class_names[:] = classes_after
         changes = [_Changed(key, state, state.revision + 1) for key, state in before]
-        steps = self._undo.setdefault(window, [])
-        steps.append(_Step(changes, list(classes_before), added))
-        del steps[:-_MAX_UNDO_STEPS]
+        self._remember(window, _Step(changes, list(classes_before), added))
         self._save_keys()
         self._refresh()
+
+    def _remember(self, window: str, step: _Step) -> None:
+        steps = self._undo.setdefault(window, [])
+        steps.append(step)
+        del steps[:-_MAX_UNDO_STEPS]
 
     def _save_keys(self, released: Sequence[Decision] = ()) -> None:
         """Writes the keys of the classes if the next session would give other ones."""

@@ -195,7 +195,8 @@ VERBS = MappingProxyType(
         "decide_all": Verb(_take_answers(grid.parse_changes), _decide, limit=_MEGABYTES),
         "undo": Verb(_take_nothing, _undo),
         "classes": Verb(
-            _take_name, lambda parts, name, _: {"label": parts.session.add_class(name)}
+            _take_name,
+            lambda parts, name, window: {"label": parts.session.add_class(name, window)},
         ),
         "rename": Verb(_take_text, _rename),
         "describe": Verb(

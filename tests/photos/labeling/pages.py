@@ -56,6 +56,14 @@ def show(page, view):
     page.wait_for_selector("#view:not([aria-busy])")
 
 
+def wait_for_photos(page):
+    """Waits until the photos of "check" or "suspects" are shown."""
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.page img')].every((one) => one.complete && one.src)"
+    )
+    page.wait_for_timeout(100)
+
+
 def hold(page, path):
     """Lets requests wait until `release`, which is returned."""
     held = []

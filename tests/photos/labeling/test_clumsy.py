@@ -55,6 +55,16 @@ ANSWER_SWAP = """(name) => {
   });
   watch.observe(document.querySelector("figcaption"), { childList: true, characterData: true });
 }"""
+# Presses a key again as soon as another photo is there.
+PRESS_WHEN_SHOWN = """(key) => {
+  const frame = document.querySelector(".frame");
+  const watch = new MutationObserver(() => {
+    watch.disconnect();
+    const press = new KeyboardEvent("keydown", { key, bubbles: true });
+    frame.firstChild.shown.then(() => setTimeout(() => document.body.dispatchEvent(press), 100));
+  });
+  watch.observe(frame, { childList: true });
+}"""
 COMPOSE = """([selector, key]) => {
   const event = { key, isComposing: true, bubbles: true, cancelable: true };
   document.querySelector(selector).dispatchEvent(new KeyboardEvent("keydown", event));
@@ -85,7 +95,7 @@ def press_lost(page, key):
     page.wait_for_timeout(SETTLE_MS)
     if "Not taken" not in page.locator("#toast").inner_text():
         page.keyboard.press(key)
-    page.wait_for_selector(".toast:has-text('Not taken: the button that you pressed before')")
+    page.wait_for_selector(".toast:has-text('Not taken: the button that you pressed is')")
 
 
 @pytest.mark.parametrize(
@@ -312,7 +322,7 @@ def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_t
         (folder / read_name(page)).unlink()
         gone = read_name(page)
         session.leave_out_missing()
-        page.wait_for_selector(f".toast:has-text('{gone} needs no answer any more')")
+        page.wait_for_selector(f".toast:has-text('{gone} needs no answer anymore')")
     assert len(read_decisions(folder)) == 8
 
 
@@ -393,7 +403,7 @@ def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(op
         page.keyboard.press("ArrowDown")
         page.wait_for_selector("#enter:has-text('takes “paper”')")
         session.rename_class("other", "paper", "")
-        page.wait_for_selector("#enter:has-text('There is no class “paper” any more')")
+        page.wait_for_selector("#enter:has-text('There is no class “paper” anymore')")
         page.keyboard.press("Enter")
         page.wait_for_timeout(200)
         assert not (folder / "labels.csv").exists()
@@ -518,3 +528,31 @@ def test_a_button_that_a_mouse_has_pressed_does_not_keep_the_keys(open_page, fol
         proposed = page.locator(".class.proposed .name").inner_text()
         press(page, "Enter")
     assert [row[1] for row in read_decisions(folder)[before:]] == [proposed]
+
+
+@pytest.mark.parametrize("key", ["1", "Enter", "Space"])
+def test_a_key_that_is_pressed_twice_answers_once(open_page, folder, key):
+    with serve(open_labeled(folder, 40)) as port:
+        page = open_page(port)
+        read_name(page)
+        page.wait_for_timeout(500)  # A person looks at the photo.
+        page.evaluate(PRESS_WHEN_SHOWN, key.replace("Space", " "))
+        page.keyboard.press(key)
+        page.wait_for_selector(".toast:has-text('This is the next photo: look at it, then press')")
+        page.wait_for_timeout(300)
+        assert len(read_decisions(folder)) == 7
+        press(page, key)
+        for _ in range(3):  # Those who answer fast are not slowed down.
+            page.wait_for_selector("figure[aria-busy=false] img")
+            press(page, key)
+        assert len(read_decisions(folder)) == 11
+
+
+def test_a_slash_before_the_first_class_is_no_part_of_its_name(open_page, folder):
+    with serve(open_ready(folder, create_photos(folder, 6))) as port:
+        page = open_page(port)
+        read_name(page)
+        page.keyboard.type("/rose/red")
+        page.keyboard.press("Enter")
+        wait_for_count(page, "1")
+    assert [row[1] for row in read_decisions(folder)] == ["rose/red"]

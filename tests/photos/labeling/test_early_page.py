@@ -41,6 +41,10 @@ def test_twenty_random_photos_are_asked_without_a_guess_in_sight(open_page, fold
         page.get_by_text("Check 20 random photos").press("Enter")
         page.wait_for_selector(".panel .hint:has-text('20 random photos left to check')")
         assert page.locator(".class.proposed").count() == 0
+        read_name(page)
+        page.keyboard.press("Escape")  # Otherwise Enter would be for the button, which is gone.
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".toast:has-text('No class is proposed')")
         press(page, "1")
         page.wait_for_selector(".panel .hint:has-text('19 random photos left')")
 

@@ -627,7 +627,9 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
         page.wait_for_selector(".toast:has-text('cat deleted. Now unlabeled: 2 photos')")
         page.keyboard.press("Control+z")
         page.wait_for_selector("input[aria-label='Name of cat']")
-        page.keyboard.press("Control+z")  # The description.
+        for said in ("fox is no longer a class", "the description of cat"):
+            page.keyboard.press("Control+z")
+            page.wait_for_selector(f".toast:text-is('Undone: {said}.')")
         page.wait_for_function(
             "() => !document.querySelector('input[aria-label=\"Description of cat\"]').value"
         )

@@ -1,6 +1,7 @@
 """What a hand aims at stays where it is: no photo, card or button moves there by itself."""
 
 import pytest
+from PIL import Image
 
 from cls_jax.photos.labeling import views
 from tests.conftest import BROWSER
@@ -14,6 +15,7 @@ from tests.photos.labeling.pages import (
     read_name,
     show,
     wait_for_count,
+    wait_for_photos,
 )
 from tests.photos.labeling.sessions import CLASSES, decide, serve
 
@@ -47,13 +49,6 @@ def open_check(open_page, port):
     show(page, "check")
     wait_for_photos(page)
     return page
-
-
-def wait_for_photos(page):
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('.page img')].every((one) => one.complete && one.src)"
-    )
-    page.wait_for_timeout(100)
 
 
 def test_rows_keep_their_photos_until_they_are_confirmed(open_page, folder):
@@ -126,7 +121,7 @@ def test_a_row_that_another_window_has_answered_is_refused_and_then_asks_anew(op
         page.locator(".confirm").first.click(force=True)
         page.wait_for_selector(NEW)
         session.rename_class("other", CLASSES[1], "")
-        page.wait_for_selector(f".row:has-text('There is no class {CLASSES[1]} any more.')")
+        page.wait_for_selector(f".row:has-text('There is no class {CLASSES[1]} anymore.')")
         assert page.locator(".confirm:visible").count() == 2
     assert len(read_decisions(folder)) == 7 + 3  # The class's photos lost their label.
 
@@ -280,3 +275,60 @@ def test_nothing_is_answered_while_a_row_is_being_saved(open_page, folder):
         release()
         wait_for_count(page, "1")
     assert [row[0] for row in read_decisions(folder)[6:]] == names
+
+
+def test_after_a_double_click_on_add_the_next_name_is_another_class(open_page, folder):
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        for name in ("fox", "yak"):
+            page.wait_for_timeout(SETTLE_MS)
+            page.keyboard.type(name)
+            box = page.get_by_role("button", name="Add", exact=True).bounding_box()
+            page.mouse.dblclick(box["x"] + 5, box["y"] + 5, delay=20)
+            page.wait_for_selector(f".toast:has-text('{name} added: it is kept once a photo has')")
+        assert [row["name"] for row in views.describe(session)["classes"]][3:] == ["fox", "yak"]
+        for name in ("yak", "fox"):
+            page.wait_for_timeout(SETTLE_MS)
+            page.locator("#undo").click()
+            page.wait_for_selector(f".toast:text-is('Undone: {name} is no longer a class.')")
+        assert [row["name"] for row in views.describe(session)["classes"]] == list(CLASSES)
+
+
+def test_what_was_marked_or_dropped_is_there_when_its_view_is_shown_again(open_page, folder):
+    path = folder.parent / "photo.png"
+    Image.new("RGB", (40, 30), "teal").save(path)
+    with serve(open_labeled(folder, 60)) as port:
+        page = open_check(open_page, port)
+        page.locator(".tile").nth(2).click()
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        for place in range(2):
+            page.locator(".cell").nth(place).click()
+        show(page, "try")
+        page.wait_for_selector(".toast:has-text('No longer selected: 2 photos.')")
+        page.route("**/api/try", lambda route: None)
+        page.set_input_files("#files", path)
+        page.wait_for_selector(".card:has-text('Waiting')")
+        show(page, "check")
+        assert page.locator(".tile[aria-pressed=true]").count() == 1
+        assert page.locator(".confirm").first.inner_text() == "Confirm 7"
+        show(page, "try")
+        assert page.locator(".card:has-text('photo.png')").count() == 1
+
+
+def test_a_reload_asks_before_it_loses_what_is_typed(open_page, folder):
+    asked = []
+    with serve(open_labeled(folder, 12)) as port:
+        page = open_page(port)
+        page.on("dialog", lambda dialog: asked.append(dialog.type) or dialog.accept())
+        name = read_name(page)
+        page.reload()
+        assert asked == []
+        assert read_name(page) == name
+        page.keyboard.type("fo")
+        page.reload()
+        assert asked == ["beforeunload"]
+        assert read_name(page)

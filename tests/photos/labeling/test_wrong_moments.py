@@ -14,6 +14,7 @@ from tests.photos.labeling.pages import (
     read_name,
     show,
     wait_for_count,
+    wait_for_photos,
 )
 from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
 
@@ -33,6 +34,7 @@ def open_view(page, view):
         cell = page.locator(".cell[data-decision='']").first
         cell.click()
         return cell.get_attribute("title")
+    wait_for_photos(page)
     return ""
 
 
@@ -326,7 +328,7 @@ def test_half_a_name_neither_renames_nor_merges_classes(open_page, folder):
         show(page, "classes")
         page.get_by_label("Name of cat").fill("dog")  # On the way to "doghouse".
         page.locator("#view h2").click()
-        page.wait_for_selector(".toast:has-text('Press Enter in its field to rename cat.')")
+        page.wait_for_selector(".toast:has-text('Press Enter in the name field to rename cat.')")
         page.locator("#new-class").press_sequentially("fo")
         show(page, "next")
         read_name(page)
@@ -358,12 +360,32 @@ def test_what_was_typed_for_a_photo_is_there_when_its_view_is_shown_again(open_p
         name = read_name(page)
         page.keyboard.type("ya")
         page.locator("#strip button").last.click()  # Another photo.
-        page.wait_for_selector(f".toast:has-text('“ya” was typed for {name}, and is not saved.')")
+        page.wait_for_selector(f".toast:has-text('“ya” was typed for {name} and was not saved.')")
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         for place in range(2):
             page.locator(".cell").nth(place).click()
         page.keyboard.type("ya")
         show(page, "next")
-        page.wait_for_selector(".toast:has-text('“ya” was typed for 2 photos, and is not saved.')")
+        page.wait_for_selector(".toast:has-text('“ya” was typed for 2 photos and was not saved.')")
     assert len(read_decisions(folder)) == 7
+
+
+def test_what_was_said_of_one_answer_is_gone_with_the_next(open_page, folder):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        press(page, "1")
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(".toast:has-text('Undone')")
+        press(page, "2")
+        page.wait_for_selector(".toast", state="hidden")
+        release = hold(page, "decide")
+        read_name(page)
+        page.keyboard.press("1")
+        page.keyboard.press("1")
+        page.wait_for_selector(TOO_EARLY)
+        release()
+        page.wait_for_selector(MISSED)
+        assert page.locator("#toast").inner_text().count("saved") == 1
+        press(page, "1")
+        page.wait_for_selector(".toast", state="hidden")

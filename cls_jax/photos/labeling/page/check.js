@@ -5,6 +5,8 @@ import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 const FRESH_MS = 1500; // During which photos that have just come are looked at, and not confirmed.
 const FRESH = "These photos are new: look at them, then press again.";
 
+const marks = new Map(); // Class → the images of photos that were marked as wrong and not confirmed.
+
 export function mount(root, app) {
   const list = create("div", { class: "rows" });
   const hint = create("p", { class: "hint" });
@@ -34,7 +36,8 @@ export function mount(root, app) {
     let images = []; // Those that are asked about.
     let pictures = [];
     let isFresh = false;
-    const wrong = new Set();
+    const wrong = marks.get(label) ?? new Set();
+    marks.set(label, wrong);
     const confirmed = new Set(); // Here, and not undone as far as known.
     const confirm = createButton({ class: "primary confirm", click: confirmRow });
     const tiles = create("div", { class: "tiles" });
@@ -69,11 +72,11 @@ export function mount(root, app) {
       confirm.setAttribute("aria-disabled", String(value));
     }
 
-    /** Asks nothing any more: another window has deleted the class. */
+    /** Asks nothing anymore: another window has deleted the class. */
     function close() {
       images = [];
       tiles.replaceChildren();
-      describe(`There is no class ${label} any more.`);
+      describe(`There is no class ${label} anymore.`);
     }
 
     function createTile(item, i) {

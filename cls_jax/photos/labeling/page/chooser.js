@@ -9,7 +9,8 @@ const NUM_KEYS = 9; // More classes than that are ordered by how probable they a
  * Creates the list of classes, and a button for none of them.
  * `onChoose` gets the name of a class, and whether it is a new one that was typed, and returns whether
  * it was accepted.
- * `onSkip` is called for Space in the field for the first class, which has the focus unasked.
+ * `onSkip` is called for Space in the field for the first class, which has the focus unasked. There,
+ * "/" means no more than elsewhere: to type a class.
  */
 export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
   let classes = [];
@@ -57,6 +58,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
     if (event.key === "Enter") takeChosen();
     else if (["ArrowDown", "ArrowUp"].includes(event.key)) moveChosen(event.key === "ArrowDown" ? 1 : -1);
     else if (event.key === " " && !search.value && !classes.length) onSkip();
+    else if (event.key === "/" && !search.value && !classes.length) return event.preventDefault();
     else if (event.key === "Escape") clear();
     else return;
     event.preventDefault();
@@ -117,7 +119,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
     none.hidden = !classes.length;
     noneKey.hidden = begins("0");
     enter.hidden = chosen === null && !lost;
-    if (lost) enter.textContent = `There is no class “${lost}” any more. Arrow keys choose another.`;
+    if (lost) enter.textContent = `There is no class “${lost}” anymore. Arrow keys choose another.`;
     else if (chosen !== null) enter.textContent = describeEnter(shown.find(({ name }) => name === chosen));
   }
 

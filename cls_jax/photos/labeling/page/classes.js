@@ -26,7 +26,8 @@ export function mount(root, app) {
   });
   let removed = []; // The rows of classes that were deleted or merged here: { name, row, place }.
   const adding = create("div", { class: "actions add" }, name, createButton({ click: add }, "Add"));
-  root.append(create("div", { class: "page" }, create("h2", {}, "Classes"), hint, rows, adding));
+  // Above the classes, which must not come under a hand that adds one.
+  root.append(create("div", { class: "page" }, create("h2", {}, "Classes"), hint, adding, rows));
   let version = -1;
 
   function add() {
@@ -36,7 +37,9 @@ export function mount(root, app) {
       const count = app.state.classes.length;
       const { label, classes } = await app.post("classes", { name: text });
       name.value = newName = "";
-      app.announce(classes.length > count ? `${label} added.` : `There is a class ${label} already.`, true);
+      const isNew = classes.length > count;
+      app.announce(isNew ? `${label} added: it is kept once a photo has it.` : `There is a class ${label} already.`, true);
+      name.focus();
     });
   }
 
@@ -91,6 +94,7 @@ export function mount(root, app) {
         if (key === "Escape" || (key === "Enter" && (!text || text === name))) {
           drafts.delete(name);
           target.value = name;
+          if (!text) app.announce(`A class needs a name: it is still ${name}.`, true);
         } else if (key === "Enter") {
           isDone = true;
           rename(text);
@@ -98,7 +102,7 @@ export function mount(root, app) {
         if (["Enter", "Escape"].includes(key)) target.blur();
       },
       blur: ({ target }) => {
-        if (!isDone && target.value !== name) app.announce(`Press Enter in its field to rename ${name}.`, true);
+        if (!isDone && target.value !== name) app.announce(`Press Enter in the name field to rename ${name}.`, true);
       },
     });
     const noteField = createField("Description", {
@@ -156,7 +160,14 @@ export function mount(root, app) {
     return [...rows.children].findIndex((row) => row.ariaLabel === ariaLabel);
   }
 
-  return { update, onKey: () => false };
+  /** A character begins the name of a new class: the browser writes it into the field. */
+  function onKey({ key, ctrlKey, metaKey, altKey }) {
+    const isText = key.length === 1 && key !== " " && !ctrlKey && !metaKey && !altKey;
+    if (isText) name.focus();
+    return false;
+  }
+
+  return { update, onKey };
 }
 
 /** A row as high as that of the class was, which says what became of it. */

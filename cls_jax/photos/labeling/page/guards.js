@@ -5,7 +5,7 @@
 const SECOND_MS = 600;
 const NEAR = { mouse: 9, pen: 9, touch: 25 }; // Pixels between two clicks in the same place.
 
-const LOST = "Not taken: the button that you pressed before is gone. Press again for what is shown.";
+const LOST = "Not taken: the button that you pressed is gone. Press again for what is shown now.";
 
 let taken = -Infinity; // When Enter last took the class that a field held.
 let clicked = { time: -Infinity }; // The last click: its button, place and time.

@@ -61,6 +61,7 @@ const app = {
     if (waits ? busy : app.refuses()) return;
     busy = true;
     hasRefused = false;
+    hideToast(); // What was said of the action before.
     const asked = app.state.next[0]?.image; // Which an answer in "next" is for.
     const waiting = setTimeout(() => app.announce(SAVING, true), SLOW_MS);
     try {
@@ -70,7 +71,7 @@ const app = {
       // Not hidden by what the action has said of itself.
       const said = byId("toast").textContent;
       const refused = viewName === "next" && !app.pinned && isAnswer ? MISSED : REFUSED;
-      const isSaid = [SAVING, REFUSED].includes(said);
+      const isSaid = ["", SAVING, REFUSED].includes(said);
       if (hasRefused) showToast(isSaid ? refused : `${said} ${refused}`);
     } catch (error) {
       report(error);
@@ -79,7 +80,7 @@ const app = {
     } finally {
       clearTimeout(waiting);
       busy = false;
-      if (byId("toast").textContent === SAVING) byId("toast").hidden = true;
+      if (byId("toast").textContent === SAVING) hideToast();
       if (byId("status").textContent === SAVING) byId("status").textContent = "";
     }
     await render();
@@ -137,12 +138,17 @@ function report(error) {
   byId("status").textContent = error.message;
 }
 
+function hideToast() {
+  byId("toast").hidden = true;
+  byId("toast").textContent = "";
+}
+
 function showToast(text) {
   const toast = byId("toast");
   toast.textContent = text;
   toast.hidden = false;
   clearTimeout(toastTimer);
-  if (text !== SAVING) toastTimer = setTimeout(() => (toast.hidden = true), TOAST_MS);
+  if (text !== SAVING) toastTimer = setTimeout(hideToast, TOAST_MS);
 }
 
 function show(name) {
@@ -260,18 +266,31 @@ async function poll() {
 
 function undo() {
   return app.run(async () => {
-    const { images, undone } = await app.post("undo");
-    app.announce(describeUndone(images[0], undone), true);
-    if (viewName === "next" && images.length === 1) [app.pinned] = images;
+    const before = app.state.classes;
+    const { images, undone, classes } = await app.post("undo");
+    const what = undone.count ? describeUndone(images[0], undone) : describeChanged(before, classes);
+    app.announce(`Undone${what && `: ${what}`}.`, true);
+    if (viewName === "next" && images.length === 1) app.pinned = { ...images[0], isBack: true };
   }, true);
 }
 
 /** What was undone: the only photo, or how many, and what they no longer are. */
 function describeUndone(photo, { count, decision, label }) {
-  if (!count) return "Undone.";
   const what = photo?.name ?? formatCount(count, "photo");
-  if (!decision) return `Undone: ${what}.`;
-  return `Undone: ${what} ${count === 1 ? "is" : "are"} no longer ${label || next.describe(decision)}.`;
+  if (!decision) return what;
+  return `${what} ${count === 1 ? "is" : "are"} no longer ${label || next.describe(decision)}`;
+}
+
+/** What an undo has changed about the classes, "" if nothing. */
+function describeChanged(before, after) {
+  const now = new Map(after.map((one) => [one.name, one]));
+  const removed = before.find(({ name }) => !now.has(name));
+  if (removed) return `${removed.name} is no longer a class`;
+  for (const what of ["description", "example", "key"]) {
+    const changed = before.find((one) => now.get(one.name)[what] !== one[what]);
+    if (changed) return `the ${what} of ${changed.name}`;
+  }
+  return "";
 }
 
 /** Whether Ctrl Z is for the text of a field: it has some, or had since its last Enter. */
@@ -316,6 +335,8 @@ document.addEventListener("input", ({ target }) => edited.add(target));
 guard((text) => app.announce(text, true));
 document.addEventListener("keydown", onKey);
 addEventListener("focus", () => app.scan());
+// A reload would lose what is typed: the browser asks.
+addEventListener("beforeunload", (event) => findTyped() && event.preventDefault());
 // Otherwise a file dropped outside of the drop zone would replace the page.
 for (const type of ["dragover", "drop"]) addEventListener(type, (event) => event.preventDefault());
 // The printed address was opened in a tab that already shows the page.

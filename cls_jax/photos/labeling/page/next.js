@@ -7,6 +7,11 @@ import { createChooser } from "./chooser.js";
 const BROKEN = "This photo cannot be read. Skip it.";
 const SWAPPED = "This is another photo: look at it, then press again.";
 const SWAP_MS = 600; // During which a photo that has come by itself gets no answer.
+const NEXT = "This is the next photo: look at it, then press again.";
+// During which a photo that has just come gets no answer, as of a key that is pressed twice, unless the
+// one before was answered as fast.
+const LOOK_MS = 250;
+const HASTY_MS = 400;
 
 // What was typed when the view was left: the text and its photo.
 let draft = { text: "", image: null, name: "" };
@@ -16,7 +21,9 @@ export function mount(root, app) {
   let question = null; // The photo that is asked about, unless it was answered here. It is shown if none is pinned.
   let isRefused = false; // Whether the last answer was, with a message of its own.
   let isSwapped = false; // Whether the photo has just come by itself.
-  let isShown = false; // Whether the current photo has been displayed.
+  let isShown = false; // Whether the current photo has been displayed, and long enough for an answer.
+  let shownSince = 0; // Since when.
+  let isHasty = true; // Whether the last photo was answered in less time than others take.
   let isBroken = false; // Whether it could not be decoded. Then it can only be skipped.
   const preloaded = new Map();
 
@@ -58,12 +65,13 @@ export function mount(root, app) {
 
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
   function decide(decision, label = "", adds = false) {
-    if (!current || app.refuses(isShown, isSwapped ? SWAPPED : undefined)) return false;
+    if (!current || app.refuses(isShown, describeTooEarly())) return false;
     if (isBroken && label) {
       app.announce(BROKEN, true);
       return false;
     }
     const { image, name, revision } = current;
+    isHasty = performance.now() - shownSince < HASTY_MS;
     app.run(async () => {
       isRefused = true;
       await app.post("decide", { changes: [{ image, decision, label, revision }], adds });
@@ -75,10 +83,18 @@ export function mount(root, app) {
     return true;
   }
 
+  /** Why the photo gets no answer yet, or undefined if it has not been displayed at all. */
+  function describeTooEarly() {
+    if (isSwapped) return SWAPPED;
+    return shownSince < Infinity ? NEXT : undefined;
+  }
+
   function update(state) {
     const before = current; // Null after an answer. The class of the next photo may be typed already.
-    if (app.pinned) current = app.pinned;
-    else {
+    if (app.pinned) {
+      current = app.pinned;
+      if (current.isBack) isHasty = false; // An undo takes its time, and the key may be for another photo.
+    } else {
       current = state.next.find(({ image }) => image === question?.image) ?? keepTyped() ?? state.next[0] ?? null;
       follow(state);
       keepProposals(before, state.classes);
@@ -134,7 +150,7 @@ export function mount(root, app) {
     if (question && question.image !== current?.image) {
       isSwapped = Boolean(current);
       const isLabeled = recent.some(({ image }) => image === question.image);
-      const reason = isLabeled ? "was labeled elsewhere" : "needs no answer any more";
+      const reason = isLabeled ? "was labeled elsewhere" : "needs no answer anymore";
       const next = current ? " This is another photo." : "";
       if (!isRefused) app.announce(`${question.name} ${reason}.${next}`, true);
     }
@@ -171,12 +187,14 @@ export function mount(root, app) {
 
   async function waitFor(picture) {
     isShown = false;
-    const pause = isSwapped ? SWAP_MS : 0;
+    shownSince = Infinity;
+    const pause = isSwapped ? SWAP_MS : isHasty ? 0 : LOOK_MS;
     photo.setAttribute("aria-busy", "true");
     isBroken = !(await picture.shown);
     if (isBroken) await app.refresh().catch(app.report); // Its file may be gone.
     await new Promise(requestAnimationFrame); // Before it is painted,
     await new Promise(requestAnimationFrame); // and after.
+    if (frame.firstChild === picture) shownSince = performance.now();
     if (pause) await new Promise((resolve) => setTimeout(resolve, pause));
     if (frame.firstChild !== picture) return;
     isShown = true;
@@ -203,7 +221,9 @@ export function mount(root, app) {
       app.run(() => move(steps[event.key]), true);
     } else if (event.key === " ") decide("skip");
     else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.pin(null);
-    else return chooser.onKey(event);
+    else if (event.key === "Enter" && current && !current.proposals.length && !chooser.isChoosing()) {
+      app.announce("No class is proposed: press the key of one, or type its name.", true);
+    } else return chooser.onKey(event);
     return true;
   }
 
@@ -212,7 +232,7 @@ export function mount(root, app) {
 
 /** What became of a class that was typed, and its photo no longer shown. */
 export function describeUnsaved(text, name) {
-  return `“${text}” was typed for ${name}, and is not saved.`;
+  return `“${text}” was typed for ${name} and was not saved.`;
 }
 
 export function describe(decision) {

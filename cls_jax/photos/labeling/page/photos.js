@@ -222,7 +222,10 @@ export function mount(root, app) {
         return { title: formatTitle(isClass ? key : name[key], items), items };
       });
     }
-    grid.show(sections, new Set(grid.getSelected().map(({ image }) => image)), focused);
+    const before = grid.getSelected();
+    grid.show(sections, new Set(before.map(({ image }) => image)), focused);
+    const hidden = before.length - grid.getSelected().length;
+    if (hidden) app.announce(`No longer selected: ${formatCount(hidden, "photo")} not shown here.`, true);
     renderFrame();
   }
 
@@ -410,9 +413,10 @@ export function mount(root, app) {
   }
 
   function unmount() {
-    const [text, targets] = [chooser.getTyped(), getTargets()];
-    const what = targets.length === 1 ? targets[0].name : formatCount(targets.length, "photo");
-    if (text) app.announce(describeUnsaved(text, what), true);
+    const [text, selected] = [chooser.getTyped(), grid.getSelected().length];
+    const what = selected === 1 ? grid.getSelected()[0].name : formatCount(selected, "photo");
+    if (text) app.announce(describeUnsaved(text, selected ? what : "a photo"), true);
+    else if (selected > 1) app.announce(`No longer selected: ${what}.`, true);
     chosen.focused = grid.getCurrent()?.image ?? chosen.focused;
     grid.close();
   }

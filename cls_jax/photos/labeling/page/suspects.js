@@ -72,7 +72,7 @@ export function mount(root, app) {
       });
     }
 
-    /** Asks nothing any more, and says why. The focus stays where it is. */
+    /** Asks nothing anymore, and says why. The focus stays where it is. */
     function close(...reason) {
       isClosed = true;
       what.style.minHeight = `${what.offsetHeight}px`; // The cards below stay where they are.

@@ -8,10 +8,17 @@ const MAX_BYTES = 2 ** 26;
 const ADD = "Add to the folder";
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 
+let view = null; // Its photos stay, and those that wait are classified, while another view is shown.
+
 export function mount(root, app) {
+  view ??= createView(app);
+  root.append(view.element);
+  return view;
+}
+
+function createView(app) {
   const queue = [];
   let isWorking = false;
-  let isMounted = true;
   let done = 0;
   let version = -1;
   let timer = 0;
@@ -41,17 +48,15 @@ export function mount(root, app) {
     create("p", { class: "hint" }, "Learning from your labels…"),
     create("progress", { "aria-label": "Learning from your labels" }),
   );
-  root.append(
-    create(
-      "div",
-      { class: "page" },
-      create("h2", {}, "Try it"),
-      zone,
-      learning,
-      names,
-      count,
-      cards,
-    ),
+  const element = create(
+    "div",
+    { class: "page" },
+    create("h2", {}, "Try it"),
+    zone,
+    learning,
+    names,
+    count,
+    cards,
   );
 
   function add(files) {
@@ -75,7 +80,7 @@ export function mount(root, app) {
   async function work() {
     if (isWorking) return;
     isWorking = true;
-    while (queue.length && isMounted) {
+    while (queue.length) {
       const { file, answer, picture } = queue.shift();
       try {
         if (file.size > MAX_BYTES) throw new Error("The file is larger than 64 MB.");
@@ -168,15 +173,10 @@ export function mount(root, app) {
     clearTimeout(timer);
     const { is_fitting: isFitting, labels } = await app.get("classifier");
     learning.hidden = !isFitting || Boolean(labels);
-    if (isFitting && isMounted) timer = setTimeout(() => followFit().catch(app.report), FIT_MS);
+    if (isFitting && element.isConnected) timer = setTimeout(() => followFit().catch(app.report), FIT_MS);
   }
 
-  function unmount() {
-    isMounted = false;
-    clearTimeout(timer);
-  }
-
-  return { update, unmount, onKey: () => false };
+  return { element, update, unmount: () => clearTimeout(timer), onKey: () => false };
 }
 
 /** The address of a picture that the server has decoded. */
