@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
 from cls_jax.methods import baselines, cls, cls_plus, fixmatch_variants, mixmatch, simpro, ups
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, Hyperparameters, LossOutput, Method
 from cls_jax.methods.options import add_options
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "LossOutput",
     "Method",
     "choose_decay",
+    "get_mean_decay",
     "get_method",
     "get_round_length",
 ]
@@ -46,6 +47,12 @@ def get_round_length(config: ConfigDict) -> int:
     """Steps of a round: all, unless the method has several rounds. The last may be shorter."""
     length: int = -(-config.num_steps // config.method.get("rounds", 1))
     return length
+
+
+def get_mean_decay(hparams: Hyperparameters) -> float:
+    """The decay per step of a method's running means, see `Context.move_mean`. 0 without any."""
+    decay: float = hparams.get("statistics_decay", hparams.get("class_mean_decay", 0.0))
+    return decay
 
 
 def choose_decay(num_steps: int) -> float:

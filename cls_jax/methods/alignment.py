@@ -37,15 +37,12 @@ def init_class_means(target: str, spec: DatasetSpec) -> dict[str, jax.Array]:
     return {"predicted": means, "target": means}
 
 
-def update_mean(context: Context, mean: jax.Array, values: jax.Array, decay: float) -> jax.Array:
-    """A running mean [N] or [N, K] after a step: decay · mean + (1 - decay) · mean of the values.
+def update_mean(context: Context, mean: jax.Array, values: jax.Array) -> jax.Array:
+    """A running mean [N] or [N, K], moved toward the mean of the values, see `Context.move_mean`.
 
-    The values are float32 [N, B] or [N, B, K] for this device's images. All devices' count. In a
-    batch of several parts, each contributes, and they decay together by `decay`.
+    The values are float32 [N, B] or [N, B, K] for this device's images. All devices' count.
     """
-    decay = context.get_decay(decay)
-    batch_mean = collectives.average_over_data(jnp.mean(values, axis=1))
-    return decay * mean + (1 - decay) * batch_mean
+    return context.move_mean(mean, collectives.average_over_data(jnp.mean(values, axis=1)))
 
 
 def update_class_means(
@@ -56,12 +53,11 @@ def update_class_means(
     For methods with the hyperparameters `statistics_decay` and `align_to`. The logits are float32
     [N, U, K] of weak views of unlabeled images, and [N, B, K] of labeled images.
     """
-    decay = context.hparams["statistics_decay"]
     means = dict(means)
     p_u, p_x = jax.nn.softmax(logits_u), jax.nn.softmax(logits_x)
-    means["predicted"] = update_mean(context, means["predicted"], p_u, decay)
+    means["predicted"] = update_mean(context, means["predicted"], p_u)
     if context.hparams["align_to"] == "predicted":
-        means["target"] = update_mean(context, means["target"], p_x, decay)
+        means["target"] = update_mean(context, means["target"], p_x)
     return means
 
 

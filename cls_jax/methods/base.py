@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from cls_jax.batch import Batch, DatasetSpec, PyTree
 from cls_jax.methods.cutmix import cutmix
@@ -42,26 +43,21 @@ class Context(NamedTuple):
     # permutations and so on for their shards of the batch.
     key: jax.Array
     progress: jax.Array  # float32 in [0, 1), step / num_steps.
-    # Of the batch, on each of which the loss is computed, see `accumulate_steps`.
-    num_parts: int = 1
-    part: jax.Array | int = 0  # int32 scalar, the part's index.
+    # By which the method's running means move, see `Schedule.mean_share`. A float32 scalar.
+    mean_share: jax.Array
+    part: jax.Array | int = 0  # int32 scalar, index of a part of the batch, see `accumulate_steps`.
 
-    def get_decay(self, decay: float) -> float:
-        """The decay of a running mean in one part of a step, for a given decay per step.
+    def move_mean(self, mean: jax.Array, value: jax.Array) -> jax.Array:
+        """A running mean of the method after a part of a step: decay · mean + (1 - decay) · value.
 
-        All parts together let the mean decay as a whole batch would.
+        The decay of a whole step is the hyperparameter `statistics_decay` or `class_mean_decay`.
         """
-        return decay_per_part(decay, self.num_parts)
+        moved: jax.Array = optax.incremental_update(value, mean, self.mean_share)
+        return moved
 
     def ramp_up(self, length: float) -> jax.Array:
         """Rises linearly from 0 to 1 over the first `length` of the run, then stays. float32."""
         return jnp.clip(self.progress / length, 0.0, 1.0)
-
-
-def decay_per_part(decay: float, num_parts: int) -> float:
-    """The decay that `num_parts` updates apply to reach `decay` together."""
-    root: float = decay ** (1 / num_parts)
-    return root
 
 
 class LossOutput(NamedTuple):
@@ -140,7 +136,7 @@ class Method:
 
         Parameters and BatchNorm statistics belong to the networks on this device, each leaf
         [N, ...], and the batch is this device's shard. Returns the losses, and the BatchNorm
-        statistics after the pass.
+        statistics toward which the running ones move.
         """
         if self.drive is not None:
             return self.drive(params, batch_stats, batch, context)
@@ -153,7 +149,7 @@ class Method:
     def _forward_groups(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
     ) -> tuple[list[jax.Array], PyTree]:
-        """Logits of every group, and the BatchNorm statistics after the pass."""
+        """Logits of every group, and the BatchNorm statistics of the pass."""
         ensemble = context.ensemble
         head = ALL_HEADS if self.extra_heads else "head"
         groups = [batch.x, *(batch.u[i] for i in range(len(self.unlabeled_views)))]

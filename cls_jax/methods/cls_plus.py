@@ -27,9 +27,7 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     means = dict(context.method_state)
     logits_x, logits_weak, logits_strong, *logits_mixed = logits
     p = jax.nn.softmax(logits_weak)
-    means["predicted"] = alignment.update_mean(
-        context, means["predicted"], p, hparams["statistics_decay"]
-    )
+    means["predicted"] = alignment.update_mean(context, means["predicted"], p)
     joint = (means["predicted"] + collectives.exchange(means["predicted"])) / 2
     labels = make_pseudo_labels(alignment.align(logits_weak, joint, means["target"]))
     peer_labels, peer_weight, monitors = exchange_labels(context, labels, labels.weight)

@@ -193,15 +193,13 @@ def freematch_targets(
     All running means move before they are used (both released codes).
     """
     old = context.method_state
-    decay = context.hparams["statistics_decay"]
     p = jax.nn.softmax(logits_weak)
     confidence = jnp.max(p, axis=-1)
     labels = jnp.argmax(p, axis=-1)
     one_hot = jax.nn.one_hot(labels, p.shape[-1], dtype=p.dtype)
     values = {"threshold": confidence, "predicted": p, "histogram": one_hot}
     state = {
-        name: alignment.update_mean(context, old[name], value, decay)
-        for name, value in values.items()
+        name: alignment.update_mean(context, old[name], value) for name, value in values.items()
     }
     relative = state["predicted"] / jnp.max(state["predicted"], axis=-1, keepdims=True)
     thresholds = state["threshold"][:, None] * jnp.take_along_axis(relative, labels, axis=-1)
@@ -285,9 +283,8 @@ def softmatch_targets(
     batch_mean = jnp.mean(everywhere, axis=-1)
     squares = jnp.sum((everywhere - batch_mean[:, None]) ** 2, axis=-1)
     batch_variance = squares / max(everywhere.shape[-1] - 1, 1)
-    decay = context.get_decay(hparams["statistics_decay"])
-    state["mean"] = decay * old["mean"] + (1 - decay) * batch_mean
-    state["variance"] = decay * old["variance"] + (1 - decay) * batch_variance
+    state["mean"] = context.move_mean(old["mean"], batch_mean)
+    state["variance"] = context.move_mean(old["variance"], batch_variance)
     below = jnp.minimum(aligned_confidence - state["mean"][:, None], 0.0)
     # A floor, because the variance vanishes if all images keep the same confidence.
     spread = 2 * jnp.maximum(state["variance"], 1e-12)[:, None] / hparams["sharpness"] ** 2

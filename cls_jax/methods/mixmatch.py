@@ -76,7 +76,7 @@ def compute_remixmatch_loss(
     truth = label_rows(batch.y, logits_weak)
     per_image = {"predicted": jax.nn.softmax(logits_weak), "labeled": truth}
     means = {
-        name: update_mean(context, context.method_state[name], values, hparams["class_mean_decay"])
+        name: update_mean(context, context.method_state[name], values)
         for name, values in per_image.items()
     }
     aligned = align(logits_weak, means["predicted"], means["labeled"])
@@ -163,9 +163,8 @@ def forward_interleaved(
 ) -> tuple[list[jax.Array], PyTree]:
     """`Ensemble.forward` in training, one pass per interleaved chunk of the groups [B_i, H, W, C].
 
-    Only the chunk `stats_from` updates BatchNorm's running statistics. The first group has the
-    labeled images. Returns the logits of each group, float32 [N, B_i, K], and the BatchNorm
-    statistics after the pass.
+    The first group has the labeled images. Returns the logits of each group, float32 [N, B_i, K],
+    and the BatchNorm statistics of the chunk `stats_from`.
     """
     sizes = [len(group) for group in groups]
     passes = [

@@ -48,9 +48,9 @@ class Ensemble:
     ) -> tuple[jax.Array, PyTree]:
         """Applies every network to the same images, normalized float32 [B, H, W, C].
 
-        If `train`, BatchNorm uses the statistics of these images and updates the running ones. With
-        a key there is dropout, also outside training. `head`: which of the model's outputs to
-        return. Returns logits float32 [N, B, K] and the BatchNorm statistics after the pass.
+        If `train`, BatchNorm uses the statistics of these images. With a key there is dropout, also
+        outside training. `head`: which of the model's outputs to return. Returns logits float32
+        [N, B, K] and the statistics that BatchNorm has used.
         """
 
         def apply_one(params: PyTree, batch_stats: PyTree) -> tuple[jax.Array, PyTree]:
@@ -97,8 +97,8 @@ class Ensemble:
     ) -> tuple[list[jax.Array], PyTree]:
         """One training pass over groups of images [B_i, H, W, C], with joint BatchNorm statistics.
 
-        Otherwise as `forward`. Returns the logits of each group, float32 [N, B_i, K], and the
-        BatchNorm statistics after the pass.
+        Otherwise as `forward`. Returns the logits of each group, float32 [N, B_i, K], and these
+        statistics.
         """
         images = jnp.concatenate(groups)
         logits, batch_stats = self.forward(
@@ -119,16 +119,11 @@ class Ensemble:
 
         The second pass takes the first one's batch statistics as they are: each image is normalized
         like those that are trained on. Returns the logits of each group, float32 [N, B_i, K], the
-        logits of `images`, [N, B, K], and the BatchNorm statistics after the first pass.
+        logits of `images`, [N, B, K], and the first pass's statistics.
         """
-        # Without momentum, the running statistics after a pass are its batch statistics.
-        forgetful = dataclasses.replace(self, model=self.model.clone(bn_momentum=0.0))
-        logits, moments = forgetful.forward_concatenated(params, batch_stats, groups, head)
-        params, moments = jax.lax.stop_gradient((params, moments))
-        logits_beside, _ = self.forward(params, moments, images, train=False, head=head)
-        share = 1 - self.model.bn_momentum
-        # In this form, frozen statistics keep their bits.
-        batch_stats = jax.tree.map(lambda old, new: old + share * (new - old), batch_stats, moments)
+        logits, batch_stats = self.forward_concatenated(params, batch_stats, groups, head)
+        params, batch_stats = jax.lax.stop_gradient((params, batch_stats))
+        logits_beside, _ = self.forward(params, batch_stats, images, train=False, head=head)
         return logits, logits_beside, batch_stats
 
 

@@ -50,6 +50,9 @@ def _is_convolution(primitive: Any, *_: Any, **__: Any) -> bool:
 class BatchNorm(nn.Module):
     """`flax.linen.BatchNorm` with the same variables, as one multiplication and one addition.
 
+    In training, the variables become the statistics of the batch, as with Flax's momentum of 0. The
+    step moves the running ones toward these, see `move_statistics`.
+
     x · m + (bias - mean · m) with m = scale / sqrt(var + epsilon), instead of Flax's
     (x - mean) · m + bias. Its gradient sums the incoming one twice over the images (as it is, and
     times x), where Flax's form sums it three times and keeps an intermediate in memory. On a GPU,
@@ -57,7 +60,6 @@ class BatchNorm(nn.Module):
     (experiments/results/gpu_forecast.md).
     """
 
-    momentum: float  # Decay of the running statistics (1 - PyTorch's momentum).
     epsilon: float  # Added to the variance.
     dtype: DTypeLike = jnp.float32  # Of the result. Statistics and arithmetic are float32.
     axis_name: str | None = None  # Mesh axis over which training averages batch statistics.
@@ -79,8 +81,7 @@ class BatchNorm(nn.Module):
         else:
             mean, var = self._compute_moments(x)
             if not self.is_initializing():
-                for running, new in ((running_mean, mean), (running_var, var)):
-                    running.value = self.momentum * running.value + (1 - self.momentum) * new
+                running_mean.value, running_var.value = mean, var
         multiplier = scale * jax.lax.rsqrt(var + self.epsilon)
         return (x * multiplier + (bias - mean * multiplier)).astype(self.dtype)
 
@@ -115,7 +116,6 @@ class Architecture(nn.Module):
     num_classes: int  # K.
     # Of convolutions and activations. Parameters, BatchNorm statistics and logits stay float32.
     dtype: DTypeLike = jnp.float32
-    bn_momentum: float = 0.999
     bn_epsilon: float = 1e-5
     bn_frozen: bool = False
     dropout_rate: float = 0.0  # Share of activations dropped in every block, if requested.
@@ -157,7 +157,6 @@ class Architecture(nn.Module):
         """`BatchNorm` with these attributes."""
         return functools.partial(
             BatchNorm,
-            momentum=self.bn_momentum,
             epsilon=self.bn_epsilon,
             dtype=self.dtype,
             axis_name=self.data_axis,

@@ -161,6 +161,7 @@ def take_steps(
         )
         train_step = create_train_step(setup, create_batch, input_specs)
         take_step: TakeStep = train_step
+        schedule = setup.put_schedule()
         make_batch = make_batch_fn(setup, create_batch, input_specs)
     evaluate = create_evaluate(setup, [len(split) for split in dataset.held_out.values()])
     if setup.method.select_labels:
@@ -258,13 +259,15 @@ def take_steps(
                 step_input = next(inputs)
             if step == first_step and not config.debug_nans:
                 device = setup.mesh.local_devices[0]
-                take_step, seconds, memory = compile_step(train_step, state, step_input, device)
+                take_step, seconds, memory = compile_step(
+                    train_step, state, step_input, schedule, device
+                )
                 bar.say(f"{memory}; compiled in {seconds:.1f} s")
             if step == 0:
                 writer.write_images(step, select_images(make_batch(state, step_input), spec))
             if step in traced and step in (first_step, traced[0]):
                 trace.enter_context(jax.profiler.trace(workdir / PROFILE))
-            state, step_metrics = take_step(state, step_input)
+            state, step_metrics = take_step(state, step_input, schedule)
             if traced and step == traced[-1]:
                 jax.block_until_ready(state)  # The last step is part of the trace.
                 trace.close()

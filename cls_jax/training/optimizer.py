@@ -24,47 +24,46 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from cls_jax.batch import PyTree
+from cls_jax.batch import Leaf, PyTree
 from cls_jax.errors import UserError
 from cls_jax.methods import get_round_length
 from cls_jax.models.layers import Architecture
+from cls_jax.training.schedule import Schedule
 
 # "stage2_block1", or "block7" of an architecture without stages.
 _BLOCK = re.compile(r"(?:stage(\d+)_)?block(\d+)")
 
 
-def create_learning_rate_schedule(
+def compute_learning_rate(
+    step: Leaf,
     learning_rate: float,
-    num_steps: int,
+    num_steps: Leaf,
     cycles: float,
-    warmup_steps: int = 0,
+    warmup_steps: Leaf = 0,
     start: int = 0,
     xp: ModuleType = jnp,
-) -> optax.Schedule:
+) -> jax.Array:
     """learning_rate · cos(π · cycles · k / K) at step k of K. FixMatch has 7/16 and no warm-up.
 
     With a warm-up of W steps the cosine begins at step W and spans K - W steps, as in USB, and the
     rate rises linearly from 0 at step `start` to the cosine's value at step `start` + W. `xp` is
     `jax.numpy` or `numpy`.
     """
-
-    def schedule(step: jax.Array) -> jax.Array:
-        if not warmup_steps:
-            falling: jax.Array = learning_rate * xp.cos(xp.pi * cycles * step / num_steps)
-            return falling
-        progress = xp.maximum(step - warmup_steps, 0) / (num_steps - warmup_steps)
-        rise = xp.clip((step - start) / warmup_steps, 0, 1)
-        rate: jax.Array = rise * learning_rate * xp.cos(xp.pi * cycles * progress)
-        return rate
-
-    return schedule
+    progress = xp.maximum(step - warmup_steps, 0) / (num_steps - warmup_steps)
+    rise = xp.clip((step - start) / xp.maximum(warmup_steps, 1), 0, 1)
+    rise = xp.where(warmup_steps > 0, rise, 1.0)
+    rate: jax.Array = rise * learning_rate * xp.cos(xp.pi * cycles * progress)
+    return rate
 
 
 def get_learning_rate(config: ConfigDict, step: int) -> float:
     """The rate of a step for all layers but the head, without `layer_decay`."""
     settings, length = config.optimizer, get_round_length(config)
     step %= length  # Each round's schedule starts over.
-    schedule = create_learning_rate_schedule(
+    if step < settings.head_steps:
+        return 0.0
+    rate = compute_learning_rate(
+        step,
         settings.learning_rate,
         num_steps=length,
         cycles=settings.cosine_cycles,
@@ -72,17 +71,20 @@ def get_learning_rate(config: ConfigDict, step: int) -> float:
         start=settings.head_steps,
         xp=np,
     )
-    return float(schedule(step)) if step >= settings.head_steps else 0.0
+    return float(rate)
 
 
-def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientTransformation:
+def create_optimizer(
+    config: ConfigDict, model: Architecture
+) -> optax.GradientTransformationExtraArgs:
     """The update rule of `config.optimizer` for this architecture's parameters.
 
     SGD is PyTorch's with Nesterov momentum, as in the authors' code: weight decay is added to the
     gradient before the momentum. AdamW is Loshchilov & Hutter's (2019) in PyTorch's form: decay is
     added after, and scaled by the learning rate. Either way, only kernels decay.
 
-    `init` takes all parameters, `update` those that `split_frozen` calls trained.
+    `init` takes all parameters, `update` those that `split_frozen` calls trained, and as `schedule`
+    a `Schedule` whose steps count from the start of a round.
     """
     optimizer = config.optimizer
     decay = optax.add_decayed_weights(optimizer.weight_decay, mask=_is_kernel)
@@ -97,33 +99,36 @@ def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientT
         trained, _ = split_frozen(params, optimizer.frozen_stages, model)
         return rule.init(trained)
 
-    return optax.GradientTransformation(init, rule.update)
+    return optax.GradientTransformationExtraArgs(init, rule.update)
 
 
-def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.GradientTransformation:
+def scale_by_layer_rates(
+    config: ConfigDict, model: Architecture
+) -> optax.GradientTransformationExtraArgs:
     """`optax.scale_by_learning_rate` with a rate for each layer. Its state is the step count.
 
     The formula is at the top of this file. Layers that wait have their own warm-up.
     """
     settings = config.optimizer
-    # Each round starts from a new optimizer state, so its schedule starts over.
-    create_schedule = functools.partial(
-        create_learning_rate_schedule,
-        num_steps=get_round_length(config),
-        cycles=settings.cosine_cycles,
-        warmup_steps=settings.warmup_steps,
-    )
-    learning_rate = settings.learning_rate
-    head = create_schedule(settings.head_learning_rate or learning_rate)
-    others = create_schedule(learning_rate, start=settings.head_steps)
 
     def update(
-        updates: PyTree, state: optax.ScaleByScheduleState, params: PyTree = None
+        updates: PyTree,
+        state: optax.ScaleByScheduleState,
+        params: PyTree = None,
+        *,
+        schedule: Schedule,
     ) -> tuple[PyTree, optax.ScaleByScheduleState]:
         """Each leaf times its layer's negative rate. The interface is optax's."""
-        step = state.count
-        head_rate = head(step)
-        rate = others(step)
+        step = state.count  # Each round starts from a new optimizer state, so it starts over.
+        compute = functools.partial(
+            compute_learning_rate,
+            step,
+            num_steps=schedule.round_length,
+            cycles=settings.cosine_cycles,
+            warmup_steps=schedule.warmup_steps,
+        )
+        head_rate = compute(settings.head_learning_rate or settings.learning_rate)
+        rate = compute(settings.learning_rate, start=settings.head_steps)
         if settings.head_steps:
             rate = jnp.where(step < settings.head_steps, 0.0, rate)
         positions, _ = order_layers(updates, model.stem_names, model.head_names)
@@ -143,7 +148,7 @@ def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.Gradi
     def init(params: PyTree) -> optax.ScaleByScheduleState:
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def split_frozen(

@@ -17,7 +17,6 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Method, get_method
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.methods.base import decay_per_part
 from cls_jax.methods.options import apply_options
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble, get_network_shapes, init_networks, take_network
@@ -40,6 +39,7 @@ from cls_jax.parallel.mesh import (
 )
 from cls_jax.runs.checkpoint import Checkpointer, Restored
 from cls_jax.training.optimizer import create_optimizer, split_frozen
+from cls_jax.training.schedule import SCHEDULE_SPECS, Schedule, create_schedule
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -84,7 +84,7 @@ class TrainSetup:
     config: ConfigDict  # Validated, with numbers as mean and deviation.
     method: Method  # With the options that the configuration enables.
     ensemble: Ensemble
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformationExtraArgs
     mesh: Mesh
     dataset_spec: DatasetSpec
     # (The seed's key, parameters, BatchNorm statistics) → the state before the first step. Pure.
@@ -122,6 +122,13 @@ class TrainSetup:
         )
         state: TrainState = start(key, params, batch_stats)
         return state
+
+    def put_schedule(self) -> Schedule:
+        """The run's schedule, on the mesh."""
+        schedule: Schedule = to_global_arrays(
+            create_schedule(self.config), self.mesh, SCHEDULE_SPECS
+        )
+        return schedule
 
     def _load_weights(
         self, arrays: Arrays, params: PyTree, batch_stats: PyTree
@@ -280,7 +287,6 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
     return spec.create(
         num_classes=num_classes,
         dtype=jnp.dtype(settings.dtype),
-        bn_momentum=decay_per_part(settings.bn_momentum, config.accumulate_steps),
         bn_frozen=settings.bn_frozen,
         dropout_rate=config.method.get("dropout", 0.0),
         extra_heads=method.extra_heads,

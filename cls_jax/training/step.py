@@ -25,10 +25,12 @@ from cls_jax.parallel import compilation
 from cls_jax.parallel.machine import get_device_memory, release_freed_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.training.optimizer import split_frozen
+from cls_jax.training.schedule import SCHEDULE_SPECS, Schedule
 from cls_jax.training.setup import TrainSetup, TrainState
 
 Metrics = dict[str, jax.Array]
-TakeStep = Callable[[TrainState, PyTree], tuple[TrainState, Metrics]]  # Of state and input.
+# Of state, input and schedule.
+TakeStep = Callable[[TrainState, PyTree, Schedule], tuple[TrainState, Metrics]]
 # Makes this device's shard of the batch from state and input. Part of the step.
 CreateBatch = Callable[[TrainState, PyTree], RawBatch]
 
@@ -47,23 +49,29 @@ def create_train_step(
     create_batch: CreateBatch = lambda state, batch: batch,
     input_specs: PyTree = BATCH_SPECS,
 ) -> jax.stages.Wrapped:
-    """Compiles (state, input) → (state after the step, metrics), a `TakeStep`.
+    """Compiles (state, input, schedule) → (state after the step, metrics), a `TakeStep`.
 
     The state is donated. The partition specs are those of the input, from which `create_batch`
-    makes this device's shard of the batch.
+    makes this device's shard of the batch. The number of steps in the configuration decides no more
+    than whether the program is tuned.
     """
+    in_specs = (setup.state_specs, input_specs, SCHEDULE_SPECS)
     sharded_step: TakeStep = jax.shard_map(
-        lambda state, step_input: take_step(setup, state, create_batch(state, step_input)),
+        lambda state, step_input, schedule: take_step(
+            setup, state, create_batch(state, step_input), schedule
+        ),
         mesh=setup.mesh,
-        in_specs=(setup.state_specs, input_specs),
+        in_specs=in_specs,
         out_specs=(setup.state_specs, P(NETWORK_AXIS, DATA_AXIS)),
     )
 
     num_steps = setup.config.num_steps
 
-    def train_step(state: TrainState, step_input: PyTree) -> tuple[TrainState, Metrics]:
+    def train_step(
+        state: TrainState, step_input: PyTree, schedule: Schedule
+    ) -> tuple[TrainState, Metrics]:
         with convolutions.tuned(compilation.is_tuned(num_steps)):
-            state, metrics = sharded_step(state, step_input)
+            state, metrics = sharded_step(state, step_input, schedule)
         return state, {
             name: jnp.sum(value) if name in (_NUM_CORRECT, _NUM_KNOWN) else jnp.mean(value)
             for name, value in metrics.items()
@@ -72,19 +80,19 @@ def create_train_step(
     # The state's shardings are fixed for input and output, so that initial, restored and previous
     # states run the same program, and donated buffers fit the new state. The metrics are
     # replicated, so that every process can read them.
-    state_shardings, input_shardings = to_shardings(setup.mesh, (setup.state_specs, input_specs))
+    in_shardings = to_shardings(setup.mesh, in_specs)
     step: jax.stages.Wrapped = compilation.jit(
         train_step,
         runs=num_steps,
         donate_argnums=0,
-        in_shardings=(state_shardings, input_shardings),
-        out_shardings=(state_shardings, to_shardings(setup.mesh, P())),
+        in_shardings=in_shardings,
+        out_shardings=(in_shardings[0], to_shardings(setup.mesh, P())),
     )
     return step
 
 
 def take_step(
-    setup: TrainSetup, state: TrainState, raw_batch: RawBatch
+    setup: TrainSetup, state: TrainState, raw_batch: RawBatch, schedule: Schedule
 ) -> tuple[TrainState, Metrics]:
     """A step of this device's n networks on its shard, in `shard_map`. Metrics are [n, parts]."""
     config = setup.config
@@ -98,10 +106,10 @@ def take_step(
     ) -> tuple[jax.Array, tuple[TrainState, Metrics]]:
         """The loss of a part of the batch, and the state and the metrics after it."""
         index, raw_part = part
-        context = create_context(setup, state)
+        context = create_context(setup, state, schedule)
         if config.accumulate_steps > 1:
             key = jax.random.fold_in(context.key, index)
-            context = context._replace(key=key, num_parts=config.accumulate_steps, part=index)
+            context = context._replace(key=key, part=index)
         batch = Batch(
             x=setup.normalize(raw_part.x),
             y=raw_part.y,
@@ -111,7 +119,10 @@ def take_step(
         output, batch_stats = setup.method.forward_and_loss(
             {**params, **frozen}, state.batch_stats, batch, context
         )
-        after = state.replace(batch_stats=batch_stats, method_state=output.method_state)
+        after = state.replace(
+            batch_stats=move_statistics(state.batch_stats, batch_stats, schedule.norm_share),
+            method_state=output.method_state,
+        )
         # A sum: networks share no parameters, so each gets the gradient of its own loss. A mean
         # would divide the learning rate by their number. The pmean makes the loss the mean over
         # the whole batch, whatever the number of devices that share it.
@@ -123,10 +134,10 @@ def take_step(
         compute_total_loss, trained, state, parts, shares_batch
     )
     metrics["train/gradient_norm"] = gradient_norms[:, None]
-    updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained)
+    updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained, schedule=schedule)
     trained = optax.apply_updates(trained, updates)
     average = {name: state.ema_params[name] for name in trained}
-    average = optax.incremental_update(trained, average, 1 - config.ema_decay)
+    average = optax.incremental_update(trained, average, schedule.ema_share)
     new_state = state.replace(
         step=state.step + 1,
         params={**trained, **frozen},
@@ -134,6 +145,12 @@ def take_step(
         opt_state=opt_state,
     )
     return new_state, metrics
+
+
+def move_statistics(running: PyTree, new: PyTree, share: jax.Array) -> PyTree:
+    """BatchNorm's running statistics after a pass with new ones: old + share · (new - old)."""
+    # In this form, frozen statistics keep their bits.
+    return jax.tree.map(lambda old, new: old + share * (new - old), running, new)
 
 
 def split_batch(raw_batch: RawBatch, num_parts: int) -> tuple[jax.Array, RawBatch]:
@@ -151,7 +168,7 @@ def split_batch(raw_batch: RawBatch, num_parts: int) -> tuple[jax.Array, RawBatc
     return jnp.arange(num_parts), parts
 
 
-def create_context(setup: TrainSetup, state: TrainState) -> Context:
+def create_context(setup: TrainSetup, state: TrainState, schedule: Schedule) -> Context:
     """The method's context: what its loss may need besides parameters and batch."""
     return Context(
         ensemble=setup.ensemble,
@@ -163,7 +180,8 @@ def create_context(setup: TrainSetup, state: TrainState) -> Context:
         # batch draw the same permutation for their own shards, whose images differ. No method
         # compares draws across shards, so this biases nothing.
         key=stream_key(jax.random.wrap_key_data(state.key), "method", state.step),
-        progress=state.step.astype(jnp.float32) / setup.config.num_steps,
+        progress=state.step.astype(jnp.float32) / schedule.num_steps,
+        mean_share=schedule.mean_share,
     )
 
 
@@ -279,11 +297,15 @@ def compute_distances(state: TrainState) -> Metrics:
 
 
 def compile_step(
-    train_step: jax.stages.Wrapped, state: TrainState, step_input: PyTree, device: jax.Device
+    train_step: jax.stages.Wrapped,
+    state: TrainState,
+    step_input: PyTree,
+    schedule: Schedule,
+    device: jax.Device,
 ) -> tuple[jax.stages.Compiled, float, str]:
     """Compiles the step. Returns it, the seconds, and what `check_memory` says or raises."""
     started = time.perf_counter()
-    compiled = train_step.lower(state, step_input).compile()
+    compiled = train_step.lower(state, step_input, schedule).compile()
     seconds = time.perf_counter() - started
     release_freed_memory()
     return compiled, seconds, check_memory(compiled, device, "a step", _SMALLER_STEP)

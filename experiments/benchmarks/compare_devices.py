@@ -30,7 +30,7 @@ def compute_on(device: jax.Device, config):
         inputs, specs, create_batch = create_inputs("device", config, setup, dataset)
         batch = make_batch_fn(setup, create_batch, specs)(state, next(inputs))
         random_batch = next(create_inputs("synthetic", config, setup, dataset)[0])
-        state, monitors = create_train_step(setup)(state, random_batch)
+        state, monitors = create_train_step(setup)(state, random_batch, setup.put_schedule())
         return jax.device_get((batch, monitors, state.params))
 
 

@@ -36,6 +36,7 @@ from cls_jax.data.pipelines import device
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.schedule import SCHEDULE_SPECS, create_schedule
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from experiments.benchmarks import variants
@@ -302,9 +303,9 @@ def compile_step(variant: str, config, num_devices: int = 1) -> Forecast:
     started = time.perf_counter()
     config, source = variants.configure_variant(variant, config, num_devices)
     config.data.pipeline = "device" if source == "device" else "tfdata"
-    step, state, step_input = _trace(config, create_topology(num_devices).devices)
+    step, *arguments = _trace(config, create_topology(num_devices).devices)
     with _without_compilation_cache():
-        compiled = step.lower(state, step_input).compile(compiler_options=_OPTIONS)
+        compiled = step.lower(*arguments).compile(compiler_options=_OPTIONS)
     memory = compiled.memory_analysis()
     peak = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
     kernels = list(list_kernels(*parse_module(compiled.as_text())))
@@ -349,7 +350,7 @@ def _add_assembler_to_path() -> None:
 
 
 def _trace(config, devices: list[jax.Device]):
-    """The step, its state and its input as shapes: arrays would need the devices."""
+    """The step, and its state, input and schedule as shapes: arrays would need the devices."""
     image_shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
     spec = DatasetSpec(image_shape, variants.NUM_CLASSES, NUM_IMAGES)
     setup = create_train_setup(config, spec, devices)
@@ -363,8 +364,9 @@ def _trace(config, devices: list[jax.Device]):
     def describe(leaf, sharding):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    abstract_input = jax.tree.map(describe, step_input, to_shardings(setup.mesh, specs))
-    return step, setup.state_shapes, abstract_input
+    shardings = to_shardings(setup.mesh, (specs, SCHEDULE_SPECS))
+    shapes = jax.tree.map(describe, (step_input, create_schedule(config)), shardings)
+    return step, setup.state_shapes, *shapes
 
 
 def _trace_device_pipeline(config, setup):

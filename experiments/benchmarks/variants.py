@@ -110,10 +110,10 @@ def trace_variant(name: str, config, title: str = "") -> Callable[[], StepVarian
     if name.split(",")[1] == "vmap":
         ensemble = dataclasses.replace(setup.ensemble, lowering="vmap")
         setup = dataclasses.replace(setup, ensemble=ensemble)
-    state = setup.init_state()
+    state, schedule = setup.init_state(), setup.put_schedule()
     inputs, input_specs, create_batch = create_inputs(source, config, setup, dataset)
     step = create_train_step(setup, create_batch, input_specs)
-    lowered = repeat_step(step, repeat).lower(state, next(inputs))
+    lowered = repeat_step(step, repeat).lower(state, next(inputs), schedule)
 
     def compile_variant() -> StepVariant:
         started = time.perf_counter()
@@ -125,7 +125,7 @@ def trace_variant(name: str, config, title: str = "") -> Callable[[], StepVarian
             num_calls = max(1, num_steps // repeat)
             started = time.perf_counter()
             for _ in range(num_calls):
-                state, _ = compiled(state, next(inputs))
+                state, _ = compiled(state, next(inputs), schedule)
             jax.block_until_ready(state)
             return (time.perf_counter() - started) * num_steps / (num_calls * repeat)
 
@@ -165,13 +165,13 @@ def _repeat(batch: RawBatch) -> Generator[RawBatch, None, None]:
 
 
 def repeat_step(step, repeat: int):
-    """Several steps with the same input as one program: (state, input) → (state, last monitors)."""
+    """Several steps with the same input as one program, which returns the last monitors."""
     if repeat == 1:
         return step
 
-    def steps(state, step_input):
+    def steps(state, step_input, schedule):
         state, monitors = jax.lax.scan(
-            lambda state, _: step(state, step_input), state, length=repeat
+            lambda state, _: step(state, step_input, schedule), state, length=repeat
         )
         return state, jax.tree.map(lambda values: values[-1], monitors)
 

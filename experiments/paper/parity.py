@@ -136,7 +136,7 @@ def compare_steps(path: str, config, num_steps: int) -> list[tuple[str, int, flo
     setup = create_train_setup(config, DatasetSpec((32, 32, 3), NUM_CLASSES, 50_000))
     state = setup.init_state()
     state = set_networks(state, [to_ours(model.state_dict()) for model in theirs.models])
-    train_step = create_train_step(setup)
+    train_step, schedule = create_train_step(setup), setup.put_schedule()
     mean, std = np.array(config.data.mean), np.array(config.data.std)
     rows = []
     for step in range(num_steps):
@@ -145,7 +145,7 @@ def compare_steps(path: str, config, num_steps: int) -> list[tuple[str, int, flo
         images = np.concatenate([batch.x, *batch.u]) / 255.0
         images = torch.from_numpy(((images - mean) / std).transpose(0, 3, 1, 2).copy())
         labels = torch.from_numpy(batch.y.astype(np.int64))
-        state, metrics = train_step(state, batch)
+        state, metrics = train_step(state, batch, schedule)
         losses = [
             sum(loss.item() for loss in peer.step(pixels, labels, rate)) / 2
             for peer, pixels in ((theirs, images.float()), (referee, images))

@@ -225,16 +225,16 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
     inputs, input_specs, create_batch = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
     step: Any = create_train_step(setup, create_batch, input_specs)
     with contextlib.closing(inputs):
-        state, step_input = setup.init_state(), next(inputs)
+        state, step_input, schedule = setup.init_state(), next(inputs), setup.put_schedule()
         device = jax.local_devices()[0]
-        compiled, compile_seconds, memory = compile_step(step, state, step_input, device)
+        compiled, compile_seconds, memory = compile_step(step, state, step_input, schedule, device)
         seconds = []
         with ContentionMeter() as contention:
             for i in range(_NUM_STEPS):
                 started = time.perf_counter()
                 if i:
                     step_input = next(inputs)
-                state, metrics = compiled(state, step_input)
+                state, metrics = compiled(state, step_input, schedule)
                 jax.block_until_ready((state, metrics))
                 seconds.append(time.perf_counter() - started)
                 if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:

@@ -64,7 +64,8 @@ def compile_step(name: str, mesh: tuple[int, int], batch_size: int, settings: tu
         chosen = chosen | {INFERRED_LABELS: jax.tree.map(fill, chosen[INFERRED_LABELS])}
     shardings = to_shardings(setup.mesh, setup.state_specs.method_state)
     state = state.replace(method_state=jax.device_put(chosen, shardings))
-    step = create_train_step(setup).lower(state, put(setup, create_batch(config, 0)))
+    batch = put(setup, create_batch(config, 0))
+    step = create_train_step(setup).lower(state, batch, setup.put_schedule())
     return config, setup, jax.device_get(state), step.compile()
 
 
@@ -95,9 +96,11 @@ def run(name, mesh, repeats=False, settings=()):
     _, setup, state, step = compile_step(name, mesh, 16 if repeats else 8, settings)
     config = create_config(name, batch_size=8)
     state, history = jax.device_put(state, to_shardings(setup.mesh, setup.state_specs)), []
+    schedule = setup.put_schedule()
     for seed in range(NUM_STEPS):
         batch = create_batch(config, seed)
-        state, monitors = step(state, put(setup, repeat_twice(batch) if repeats else batch))
+        batch = put(setup, repeat_twice(batch) if repeats else batch)
+        state, monitors = step(state, batch, schedule)
         # Without counts, which are larger where the batch is repeated.
         history.append({key: float(value) for key, value in monitors.items() if "/" in key})
     return history, jax.device_get(state)

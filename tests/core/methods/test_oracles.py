@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from cls_jax.batch import Batch
-from cls_jax.methods import METHODS, Context, cutmix
+from cls_jax.methods import METHODS, Context, cutmix, get_mean_decay
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.losses import PseudoLabels
 from cls_jax.methods.options import INFERRED_LABELS, apply_options
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS
 from cls_jax.parallel import collectives
+from cls_jax.training.step import move_statistics
 from tests.core.methods import oracles, oracles_fixmatch
 from tests.core.methods.oracles import PIXELS, SIZE, Expected, Inputs, K
 
@@ -45,6 +46,7 @@ BATCHES = {
     "everything confident": (12.0, 0.9),
 }
 NUM_ROWS = 20  # Training images.
+STATS_SHARE = 1 - oracles.STATS_MOMENTUM
 # They decide what is compiled, as words do.
 STATIC = {"lambda_cutmix", "ramp", "inferred", "balanced_head"}
 
@@ -86,14 +88,10 @@ def differentiate(name: str, inputs: Inputs) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Momentum:
-    """All that `Ensemble.forward_with_frozen_group` asks of a model."""
+class Unfrozen:
+    """All that a method asks of a model."""
 
-    bn_momentum: float = oracles.STATS_MOMENTUM
     bn_frozen: bool = False
-
-    def clone(self, **changes):
-        return dataclasses.replace(self, **changes)
 
 
 class CenteringEnsemble(Ensemble):
@@ -105,8 +103,8 @@ class CenteringEnsemble(Ensemble):
             pixels = pixels * oracles.DROPOUT_MASK.astype(pixels.dtype)
         mean = batch_stats[:, None]
         if train:
-            mean, momentum = pixels.mean(axis=0), self.model.bn_momentum
-            batch_stats = momentum * batch_stats + (1 - momentum) * mean
+            mean = pixels.mean(axis=0)
+            batch_stats = jnp.broadcast_to(mean, batch_stats.shape)
         centered = pixels - oracles.CENTERING * mean
         centered = jnp.broadcast_to(centered, (len(batch_stats), *pixels.shape))
         kernel = jnp.concatenate([*params.values()], -1) if head == ALL_HEADS else params[head]
@@ -215,12 +213,13 @@ def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: In
     if hparams.get("balanced_head"):
         params = {"head": inputs.ema_weights, METHOD_HEAD: inputs.weights}
     context = Context(
-        ensemble=CenteringEnsemble(Momentum()),
+        ensemble=CenteringEnsemble(Unfrozen()),
         hparams=hparams,
         ema_params={"head": inputs.ema_weights},
         method_state=inputs.state,
         key=jax.random.key(0),
         progress=inputs.progress,
+        mean_share=1 - get_mean_decay(hparams),
     )
     boxes = inputs.boxes.reshape(-1, SIZE, SIZE)
     with pytest.MonkeyPatch.context() as patch:
@@ -236,7 +235,7 @@ def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: In
         output, stats = apply_options(METHODS[name], hparams, K).forward_and_loss(
             params, inputs.stats, batch, context
         )
-    return output.losses, (output, stats)
+    return output.losses, (output, move_statistics(inputs.stats, stats, STATS_SHARE))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

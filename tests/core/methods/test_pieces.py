@@ -120,5 +120,5 @@ def test_every_method_is_documented_and_the_example_of_a_new_one_trains(monkeypa
     state = setup.init_state()
     batch = create_raw_batch(config, num_views=1)
     batch = jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
-    _, monitors = create_train_step(setup)(state, batch)
+    _, monitors = create_train_step(setup)(state, batch, setup.put_schedule())
     assert 0 < float(monitors["monitors/entropy"]) <= np.log(10)

@@ -16,14 +16,12 @@ class TinyNet(Architecture):
 
     stem_names: ClassVar[tuple[str, ...]] = ()
 
-    bn_momentum: float = 0.9
-
     @nn.compact
     def __call__(self, x, *, train=False, head="head", dropout=False):
         x = nn.Dense(16)(x.reshape(len(x), -1))
         x = nn.BatchNorm(
             use_running_average=not train,
-            momentum=self.bn_momentum,
+            momentum=0.0,  # As in `BatchNorm` of the layers.
             axis_name=DATA_AXIS if train else None,
         )(x)
         # Without a kink: an activation within rounding of one has either gradient.

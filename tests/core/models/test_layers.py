@@ -162,8 +162,8 @@ def test_projections_of_stage_1_take_activated_inputs_and_others_raw_ones(is_act
     np.testing.assert_allclose(block.apply(variables, x, False, False), expected, atol=1e-4)
 
 
-OURS = BatchNorm(momentum=0.9, epsilon=1e-5)
-FLAX = nn.BatchNorm(momentum=0.9, epsilon=1e-5)
+OURS = BatchNorm(epsilon=1e-5)
+FLAX = nn.BatchNorm(momentum=0.0, epsilon=1e-5)
 X = 2.0 + 3.0 * jax.random.normal(jax.random.key(0), (6, 4, 4, 5))
 
 

@@ -10,8 +10,14 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.models import WideResNet
-from cls_jax.training import optimizer as optimizer_lib
-from cls_jax.training.optimizer import create_optimizer, order_layers, split_frozen
+from cls_jax.training.optimizer import (
+    compute_learning_rate,
+    create_optimizer,
+    get_learning_rate,
+    order_layers,
+    split_frozen,
+)
+from cls_jax.training.schedule import create_schedule
 from cls_jax.training.setup import MODELS, create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
@@ -19,6 +25,7 @@ from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 pytestmark = pytest.mark.usefixtures("whole_networks")
 
 NUM_STEPS = 12
+MODEL = WideResNet(3)
 # Blocks between a module and the head. The head's own rate is separate.
 DISTANCES = {"stem": 4, "stage1_block1": 3, "stage1_block2": 2, "stage2_block1": 1, "norm": 1}
 SHAPES = {
@@ -50,14 +57,14 @@ def to_jax(tree):
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
 
 
-def run(optimizer, params, gradients, frozen_stages=0):
+def run(optimizer, params, gradients, schedule, frozen_stages=0):
     """Parameters after each step, and the last state."""
     update = jax.jit(optimizer.update)
     state, history = optimizer.init(to_jax(params)), []
-    params, frozen = split_frozen(to_jax(params), frozen_stages, WideResNet(3))
+    params, frozen = split_frozen(to_jax(params), frozen_stages, MODEL)
     for gradient in gradients:
         trained = {name: gradient[name] for name in params}
-        updates, state = update(to_jax(trained), state, params)
+        updates, state = update(to_jax(trained), state, params, schedule=schedule)
         params = optax.apply_updates(params, updates)
         history.append(params | frozen)
     return history, state
@@ -106,8 +113,9 @@ def oracle(params, gradients, settings):
 def test_updates_equal_pytorchs_formulas_with_decay_on_kernels_only(rule, fine_tuning):
     config, rng = create_config(**rule, **fine_tuning), np.random.default_rng(0)
     params, gradients = draw_tree(rng), [draw_tree(rng) for _ in range(NUM_STEPS)]
-    optimizer = create_optimizer(config, WideResNet(3))
-    history, _ = run(optimizer, params, gradients, config.optimizer.frozen_stages)
+    optimizer = create_optimizer(config, MODEL)
+    schedule, frozen = create_schedule(config), config.optimizer.frozen_stages
+    history, _ = run(optimizer, params, gradients, schedule, frozen)
     for ours, theirs in zip(history, oracle(params, gradients, config.optimizer), strict=True):
         for (module, name), leaf in theirs.items():
             # Far below the smallest effect of any option.
@@ -120,19 +128,30 @@ def test_defaults_have_the_bits_and_the_state_of_optax_sgd():
     def find_kernels(tree):
         return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", tree)
 
-    schedule = optimizer_lib.create_learning_rate_schedule(0.03, NUM_STEPS, 7 / 16)
-    reference = optax.chain(
-        optax.add_decayed_weights(0.1, mask=find_kernels),
-        optax.sgd(schedule, momentum=0.9, nesterov=True),
+    def create_reference(schedule):
+        def rate(step):
+            return compute_learning_rate(step, 0.03, schedule.round_length, 7 / 16)
+
+        return optax.chain(
+            optax.add_decayed_weights(0.1, mask=find_kernels),
+            optax.sgd(rate, momentum=0.9, nesterov=True),
+        )
+
+    schedule = create_schedule(create_config())
+    reference = optax.GradientTransformationExtraArgs(
+        create_reference(schedule).init,
+        lambda *arguments, schedule: create_reference(schedule).update(*arguments),
     )
     rng = np.random.default_rng(1)
     params, gradients = draw_tree(rng), [draw_tree(rng) for _ in range(NUM_STEPS)]
-    theirs = run(reference, params, gradients)
-    ours = run(create_optimizer(create_config(), WideResNet(3)), params, gradients)
+    theirs, ours = (
+        run(optimizer, params, gradients, schedule)
+        for optimizer in (reference, create_optimizer(create_config(), MODEL))
+    )
     assert jax.tree.structure(ours[1]) == jax.tree.structure(theirs[1])
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     # Options change no layout either, except that what is frozen has no momentum.
-    state = create_optimizer(create_config(**FINE_TUNING), WideResNet(3)).init(to_jax(params))
+    state = create_optimizer(create_config(**FINE_TUNING), MODEL).init(to_jax(params))
     trained = {name: to_jax(params[name]) for name in ("stage2_block1", "norm", "head")}
     assert jax.tree.structure(state) == jax.tree.structure(reference.init(trained))
 
@@ -143,7 +162,7 @@ def test_the_rate_that_is_written_down_is_that_of_the_step(fine_tuning):
     config.optimizer.layer_decay, config.optimizer.frozen_stages = 1.0, 0
     for step in range(NUM_STEPS):
         expected = oracle_rate("norm", step, config.optimizer)
-        assert optimizer_lib.get_learning_rate(config, step) == pytest.approx(expected)
+        assert get_learning_rate(config, step) == pytest.approx(expected)
 
 
 def find_changed(before, after):
@@ -158,9 +177,11 @@ def test_head_is_trained_first_then_all_but_the_frozen_stages():
     config = create_tiny_config("20,fixmatch", **ADAMW, **changes)
     setup = create_train_setup(config, DATASET_SPEC)
     batch, step = create_raw_batch(config), create_train_step(setup)
+    schedule = setup.put_schedule()
     states = [jax.device_get(setup.init_state())]
     for _ in range(2):
-        states.append(jax.device_get(step(jax.tree.map(jnp.asarray, states[-1]), batch)[0]))
+        state, _ = step(jax.tree.map(jnp.asarray, states[-1]), batch, schedule)
+        states.append(jax.device_get(state))
     first, second, third = states
     assert find_changed(first.params, second.params) == {"head"}
     changed = {"stage2_block1", "stage3_block1", "norm", "head"}

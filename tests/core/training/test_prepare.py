@@ -61,10 +61,11 @@ def test_frozen_stages_are_computed_once_for_both_networks(create):
     for ensemble in (setup.ensemble, apart):
         program = dataclasses.replace(setup, ensemble=ensemble)
         state, batch = program.init_state(), create_raw_batch(setup.config)
-        step = create_train_step(program).lower(state, batch).compile()
+        schedule = program.put_schedule()
+        step = create_train_step(program).lower(state, batch, schedule).compile()
         flops.append(step.cost_analysis()["flops"])
         for _ in range(2):
-            state, _ = step(state, batch)
+            state, _ = step(state, batch, schedule)
         states.append(state)
     assert_close(*states, atol=1e-5)
     assert flops[0] < 0.95 * flops[1]

@@ -145,12 +145,12 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
     first, state, _ = Checkpointer(workdir).restore_newest(setup.state_shapes)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state.params))
     inputs, specs, make = create_pipeline(spec, dataset, setup.mesh, first, config.num_steps)
-    train_step = create_train_step(setup, make, specs)
+    train_step, schedule = create_train_step(setup, make, specs), setup.put_schedule()
     for step in range(first, bad_step + 1):
         step_input = next(inputs)
         if step == bad_step:
             again = make_batch_fn(setup, make, specs)(state, step_input)
-        state, again_monitors = train_step(state, step_input)
+        state, again_monitors = train_step(state, step_input, schedule)
     inputs.close()
     for name, values in batch.items():
         np.testing.assert_array_equal(getattr(again, name), values)

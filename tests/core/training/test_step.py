@@ -28,8 +28,10 @@ class Step:
     def __init__(self, config):
         self.config, self.setup = config, create_train_setup(config, DATASET_SPEC)
         self._state = self.setup.init_state()
+        self.schedule = self.setup.put_schedule()
         batch = self.put(create_raw_batch(config))
-        self.lowered = step_lib.create_train_step(self.setup).lower(self._state, batch)
+        train_step = step_lib.create_train_step(self.setup)
+        self.lowered = train_step.lower(self._state, batch, self.schedule)
         self.compiled = self.lowered.compile()
         self.text = self.compiled.as_text()
 
@@ -45,7 +47,7 @@ class Step:
         history = []
         for i in range(num_steps):
             batch = self.put(create_raw_batch(self.config, seed=i))
-            state, monitors = self.compiled(state, batch)
+            state, monitors = self.compiled(state, batch, self.schedule)
             history.append(to_scalars(monitors))
         return state, history
 
@@ -123,7 +125,7 @@ def test_average_moves_by_one_minus_decay_and_distances_are_those_of_figure_4(st
 def test_pseudo_label_accuracy_counts_only_images_of_known_class(step):
     def accuracy(u_truth):
         batch = create_raw_batch(step.config)._replace(u_truth=np.asarray(u_truth, np.int32))
-        _, monitors = step.compiled(step.initial_state(), step.put(batch))
+        _, monitors = step.compiled(step.initial_state(), step.put(batch), step.schedule)
         return to_scalars(monitors)["monitors/pseudo_label_accuracy"]
 
     assert np.isnan(accuracy(np.full(16, -1)))
@@ -155,7 +157,7 @@ def test_equal_parts_move_running_means_as_far_as_the_whole_batch(method):
         batch = create_raw_batch(config)
         repeated = batch._replace(x=np.tile(batch.x[:2], (4, 1, 1, 1)), y=np.tile(batch.y[:2], 4))
         repeated = repeated._replace(u=np.tile(batch.u[:, :4], (1, 4, 1, 1, 1)))
-        end, _ = step.compiled(step.initial_state(), step.put(repeated))
+        end, _ = step.compiled(step.initial_state(), step.put(repeated), step.schedule)
         end.method_state.pop("variance", None)  # Unbiased, so it depends on the number of images.
         ends.append((end.batch_stats, end.method_state))
     assert_close(*ends, rtol=1e-4, atol=1e-6)

@@ -13,7 +13,9 @@ from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.rules import Plan, Resources, apply_settings, create_folder_config
+from cls_jax.training.prepare import resolve_model
 from cls_jax.training.setup import create_model
+from tests.core.training.test_schedule import lower_step
 
 GIB = 2**30
 CPU = Resources(has_accelerator=False, memory=16 * GIB, has_tensorflow=True)
@@ -174,3 +176,20 @@ def test_only_an_accelerator_trains_pretrained_networks_in_bfloat16():
     chosen = [fit(resources=each).model.dtype for each in (pretrained_gpu, GPU, PRETRAINED)]
     assert chosen == ["bfloat16", "float32", "float32"]
     assert fit(resources=pretrained_gpu, **{"model.dtype": "float32"}).model.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("resources", "method", "settings"),
+    [(PRETRAINED, "fixmatch", {"data.image_size": 96}), (CPU, "freematch", {})],
+)
+def test_nothing_that_follows_from_the_number_of_steps_changes_the_step(
+    resources, method, settings
+):
+    """Else what was compiled to measure would be compiled again to train."""
+    common = {"mesh.network": 1, "mesh.data": 1, "data.mean": (0.5,), "data.std": (0.2,)}
+    configs = [
+        resolve_model(fit(None, resources, method, num_steps=num_steps, **common, **settings))
+        for num_steps in (8, 40, 4_000)
+    ]
+    assert len({config.ema_decay for config in configs}) == 3
+    assert len({lower_step(config, channels=3) for config in configs}) == 1
