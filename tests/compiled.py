@@ -17,6 +17,7 @@ class Program:
     """A program for a device."""
 
     name: str  # Such as jit_train_step.
+    code: int  # A hash of what is compiled.
     options: dict[str, Any]  # As given to `compiler_options`.
     executable: Any
     runs: int = 0
@@ -39,7 +40,8 @@ def record_programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     def compile_and_list(backend, computation, devices, options, *args, **kwargs):
         executable = compile_program(backend, computation, devices, options, *args, **kwargs)
         name = computation.operation.attributes["sym_name"].value
-        programs.append(Program(name, dict(options.env_option_overrides), executable))
+        given = dict(options.env_option_overrides)
+        programs.append(Program(name, hash(str(computation)), given, executable))
         return executable
 
     def run_and_count(self, *args):

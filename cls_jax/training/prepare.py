@@ -138,22 +138,15 @@ def create_setup(
     labeled: np.ndarray,
     unlabeled: np.ndarray,
     read: Callable[[], Weights],
-    num_images: int | None = None,
 ) -> tuple[TrainSetup, StreamSpec]:
     """The setup of a run on a dataset, normalized as the dataset says, and its stream of batches.
 
     Indices of the labeled and of the unlabeled training images are int [num_labels] and [n]. `read`
-    reads the weights of `model.init`, and is called only if there are any. `num_images` is the size
-    of the whole dataset if this one is a sample of it.
+    reads the weights of `model.init`, and is called only if there are any.
     """
-    shape = dataset.shape
-    num_unlabeled = len(unlabeled)
-    if num_images is not None:
-        shape = shape._replace(num_images=num_images)
-        num_unlabeled = num_images
     setup = create_train_setup(
         use_mean_and_std(config, dataset.mean, dataset.std),
-        shape.split(dataset.train.labels[labeled], num_unlabeled),
+        dataset.shape.split(dataset.train.labels[labeled], len(unlabeled)),
         read_weights=read,
     )
     spec = StreamSpec(

@@ -359,22 +359,26 @@ def load_sample(
     limit: int,
     options: DecodeOptions = CENTER_CROP,
 ) -> Dataset:
-    """Up to `limit` labeled and as many other images. Raises a UserError if no label is left."""
+    """The training images of a folder, of which only a sample is decoded.
+
+    Up to `limit` labeled and as many other images are read, and repeated in place of all images, so
+    that there are as many as in `load_folder` if all can be read and none is a copy. Raises a
+    UserError if no labeled one can be read.
+    """
     train = summary.layout.train
     places, rest = np.split(np.arange(len(train)), [summary.num_labeled])
     places = np.concatenate([take_rows(places, limit), take_rows(rest, limit)])
     files = [str(summary.root / train[i][0].name) for i in places]
     (batch,) = read_ahead(files, shape, len(files), options)
     errors = {i: error for i, error in enumerate(batch.errors) if error is not None}
-    images = batch.images
-    labels = np.delete(train.labels[places], list(errors))
-    if not (labels >= 0).any():
+    if not (np.delete(train.labels[places], list(errors)) >= 0).any():
         failures = [(files[i], error) for i, error in errors.items()]
         raise refuse_unreadable(f"None of the sampled labeled images in {summary.root}", failures)
+    rows = np.resize(np.arange(len(batch.images)), len(train))
     return Dataset(
         name=summary.root.resolve().name,
         class_names=tuple(summary.class_counts),
-        train=Split(images, labels),
+        train=Split(Selection(batch.images, rows), train.labels),
         test=NO_IMAGES,
         image_shape=shape,
     )

@@ -8,6 +8,7 @@ import dataclasses
 from ml_collections import ConfigDict
 
 from cls_jax.methods import get_method
+from cls_jax.parallel import compilation
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.inference import suspects
 from cls_jax.photos.start import final_heads
@@ -38,6 +39,7 @@ class Measurement:
     other_seconds: float = 0.0  # The same by the networks of `model.inferred_by`.
     # How much longer the steps took because other programs computed, too. 1: alone.
     slowdown: float = 1.0
+    num_images: int = 0  # Training images for which the step was compiled.
 
     @property
     def cost(self) -> float:
@@ -69,8 +71,9 @@ class Budget:
     summary: FolderSummary
     config: ConfigDict  # What was measured. Only what does not depend on the time is read.
     began: float = 0.0  # By `time.monotonic` of this process.
-    # Whether images are decoded and their features are in the store, which `spent` then includes.
-    is_started: bool = False
+    # Training images, once they are decoded and their features are in the store: `spent` then
+    # includes this.
+    num_decoded: int | None = None
 
     def limit_inferred(self, inferred_by: str) -> int | None:
         """Unlabeled images whose labels can be inferred in this time. None for all.
@@ -85,18 +88,39 @@ class Budget:
         affordable = int(_FEATURE_SHARE * self.seconds / per_image)
         return max(affordable, 1) if affordable < self._count_training()[1] else None
 
-    def estimate_left(self, config: ConfigDict, image_size: int) -> float:
-        """Seconds that are left for steps at a resolution."""
+    def is_compiled(self, image_size: int, batch_size: int, num_steps: int) -> bool:
+        """Whether a step of so many in a run has the program that was compiled to measure it.
+
+        Its images may turn out to be fewer than the folder has files, and the normalization of
+        networks from random weights is that of all images, not of a sample.
+        """
+        measured = self.measured
+        return (
+            (image_size, batch_size) == (measured.image_size, measured.batch_size)
+            and self.num_decoded in (None, measured.num_images)
+            and compilation.is_tuned(num_steps) == compilation.is_tuned(self.config.num_steps)
+            and bool(self.config.model.init or self.config.data.mean)
+        )
+
+    def estimate_left(
+        self, config: ConfigDict, image_size: int, batch_size: int, num_steps: int
+    ) -> float:
+        """Seconds that are left for steps of a size, of which there are about `num_steps`."""
         rest, evaluation = self._estimate_rest(config, image_size)
         times = self.count_evaluations(config, image_size)
-        return self.seconds - self.spent - rest - times * evaluation
+        left = self.seconds - self.spent - rest - times * evaluation
+        is_compiled = self.is_compiled(image_size, batch_size, num_steps)
+        return left if is_compiled else left - self.measured.compile_seconds
 
-    def choose_step_seconds(self, config: ConfigDict, image_size: int) -> float:
-        """Seconds for steps at a resolution: what is left, but at least 5% of the whole time.
+    def choose_step_seconds(
+        self, config: ConfigDict, image_size: int, batch_size: int, num_steps: int
+    ) -> float:
+        """Seconds for steps of a size: what is left, but at least 5% of the whole time.
 
         On an accelerator that is worth hundreds of steps, and the rest may be longer than planned.
         """
-        return max(self.estimate_left(config, image_size), _STEP_SHARE * self.seconds)
+        left = self.estimate_left(config, image_size, batch_size, num_steps)
+        return max(left, _STEP_SHARE * self.seconds)
 
     def count_evaluations(self, config: ConfigDict, image_size: int) -> int:
         """Evaluations that the time allows: several, or the one after the last step."""
@@ -110,7 +134,7 @@ class Budget:
         return num_labeled, most - num_labeled + self.summary.num_unlabeled
 
     def _estimate_rest(self, config: ConfigDict, image_size: int) -> tuple[float, float]:
-        """Seconds for all but measuring, steps and evaluations, and seconds per evaluation.
+        """Seconds for all but measuring, compiling, steps and evaluations, and per evaluation.
 
         Per image, a step takes about three times as long as a prediction. Evaluations see each
         image with raw and with averaged parameters.
@@ -123,12 +147,12 @@ class Budget:
         num_held_out = summary.num_validation + summary.num_test
         num_labeled, num_others = self._count_training()
         num_linked = min(num_others, config.model.inferred_images or num_others)
-        seconds = _FIXED_SECONDS + measured.compile_seconds
-        if not self.is_started:
+        is_started, seconds = self.num_decoded is not None, _FIXED_SECONDS
+        if not is_started:
             seconds += (num_labeled + num_others + num_held_out) * measured.decode_seconds
         if measured.feature_seconds:
             seconds += (num_labeled + num_linked) * _FIT_SECONDS
-            if not self.is_started:
+            if not is_started:
                 per_image = measured.feature_seconds + measured.decode_seconds
                 seconds += (num_labeled + num_linked + num_held_out) * per_image
                 if config.model.inferred_by:

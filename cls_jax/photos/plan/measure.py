@@ -12,7 +12,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config import validate_config
-from cls_jax.data.datasets import add_mean_and_std
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.label_split import choose_labeled_indices, choose_unlabeled_indices
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.resize import get_decode_options, get_image_shape
 from cls_jax.data.types import Dataset
@@ -62,7 +63,7 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
 
     Time decides the number of steps, and for weights of the table of backbones resolution and
     batch size, unless the user has set them. The most likely choice is measured, because the run
-    can then reuse its compiled program. Everything but the number of steps is validated first.
+    then has no other program to compile. Everything but the number of steps is validated first.
     `minutes` is the time for the whole training, None for the default, which exists only for
     weights of that table. Raises as `measure_run` and `validate_config` do.
     """
@@ -135,7 +136,10 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
         alone = measured.step_seconds / measured.slowdown
         measured = dataclasses.replace(measured, step_seconds=alone * slowdown, slowdown=slowdown)
     fixed = {"model.inferred_images", "data.image_size"}
-    budget = dataclasses.replace(plan.budget, spent=spent, measured=measured, is_started=True)
+    num_decoded = len(dataset.train)
+    budget = dataclasses.replace(
+        plan.budget, spent=spent, measured=measured, num_decoded=num_decoded
+    )
     fitted = dataclasses.replace(plan, budget=budget, set_by_user=plan.set_by_user | fixed)
     fitted = dataclasses.replace(fit(fitted), set_by_user=plan.set_by_user)
     config = fitted.config
@@ -173,7 +177,8 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
     assert budget is not None, "the time has decided"
     size, measured = config.data.image_size, budget.measured
     step = measured.estimate_step(size, config.batch_size)
-    left, seconds = budget.estimate_left(config, size), budget.seconds
+    left = budget.estimate_left(config, size, config.batch_size, config.num_steps)
+    seconds = budget.seconds
     is_enough = has_enough_steps(plan, size, measured.batch_size)
     is_short = config.num_steps < (find_affordable_steps(plan) or 0)
     is_long = not is_short and left < config.num_steps * step
@@ -208,20 +213,30 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
 def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
     """Compiles the step of a run and takes a few on a sample of its images. Writes nothing.
 
+    The run finds the program in the cache of compiled programs, if `Budget.is_compiled` says so.
     Raises a UserError if pretrained weights cannot be read, the step does not fit into the device's
-    memory, or the devices cannot be arranged as `config.mesh` says.
+    memory, the devices cannot be arranged as `config.mesh` says, or as `choose_labeled_indices`.
     """
     options, shape = get_decode_options(config.data), get_image_shape(config.data)
     started = time.perf_counter()
-    dataset = load_sample(summary, shape, _NUM_SAMPLED, options)
-    decode_seconds = (time.perf_counter() - started) / len(dataset.train)
-    # Constants of the program. They must equal the run's for it to be reused.
+    sample = load_sample(summary, shape, _NUM_SAMPLED, options)
+    num_decoded = sum(
+        min(count, _NUM_SAMPLED) for count in (summary.num_labeled, summary.num_unlabeled)
+    )
+    decode_seconds = (time.perf_counter() - started) / num_decoded
+    # As many images as the run has, some of which hold its validation: shapes of the program
+    # depend on their number. Its normalization is a constant in the program.
+    dataset = load_dataset(config, {config.data.name: lambda _: sample})
     read = functools.partial(read_weights, config.model.init, PHOTO_WEIGHT_READERS)
-    dataset = use_stored_normalization(config, add_mean_and_std(config, dataset), read)
-    labeled = np.flatnonzero(dataset.train.labels >= 0).astype(np.int32)
-    everything = np.arange(len(dataset.train), dtype=np.int32)
-    num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state per image.
-    setup, stream = create_setup(config, dataset, labeled, everything, read, num_images)
+    dataset = use_stored_normalization(config, dataset, read)
+    labels = dataset.train.labels
+    labeled = choose_labeled_indices(
+        labels, config.num_labels, dataset.num_classes, config.seed, config.data.imbalance
+    )
+    unlabeled = choose_unlabeled_indices(
+        np.arange(len(labels), dtype=np.int32), labeled, config.data.unlabeled_includes_labeled
+    )
+    setup, stream = create_setup(config, dataset, labeled, unlabeled, read)
     inputs, input_specs, create_batch = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
     step: Any = create_train_step(setup, create_batch, input_specs)
     with contextlib.closing(inputs):
@@ -254,4 +269,5 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
         feature_seconds=feature_seconds,
         other_seconds=other_seconds,
         slowdown=1.0 if jax.default_backend() != "cpu" else contention.slowdown,
+        num_images=len(labels),
     )

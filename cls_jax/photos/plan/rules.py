@@ -257,8 +257,8 @@ def list_sizes(plan: Plan) -> list[int]:
 def has_enough_steps(plan: Plan, image_size: int, batch_size: int) -> bool:
     """Whether the time is enough for a training that is worth having."""
     assert plan.budget is not None, "only where time decides"
-    seconds = ENOUGH_STEPS * plan.budget.measured.estimate_step(image_size, batch_size)
-    return plan.budget.choose_step_seconds(plan.config, image_size) >= seconds
+    seconds = plan.budget.choose_step_seconds(plan.config, image_size, batch_size, ENOUGH_STEPS)
+    return seconds >= ENOUGH_STEPS * plan.budget.measured.estimate_step(image_size, batch_size)
 
 
 def _choose_batch_size(plan: Plan) -> int:
@@ -353,9 +353,14 @@ def find_affordable_steps(plan: Plan) -> int | None:
     if plan.budget is None:
         return None
     size, batch_size = plan.config.data.image_size, plan.config.batch_size
-    step = plan.budget.measured.estimate_step(size, batch_size)
-    units = int(plan.budget.choose_step_seconds(plan.config, size) / step) // STEP_UNIT
-    return min(max(units, 1) * STEP_UNIT, plan.budget.max_steps)
+    budget, step = plan.budget, plan.budget.measured.estimate_step(size, batch_size)
+
+    def count(likely: int) -> int:
+        seconds = budget.choose_step_seconds(plan.config, size, batch_size, likely)
+        units = int(seconds / step) // STEP_UNIT
+        return min(max(units, 1) * STEP_UNIT, budget.max_steps)
+
+    return count(count(budget.config.num_steps))  # So many steps may need another program.
 
 
 def _choose_steps_by_images(plan: Plan) -> int:

@@ -184,15 +184,13 @@ def test_counts_and_sizes(folder):
     assert summarize_folder(folder).channels == 3
 
 
-def test_sample_has_readable_images_of_both_kinds_with_their_labels(folder):
-    sample = load_sample(summarize_folder(folder), (8, 8, 3), 100)
-    assert sample.train.labels.tolist() == [0] * 3 + [1] * 6 + [-1] * 7
-    assert sample.train.images.shape == (16, 8, 8, 3)
-    grays = sample.train.images.reshape(16, -1).mean(axis=1)
-    np.testing.assert_array_equal(grays, [10] * 3 + [20] * 6 + [30] * 7)
-
-    few = load_sample(summarize_folder(folder), (8, 8, 3), 2)
-    assert few.train.labels.tolist() == [0, -1, -1]  # The other labeled one is damaged.
+def test_readable_images_of_both_kinds_stand_for_all_images_of_a_folder(folder):
+    for limit, grays in ((100, [10] * 3 + [20] * 6 + [30] * 7), (2, [10, 30, 30])):
+        sample = load_sample(summarize_folder(folder), (8, 8, 3), limit)
+        assert sample.train.labels.tolist() == [0] * 3 + [1] * 7 + [-1] * 7
+        assert sample.train.images[:].shape == (17, 8, 8, 3)  # One of them is damaged.
+        found = sample.train.images[:].reshape(17, -1).mean(axis=1)
+        np.testing.assert_array_equal(found, np.resize(grays, 17))
 
 
 def test_a_plan_tells_which_images_cannot_be_read(folder, monkeypatch):

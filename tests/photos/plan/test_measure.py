@@ -1,6 +1,7 @@
 """`--minutes`: what is chosen from the time of a step."""
 
 import contextlib
+import dataclasses
 import math
 import re
 import types
@@ -15,6 +16,9 @@ from cls_jax.photos.plan import measure, plan
 from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.plan.request import Request
 from cls_jax.photos.plan.rules import create_folder_config, fit
+from cls_jax.photos.start.stages import train_with_stages
+from tests.compiled import record_programs
+from tests.core.methods.tiny_model import use_tiny_model
 from tests.outcomes import count_calls
 from tests.photos.plan.test_rules import CPU, PRETRAINED, create_plan, create_summary
 
@@ -35,8 +39,10 @@ def choose(
 
     Decoding and features take `per_image` seconds each. `changes` is applied to the plan.
     """
+    now, compiled = measure.time.monotonic, []
 
     def measure_run(config, summary):
+        compiled.append(compile_seconds)
         size = config.data.image_size
         return Measurement(
             compile_seconds=compile_seconds,
@@ -46,9 +52,11 @@ def choose(
             batch_size=config.batch_size,
             decode_seconds=per_image,
             feature_seconds=per_image,
+            num_images=summary.num_labeled + summary.num_unlabeled,
         )
 
     patch.setattr(measure, "measure_run", measure_run)
+    patch.setattr(measure.time, "monotonic", lambda: now() + sum(compiled))
     summary = create_summary(side, 3_000)._replace(**dict(folder))
     plan = fit(create_plan(summary, resources, settings.pop("method", "cls"), **settings))
     plan = measure.fit_to_time(plan, minutes)
@@ -93,10 +101,11 @@ def test_planning_by_time_builds_few_configurations(monkeypatch):
 def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdown, is_more):
     """They take longer or shorter than expected, and meanwhile the machine may be busy."""
     clock, busy = [1000.0], types.SimpleNamespace(slowdown=slowdown)
+    dataset = types.SimpleNamespace(train=range(3_000))
 
     def decode_and_extract(plan):
         clock[0] += took
-        return "images"
+        return dataset
 
     monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(measure, "_decode_and_extract", decode_and_extract)
@@ -106,7 +115,7 @@ def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdo
     )
     config = plan.config
     validate_config(config)
-    assert images == "images"
+    assert images is dataset
     assert config.data.image_size == before.data.image_size
     assert (config.num_steps > before.num_steps) == is_more
     step = 1.0 * (config.data.image_size / 128) ** 2 * slowdown
@@ -114,6 +123,68 @@ def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdo
     assert f"Decoding and features took {took} s: {config.num_steps:,} steps of" in plan.reason
     assert ("steps take about 3 times as long" in plan.reason) == (slowdown > 1)
     assert config.eval_every == min(math.ceil(config.num_steps / 3), 500)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settings", "times"),
+    [
+        (0.1, {}, 1),
+        (4.0, {}, 2),  # At 160 pixels.
+        (4.0, {"data.image_size": 160}, 1),
+        (60.0, {"data.image_size": 160}, 2),  # With fewer images per step.
+    ],
+)
+def test_what_was_compiled_to_measure_is_not_charged_again(monkeypatch, seconds, settings, times):
+    rest = [
+        int(re.search(r"(\d+) s for everything else", sentence)[1])
+        for compile_seconds in (10.0, 40.0)
+        for _, sentence in [
+            choose(monkeypatch, seconds, 10.0, compile_seconds=compile_seconds, **settings)
+        ]
+    ]
+    assert rest[1] - rest[0] == 30 * times
+
+
+def test_another_program_is_needed_for_other_shapes_options_and_constants(monkeypatch):
+    get_budget = lambda plan: plan.budget  # noqa: E731
+    _, budget = choose(monkeypatch, 0.1, 10.0, changes=get_budget)
+    assert budget.is_compiled(224, 8, 40)
+    assert dataclasses.replace(budget, num_decoded=3_000).is_compiled(224, 8, 40)
+    assert not dataclasses.replace(budget, num_decoded=2_999).is_compiled(224, 8, 40)
+    for size in ((160, 8, 40), (224, 4, 40), (224, 8, 6_000)):
+        assert not budget.is_compiled(*size)
+    # Networks from random weights are normalized by all images.
+    for settings, is_known in (({}, False), ({"data.mean": (0.5,), "data.std": (0.2,)}, True)):
+        _, budget = choose(monkeypatch, 0.1, 10.0, CPU, changes=get_budget, **settings)
+        assert budget.is_compiled(32, 16, 300) is is_known
+
+
+@pytest.mark.parametrize("pipeline", ["tfdata", "device"])
+def test_what_was_compiled_to_measure_is_what_runs(tmp_path, monkeypatch, pipeline):
+    """The number of steps follows from the measured time, and decays from this number."""
+    folder, rng = tmp_path / "photos", np.random.default_rng(0)
+    for i, pixels in enumerate(rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)):
+        part = folder / (f"labeled/{'ab'[i % 2]}" if i < 12 else "unlabeled")
+        part.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(part / f"{i}.png")
+    programs = record_programs(monkeypatch)
+    settings = {"data.pipeline": pipeline, "data.mean": (0.5,), "data.std": (0.2,)}
+    settings |= {"mesh.network": 1, "mesh.data": 1, "data.image_size": 8, "data.randaugment_ops": 0}
+    settings |= {"data.validation": 0.2, "num_labels": 8, "batch_size": 8, "mu": 2}
+    with use_tiny_model():
+        planned = plan.plan_run(
+            Request(
+                folder,
+                workdir=tmp_path / "run",
+                method="freematch",
+                minutes=0.01,
+                settings=settings,
+            )
+        )
+        train_with_stages(planned.config, planned.workdir)
+    steps = [program for program in programs if program.name == "jit_train_step"]
+    assert [program.runs for program in steps] == [5, planned.config.num_steps]
+    assert len({(program.code, str(program.options)) for program in steps}) == 1
 
 
 def test_a_plan_without_a_time_is_not_changed(monkeypatch):
