@@ -13,9 +13,10 @@ from ml_collections import ConfigDict
 
 from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.label_split import choose_labeled_indices, choose_unlabeled_indices
+from cls_jax.data.label_split import choose_unlabeled_indices
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.resize import get_decode_options, get_image_shape
+from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.parallel.contention import ContentionMeter
@@ -43,6 +44,7 @@ from cls_jax.photos.start.frozen import (
 from cls_jax.photos.start.stages import needs_labels
 from cls_jax.runs.folder import use_mean_and_std
 from cls_jax.training.prepare import (
+    ChosenImages,
     choose_images,
     create_setup,
     read_weights,
@@ -215,27 +217,12 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
 
     The run finds the program in the cache of compiled programs, if `Budget.is_compiled` says so.
     Raises a UserError if pretrained weights cannot be read, the step does not fit into the device's
-    memory, the devices cannot be arranged as `config.mesh` says, or as `choose_labeled_indices`.
+    memory, or the devices cannot be arranged as `config.mesh` says.
     """
-    options, shape = get_decode_options(config.data), get_image_shape(config.data)
-    started = time.perf_counter()
-    sample = load_sample(summary, shape, _NUM_SAMPLED, options)
-    num_decoded = sum(
-        min(count, _NUM_SAMPLED) for count in (summary.num_labeled, summary.num_unlabeled)
-    )
-    decode_seconds = (time.perf_counter() - started) / num_decoded
-    # As many images as the run has, some of which hold its validation: shapes of the program
-    # depend on their number. Its normalization is a constant in the program.
-    dataset = load_dataset(config, {config.data.name: lambda _: sample})
+    shape = get_image_shape(config.data)
+    (dataset, labeled, unlabeled), decode_seconds = _load_few(config, summary)
     read = functools.partial(read_weights, config.model.init, PHOTO_WEIGHT_READERS)
-    dataset = use_stored_normalization(config, dataset, read)
-    labels = dataset.train.labels
-    labeled = choose_labeled_indices(
-        labels, config.num_labels, dataset.num_classes, config.seed, config.data.imbalance
-    )
-    unlabeled = choose_unlabeled_indices(
-        np.arange(len(labels), dtype=np.int32), labeled, config.data.unlabeled_includes_labeled
-    )
+    dataset = use_stored_normalization(config, dataset, read)  # A constant in the program.
     setup, stream = create_setup(config, dataset, labeled, unlabeled, read)
     inputs, input_specs, create_batch = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
     step: Any = create_train_step(setup, create_batch, input_specs)
@@ -269,5 +256,25 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
         feature_seconds=feature_seconds,
         other_seconds=other_seconds,
         slowdown=1.0 if jax.default_backend() != "cpu" else contention.slowdown,
-        num_images=len(labels),
+        num_images=len(dataset.train),
     )
+
+
+def _load_few(config: ConfigDict, summary: FolderSummary) -> tuple[ChosenImages, float]:
+    """A few images in place of all of a run's, and the seconds in which one was decoded.
+
+    As many are labeled, unlabeled and held out as in the run, because shapes in the program of the
+    step depend on these numbers. Which ones are makes no difference.
+    """
+    options, shape = get_decode_options(config.data), get_image_shape(config.data)
+    started = time.perf_counter()
+    few = load_sample(summary, shape, _NUM_SAMPLED, options)
+    seconds = time.perf_counter() - started
+    seconds /= sum(min(n, _NUM_SAMPLED) for n in (summary.num_labeled, summary.num_unlabeled))
+    dataset = load_dataset(config, {config.data.name: lambda _: few})
+    known = np.flatnonzero(dataset.train.labels >= 0).astype(np.int32)
+    labeled = take_rows(known, config.num_labels or len(known))
+    everything = np.arange(len(dataset.train), dtype=np.int32)
+    includes_labeled = config.data.unlabeled_includes_labeled
+    unlabeled = choose_unlabeled_indices(everything, labeled, includes_labeled)
+    return ChosenImages(dataset, labeled, unlabeled), seconds
