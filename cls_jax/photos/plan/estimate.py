@@ -89,10 +89,10 @@ class Budget:
         return max(affordable, 1) if affordable < self._count_training()[1] else None
 
     def is_compiled(self, image_size: int, batch_size: int, num_steps: int) -> bool:
-        """Whether a step of so many in a run has the program that was compiled to measure it.
+        """Whether the step of a run of so many has the program that was compiled to measure it.
 
-        Its images may turn out to be fewer than the folder has files, and the normalization of
-        networks from random weights is that of all images, not of a sample.
+        The run's images may turn out to be fewer than the folder has files, and networks from
+        random weights are normalized by all images, not by a sample.
         """
         measured = self.measured
         return (

@@ -4,22 +4,21 @@ import numpy as np
 import pytest
 
 from cls_jax.batch import DatasetSpec
-from cls_jax.config import with_values
+from cls_jax.config import flatten, with_values
 from cls_jax.methods import METHODS, choose_decay
 from cls_jax.training.schedule import create_schedule
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import create_raw_batch, create_tiny_config
 
-DECAYS = ("ema_decay", "model.bn_momentum", "method.statistics_decay", "method.class_mean_decay")
+DECAYS = {"ema_decay", "model.bn_momentum", "method.statistics_decay", "method.class_mean_decay"}
 
 
 def create_config(method, num_steps, warmup_steps, **changes):
     """A run of so many steps, whose running means last as long as it is good for it."""
     config = create_tiny_config(f"20,{method}", num_steps=num_steps, **changes)
     config.optimizer.warmup_steps = warmup_steps
-    of_method = {f"method.{name}" for name in config.method}
-    decays = {key for key in DECAYS if not key.startswith("method.")} | of_method & set(DECAYS)
+    decays = DECAYS & flatten(config.to_dict()).keys()
     return with_values(config, dict.fromkeys(decays, choose_decay(num_steps)))
 
 

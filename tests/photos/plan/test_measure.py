@@ -129,6 +129,7 @@ def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdo
     ("seconds", "settings", "times"),
     [
         (0.1, {}, 1),
+        (0.001, {}, 2),  # Tuned, because it runs often.
         (4.0, {}, 2),  # At 160 pixels.
         (4.0, {"data.image_size": 160}, 1),
         (60.0, {"data.image_size": 160}, 2),  # With fewer images per step.
