@@ -78,7 +78,7 @@ export function mount(root, app) {
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
   const clearKey = create("kbd", {}, "Esc");
   const clear = createButton({ click: () => grid.select(new Set()) }, clearKey, "Clear");
-  const toggle = createButton({ class: "toggle", "aria-controls": "answers", click: toggleAnswers }, "Classes");
+  const toggle = createButton({ class: "toggle", "aria-controls": "answers", click: toggleAnswers });
   const answers = create(
     "div",
     { class: "answers", id: "answers" },
@@ -121,6 +121,7 @@ export function mount(root, app) {
     chosen.isOpen = isOpen;
     panel.classList.toggle("open", isOpen);
     toggle.setAttribute("aria-expanded", String(isOpen));
+    toggle.textContent = isOpen ? "Close" : "Choose a class";
   }
 
   function createFilter(name, key, options = []) {
