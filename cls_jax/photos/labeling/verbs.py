@@ -145,11 +145,16 @@ def _decide(parts: Parts, answers: _Answers, window: str) -> Answer:
 
 
 def _undo(parts: Parts, _: None, window: str) -> Answer:
-    """Undoes a step. Returns its photo if it is only one, their number, and what they were."""
+    """Undoes a step. Returns its photo if it is only one, their number, and what they were.
+
+    The latter is empty if they were different things, or are the same as before.
+    """
     former = parts.session.undo(window)
     images = list(former)[:1] if len(former) == 1 else []
+    with parts.session.reading() as known:
+        now = {(state.decision, state.label) for state in map(known.get_state, former)}
     answers = {(state.decision, state.label) for state in former.values()}
-    decision, label = answers.pop() if len(answers) == 1 else ("", "")
+    decision, label = answers.pop() if len(answers) == 1 and answers != now else ("", "")
     return {
         "images": [views.describe_image(parts.session, image) for image in images],
         "undone": {"count": len(former), "decision": decision, "label": label},

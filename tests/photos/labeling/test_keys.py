@@ -377,3 +377,17 @@ def test_the_row_of_a_key_names_the_class_and_the_digit(folder, kinds):
     session.set_key("w", "dog", "7")
     last = (folder / LABELS_CSV).read_text().splitlines()[-1]
     assert last.split(",")[:3] == ["7", "dog", "key"]
+
+
+@needs_browser
+def test_undo_says_what_a_photo_is_no_longer_and_not_what_it_still_is(open_page, folder):
+    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
+        page = open_page(port)
+        name = press(page, "0")
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_selector("figcaption:has-text('currently none of these')")
+        press(page, "0")
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(f".toast:text-is('Undone: {name}.')")
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(f".toast:text-is('Undone: {name} is no longer none of these.')")
