@@ -321,7 +321,7 @@ def test_what_was_marked_or_dropped_is_there_when_its_view_is_shown_again(open_p
         assert page.locator(".card:has-text('photo.png')").count() == 1
 
 
-def test_a_reload_asks_before_it_loses_what_is_typed(open_page, folder):
+def test_a_reload_asks_before_it_loses_what_is_typed_or_marked(open_page, folder):
     asked = []
     with serve(open_labeled(folder, 12)) as port:
         page = open_page(port)
@@ -334,3 +334,7 @@ def test_a_reload_asks_before_it_loses_what_is_typed(open_page, folder):
         page.reload()
         assert asked == ["beforeunload"]
         assert read_name(page)
+        show(page, "check")
+        page.locator(".tile").first.click()
+        page.reload()
+        assert asked == ["beforeunload"] * 2

@@ -335,8 +335,10 @@ document.addEventListener("input", ({ target }) => edited.add(target));
 guard((text) => app.announce(text, true));
 document.addEventListener("keydown", onKey);
 addEventListener("focus", () => app.scan());
-// A reload would lose what is typed: the browser asks.
-addEventListener("beforeunload", (event) => findTyped() && event.preventDefault());
+// A reload would lose what is typed, or marked as wrong: the browser asks.
+addEventListener("beforeunload", (event) => {
+  if (findTyped() || root.querySelector(".tile[aria-pressed=true]")) event.preventDefault();
+});
 // Otherwise a file dropped outside of the drop zone would replace the page.
 for (const type of ["dragover", "drop"]) addEventListener(type, (event) => event.preventDefault());
 // The printed address was opened in a tab that already shows the page.
