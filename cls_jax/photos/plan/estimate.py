@@ -22,6 +22,7 @@ _STEP_SHARE = 0.05  # At least this share goes to steps.
 _FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
 _BUSY = 1.5  # A slowdown that people are told.
 _NUM_EVALUATIONS = 3  # Of pretrained networks, unless they take too long.
+_PREDICTIONS_PER_STEP = 3  # A step takes about as long as so many predictions of its images.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,17 @@ class Measurement:
     def estimate_step(self, image_size: int, batch_size: int) -> float:
         """Seconds of a step."""
         return self.cost * image_size**2 * batch_size
+
+
+def guess_step(config: ConfigDict, predict_seconds: float) -> float:
+    """Seconds of a step at the resolution at which a prediction of an image takes this long."""
+    return _PREDICTIONS_PER_STEP * predict_seconds * config.batch_size * _count_views(config)
+
+
+def _count_views(config: ConfigDict) -> int:
+    """Images that the networks of a step see for each labeled image."""
+    method = get_method(config.method.name)
+    return method.num_networks * (1 + config.mu * len(method.unlabeled_views))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,14 +148,12 @@ class Budget:
     def _estimate_rest(self, config: ConfigDict, image_size: int) -> tuple[float, float]:
         """Seconds for all but measuring, compiling, steps and evaluations, and per evaluation.
 
-        Per image, a step takes about three times as long as a prediction. Evaluations see each
-        image with raw and with averaged parameters.
+        Evaluations see each image with raw and with averaged parameters.
         """
         measured, summary = self.measured, self.summary
-        method = get_method(config.method.name)
-        num_networks, num_views = method.num_networks, 1 + config.mu * len(method.unlabeled_views)
+        num_networks = get_method(config.method.name).num_networks
         infer = measured.step_seconds * (image_size / measured.image_size) ** 2
-        infer /= 3 * measured.batch_size * num_views * num_networks
+        infer /= _PREDICTIONS_PER_STEP * measured.batch_size * _count_views(config)
         num_held_out = summary.num_validation + summary.num_test
         num_labeled, num_others = self._count_training()
         num_linked = min(num_others, config.model.inferred_images or num_others)

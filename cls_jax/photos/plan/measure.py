@@ -24,7 +24,7 @@ from cls_jax.parallel.distributed import from_main_process
 from cls_jax.parallel.preemption import leave_when_asked
 from cls_jax.photos.features.network import open_network
 from cls_jax.photos.folder.dataset import FolderSummary, load_sample, open_dataset
-from cls_jax.photos.plan.estimate import Budget, Measurement
+from cls_jax.photos.plan.estimate import Budget, Measurement, guess_step
 from cls_jax.photos.plan.rules import (
     ENOUGH_STEPS,
     MAX_DEFAULT_STEPS,
@@ -38,6 +38,7 @@ from cls_jax.photos.plan.rules import (
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
 from cls_jax.photos.start.frozen import (
     compute_run_features,
+    create_frozen_network,
     find_native_size,
     read_networks,
 )
@@ -58,6 +59,7 @@ _ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
 _MAX_STEPS = 20_000
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
 _ENOUGH_SECONDS = 10.0  # After this, three steps suffice, and a slowdown is not left to chance.
+_COMPILE_SECONDS = 15.0  # Of a step, before it is compiled (two cores).
 
 
 def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
@@ -65,7 +67,8 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
 
     Time decides the number of steps, and for weights of the table of backbones resolution and
     batch size, unless the user has set them. The most likely choice is measured, because the run
-    then has no other program to compile. Everything but the number of steps is validated first.
+    then has no other program to compile: the highest resolution on an accelerator, and on a CPU
+    what the time of a prediction suggests. All but the number of steps is validated first.
     `minutes` is the time for the whole training, None for the default, which exists only for
     weights of that table. Raises as `measure_run` and `validate_config` do.
     """
@@ -76,18 +79,14 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
     if minutes is None:
         minutes = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES
         max_steps = MAX_DEFAULT_STEPS
-    likely = plan
+    likely, sizes = plan, list_sizes(plan)
     if is_known:
         num_steps = MAX_DEFAULT_STEPS if is_fast else ENOUGH_STEPS
-        supposed = {"num_steps": num_steps, "data.image_size": max(list_sizes(plan))}
-        likely = dataclasses.replace(
-            plan,
-            settings={**plan.settings, **supposed},
-            set_by_user=plan.set_by_user | supposed.keys(),
-        )
-        likely = fit(likely)
+        likely = _suppose(plan, num_steps, max(sizes))
     validate_config(resolve_model(likely.choose(num_steps=max_steps).config))
     started = time.monotonic()
+    if is_known and not is_fast and len(sizes) > 1:
+        likely = _suppose(plan, num_steps, _guess_size(plan, likely.config, 60 * minutes))
     measured = measure_run(resolve_model(likely.config), plan.summary)
     # Measured times differ between processes.
     values, spent = from_main_process([dataclasses.asdict(measured), time.monotonic() - started])
@@ -101,7 +100,34 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
         began=started,
     )
     fitted = fit(dataclasses.replace(plan, budget=budget))
-    return dataclasses.replace(fitted, reason=_explain(fitted, list_sizes(plan)))
+    return dataclasses.replace(fitted, reason=_explain(fitted, sizes))
+
+
+def _suppose(plan: Plan, num_steps: int, image_size: int) -> Plan:
+    """The plan if these were set."""
+    supposed = {"num_steps": num_steps, "data.image_size": image_size}
+    return fit(
+        dataclasses.replace(
+            plan,
+            settings={**plan.settings, **supposed},
+            set_by_user=plan.set_by_user | supposed.keys(),
+        )
+    )
+
+
+def _guess_size(plan: Plan, config: ConfigDict, seconds: float) -> int:
+    """The resolution that so much time will probably allow, by the time of a prediction."""
+    predict_seconds = time_prediction(resolve_model(config))
+    guessed = Measurement(
+        compile_seconds=_COMPILE_SECONDS,
+        step_seconds=guess_step(config, predict_seconds),
+        memory="",
+        image_size=find_native_size(config),
+        batch_size=config.batch_size,
+        feature_seconds=predict_seconds,
+    )
+    budget = Budget(seconds, _COMPILE_SECONDS, _MAX_STEPS, guessed, plan.summary, config)
+    return int(fit(dataclasses.replace(plan, budget=budget)).config.data.image_size)
 
 
 def is_too_short(plan: Plan) -> bool:
@@ -210,6 +236,15 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
         if sentence
     ]
     return " ".join(sentences)
+
+
+def time_prediction(config: ConfigDict) -> float:
+    """Seconds in which the pretrained network predicts an image of its native resolution."""
+    weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
+    channels = get_image_shape(config.data)[-1]
+    return open_network(
+        create_frozen_network(config, weights, find_native_size(config), channels)
+    ).time()
 
 
 def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:

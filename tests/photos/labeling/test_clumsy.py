@@ -461,6 +461,10 @@ def test_a_photo_is_added_with_the_class_that_was_typed_at_the_click(
         release()
         page.wait_for_selector(".toast:has-text('CATfish')")
         wait_for_count(page, "7")
+        page.set_input_files("#files", path)
+        page.locator(".verdict").nth(1).wait_for()
+        page.get_by_label("Add photo.png to the folder").last.click()
+        page.wait_for_selector(".card button:has-text(', without a label')")
     assert read_decisions(folder)[-1][1:] == ("CATfish", "label")
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.photos.plan import measure, plan
-from cls_jax.photos.plan.estimate import Measurement
+from cls_jax.photos.plan.estimate import Measurement, guess_step
 from cls_jax.photos.plan.request import Request
 from cls_jax.photos.plan.rules import create_folder_config, fit
 from cls_jax.photos.start.stages import train_with_stages
@@ -33,11 +33,13 @@ def choose(
     folder=(),
     changes=None,
     compile_seconds=1.0,
+    guess=1.0,
     **settings,
 ):
     """What is chosen and said where a step at 128 pixels takes these seconds.
 
-    Decoding and features take `per_image` seconds each. `changes` is applied to the plan.
+    Decoding and features take `per_image` seconds each, and a step is guessed to take `guess` times
+    as long as it does. `changes` is applied to the plan.
     """
     now, compiled = measure.time.monotonic, []
 
@@ -55,7 +57,12 @@ def choose(
             num_images=summary.num_labeled + summary.num_unlabeled,
         )
 
+    def time_prediction(config):
+        at_native_size = seconds * (224 / 128) ** 2
+        return guess * at_native_size / guess_step(config, 1.0)
+
     patch.setattr(measure, "measure_run", measure_run)
+    patch.setattr(measure, "time_prediction", time_prediction)
     patch.setattr(measure.time, "monotonic", lambda: now() + sum(compiled))
     summary = create_summary(side, 3_000)._replace(**dict(folder))
     plan = fit(create_plan(summary, resources, settings.pop("method", "cls"), **settings))
@@ -88,11 +95,30 @@ def test_time_buys_resolution_then_steps(monkeypatch, seconds, minutes, image_si
     assert config.eval_every == min(math.ceil(num_steps / 3), 500)
 
 
+@pytest.mark.parametrize("seconds", [0.3, 3.0, 20.0])
+def test_a_guess_decides_what_is_measured_and_not_what_is_chosen(monkeypatch, seconds):
+    sizes = []
+    for guess in (1.0, 0.01, 100.0):
+        config, budget = choose(
+            monkeypatch,
+            seconds,
+            10.0,
+            per_image=seconds / 120,
+            compile_seconds=15.0,
+            guess=guess,
+            changes=lambda plan: plan.budget,
+        )
+        sizes.append((config.data.image_size, budget.measured.image_size))
+    assert sizes[0][0] == sizes[0][1]  # What was compiled is what runs.
+    assert {chosen for chosen, _ in sizes} == {sizes[0][0]}
+    assert [measured for _, measured in sizes[1:]] == [224, 96]
+
+
 def test_planning_by_time_builds_few_configurations(monkeypatch):
     """Not one for each key: a configuration is built in milliseconds."""
     with count_calls(create_folder_config) as counts:
         choose(monkeypatch, 1.0, 10.0, per_image=0.01)
-    assert counts["create_folder_config"] <= 12
+    assert counts["create_folder_config"] <= 18
 
 
 @pytest.mark.parametrize(
@@ -130,7 +156,7 @@ def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdo
     [
         (0.1, {}, 1),
         (0.001, {}, 2),  # Tuned, because it runs often.
-        (4.0, {}, 2),  # At 160 pixels.
+        (4.0, {}, 1),  # At 160 pixels, as was guessed.
         (4.0, {"data.image_size": 160}, 1),
         (60.0, {"data.image_size": 160}, 2),  # With fewer images per step.
     ],
@@ -306,6 +332,7 @@ def test_too_short_a_time_ends_with_the_instant_classifier(tmp_path, monkeypatch
         return Measurement(5.0, 60.0, "", image_size=size, batch_size=batch_size)
 
     monkeypatch.setattr(measure, "measure_run", measure_run)
+    monkeypatch.setattr(measure, "time_prediction", lambda config: 1.0)
     monkeypatch.setattr(plan, "find_resources", lambda: PRETRAINED)
     chosen = plan.plan_run(Request(tmp_path / "photos", minutes=2.0, settings=setting))
     assert (chosen.method is None) == (not setting)

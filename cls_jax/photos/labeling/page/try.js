@@ -143,7 +143,7 @@ function createView(app) {
       const { name } = await upload("add", file);
       await app.scan(true);
       await correct(name, text);
-      button.textContent = `Added as ${name}`;
+      button.textContent = `Added as ${name}${text ? "" : ", without a label"}`;
     } catch (error) {
       button.disabled = correction.disabled = false;
       button.textContent = ADD;
@@ -163,6 +163,7 @@ function createView(app) {
 
   async function update(state) {
     names.replaceChildren(...state.classes.map(({ name }) => create("option", { value: name })));
+    for (const field of cards.querySelectorAll("input")) field.dispatchEvent(new Event("input")); // For their hints.
     if (state.version === version) return;
     version = state.version;
     await followFit();
