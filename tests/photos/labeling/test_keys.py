@@ -362,6 +362,14 @@ def test_the_first_photo_to_look_at_has_the_focus(open_page, folder):
         page.wait_for_selector(".about:has-text('Learned from')")
         page.select_option("#target", "98")
         page.wait_for_selector("#look:visible")
+        page.locator("#look").dblclick(delay=20)  # The second click may hit a photo.
+        page.wait_for_selector("h2:has-text('Photos to look at')")
+        page.wait_for_timeout(300)
+        assert page.locator("figcaption").count() == 0  # It is not opened.
+        page.keyboard.press("Escape")
+        show(page, "result")
+        page.wait_for_selector("#look:visible")
+        page.wait_for_timeout(700)
         page.click("#look")
         page.wait_for_selector("h2:has-text('Photos to look at')")
         first = page.wait_for_selector(".cell:focus img")

@@ -338,3 +338,20 @@ def test_a_reload_asks_before_it_loses_what_is_typed_or_marked(open_page, folder
         page.locator(".tile").first.click()
         page.reload()
         assert asked == ["beforeunload"] * 2
+
+
+def test_a_photo_is_opened_by_two_clicks_on_it_alone(open_page, folder):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "photos")
+        page.wait_for_selector(".cell .thumb img")
+        cell = page.locator(".cell").nth(2)
+        name = cell.get_attribute("title")
+        cell.evaluate(
+            "cell => cell.dispatchEvent(new MouseEvent('dblclick', { bubbles: true, detail: 2 }))"
+        )
+        page.wait_for_timeout(300)
+        assert page.locator("h2").first.inner_text() == "Photos"
+        cell.dblclick()
+        page.wait_for_selector(f"figcaption:has-text('{name}')")

@@ -389,3 +389,31 @@ def test_what_was_said_of_one_answer_is_gone_with_the_next(open_page, folder):
         assert page.locator("#toast").inner_text().count("saved") == 1
         press(page, "1")
         page.wait_for_selector(".toast", state="hidden")
+
+
+def test_a_break_of_the_connection_leaves_nothing_that_is_not_so(open_page, folder):
+    session = open_labeled(folder, 24)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        page.route("**/api/**", lambda route: route.abort())
+        name = page.get_by_label("Name of cat")
+        name.fill("lynx")
+        name.press("Enter")
+        page.wait_for_selector(".toast:has-text('has stopped')")
+        page.get_by_label("Key of owl").select_option("1")
+        page.wait_for_function(
+            "() => document.querySelector('[aria-label=\"Key of owl\"]').value === '3'"
+        )
+        for view in ("photos", "check"):
+            page.click(f"nav button[data-view={view}]")
+            page.wait_for_selector(".toast:has-text('has stopped')")
+        page.unroute("**/api/**")
+        page.locator(".tile").first.wait_for()  # As soon as it is back.
+        show(page, "classes")
+        name.focus()
+        name.press("Enter")
+        page.wait_for_selector(".toast:has-text('cat is now lynx')")
+    names = [row["name"] for row in views.describe(session)["classes"]]
+    assert names == ["lynx", "dog", "owl"]

@@ -60,11 +60,21 @@ export function mount(root, app) {
   }
 
   function createRow({ name, count, description, example, key }, i) {
-    const change = (verb, text) => app.run(() => app.post(verb, { name, text }));
+    /** Changes something about the class, or calls `revert`. */
+    const change = (verb, text, revert) =>
+      app.run(async () => {
+        try {
+          await app.post(verb, { name, text });
+        } catch (error) {
+          revert();
+          throw error;
+        }
+      }, true);
     const rename = (text) =>
       app.run(async () => {
         const before = app.state.classes.length;
         const { renamed, classes } = await app.post("rename", { name, text });
+        nameField.blur(); // Not before: Enter tries again what was not saved.
         const isMerger = classes.length < before;
         const said = describe(name, text, { count: renamed, isMerger });
         drafts.delete(name);
@@ -94,12 +104,12 @@ export function mount(root, app) {
         if (key === "Escape" || (key === "Enter" && (!text || text === name))) {
           drafts.delete(name);
           target.value = name;
+          target.blur();
           if (!text) app.announce(`A class needs a name: it is still ${name}.`, true);
         } else if (key === "Enter") {
           isDone = true;
           rename(text);
         }
-        if (["Enter", "Escape"].includes(key)) target.blur();
       },
       blur: ({ target }) => {
         if (!isDone && target.value !== name) app.announce(`Press Enter in the name field to rename ${name}.`, true);
@@ -113,7 +123,8 @@ export function mount(root, app) {
         if (["Enter", "Escape"].includes(key)) target.blur();
       },
       change: ({ target }) => {
-        if (!isDone && target.value !== description) change("describe", target.value.trim());
+        const text = target.value.trim();
+        if (!isDone && target.value !== description) change("describe", text, () => (target.value = text));
       },
     });
     const keys = create(
@@ -121,7 +132,7 @@ export function mount(root, app) {
       {
         id: `key-${i}`,
         "aria-label": `Key of ${name}`,
-        change: ({ target }) => change("key", target.value),
+        change: ({ target }) => change("key", target.value, () => (target.value = key)),
       },
       ...(key ? KEYS : ["", ...KEYS]).map((one) =>
         create("option", { value: one, selected: one === key }, one ? `Key ${one}` : "No key"),

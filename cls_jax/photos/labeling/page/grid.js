@@ -22,7 +22,7 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     "aria-label": "Photos",
     "aria-multiselectable": "true",
     click: onClick,
-    dblclick: (event) => find(event) >= 0 && onOpen(photos[find(event)]),
+    dblclick: onDoubleClick,
     pointerdown: onPress,
   });
   const band = create("div", { class: "band", role: "presentation", hidden: true });
@@ -47,6 +47,7 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   let isAt = false; // Whether it has had the focus.
   let frame = 0;
   let hasDragged = false;
+  let clicked = []; // Places of the last two clicks on these photos.
   const shown = new Map(); // Row → its element.
 
   /** Computes all rows. */
@@ -279,9 +280,16 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   function onClick(event) {
     const i = find(event);
     if (i < 0 || hasDragged) return;
+    clicked = [...clicked.slice(-1), i];
     current = i;
     if (event.shiftKey) selectRange();
     else toggle(i);
+  }
+
+  /** Opens a photo. The first of the clicks may have been on the button that has shown it. */
+  function onDoubleClick(event) {
+    const i = find(event);
+    if (i >= 0 && clicked.length === 2 && clicked.every((place) => place === i)) onOpen(photos[i]);
   }
 
   /** Selects what a rectangle touches. A finger scrolls instead. */
@@ -365,6 +373,7 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
       const place = photos.findIndex(({ image }) => image === focused);
       current = Math.max(0, place);
       isAt = false;
+      clicked = [];
       selected = new Set(photos.map(({ image }) => image).filter((image) => images.has(image)));
       setAnchor(current);
       lay();

@@ -27,6 +27,7 @@ const root = byId("view");
 let view = null;
 let viewName = "next";
 let busy = false;
+let isIncomplete = false; // Whether the view is, since the server could not be reached.
 let hasRefused = false; // Whether a key or a click came meanwhile.
 const edited = new WeakSet(); // Fields that got text since their last Enter.
 const queue = []; // What is done next, when it no longer is.
@@ -175,6 +176,11 @@ async function render() {
     renderProgress(state);
     return;
   }
+  if (isIncomplete) {
+    view?.unmount?.();
+    view = null;
+    isIncomplete = false;
+  }
   if (!view) {
     root.replaceChildren();
     view = VIEWS[viewName].mount(root, app);
@@ -185,6 +191,7 @@ async function render() {
     await current.update(state);
   } catch (error) {
     report(error);
+    isIncomplete = error.status === 0;
   }
   if (!view || view === current) root.removeAttribute("aria-busy");
 }
@@ -246,7 +253,7 @@ async function refresh() {
   // A training and the classifier go on while no answer changes the version.
   const hasChanged = ["is_training", "named_right", "named_by"].some((key) => state[key] !== known[key]);
   const isNew = state.version > known.version || (hasChanged && state.version === known.version);
-  if (!isNew || busy) return;
+  if (!(isNew || isIncomplete) || busy) return;
   app.state = state;
   await render();
 }
