@@ -417,3 +417,37 @@ def test_a_break_of_the_connection_leaves_nothing_that_is_not_so(open_page, fold
         page.wait_for_selector(".toast:has-text('cat is now lynx')")
     names = [row["name"] for row in views.describe(session)["classes"]]
     assert names == ["lynx", "dog", "owl"]
+
+
+@pytest.mark.parametrize("view", ["next", "photos"])
+def test_enter_tries_again_what_was_typed_and_could_not_be_saved(open_page, folder, view):
+    with serve(open_labeled(folder, 24)) as port:
+        page = open_page(port)
+        name = open_view(page, view)
+        page.route("**/api/decide*", lambda route: route.abort())
+        page.keyboard.type("fox")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".toast:has-text('has stopped')")
+        page.unroute("**/api/decide*")
+        page.wait_for_timeout(700)  # A second Enter means the same.
+        page.keyboard.press("Enter")
+        wait_for_count(page, "7")
+    assert read_decisions(folder)[6:] == [(name, "fox", "label")]
+
+
+def test_a_description_that_could_not_be_saved_is_saved_by_the_next_enter(open_page, folder):
+    session = open_labeled(folder, 12)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "classes")
+        page.route("**/api/describe", lambda route: route.abort())
+        note = page.get_by_label("Description of dog")
+        note.fill("barks")
+        note.press("Enter")
+        page.wait_for_selector(".toast:has-text('has stopped')")
+        page.unroute("**/api/describe")
+        note.focus()
+        note.press("Enter")
+        page.wait_for_function("() => !document.querySelector('#undo').disabled")
+    assert views.describe(session)["classes"][1]["description"] == "barks"

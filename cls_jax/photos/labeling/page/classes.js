@@ -60,13 +60,12 @@ export function mount(root, app) {
   }
 
   function createRow({ name, count, description, example, key }, i) {
-    /** Changes something about the class, or calls `revert`. */
-    const change = (verb, text, revert) =>
+    const setKey = (field) =>
       app.run(async () => {
         try {
-          await app.post(verb, { name, text });
+          await app.post("key", { name, text: field.value });
         } catch (error) {
-          revert();
+          field.value = key;
           throw error;
         }
       }, true);
@@ -122,9 +121,10 @@ export function mount(root, app) {
         if (key === "Escape") target.value = description;
         if (["Enter", "Escape"].includes(key)) target.blur();
       },
-      change: ({ target }) => {
+      // Not only when it has changed: it may not have been saved before.
+      blur: ({ target }) => {
         const text = target.value.trim();
-        if (!isDone && target.value !== description) change("describe", text, () => (target.value = text));
+        if (!isDone && text !== description) app.run(() => app.post("describe", { name, text }));
       },
     });
     const keys = create(
@@ -132,7 +132,7 @@ export function mount(root, app) {
       {
         id: `key-${i}`,
         "aria-label": `Key of ${name}`,
-        change: ({ target }) => change("key", target.value, () => (target.value = key)),
+        change: ({ target }) => setKey(target),
       },
       ...(key ? KEYS : ["", ...KEYS]).map((one) =>
         create("option", { value: one, selected: one === key }, one ? `Key ${one}` : "No key"),

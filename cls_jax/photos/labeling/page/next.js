@@ -71,10 +71,16 @@ export function mount(root, app) {
       return false;
     }
     const { image, name, revision } = current;
+    const typed = chooser.getTyped();
     isHasty = performance.now() - shownSince < HASTY_MS;
     app.run(async () => {
       isRefused = true;
-      await app.post("decide", { changes: [{ image, decision, label, revision }], adds });
+      try {
+        await app.post("decide", { changes: [{ image, decision, label, revision }], adds });
+      } catch (error) {
+        if (typed && label && error.status !== 409) chooser.type(label); // Enter tries again.
+        throw error;
+      }
       isRefused = false;
       if (question?.image === image) question = null;
       current = null;

@@ -322,6 +322,7 @@ export function mount(root, app) {
 
   function save(targets, labels, text, adds, isAlone) {
     const isPressed = panel.contains(document.activeElement) && document.activeElement.matches("button");
+    const typed = chooser.getTyped();
     if (chooser.isChoosing()) chooser.clear(); // It was typed for these photos.
     const before = { selected: grid.getSelected(), current: grid.getCurrent() };
     grid.select(new Set()); // What is selected while these are saved is for the next answer.
@@ -340,7 +341,10 @@ export function mount(root, app) {
         const what = targets.length === 1 ? targets[0].name : formatCount(number, "photo");
         app.announce(`${what}: ${text}. ${leftOut}`.trim(), true);
       } catch (error) {
-        if (hasStayed()) grid.select(new Set(before.selected.map(({ image }) => image)));
+        if (hasStayed()) {
+          grid.select(new Set(before.selected.map(({ image }) => image)));
+          if (typed && names.length === 1 && error.status !== 409) chooser.type(names[0]); // Enter tries again.
+        }
         throw error;
       } finally {
         for (const { image } of targets) saving.delete(image);

@@ -107,6 +107,7 @@ function createView(app) {
       placeholder: "Wrong? It is …",
       maxlength: "255",
       autocomplete: "off",
+      keydown: ({ key }) => key === "Enter" && keep.click(),
       input: () => {
         const text = correction.value.trim();
         hint.textContent = text && !findClass(app.state.classes, text) ? `This adds the new class “${text}”.` : "";
