@@ -65,6 +65,12 @@ PRESS_WHEN_SHOWN = """(key) => {
   });
   watch.observe(frame, { childList: true });
 }"""
+# The same when the focus has moved to another photo of the grid.
+PRESS_WHEN_MOVED = """(key) => {
+  const press = new KeyboardEvent("keydown", { key, bubbles: true });
+  const again = () => setTimeout(() => document.activeElement.dispatchEvent(press), 100);
+  document.querySelector(".grid").addEventListener("focusin", again, { once: true });
+}"""
 COMPOSE = """([selector, key]) => {
   const event = { key, isComposing: true, bubbles: true, cancelable: true };
   document.querySelector(selector).dispatchEvent(new KeyboardEvent("keydown", event));
@@ -539,7 +545,7 @@ def test_a_key_that_is_pressed_twice_answers_once(open_page, folder, key):
     with serve(open_labeled(folder, 40)) as port:
         page = open_page(port)
         read_name(page)
-        page.wait_for_timeout(500)  # A person looks at the photo.
+        page.wait_for_timeout(800)  # A person looks at the photo.
         page.evaluate(PRESS_WHEN_SHOWN, key.replace("Space", " "))
         page.keyboard.press(key)
         page.wait_for_selector(".toast:has-text('This is the next photo: look at it, then press')")
@@ -560,3 +566,38 @@ def test_a_slash_before_the_first_class_is_no_part_of_its_name(open_page, folder
         page.keyboard.press("Enter")
         wait_for_count(page, "1")
     assert [row[1] for row in read_decisions(folder)] == ["rose/red"]
+
+
+def open_cells(open_page, port):
+    """Opens the grid, with the focus on a photo without an answer."""
+    page = open_page(port)
+    read_name(page)
+    show(page, "photos")
+    page.wait_for_selector(".cell .thumb img")
+    page.locator(".cell[data-decision='']").first.focus()
+    return page
+
+
+@pytest.mark.parametrize("key", ["1", "Enter", "0"])
+def test_a_key_that_is_pressed_twice_in_the_grid_answers_once(open_page, folder, key):
+    with serve(open_labeled(folder, 40)) as port:
+        page = open_cells(open_page, port)
+        page.wait_for_timeout(800)  # A person looks at the photo.
+        page.evaluate(PRESS_WHEN_MOVED, key)
+        page.keyboard.press(key)
+        page.wait_for_selector(".toast:has-text('This is the next photo: look at it, then press')")
+        page.wait_for_timeout(300)
+        assert len(read_decisions(folder)) == 7
+        page.keyboard.press(key)
+        page.wait_for_timeout(300)
+        assert len(read_decisions(folder)) == 8
+
+
+def test_those_who_answer_fast_in_the_grid_are_not_slowed_down(open_page, folder):
+    with serve(open_labeled(folder, 40)) as port:
+        page = open_cells(open_page, port)
+        for count in range(7, 11):
+            page.keyboard.press("1")
+            page.wait_for_selector(f"#count:text-matches('^{count} of')")
+            page.wait_for_function("() => document.activeElement.dataset.decision === ''")
+    assert len(read_decisions(folder)) == 10

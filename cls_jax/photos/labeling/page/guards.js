@@ -5,6 +5,11 @@
 const SECOND_MS = 600;
 const NEAR = { mouse: 9, pen: 9, touch: 25 }; // Pixels between two clicks in the same place.
 
+export const NEXT = "This is the next photo: look at it, then press again.";
+// During which a photo that has just come gets no answer, as of a key that is pressed twice, unless the
+// one before was answered in less time than others take.
+const LOOK_MS = 250;
+const HASTY_MS = 600;
 const LOST = "Not taken: the button that you pressed is gone. Press again for what is shown now.";
 
 let taken = -Infinity; // When Enter last took the class that a field held.
@@ -85,6 +90,22 @@ export function keepFocus(root) {
   const heading = root.querySelector("h2");
   if (heading) heading.tabIndex = -1;
   heading?.focus({ preventScroll: true });
+}
+
+/** The pace of a person who answers for one photo after the other. */
+export function createPace() {
+  let since = -Infinity; // When the photo came.
+  let isHasty = true;
+  return {
+    /** The next photo is shown. */
+    begin: () => (since = performance.now()),
+    /** It has an answer. */
+    answer: () => (isHasty = performance.now() - since < HASTY_MS),
+    /** Whatever the pace was, the next photo is looked at. */
+    slowDown: () => (isHasty = false),
+    /** Milliseconds for which the photo gets no answer yet. */
+    getPause: () => (isHasty ? 0 : Math.max(0, since + LOOK_MS - performance.now())),
+  };
 }
 
 /** A key for an input method, as Enter that takes the characters it proposes, is no command. */

@@ -64,7 +64,7 @@ const app = {
     hasRefused = false;
     hideToast(); // What was said of the action before.
     const asked = app.state.next[0]?.image; // Which an answer in "next" is for.
-    const waiting = setTimeout(() => app.announce(SAVING, true), SLOW_MS);
+    const waiting = setTimeout(() => hasRefused || app.announce(SAVING, true), SLOW_MS);
     try {
       await action();
       const isAnswer = !app.state.next.some(({ image }) => image === asked);

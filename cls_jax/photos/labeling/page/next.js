@@ -3,15 +3,11 @@
 import { setQuestion } from "./api.js";
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
 import { createChooser } from "./chooser.js";
+import { createPace, NEXT } from "./guards.js";
 
 const BROKEN = "This photo cannot be read. Skip it.";
 const SWAPPED = "This is another photo: look at it, then press again.";
 const SWAP_MS = 600; // During which a photo that has come by itself gets no answer.
-const NEXT = "This is the next photo: look at it, then press again.";
-// During which a photo that has just come gets no answer, as of a key that is pressed twice, unless the
-// one before was answered as fast.
-const LOOK_MS = 250;
-const HASTY_MS = 400;
 
 // What was typed when the view was left: the text and its photo.
 let draft = { text: "", image: null, name: "" };
@@ -22,9 +18,9 @@ export function mount(root, app) {
   let isRefused = false; // Whether the last answer was, with a message of its own.
   let isSwapped = false; // Whether the photo has just come by itself.
   let isShown = false; // Whether the current photo has been displayed, and long enough for an answer.
-  let shownSince = 0; // Since when.
-  let isHasty = true; // Whether the last photo was answered in less time than others take.
+  let isPainted = false; // Whether it has been displayed.
   let isBroken = false; // Whether it could not be decoded. Then it can only be skipped.
+  const pace = createPace();
   const preloaded = new Map();
 
   const frame = create("div", { class: "frame" });
@@ -72,7 +68,7 @@ export function mount(root, app) {
     }
     const { image, name, revision } = current;
     const typed = chooser.getTyped();
-    isHasty = performance.now() - shownSince < HASTY_MS;
+    pace.answer();
     app.run(async () => {
       isRefused = true;
       try {
@@ -92,14 +88,14 @@ export function mount(root, app) {
   /** Why the photo gets no answer yet, or undefined if it has not been displayed at all. */
   function describeTooEarly() {
     if (isSwapped) return SWAPPED;
-    return shownSince < Infinity ? NEXT : undefined;
+    return isPainted ? NEXT : undefined;
   }
 
   function update(state) {
     const before = current; // Null after an answer. The class of the next photo may be typed already.
     if (app.pinned) {
       current = app.pinned;
-      if (current.isBack) isHasty = false; // An undo takes its time, and the key may be for another photo.
+      if (current.isBack) pace.slowDown(); // An undo takes its time, and the key may be for another photo.
     } else {
       current = state.next.find(({ image }) => image === question?.image) ?? keepTyped() ?? state.next[0] ?? null;
       follow(state);
@@ -192,15 +188,16 @@ export function mount(root, app) {
   }
 
   async function waitFor(picture) {
-    isShown = false;
-    shownSince = Infinity;
-    const pause = isSwapped ? SWAP_MS : isHasty ? 0 : LOOK_MS;
+    isShown = isPainted = false;
     photo.setAttribute("aria-busy", "true");
     isBroken = !(await picture.shown);
     if (isBroken) await app.refresh().catch(app.report); // Its file may be gone.
     await new Promise(requestAnimationFrame); // Before it is painted,
     await new Promise(requestAnimationFrame); // and after.
-    if (frame.firstChild === picture) shownSince = performance.now();
+    if (frame.firstChild !== picture) return;
+    isPainted = true;
+    pace.begin();
+    const pause = isSwapped ? SWAP_MS : pace.getPause();
     if (pause) await new Promise((resolve) => setTimeout(resolve, pause));
     if (frame.firstChild !== picture) return;
     isShown = true;

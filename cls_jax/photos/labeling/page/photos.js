@@ -4,6 +4,7 @@ import { post } from "./api.js";
 import { createChooser } from "./chooser.js";
 import { create, createButton, formatCount, formatPercent } from "./dom.js";
 import { createGrid } from "./grid.js";
+import { createPace, NEXT } from "./guards.js";
 import { describe as describeDecision, describeUnsaved } from "./next.js";
 
 const SIZES = { Small: 110, Medium: 160, Large: 280 }; // Pixels, at least.
@@ -25,6 +26,9 @@ export function mount(root, app) {
   let version = -1;
   let classes = [];
   let photos = new Map(); // By image.
+  const pace = createPace();
+  let pressed = ""; // The last key.
+  let answered = ""; // The one that has answered for the photo before the one with the focus.
   const saving = new Set(); // Images whose answers are.
   let held = new Map(); // Image → its revision when a class for it was typed, before another window's answer.
   let special = null; // The photos most like one, or those to look at, instead of all.
@@ -111,6 +115,7 @@ export function mount(root, app) {
   grid.resize(SIZES[chosen.size]);
   grid.showNames(Boolean(chosen.names));
   showAnswers(chosen.isOpen);
+  grid.element.addEventListener("focusin", pace.begin);
 
   /** Only a person opens or closes the classes: they must not come between a finger and a photo. */
   function toggleAnswers() {
@@ -322,6 +327,8 @@ export function mount(root, app) {
 
   function save(targets, labels, text, adds, isAlone) {
     const isPressed = panel.contains(document.activeElement) && document.activeElement.matches("button");
+    answered = isAlone ? pressed : "";
+    pace.answer();
     const typed = chooser.getTyped();
     if (chooser.isChoosing()) chooser.clear(); // It was typed for these photos.
     const before = { selected: grid.getSelected(), current: grid.getCurrent() };
@@ -406,6 +413,11 @@ export function mount(root, app) {
 
   function onKey(event) {
     if (event.target.matches("select")) return false;
+    pressed = event.key;
+    if (pressed === answered && !grid.getSelected().length && pace.getPause()) {
+      app.announce(NEXT, true);
+      return true;
+    }
     const hasModifier = event.ctrlKey || event.metaKey || event.altKey;
     if (chooser.isChoosing() && ["Enter", "Escape"].includes(event.key)) return chooser.onKey(event);
     if (event.key === "Escape" && special) leave();
