@@ -8,7 +8,7 @@ const NEAR = { mouse: 9, pen: 9, touch: 25 }; // Pixels between two clicks in th
 export const NEXT = "This is the next photo: look at it, then press again.";
 // During which a photo that has just come gets no answer, as of a key that is pressed twice, unless the
 // one before was answered in less time than others take.
-const LOOK_MS = 250;
+const LOOK_MS = 300;
 const HASTY_MS = 600;
 const LOST = "Not taken: the button that you pressed is gone. Press again for what is shown now.";
 
