@@ -338,6 +338,11 @@ def test_a_reload_asks_before_it_loses_what_is_typed_or_marked(open_page, folder
         page.locator(".tile").first.click()
         page.reload()
         assert asked == ["beforeunload"] * 2
+        read_name(page)
+        show(page, "classes")
+        page.get_by_label("Description of cat").press_sequentially("x")
+        page.reload()
+        assert asked == ["beforeunload"] * 3
 
 
 def test_a_photo_is_opened_by_two_clicks_on_it_alone(open_page, folder):
@@ -355,3 +360,29 @@ def test_a_photo_is_opened_by_two_clicks_on_it_alone(open_page, folder):
         assert page.locator("h2").first.inner_text() == "Photos"
         cell.dblclick()
         page.wait_for_selector(f"figcaption:has-text('{name}')")
+
+
+CLICK_WHEN_CHANGED = """() => {
+  const list = document.querySelector(".classes");
+  const watch = new MutationObserver(() => {
+    watch.disconnect();
+    const place = { detail: 1, bubbles: true, cancelable: true };
+    list.querySelectorAll("button")[1].dispatchEvent(new PointerEvent("click", place));
+  });
+  watch.observe(list, { childList: true });
+}"""
+
+
+def test_a_class_that_comes_under_the_pointer_by_another_window_is_not_taken(open_page, folder):
+    session = open_labeled(folder, 24)
+    with serve(session) as port:
+        page = open_page(port)
+        read_name(page)
+        page.evaluate(CLICK_WHEN_CHANGED)
+        session.rename_class("other", "cat", "")
+        page.wait_for_selector(".toast:has-text('The classes have changed: look at them')")
+        before = len(read_decisions(folder))
+        page.wait_for_timeout(700)
+        page.locator(".class").nth(1).click()
+        page.wait_for_function("() => !document.querySelector('#undo').disabled")
+        assert read_decisions(folder)[before:][0][1] == "owl"

@@ -3,22 +3,26 @@
 import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 import { fold } from "./names.js";
 
+export const MOVED = "The classes have changed: look at them, then press again.";
+const MOVED_MS = 300; // For which a class that has just moved is not taken by a click.
 const NUM_KEYS = 9; // More classes than that are ordered by how probable they are.
 
 /**
  * Creates the list of classes, and a button for none of them.
  * `onChoose` gets the name of a class, and whether it is a new one that was typed, and returns whether
  * it was accepted.
+ * `onMoved` is called for a click on a class that may have come under the pointer only now.
  * `onSkip` is called for Space in the field for the first class, which has the focus unasked. There,
  * "/" means no more than elsewhere: to type a class.
  */
-export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
+export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) {
   let classes = [];
   let proposals = [];
   let shown = [];
   let chosen = null; // The name of the one that Enter takes.
   let lost = ""; // The one that it took until another window deleted it. Then it takes nothing.
   let described = "";
+  let movedAt = -Infinity; // When another window has changed the classes.
   const examples = new Map(); // Pictures by photo.
 
   const search = create("input", {
@@ -141,7 +145,7 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
     const own = classes.find((known) => known.name === name)?.key ?? "";
     const key = search.value.trim() || begins(own) ? "" : own; // Digits are part of a name.
     return createButton(
-      { click: () => choose(name), class: isFirst ? "class proposed" : "class", "data-name": name },
+      { click: () => (performance.now() - movedAt < MOVED_MS ? onMoved() : choose(name)), class: isFirst ? "class proposed" : "class", "data-name": name },
       bar,
       create("kbd", {}, isFirst && key === "" ? "↵" : key),
       create("span", { class: "name" }, isNew ? `Add “${name}”` : name, ...describeClass(name)),
@@ -195,6 +199,8 @@ export function createChooser({ onChoose, onNone, onSkip = () => {} }) {
       const text = JSON.stringify([newClasses, newProposals]);
       if (text === described) return;
       described = text;
+      const haveLeft = classes.some(({ name }) => !newClasses.some((known) => known.name === name));
+      if (haveLeft) movedAt = performance.now();
       classes = newClasses;
       proposals = newProposals;
       search.placeholder = classes.length ? "Search or add a class (press /)" : "Type a class and press Enter";

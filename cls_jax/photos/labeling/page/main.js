@@ -344,7 +344,9 @@ document.addEventListener("keydown", onKey);
 addEventListener("focus", () => app.scan());
 // A reload would lose what is typed, or marked as wrong: the browser asks.
 addEventListener("beforeunload", (event) => {
-  if (findTyped() || root.querySelector(".tile[aria-pressed=true]")) event.preventDefault();
+  const fields = [...root.querySelectorAll(".class-row input")];
+  const isChanged = fields.some(({ value, defaultValue }) => value !== defaultValue);
+  if (isChanged || findTyped() || root.querySelector(".tile[aria-pressed=true]")) event.preventDefault();
 });
 // Otherwise a file dropped outside of the drop zone would replace the page.
 for (const type of ["dragover", "drop"]) addEventListener(type, (event) => event.preventDefault());

@@ -2,7 +2,7 @@
 
 import { setQuestion } from "./api.js";
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
-import { createChooser } from "./chooser.js";
+import { createChooser, MOVED } from "./chooser.js";
 import { createPace, NEXT } from "./guards.js";
 
 const BROKEN = "This photo cannot be read. Skip it.";
@@ -28,6 +28,7 @@ export function mount(root, app) {
   const chooser = createChooser({
     onChoose: (label, isNew) => decide("label", label, isNew),
     onNone: () => decide("none"),
+    onMoved: () => app.announce(MOVED, true),
     onSkip: () => decide("skip"),
   });
   const example = createButton({

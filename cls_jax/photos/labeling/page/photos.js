@@ -1,7 +1,7 @@
 // All photos as a grid: the least confident first, and one key gives several their class.
 
 import { post } from "./api.js";
-import { createChooser } from "./chooser.js";
+import { createChooser, MOVED } from "./chooser.js";
 import { create, createButton, formatCount, formatPercent } from "./dom.js";
 import { createGrid } from "./grid.js";
 import { createPace, NEXT } from "./guards.js";
@@ -76,7 +76,11 @@ export function mount(root, app) {
   const empty = create("p", { class: "hint", hidden: true }, "No photo matches.");
 
   const count = create("p", { class: "selected-count", role: "status" });
-  const chooser = createChooser({ onChoose: answer, onNone: () => answer("") });
+  const chooser = createChooser({
+    onChoose: answer,
+    onNone: () => answer(""),
+    onMoved: () => app.announce(MOVED, true),
+  });
   const confirm = createButton({ click: confirmAll, disabled: true }, "As suggested");
   const similar = createButton({ click: showSimilar }, create("kbd", {}, "+"), "More like this");
   const enlarge = createButton({ click: () => open(getTargets()[0]) }, "Open");
