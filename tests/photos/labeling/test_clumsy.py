@@ -349,7 +349,7 @@ def test_another_spelling_of_a_class_takes_it_and_the_page_says_so(open_page, fo
     assert read_decisions(folder) == [(name, known, "label")]
 
 
-def test_the_page_compares_names_of_classes_as_the_server_does(open_page, session):
+def test_the_page_compares_names_of_classes_as_the_server_does(call_module):
     letters = [chr(i) for i in range(0x30000) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
     changed = [a for a in letters if a.strip() and fold_class(a) != a]
     names = [
@@ -364,12 +364,9 @@ def test_the_page_compares_names_of_classes_as_the_server_does(open_page, sessio
         "ΟΔΟΣ",
         "ＡＢ　Ｃ",
     ]
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
-        fold = "async (names) => names.map((await import('/page/names.js')).fold)"
-        found = page.evaluate(fold, names)
-        folded = page.evaluate(fold, [fold_class(name) for name in names])
+    fold = "({ fold }, names) => names.map(fold)"
+    found = call_module("names.js", fold, names)
+    folded = call_module("names.js", fold, [fold_class(name) for name in names])
     assert [n for n, a, b in zip(names, found, folded, strict=True) if a != b] == []
     assert len(set(found)) == len({fold_class(name) for name in names})
 
