@@ -258,7 +258,7 @@ def suggest(
 ) -> None:
     """Lists images to label next."""
     from cls_jax.photos.features.backbones import Backbones
-    from cls_jax.photos.folder.given_labels import find_table
+    from cls_jax.photos.folder.catalog import find_table
     from cls_jax.photos.images.files import list_images
     from cls_jax.photos.inference.suggest import SUGGESTION_COLUMNS, suggest_files
     from cls_jax.photos.inference.tables import check_path, write_table
@@ -373,7 +373,7 @@ def cache(clear: bool = False) -> None:
 
 def pack(folder: str, output: str) -> None:
     """Packs a folder of images into a few large files, which every command accepts."""
-    from cls_jax.photos.folder.given_labels import list_tables
+    from cls_jax.photos.folder.catalog import list_tables
     from cls_jax.photos.folder.unread import refuse_no_folder
     from cls_jax.photos.images.files import list_images, read_ahead
     from cls_jax.photos.images.packed import pack_folder
@@ -405,12 +405,12 @@ def _describe_lost_labels(root: pathlib.Path, packed: pathlib.Path) -> str | Non
 
     Packed are class folders and the files at the top.
     """
-    from cls_jax.photos.folder.given_labels import label_labelable
+    from cls_jax.photos.folder.catalog import read_catalog
     from cls_jax.photos.folder.label_table import LABELS_CSV
     from cls_jax.photos.images.files import list_images
 
     def count_labels(folder: pathlib.Path) -> int:
-        return sum(map(bool, label_labelable(folder, list_images(folder)).values()))
+        return sum(map(bool, read_catalog(folder, list_images(folder)).labelable().values()))
 
     try:
         num_lost = count_labels(root) - count_labels(packed)

@@ -1,13 +1,14 @@
 """What the cells of another program's table mean: its classes, and the parts of the data."""
 
+import contextlib
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from cls_jax.errors import UserError
 from cls_jax.io import parse_json
 from cls_jax.photos.folder.names import clean, find_part, fold_class, is_missing, simplify
+from cls_jax.photos.folder.reading import Fault
 
 # Headers, simplified, of columns that say which part a row belongs to, if their cells do.
 _PART_COLUMNS = ("split", "subset", "partition", "datasplit", "mluse", "traintest", "trainvaltest")
@@ -32,32 +33,48 @@ _SEPARATORS = ";|\n\r\t"  # Between labels. They hardly occur in the name of a c
 _RARE_SEPARATORS = ",/+&"  # They do, so the parts must be classes of their own.
 
 
-def read_classes(table: str, header: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Cell → class, or "" without a label, of the distinct cells of a column with this header.
+def read_classes(
+    table: str, header: str, labels: Mapping[str, str]
+) -> tuple[dict[str, tuple[str, ...]], Fault | None]:
+    """Cell → its classes, none without a label, of the distinct cells of a column.
 
-    `labels` have a file with each of these cells, for sentences. Raises a UserError if a cell holds
-    several classes, or something else than a class.
+    `labels` have a file with each of these cells, for sentences. There is a fault if a cell has
+    several classes, of which an image has one here, or something else than a class.
     """
-    classes = {}
-    for cell, file in labels.items():
-        name = _unpack(table, cell, file) if cell.strip()[:1] in ("{", "[") else cell
-        if _BOXES.fullmatch(name):
-            names = list(dict.fromkeys(match[1] for match in _BOX.finditer(name)))
-            if len(names) > 1:
-                raise refuse_several(table, file, names)
-            (name,) = names
-        classes[cell] = "" if is_missing(clean(name)) else clean(name)
-    known = {fold_class(name) for name in classes.values() if name}
-    for cell, name in classes.items():
-        for separator in _list_separators(header):
-            parts = list(filter(None, map(clean, name.split(separator))))
-            are_known = [fold_class(part) in known for part in parts]
-            # With a comma, or a space below a header in the plural, one of them is enough.
-            is_list = all(are_known) or (separator in ", " and any(are_known))
-            is_list |= separator in _SEPARATORS
-            if len(parts) > 1 and is_list:
-                raise refuse_several(table, labels[cell], parts)
-    return classes
+    classes: dict[str, tuple[str, ...]] = {}
+    for cell in labels:
+        names = _unpack(cell)
+        if names is None:
+            return classes, Fault(
+                f"{table} has {cell!r:.100} in place of a class: write one class, such as cat, "
+                "into each row."
+            )
+        if _BOXES.fullmatch(names[0] if len(names) == 1 else ""):
+            names = list(dict.fromkeys(match[1] for match in _BOX.finditer(names[0])))
+        if len(names) == 1:
+            names = [name for name in map(clean, names) if not is_missing(name)]
+        classes[cell] = tuple(names)
+    known = {fold_class(name) for names in classes.values() for name in names}
+    separators = _list_separators(header)
+    classes = {
+        cell: _split(names[0], separators, known) if len(names) == 1 else names
+        for cell, names in classes.items()
+    }
+    several = [cell for cell, names in classes.items() if len(names) > 1][:1]
+    faults = [refuse_several(table, labels[cell], classes[cell]) for cell in several]
+    return classes, faults[0] if faults else None
+
+
+def _split(name: str, separators: str, known: Collection[str]) -> tuple[str, ...]:
+    """The classes in a text, which is that of a single one unless its parts are `known`."""
+    for separator in separators:
+        parts = tuple(filter(None, map(clean, name.split(separator))))
+        are_known = [fold_class(part) in known for part in parts]
+        # With a comma, or a space below a header in the plural, one of them is enough.
+        is_list = all(are_known) or (separator in ", " and any(are_known))
+        if len(parts) > 1 and (is_list or separator in _SEPARATORS):
+            return parts
+    return (name,)
 
 
 def _list_separators(header: str) -> str:
@@ -70,32 +87,27 @@ def is_read_as_written(header: str, name: str) -> bool:
     return not is_list and not is_missing(name)
 
 
-def _unpack(table: str, cell: str, file: str) -> str:
-    """The class in a list or in an object as Label Studio writes it, "" without one."""
-    try:
-        value = parse_json(cell)
-    except ValueError:
-        try:
-            value = parse_json(cell.replace("'", '"'))  # A list as Python writes it.
-        except ValueError:
-            return cell
+def _unpack(cell: str) -> list[str] | None:
+    """The classes in a list or in an object as Label Studio writes it. None for other objects."""
+    if cell.strip()[:1] not in ("{", "["):
+        return [cell]
+    value: Any = None
+    for text in (cell, cell.replace("'", '"')):  # A list as Python writes it.
+        with contextlib.suppress(ValueError):
+            value = parse_json(text)
+            break
+    else:
+        return [cell]
     if isinstance(value, dict) and len(value) == 1:  # Of Label Studio and VIA.
         (value,) = value.values()
     names: list[Any] = value if isinstance(value, list) else [value]
-    if not all(isinstance(name, str | int) for name in names):
-        raise UserError(
-            f"{table} has {cell!r:.100} in place of a class: write one class, such as cat, into "
-            "each row."
-        )
-    if len(names) > 1:
-        raise refuse_several(table, file, list(map(str, names)))
-    return str(names[0]) if names else ""
+    return list(map(str, names)) if all(isinstance(name, str | int) for name in names) else None
 
 
-def refuse_several(table: str, file: str, names: Sequence[str]) -> UserError:
-    """The error that a table gives a file several classes."""
+def refuse_several(table: str, file: str, names: Sequence[str]) -> Fault:
+    """The fault that a table gives a file several classes."""
     listed = ", ".join(map(repr, names))
-    return UserError(
+    return Fault(
         f"{table} gives {file!r:.100} several classes, {listed:.200}, but an image has one class "
         "here: keep one of them in each row, or rename the class if it is a single one."
     )
@@ -124,14 +136,16 @@ def holds_parts(cells: Iterable[str]) -> bool:
     return len(found) > 1 and "train" in found
 
 
-def read_parts(table: str, header: str, cells: Sequence[str]) -> dict[str, str]:
+def read_parts(
+    table: str, header: str, cells: Sequence[str]
+) -> tuple[dict[str, str], Fault | None]:
     """Cell → "train", "unlabeled", "test" or "validation", of such a column's cells, in order.
 
-    Raises a UserError if a cell means none of them, or yes and no seem to mean something else.
+    There is a fault if a cell means none of them, or yes and no seem to mean something else.
     """
     simple = simplify(header)
     flag = _FLAG_COLUMNS.get(simple) or (find_part(simple) if simple in _PLAIN_FLAGS else None)
-    parts = {}
+    parts: dict[str, str] = {}
     for cell in dict.fromkeys(cells):
         word = fold_class(cell)
         if flag and word in _YES:
@@ -141,19 +155,19 @@ def read_parts(table: str, header: str, cells: Sequence[str]) -> dict[str, str]:
         else:
             part = "train" if is_missing(clean(cell)) else _find_part(cell)
         if part is None:
-            raise UserError(
+            return parts, Fault(
                 f"{table} has {cell!r:.100} in the column {header!r:.100}, which is none of train, "
                 "val and test: write one of them in each row, or rename the column."
             )
         parts[cell] = part
     num_held_out = sum(parts[cell] in ("test", "validation") for cell in cells)
     if flag and 2 * num_held_out > len(cells):
-        raise UserError(
+        return parts, Fault(
             f"{num_held_out:,} of {len(cells):,} rows of {table} would be held out by the column "
             f"{header!r:.100}: write train, val or test into a column called split, or rename the "
             "column."
         )
-    return parts
+    return parts, None
 
 
 def _find_part(cell: str) -> str | None:

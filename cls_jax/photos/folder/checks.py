@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from cls_jax.photos.folder.given_labels import find_table, read_given
+from cls_jax.photos.folder.catalog import find_table, read_catalog
 from cls_jax.photos.folder.label_table import (
     CHECK,
     NONE,
@@ -115,7 +115,7 @@ def read_checked_table(root: pathlib.Path, options: FolderOptions) -> LabelTable
     name = find_table(listing)
     if name is None or CHECK.encode() not in read_content(root / name):
         return LabelTable([])
-    return read_given(root, listing, options).table
+    return read_catalog(root, listing, options).table
 
 
 def _follow_checks(table: LabelTable) -> dict[str, tuple[Check | None, str]]:

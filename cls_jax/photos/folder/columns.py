@@ -7,15 +7,15 @@ another there. The column of files is the one whose cells name files of the fold
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.sampling import take_evenly
-from cls_jax.errors import UserError
 from cls_jax.photos.folder.cells import holds_parts, is_part_column
-from cls_jax.photos.folder.find_files import NO_MATCH, FileIndex, Matches
+from cls_jax.photos.folder.index import NO_MATCH, FileIndex, Matches
 from cls_jax.photos.folder.names import clean, fold, fold_class, simplify
 from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.reading import NO_CLASSES, UNCLEAR, Fault
 from cls_jax.photos.images.decode import SUFFIXES
 
 # Headers, simplified, the usual ones first.
@@ -43,6 +43,13 @@ _MOST_SOURCES = 2 / 3  # Of the cells: in columns with more of them, hardly any 
 # Headers of columns that number the rows. pandas leaves the first one out.
 _NUMBER_HEADERS = ("", "unnamed0", "index", "id", "no", "nr", "number", "row", "rowid")
 ONES, _ZEROS = ("1", "true"), ("0", "false")  # Folded cells of a column for one class.
+# Headers, simplified, of numbers that are no classes.
+_MEASURES = (
+    *("age", "year", "month", "day", "hour", "time", "width", "height", "size", "weight", "length"),
+    *("area", "depth", "distance", "count", "price", "temperature", "lat", "lon", "score"),
+    *("latitude", "longitude"),
+)
+_LARGEST_GAPS = 3  # Of whole numbers, from the first to the last of them, for each.
 _MAX_NAMED = 6
 _FEWEST_COUNTED = 3  # Consecutive numbers, in a table without a header, that number its rows.
 _NUM_TRIED = 1_000  # Cells of a column that are tried first.
@@ -56,20 +63,13 @@ _PAIR = re.compile(r'\{"[^"{}\[\]]*": ?"[^"{}\[\]]*"\}')
 class Columns(NamedTuple):
     """The places of a table's columns."""
 
-    file: int
-    label: int
-    parts: tuple[int, ...]  # Those that say which part a row belongs to.
-    matches: Matches  # The files of the column of files.
+    file: int = 0
+    label: int = 0
+    parts: tuple[int, ...] = ()  # Those that say which part a row belongs to.
+    matches: Matches = Matches({})  # The files of the column of files.
     one_hot: tuple[int, ...] = ()  # Columns of 0 and 1 for each class, the first of them `label`.
     source: int | None = None  # What an image comes from.
-
-
-class NoClassesError(UserError):
-    """A table has no column of classes."""
-
-
-class UnclearError(UserError):
-    """Several columns of a table may have its classes, or one that need not have any."""
+    fault: Fault | None = None  # Why these are not the columns, or may not be.
 
 
 class _Column(NamedTuple):
@@ -114,77 +114,100 @@ class Table:
         """The columns with these simplified headers, in the order of `names`."""
         return [place for name in names for place, n in enumerate(self.simple) if n == name]
 
-    def find(self, wanted: str, option: str) -> int:
-        """The column that a user names, by header or number. Raises a UserError without one."""
+    def find(self, wanted: str) -> int | None:
+        """The column that a user names, by header or number. None without one."""
         if wanted in self.header:
             return list(self.header).index(wanted)
         simple = simplify(wanted)
         if simple and self.simple.count(simple) == 1:
             return self.simple.index(simple)
         number = int(wanted) if wanted.isdecimal() and len(wanted) < 6 else 0
-        if 1 <= number <= len(self.header):
-            return number - 1
-        raise UserError(
-            f"{self.name} has no column {wanted!r:.100}: choose {option} from "
-            f"{self.list_columns(range(len(self.header)))}."
-        )
+        return number - 1 if 1 <= number <= len(self.header) else None
 
 
 def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Columns:
     """Finds the columns of a table by their cells in all rows, and by their headers.
 
-    Raises a UserError if there is no such column, or there could be several.
+    Has a fault if there is no such column, or there could be several.
     """
+    wanted = {
+        name: table.find(getattr(options, name))
+        for name in ("label_column", "file_column", "source_column")
+        if getattr(options, name)
+    }
+    for name, place in wanted.items():
+        if place is None:
+            return Columns(fault=_miss(table, getattr(options, name), name))
     labels = table.find_all(_LABEL_HEADERS)
-    if options.label_column:
-        labels = [table.find(options.label_column, "--label-column")]
-    if options.file_column:
-        file = table.find(options.file_column, "--file-column")
-        matches = index.match(table.get_distinct(file))
+    if "label_column" in wanted:
+        labels = [wanted["label_column"] or 0]
+    file = wanted.get("file_column")
+    if file is None:
+        column = _find_file_column(table, index, labels)
+        if isinstance(column, Fault):
+            return Columns(fault=column)
+        file, matches = column.place, column.matches
     else:
-        file, matches = _find_file_column(table, index, labels)
-    if options.label_column and labels == [file]:
-        raise UserError(
-            f"{table.show(file)!r} of {table.name} cannot have both the files and the classes: "
-            "pass another --file-column or --label-column."
+        matches = index.match(table.get_distinct(file))
+    if labels == [file] and options.label_column:
+        return Columns(
+            fault=Fault(
+                f"{table.show(file)!r} of {table.name} cannot have both the files and the classes: "
+                "pass another --file-column or --label-column."
+            )
         )
     labels = [place for place in labels if place != file]
     rest = [place for place in range(len(table.header)) if place not in (file, *labels)]
-    source = _find_source_column(table, rest, options, has_label=bool(labels))
+    source = wanted.get("source_column")
+    if source is None:
+        source = _find_source_column(table, rest, has_label=bool(labels))
     rest = [place for place in rest if place != source]
     parts = [p for p in rest if is_part_column(table.header[p], table.get_distinct(p))]
-    if not labels:
-        candidates = [place for place in rest if _may_be_label(table, place)]
-        others = [place for place in candidates if place not in parts]
-        if not others and len(candidates) == 1 and holds_parts(table.get_distinct(candidates[0])):
-            parts.remove(candidates[0])  # Classes called train and test.
-            others = candidates
-        others = _leave_out_confidences(table, others)
-        nested = [place for place in rest if _are_nested(table.get_distinct(place))]
-        if nested and not any(_hold_words(table, place) for place in others):
-            raise UserError(
-                f"{table.name} has objects with values of their own in "
-                f"{table.list_columns(nested)}, and no column of classes: write the class of each "
-                "image into a column called label."
-            )
-        if _are_one_hot(table, others):
-            return Columns(file, others[0], tuple(parts), matches, tuple(others), source)
-        labels = [_choose_only(table, others)]
-    label = labels[0] if len(labels) == 1 else _choose_among(table, labels)
-    _check_label_column(table, label)
-    return Columns(file, label, tuple(parts), matches, source=source)
+    found = Columns(file, 0, tuple(parts), matches, source=source)
+    return _add_labels(found, table, labels, rest)
 
 
-def _find_source_column(
-    table: Table, places: Sequence[int], options: FolderOptions, has_label: bool
-) -> int | None:
-    """The column of what images come from: as the user says, or with a usual header.
+def _miss(table: Table, wanted: str, name: str) -> Fault:
+    """The fault that a table has no column of the name that a user wants."""
+    return Fault(
+        f"{table.name} has no column {wanted!r:.100}: choose --{name.replace('_', '-')} from "
+        f"{table.list_columns(range(len(table.header)))}."
+    )
+
+
+def _add_labels(
+    found: Columns, table: Table, labels: Sequence[int], rest: Sequence[int]
+) -> Columns:
+    """Adds the column of the classes: one of the usual `labels`, or one of the `rest`."""
+    if len(labels) == 1:
+        return _check_label_column(found._replace(label=labels[0]), table)
+    if labels:
+        return _check_label_column(_choose_among(found, table, labels), table)
+    candidates = [place for place in rest if _may_be_label(table, place)]
+    others = [place for place in candidates if place not in found.parts]
+    if not others and len(candidates) == 1 and holds_parts(table.get_distinct(candidates[0])):
+        # Classes called train and test.
+        found = found._replace(parts=tuple(p for p in found.parts if p != candidates[0]))
+        others = candidates
+    others = _leave_out_confidences(table, others)
+    nested = [place for place in rest if _are_nested(table.get_distinct(place))]
+    if nested and not any(_hold_words(table, place) for place in others):
+        sentence = (
+            f"{table.name} has objects with values of their own in {table.list_columns(nested)}, "
+            "and no column of classes: write the class of each image into a column called label."
+        )
+        return found._replace(fault=Fault(sentence))
+    if _are_one_hot(table, others):
+        return found._replace(label=others[0], one_hot=tuple(others))
+    return _check_label_column(_choose_only(found, table, others), table)
+
+
+def _find_source_column(table: Table, places: Sequence[int], has_label: bool) -> int | None:
+    """The column of what images come from, with a usual header.
 
     Without a column of classes, another column must be left for them. The cells must repeat: an
     image that is alone in its source needs none.
     """
-    if options.source_column:
-        return table.find(options.source_column, "--source-column")
     for place in table.find_all(_SOURCE_HEADERS):
         num_cells = sum(1 for cell in table.get(place) if cell.strip())
         num_sources = len({fold(clean(cell)) for cell in table.get_distinct(place)})
@@ -237,40 +260,49 @@ def _find_bare_files(table: Table, index: FileIndex) -> int | None:
     return None
 
 
-def check_repeated(table: Table, label: int) -> None:
-    """Raises a UserError if the cells of a column hardly repeat, and no header calls it classes."""
+def check_repeated(table: Table, label: int) -> Fault | None:
+    """The fault of a column whose cells hardly repeat, if no header calls it classes."""
     num_cells = sum(map(bool, map(str.strip, table.get(label))))
     num_classes = len(table.get_distinct(label))
     if table.simple[label] not in _LABEL_HEADERS and 3 * num_classes > 2 * num_cells:
-        raise UnclearError(
+        return Fault(
             f"{table.name} may have the classes in {table.show(label)!r}, but they hardly repeat: "
-            "pass --label-column with the column of the classes."
+            "pass --label-column with the column of the classes.",
+            UNCLEAR,
         )
+    return None
 
 
-def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> tuple[int, Matches]:
-    """The column whose cells name files, and these. `labels` cannot have them."""
+def hold_measures(table: Table, label: int) -> bool:
+    """Whether a column has numbers that are rather ages or sizes than classes.
+
+    Its header says so, or the numbers have large gaps or fractions, which no classes have.
+    """
+    numbers = [_read_number(cell).removesuffix("%") for cell in table.get_distinct(label)]
+    if table.simple[label] in _LABEL_HEADERS or not all(numbers) or not any(table.header):
+        return False
+    values = list(map(float, numbers))
+    are_whole = all(value.is_integer() for value in values)
+    has_gaps = max(values) - min(values) >= _LARGEST_GAPS * len(values)
+    return table.simple[label] in _MEASURES or not are_whole or has_gaps
+
+
+def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> _Column | Fault:
+    """The column whose cells name files. `labels` cannot have them."""
     if (bare := _find_bare_files(table, index)) is not None:
-        return bare, index.match(table.get_distinct(bare))
+        return _match_column(bare, list(table.get_distinct(bare)), index)
     places = [place for place in range(len(table.header)) if place not in labels]
     usual = [place for place in table.find_all(_FILE_HEADERS) if place in places]
-    found = []
-    for place in (*usual, *(place for place in places if place not in usual)):
-        cells = list(table.get_distinct(place))
-        # Measurements differ in each row and name no file: a few of them show that.
-        if cells and _match_column(place, take_evenly(cells, _NUM_TRIED), index).num_fits:
-            found.append(_match_column(place, cells, index))
+    found = _list_file_columns(table, index, dict.fromkeys([*usual, *places]))
+    if not found and (not places or (not usual and len(places) > 1 and len(table.header) > 2)):
+        return Fault(
+            f"No column of {table.name} "
+            f"({table.list_columns(range(len(table.header)))}) names images of the folder: "
+            "write the names of the files into a column called file, or pass --file-column."
+        )
     if not found:
-        if not places or (not usual and len(places) > 1 and len(table.header) > 2):
-            raise UserError(
-                f"No column of {table.name} "
-                f"({table.list_columns(range(len(table.header)))}) names images of the folder: "
-                "write the names of the files into a column called file, or pass --file-column."
-            )
         place = (usual or places)[0]
-        return place, index.match(table.get_distinct(place))
-    # A column that names the same file in each row says nothing about the rows.
-    found = [one for one in found if len(one.matches.files) > 1 or not one.num_found] or found
+        return _match_column(place, list(table.get_distinct(place)), index)
     # Numbers may name anything, unless their header says that these are files.
     clear = [place for place in usual if table.simple[place] in _CLEAR_FILE_HEADERS]
     named = [one for one in found if one.kind < 2]
@@ -279,12 +311,33 @@ def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> 
     best = [one for one in found if one.kind < 2 or one.place in clear] if named else found
     chosen = min(best, key=lambda one: (one.place not in usual, one.kind, -one.num_fits))
     for other in best:
-        chosen = _choose_better(table, chosen, other, clear)
-    return chosen.place, chosen.matches
+        better = _choose_better(table, chosen, other, clear)
+        if better is None:
+            return Fault(
+                f"{table.name} names different images in {table.show(chosen.place)!r} and "
+                f"{table.show(other.place)!r}: pass --file-column with the one whose images are "
+                "labeled."
+            )
+        chosen = better
+    return chosen
+
+
+def _list_file_columns(table: Table, index: FileIndex, places: Iterable[int]) -> list[_Column]:
+    """The columns whose cells name files of the folder."""
+    found = []
+    for place in places:
+        cells = list(table.get_distinct(place))
+        # Measurements differ in each row and name no file: a few of them show that.
+        if cells and _match_column(place, take_evenly(cells, _NUM_TRIED), index).num_fits:
+            found.append(_match_column(place, cells, index))
+    # A column that names the same file in each row says nothing about the rows.
+    return [one for one in found if len(one.matches.files) > 1 or not one.num_found] or found
 
 
 def _match_column(place: int, cells: Sequence[str], index: FileIndex) -> _Column:
     matches = index.match(cells)
+    if not cells:
+        return _Column(place, 2, 0, 0, 0.0, matches)
     fits = {cell: match.name for cell, match in matches.files.items() if match.name != ""}
     found = {cell: name for cell, name in fits.items() if name}
     kind = 1
@@ -302,8 +355,10 @@ def _has_extension(cell: str, name: str) -> bool:
     return not extension or extension in cell.lower()
 
 
-def _choose_better(table: Table, one: _Column, other: _Column, clear: Sequence[int]) -> _Column:
-    """Which of two columns has the files. Raises a UserError if they name different ones.
+def _choose_better(
+    table: Table, one: _Column, other: _Column, clear: Sequence[int]
+) -> _Column | None:
+    """Which of two columns has the files. None if they name different ones.
 
     `clear` are the columns whose headers say that they have files.
     """
@@ -323,10 +378,7 @@ def _choose_better(table: Table, one: _Column, other: _Column, clear: Sequence[i
         is_clear = better.place in clear and worse.place not in clear
         if better.share >= 2 * worse.share or (is_clear and better.kind <= worse.kind):
             return better
-    raise UserError(
-        f"{table.name} names different images in {table.show(one.place)!r} and "
-        f"{table.show(other.place)!r}: pass --file-column with the one whose images are labeled."
-    )
+    return None
 
 
 def _agree(one: _Column, a: str, other: _Column, b: str) -> bool:
@@ -424,44 +476,50 @@ def _are_one_hot(table: Table, places: Sequence[int]) -> bool:
     return any(fold_class(cell) in ONES for place in places for cell in table.get(place))
 
 
-def _choose_only(table: Table, places: Sequence[int]) -> int:
+def _choose_only(found: Columns, table: Table, places: Sequence[int]) -> Columns:
     if len(places) == 1:
-        return places[0]
+        return found._replace(label=places[0])
     if not places:
-        raise NoClassesError(
+        sentence = (
             f"{table.name} has no column of classes: add one called label, or pass its name as "
             "--label-column."
         )
+        return found._replace(fault=Fault(sentence, NO_CLASSES))
     if _hold_marks(table, places):
-        raise UserError(
+        sentence = (
             f"{table.name} has a column of 0 and 1 for each of {table.list_columns(places)}: write "
             "the class of each image into one column called label."
         )
-    raise UnclearError(
+        return found._replace(fault=Fault(sentence))
+    sentence = (
         f"{table.name} may have the classes in {table.list_columns(places)}: pass --label-column "
         "with one of them."
     )
+    return found._replace(label=places[0], fault=Fault(sentence, UNCLEAR))
 
 
-def _choose_among(table: Table, labels: Sequence[int]) -> int:
+def _choose_among(found: Columns, table: Table, labels: Sequence[int]) -> Columns:
     """One of several columns with usual headers, if all divide the images in the same way."""
     first, *others = ([fold_class(cell) for cell in table.get(place)] for place in labels)
     for other in others:
         pairs = set(zip(first, other, strict=True))
         if len(pairs) > min(len(set(first)), len(set(other))):
-            return _choose_only(table, labels)
-    return labels[0]
+            return _choose_only(found, table, labels)
+    return found._replace(label=labels[0])
 
 
-def _check_label_column(table: Table, label: int) -> None:
-    """Raises a UserError if the classes would be names of files."""
-    cells = table.get_distinct(label)
-    if _are_file_names(cells):
-        raise UserError(
-            f"{table.show(label)!r} of {table.name} has names of images, such as "
+def _check_label_column(found: Columns, table: Table) -> Columns:
+    """Adds a fault if the classes would be names of files."""
+    cells = table.get_distinct(found.label)
+    if found.fault or not _are_file_names(cells):
+        return found
+    return found._replace(
+        fault=Fault(
+            f"{table.show(found.label)!r} of {table.name} has names of images, such as "
             f"{next(iter(cells))!r:.100}, not classes: pass --label-column with the column of the "
             "classes."
         )
+    )
 
 
 def find_header(

@@ -1,4 +1,4 @@
-"""A folder of the user's images as a Dataset. See `layout` for the layouts."""
+"""A folder of the user's images as a Dataset. See `catalog` for what counts."""
 
 import contextlib
 import functools
@@ -26,8 +26,8 @@ from cls_jax.data.types import NO_IMAGES, Dataset, Selection, Split
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
+from cls_jax.photos.folder.catalog import Layout, pack_layout, read_catalog, unpack_layout
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.layout import Layout, pack_layout, read_layout, unpack_layout
 from cls_jax.photos.folder.names import fold
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.skipped import describe_skipped, find_example, refuse_unreadable
@@ -180,12 +180,17 @@ def _describe_bit_depth(paths: Sequence[pathlib.Path], options: DecodeOptions) -
 
 
 def list_layout(root: pathlib.Path, options: FolderOptions = AUTOMATIC) -> Layout:
-    """Lists a folder in process 0, for all, and sorts its files. Raises as `read_layout` does."""
+    """Lists a folder in process 0, for all, and sorts its files.
+
+    Raises a UserError as `read_catalog` and `Catalog.train` do.
+    """
+
+    def read() -> Layout:
+        return read_catalog(root, list_images(root), options).train()
+
     if jax.process_count() == 1:
-        return read_layout(root, list_images(root), options)
-    packed = compute_in_main_process(
-        lambda: pack_layout(read_layout(root, list_images(root), options))
-    )
+        return read()
+    packed = compute_in_main_process(lambda: pack_layout(read()))
     layout = unpack_layout(packed)
     check_same_data(_read_sample(root, layout))
     return layout

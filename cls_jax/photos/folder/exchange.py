@@ -23,11 +23,9 @@ from cls_jax.io import (
     write_atomically,
     write_count,
 )
-from cls_jax.photos.folder.find_files import FileIndex
-from cls_jax.photos.folder.given_labels import find_table, label_labelable, read_table
+from cls_jax.photos.folder.catalog import Catalog, read_catalog
 from cls_jax.photos.folder.label_table import (
     LABEL,
-    LABELS_CSV,
     LabelRow,
     append_rows,
     find_next_time,
@@ -36,7 +34,7 @@ from cls_jax.photos.folder.label_table import (
 from cls_jax.photos.folder.labels import collect_labels
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.other_tables import read_named_table
+from cls_jax.photos.folder.propose.tables import read_named
 from cls_jax.photos.folder.readers import (
     ANNOTATIONS,
     COCO,
@@ -47,6 +45,7 @@ from cls_jax.photos.folder.readers import (
     JSON_LINES,
     LABEL_STUDIO,
 )
+from cls_jax.photos.folder.reading import Folder, Reading
 from cls_jax.photos.folder.sidecars import parse_all_sidecars
 from cls_jax.photos.images.decode import read_header
 from cls_jax.photos.images.files import list_images
@@ -79,16 +78,14 @@ def import_labels(
     listing = list_images(root)
     # The folder's labels are those without the file, which may lie in it and be removed later.
     listing.others[:] = [name for name in listing.others if not _is_same(root / name, path)]
-    index = FileIndex(listing.files.names, root)
-    if path.is_dir() and (parsed := parse_all_sidecars(path)):
-        found = collect_labels(read_parsed(path, parsed, index, options))
-    else:
-        found = collect_labels(read_named_table(root, listing, path, options, kind=name))
-    table_path = root / (find_table(listing) or LABELS_CSV)
     # The options are those of the file that is read, and not of the folder's table.
     own = options._replace(file_column="", label_column="", source_column="")
-    known = label_labelable(root, listing, own)
-    labels = {file: label for file, label in found.classes.items() if label}
+    catalog = read_catalog(root, listing, own)
+    found = _read_file(catalog, path, name, options)
+    if found.fault:
+        raise UserError(found.fault.sentence)
+    known = catalog.labelable()
+    labels = found.list_labels()
     held_out = [file for file in labels if found.parts.get(file) in ("test", "validation")]
     held_out += [file for file in labels if file not in known and file not in held_out]
     warnings = list(found.warnings)
@@ -109,14 +106,27 @@ def import_labels(
             f"{write_count(len(replaced), 'image', 'images')} had another label before, such as "
             f"{replaced[0]!r}: the new one counts."
         )
+    table_path = catalog.table_path
     if new:
-        table = read_table(root, listing, own)
+        table = catalog.table
         moment = find_next_time(max((row.time for row in table.rows), default=""))
         rows = [LabelRow(file, label, LABEL, moment) for file, label in new]
         with explain_writing(table_path, "change its permissions"):
-            append_rows(table_path, rows, table, index, own)
+            append_rows(table_path, rows, table, catalog.index, catalog.options)
     num_known = len(labels) - len(new)
     return Imported(len(new), num_known, table_path, found.sentence, warnings)
+
+
+def _read_file(catalog: Catalog, path: pathlib.Path, name: str, options: FolderOptions) -> Reading:
+    """The labels in a file of another program, or in a folder of files about an image each."""
+    folder = Folder(catalog.root, catalog.listing, catalog.index, options)
+    if path.is_dir():
+        parsed, fault = parse_all_sidecars(path)
+        if fault:
+            return Reading(fault=fault)
+        if parsed is not None:
+            return collect_labels(read_parsed(path, parsed, folder.files, options))
+    return read_named(folder, path, kind=name)
 
 
 def _is_same(one: pathlib.Path, other: pathlib.Path) -> bool:
@@ -140,7 +150,7 @@ def export_labels(
         )
     if path.exists():
         raise UserError(f"{path} exists: choose a new file.")
-    labels = label_labelable(root, list_images(root), options)
+    labels = read_catalog(root, list_images(root), options).labelable()
     rows = [(file, label) for file, label in sorted(labels.items()) if label]
     if not rows:
         raise UserError(f"No image in {root} has a label: label some with cls-jax label.")

@@ -28,9 +28,10 @@ from cls_jax.photos.folder.cells import (
     refuse_several,
 )
 from cls_jax.photos.folder.columns import ONES, Columns, Table, choose_columns, find_header
-from cls_jax.photos.folder.find_files import NO_MATCH, FileIndex, Match, Matches
+from cls_jax.photos.folder.index import NO_MATCH, FileIndex, Match, Matches
 from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.reading import Fault
 
 LABELS_CSV = "labels.csv"
 LABEL, CHECK, NONE, SKIP, UNDO = "label", "check", "none", "skip", "undo"
@@ -117,6 +118,7 @@ class LabelTable(NamedTuple):
     own: Mapping[str, Match] = _EMPTY  # The files of the rows that `cls-jax label` has written.
     matches: Matches = Matches({})  # Those of all others.
     missing: Mapping[str, int] = _EMPTY  # Words that mean no label → the rows with them.
+    fault: Fault | None = None  # Why it cannot be read, or may mean something else.
 
     def find(self, row: LabelRow) -> str | None:
         """The file of a row, "" if there is none, None if it could be several."""
@@ -138,7 +140,15 @@ def read_label_table(
     several classes.
     """
     content = read_content(path) if content is None else content
-    return read_parsed(path, parse_table(path, index, options, content), index, options, name)
+    parsed = parse_table(path, index, options, content)
+    return check_table(read_parsed(path, parsed, index, options, name))
+
+
+def check_table(table: LabelTable) -> LabelTable:
+    """The table itself. Raises a UserError if it has a fault."""
+    if table.fault:
+        raise UserError(table.fault.sentence)
+    return table
 
 
 class ParsedTable(NamedTuple):
@@ -173,7 +183,7 @@ def read_parsed(
     options: FolderOptions = AUTOMATIC,
     name: str = "",
 ) -> LabelTable:
-    """What the cells of a table mean. Raises a UserError as `read_label_table` does."""
+    """What the cells of a table mean, without rows if it has a fault."""
     name = name or path.name
     if parsed is None:
         return LabelTable([], _NEW._replace(name=name))
@@ -194,6 +204,8 @@ def read_parsed(
     else:
         decision, time = width, width + 1
     columns = choose_columns(Table(name, header, others), index, options)
+    if columns.fault:
+        return LabelTable([], _NEW._replace(name=name), fault=columns.fault)
     places = (columns.file, columns.label, decision, time)
     table_format = TableFormat(
         delimiter,
@@ -229,7 +241,7 @@ def read_more_rows(
     """
     _, encoding = _decode(path, content)
     lines = _read_csv(path, content[start:].decode(encoding), table_format.delimiter)
-    return _read_rows(path, lines, table_format, index)
+    return check_table(_read_rows(path, lines, table_format, index))
 
 
 def _has_decision(line: Sequence[str], place: int) -> bool:
@@ -255,14 +267,18 @@ def _read_rows(
     places, header = table_format.places, table_format.header
     headers = ([header[place] for place in places[:2]], _NEW.header[:2])
     rows = []
+    faults = list[Fault]()
     for line in lines:
         cells = [line[place] if place < len(line) else "" for place in places]
         if len(line) <= places[0] or cells[:2] in headers:
             continue
-        _check_width(line, table_format)
+        faults += filter(None, [_find_excess(line, table_format)])
         file, label = cells[:2]
         if table_format.one_hot:
-            label = _read_one_hot(line, table_format)
+            marked = _list_marked(line, table_format)
+            label = "".join(marked[:1])
+            if len(marked) > 1:
+                faults.append(refuse_several(table_format.name, file, marked))
         decision, detail = _read_decision(cells[2])
         moment = _read_time(cells[3])
         if not decision or not (moment or table_format.has_decisions):
@@ -277,75 +293,76 @@ def _read_rows(
     others = [row for row in rows if not row.decision]
     labels = {row.label: row.file for row in reversed(others)}
     label_header = "" if table_format.one_hot else header[places[1]]
-    classes = read_classes(table_format.name, label_header, labels)
+    classes, fault = read_classes(table_format.name, label_header, labels)
+    parts, of_parts = _read_parts(table_format, [row.part for row in others])
+    faults += filter(None, [fault, of_parts])
+    if faults:
+        return LabelTable([], table_format, fault=faults[0])
     missing = {
         word: sum(row.label == word for row in others)
-        for word, name in classes.items()
-        if not name and clean(word)
+        for word, names in classes.items()
+        if not names and clean(word)
     }
-    parts = _read_parts(table_format, [row.part for row in others])
     rows = [
         row._replace(label=clean(row.label), part="")
         if row.decision
-        else row._replace(label=classes[row.label], part=parts[row.part])
+        else row._replace(label="".join(classes[row.label]), part=parts[row.part])
         for row in rows
     ]
     if any(len(row.label) > LONGEST_CLASS for row in rows):
-        raise _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
+        long = _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
+        return LabelTable([], table_format, fault=Fault(str(long)))
     matches = columns.matches if columns else index.match(row.file for row in others)
     return LabelTable(rows, table_format, own, matches, missing)
 
 
-def _read_one_hot(line: Sequence[str], table_format: TableFormat) -> str:
-    """The class of a row with a 1 in one of several columns, "" without any.
-
-    Raises a UserError if there are several.
-    """
+def _list_marked(line: Sequence[str], table_format: TableFormat) -> list[str]:
+    """The classes of a row with a 1 in their columns."""
     header, places = table_format.header, table_format.one_hot
-    names = [header[p] for p in places if p < len(line) and fold_class(line[p]) in ONES]
-    if len(names) > 1:
-        raise refuse_several(table_format.name, line[table_format.places[0]], names)
-    return names[0] if names else ""
+    return [header[p] for p in places if p < len(line) and fold_class(line[p]) in ONES]
 
 
-def _check_width(line: Sequence[str], table_format: TableFormat) -> None:
-    """Raises a UserError if a row of another program has cells without a column."""
+def _find_excess(line: Sequence[str], table_format: TableFormat) -> Fault | None:
+    """The fault that a row of another program has cells without a column."""
     width = len(table_format.header)
     if table_format.has_decisions or not any(line[width:]) or _has_decision(line, width):
-        return
+        return None
     # A crash may have cut a decision.
-    is_cut = len(line) == width + 1 and any(word.startswith(line[width]) for word in _DECISIONS)
-    if not is_cut:
-        raise UserError(
-            f"{table_format.name} has a row of {len(line):,} cells, "
-            f"{', '.join(map(repr, line)):.200}, but {width:,} columns: an image has one class "
-            "here, and a cell with a "
-            f"{table_format.delimiter!r} in it needs quotes."
-        )
+    if len(line) == width + 1 and any(word.startswith(line[width]) for word in _DECISIONS):
+        return None
+    return Fault(
+        f"{table_format.name} has a row of {len(line):,} cells, "
+        f"{', '.join(map(repr, line)):.200}, but {width:,} columns: an image has one class here, "
+        f"and a cell with a {table_format.delimiter!r} in it needs quotes."
+    )
 
 
-def _read_parts(table_format: TableFormat, marks: Sequence[str]) -> dict[str, str]:
-    """The cells of all columns of parts, joined → the part. Raises a UserError if they differ."""
+def _read_parts(
+    table_format: TableFormat, marks: Sequence[str]
+) -> tuple[dict[str, str], Fault | None]:
+    """The cells of all columns of parts, joined → the part. There is a fault if they differ."""
     table = table_format.name
     if not table_format.parts:
-        return {"": ""}
+        return {"": ""}, None
     columns = zip(*(mark.split("\0") for mark in marks), strict=True)
-    read = [
-        read_parts(table, table_format.header[place], cells)
-        for place, cells in zip(table_format.parts, columns, strict=False)
-    ]
+    read = []
+    for place, cells in zip(table_format.parts, columns, strict=False):
+        of_column, fault = read_parts(table, table_format.header[place], cells)
+        read.append(of_column)
+        if fault:
+            return {}, fault
     parts = {}
     for mark in dict.fromkeys(marks):
         found = {part[cell] for part, cell in zip(read, mark.split("\0"), strict=True)}
         found = found - {"train"} or found
         if len(found) > 1:
             names = " and ".join(repr(table_format.header[place]) for place in table_format.parts)
-            raise UserError(
+            return {}, Fault(
                 f"{table} has rows that are {' and '.join(sorted(found))} images at once by the "
                 f"columns {names}: keep one of the columns."
             )
         parts[mark] = found.pop()
-    return parts
+    return parts, None
 
 
 def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:

@@ -1,9 +1,5 @@
 """What a label table says about each file, with a sentence about every row that is left out."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
-
 from cls_jax.io import write_count
 from cls_jax.photos.folder.label_table import (
     NONE,
@@ -14,27 +10,10 @@ from cls_jax.photos.folder.label_table import (
     order_rows,
 )
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.images.files import SkippedFile
-
-NO_CLASS_NAME = ""  # Of unlabeled images.
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-_MAX_DESCRIBED = 3  # Tables with a sentence each.
+from cls_jax.photos.folder.reading import Reading
 
 
-class TableLabels(NamedTuple):
-    """The labels of a table by file."""
-
-    # Class, NO_CLASS_NAME, or None for an image of no class, or one that a person has skipped.
-    classes: dict[str, str | None]
-    parts: dict[str, str]  # "train", "unlabeled", "test" or "validation", of files with a mark.
-    skipped: list[SkippedFile]  # Rows without a file, by their cells.
-    warnings: list[str]
-    sentence: str  # Which columns were read.
-    sources: Mapping[str, str] = _NOTHING  # What images come from, as far as the table says it.
-    source_origin: str = ""  # The column that says it.
-
-
-def collect_labels(table: LabelTable) -> TableLabels:
+def collect_labels(table: LabelTable) -> Reading:
     """The label of each file. The last row of a file counts.
 
     Rows that name no file, or could name several, are skipped, with a warning.
@@ -103,14 +82,16 @@ def collect_labels(table: LabelTable) -> TableLabels:
         )
     num_rows = len(rows)
     num_found = num_rows - sum(map(len, unmatched.values()))
-    return TableLabels(
-        classes,
-        parts,
-        skipped,
-        warnings,
-        _describe_columns(table, num_found, num_rows),
-        sources,
-        _name_source_column(table.format) if sources else "",
+    return Reading(
+        shown,
+        labels=classes,
+        parts=parts,
+        sources=sources,
+        source_origin=_name_source_column(table.format) if sources else "",
+        skipped=skipped,
+        warnings=warnings,
+        sentence=_describe_columns(table, num_found, num_rows),
+        fault=table.fault,
     )
 
 
@@ -118,22 +99,6 @@ def _name_source_column(table_format: TableFormat) -> str:
     place = table_format.source
     assert place is not None, "rows have sources"
     return repr(table_format.header[place].strip() or f"column {place + 1}")
-
-
-def join_labels(labels: Sequence[TableLabels]) -> TableLabels:
-    """The labels of several tables. The last one counts."""
-    sentences = [one.sentence for one in labels[:_MAX_DESCRIBED]]
-    if len(labels) > _MAX_DESCRIBED:
-        sentences.append(f"{len(labels) - _MAX_DESCRIBED:,} more tables like these were read.")
-    return TableLabels(
-        classes={file: label for one in labels for file, label in one.classes.items()},
-        parts={file: part for one in labels for file, part in one.parts.items()},
-        skipped=[row for one in labels for row in one.skipped],
-        warnings=[warning for one in labels for warning in one.warnings],
-        sentence=" ".join(filter(None, sentences)),
-        sources={file: source for one in labels for file, source in one.sources.items()},
-        source_origin=next((one.source_origin for one in labels if one.source_origin), ""),
-    )
 
 
 def _describe_columns(table: LabelTable, num_found: int, num_rows: int) -> str:

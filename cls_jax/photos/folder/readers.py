@@ -25,7 +25,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes
-from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import ParsedTable, parse_table
 from cls_jax.photos.folder.names import find_part
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -44,7 +44,7 @@ FORMATS = (
 )  # Also written. Others are rows of `READERS`.
 ANNOTATIONS = "annotations.xml"  # In an archive of CVAT.
 _ZIP = b"PK\x03\x04"
-_NO_FILES = FileIndex(lambda: ())
+_NO_FILES = FileIndex(())
 _MAX_BYTES = 2**28
 _HEAD_CHARACTERS = 10_000  # That show whether a file is a table with separators.
 

@@ -16,21 +16,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes
 from cls_jax.photos.folder.label_table import ParsedTable
 from cls_jax.photos.folder.names import find_part, fold
 from cls_jax.photos.folder.readers import LabelFile, Reader, join_classes
+from cls_jax.photos.folder.reading import Fault
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing, list_images
 
 _MAX_BYTES = 2**26  # LabelMe may store the image in its file.
 _BOX = re.compile(r"(\d+)(?:\s+[-+.\deE]+){4,}\s*")  # Also the corners of a polygon.
-
-
-def may_have_sidecars(listing: Listing) -> bool:
-    """Whether a folder has a file with one of these endings."""
-    return any(name.lower().endswith(_ENDINGS) for name in listing.others)
 
 
 def list_sidecars(listing: Listing) -> dict[str, list[str]]:
@@ -60,10 +55,12 @@ def _get_stem(name: str) -> str:
     return os.path.splitext(stem)[0] if stem.endswith(SUFFIXES) else stem
 
 
-def parse_sidecars(root: pathlib.Path, names: Sequence[str]) -> ParsedTable | None:
+def parse_sidecars(
+    root: pathlib.Path, names: Sequence[str]
+) -> tuple[ParsedTable | None, Fault | None]:
     """The cells of a table that such files make up, None for no files, or if they are no such.
 
-    Files are named without folders. Raises a UserError if one of them is damaged.
+    Files are named without folders. There is a fault if one of them is damaged.
     """
     lines = []
     for name in names:
@@ -71,16 +68,17 @@ def parse_sidecars(root: pathlib.Path, names: Sequence[str]) -> ParsedTable | No
         try:
             classes = read_sidecar(LabelFile(read_bytes(root / name, _MAX_BYTES), root / name))
         except PARSE_ERRORS as error:
-            raise UserError(
+            return None, Fault(
                 f"{name!r:.200} cannot be read ({describe_error(error)}), but other files like it "
                 "have the label of an image each: repair or remove it."
-            ) from error
+            )
         if classes is None:
-            return None
+            return None, None
         parts = [part for folder in stem.split("/")[:-1] if (part := find_part(folder))]
         cell = join_classes(list(dict.fromkeys(classes)))
         lines.append([stem.rpartition("/")[2], cell, parts[0] if parts else ""])
-    return ParsedTable(["file", "label", "split"], lines, label_column="label") if lines else None
+    table = ParsedTable(["file", "label", "split"], lines, label_column="label")
+    return table if lines else None, None
 
 
 def read_sidecar(file: LabelFile) -> list[str] | None:
@@ -94,10 +92,10 @@ def read_sidecar(file: LabelFile) -> list[str] | None:
     return None
 
 
-def parse_all_sidecars(folder: pathlib.Path) -> ParsedTable | None:
+def parse_all_sidecars(folder: pathlib.Path) -> tuple[ParsedTable | None, Fault | None]:
     """The same of a folder that has such files without the images, None without any.
 
-    Of several endings, the most frequent one counts. Raises a UserError as `parse_sidecars` does.
+    Of several endings, the most frequent one counts.
     """
     names = list_images(folder).others
     kinds = Counter(os.path.splitext(name)[1].lower() for name in names)

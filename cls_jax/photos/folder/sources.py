@@ -112,7 +112,7 @@ def propose_pattern(names: Sequence[str]) -> str | None:
     )
 
 
-def propose_folders(names: Sequence[str], labels: np.ndarray) -> str | None:
+def propose_by_folders(names: Sequence[str], labels: np.ndarray) -> str | None:
     """A sentence about a level of folders that may say what labeled images come from, or None.
 
     As in `deer/site1/…`, or in `site1/…` if a table has the classes. Folders that stand one for one

@@ -12,9 +12,9 @@ from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.photos.folder.compare import count_training_images
 from cls_jax.photos.folder.dataset import list_layout
-from cls_jax.photos.folder.labels import NO_CLASS_NAME
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.reading import NO_CLASS_NAME
 from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.inference.calibration import (

@@ -31,7 +31,7 @@ from ml_collections import ConfigDict
 from cls_jax.errors import UserError
 from cls_jax.photos.features.accuracy import read_estimate
 from cls_jax.photos.features.groups import join_groups
-from cls_jax.photos.folder.given_labels import read_given
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import CHECK, LABEL
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.images.files import list_images
@@ -135,15 +135,15 @@ def choose_predictor(run: Run) -> dict[str, Any]:
 def _was_labeled_here(config: ConfigDict) -> bool:
     """Whether most labels of a run's folder are from `cls-jax label`.
 
-    Raises a UserError as `read_given` does.
+    Raises a UserError as `read_catalog` does.
     """
     if config.data.name != "folder":
         return False
     root = pathlib.Path(config.data.data_dir).expanduser()
-    given = read_given(root, list_images(root), get_folder_options(config.data))
-    rows = [row for row in given.table.rows if row.decision in (LABEL, CHECK)]
-    here = {given.table.find(row) for row in rows}
-    return len(here) > len(given.base.keys() - here)
+    catalog = read_catalog(root, list_images(root), get_folder_options(config.data))
+    rows = [row for row in catalog.table.rows if row.decision in (LABEL, CHECK)]
+    here = {catalog.table.find(row) for row in rows}
+    return len(here) > len(catalog.list_base().keys() - here)
 
 
 def _find_right(run: Run) -> np.ndarray:

@@ -20,14 +20,10 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import load_features
 from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
-from cls_jax.photos.folder.given_labels import (
-    find_table,
-    read_given,
-    read_sources,
-    sort_by_label,
-)
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
+from cls_jax.photos.folder.reading import NO_CLASS_NAME
 from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.folder.unread import refuse_no_folder
@@ -95,18 +91,21 @@ def list_by_label(
     """
     if not root.is_dir():
         raise refuse_no_folder(root, "a folder of images")
-    listing = list_images(root)
-    unlabeled, labeled = sort_by_label(root, listing, options)
+    catalog = read_catalog(root, list_images(root), options)
+    found = catalog.labelable().items()
+    # Those of no class, and those that were skipped, are left out.
+    unlabeled = [name for name, label in found if label == NO_CLASS_NAME]
+    labeled = [name for name, label in found if label]
     if not unlabeled and not labeled:
         raise UserError(f"There is no image to label in {root}: pass a folder of images.")
     if not unlabeled:
-        where = find_table(listing)
+        where = catalog.table_name
         raise UserError(
             f"Every image in {root} counts as labeled by its folder"
             f"{f' or by {where}' if where else ''}: put those without a label into "
             f"{root / 'unlabeled'}."
         )
-    sources, _ = read_sources(listing, read_given(root, listing, options))
+    sources, _ = catalog.sources()
     files = [[str(root / name) for name in names] for names in (unlabeled, labeled)]
     return (files[0], files[1]), {str(root / name): source for name, source in sources.items()}
 

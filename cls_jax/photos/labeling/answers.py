@@ -11,7 +11,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import hold_lock, make_printable
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.checks import Check, Checked, compare_checks, follow_check
-from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import (
     CHECK,
     KEY,
@@ -159,7 +159,7 @@ class Answers:
     def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
         """Replaces the images of the folder, and reads the table again."""
         self._names = names
-        self._files = FileIndex(names.__iter__, self.path.parent)
+        self._files = FileIndex(names, self.path.parent)
         self._folder_labels = dict(folder_labels)
         self._content = b""  # The part of the table that has been read.
         self._replay()

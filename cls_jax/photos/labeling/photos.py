@@ -16,18 +16,12 @@ from cls_jax.io import make_printable, write_atomically
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import extract_all_features, open_backbones
 from cls_jax.photos.features.network import Progress
-from cls_jax.photos.folder.given_labels import (
-    Given,
-    find_table,
-    list_labelable,
-    read_given,
-    read_sources,
-)
-from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.catalog import Catalog, read_catalog
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
+from cls_jax.photos.folder.reading import HELD_OUT
 from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.decode import find_suffix, read_upright
-from cls_jax.photos.images.files import Listing, list_images
+from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.answers import Answers, check_writable
 from cls_jax.photos.labeling.reading import show_name
 from cls_jax.photos.labeling.session import Features, Session
@@ -35,22 +29,17 @@ from cls_jax.photos.labeling.session import Features, Session
 SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photo.
 
 
-def _list_folder(
-    root: pathlib.Path, listing: Listing, options: FolderOptions
-) -> tuple[pathlib.Path, list[str], list[str], dict[str, str], Given]:
-    """The label table, the images that may be labeled, all images, and their classes without it."""
-    given = read_given(root, listing, options)
-    splits, folder_labels = given.splits, given.base
-    names = [file.name for file in listing.files]
+def _list_classes(catalog: Catalog) -> tuple[list[str], dict[str, str]]:
+    """All images of a folder, and the classes of those that have one without labels.csv."""
+    names = list(catalog.listing.files.names())
+    labels = catalog.list_base()
     # Test and validation images are not shown, but renaming a class renames it there, too.
     for name in names:
         top, *rest = name.split("/")
-        if len(rest) > 1 and splits.get(top) in ("test", "validation"):
-            folder_labels[name] = given.names.get(rest[0])
+        if len(rest) > 1 and catalog.splits.get(top) in HELD_OUT:
+            labels[name] = catalog.names.get(rest[0])
     # A table cannot name the others.
-    folder_labels = {name: k for name, k in folder_labels.items() if show_name(name) == name}
-    path = root / (find_table(listing) or LABELS_CSV)
-    return path, list_labelable(listing, splits, given.parts), names, folder_labels, given
+    return names, {name: label for name, label in labels.items() if show_name(name) == name}
 
 
 def open_session(
@@ -66,19 +55,20 @@ def open_session(
     """
     if not root.is_dir():
         raise refuse_no_folder(root, "a folder of photos")
-    listing = list_images(root)
-    table, files, names, folder_labels, given = _list_folder(root, listing, options)
+    catalog = read_catalog(root, list_images(root), options)
+    files = catalog.list_labelable()
     if not files:
         raise UserError(f"There is no photo in {root}: pass a folder of photos.")
-    check_writable(table)
-    given.table.format.check_appending()
-    answers = Answers(table, names, folder_labels, class_names, given.options)
-    if given.by_folder.keys() >= set(files):
+    check_writable(catalog.table_path)
+    catalog.table.format.check_appending()
+    names, labels = _list_classes(catalog)
+    answers = Answers(catalog.table_path, names, labels, class_names, catalog.options)
+    if not catalog.base.origin and catalog.base.labels.keys() >= set(files):
         print(
             f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
             f"those without a label to {root / 'unlabeled'}."
         )
-    sources, _ = read_sources(listing, given)
+    sources, _ = catalog.sources()
     return Session(root, files, answers, options, backbones, sources)
 
 
@@ -88,11 +78,11 @@ def find_new(session: Session) -> dict[str, int]:
     Raises a UserError if the folder cannot be read.
     """
     session.follow_table()  # A folder that is gone has not lost all its photos.
-    listing = list_images(session.root)
-    _, files, names, folder_labels, given = _list_folder(session.root, listing, session.options)
-    session.sources, _ = read_sources(listing, given)
+    catalog = read_catalog(session.root, list_images(session.root), session.options)
+    session.sources, _ = catalog.sources()
     load = functools.partial(load_all, backbones=session.backbones)
-    return session.extend(files, names, folder_labels, load)
+    names, labels = _list_classes(catalog)
+    return session.extend(catalog.list_labelable(), names, labels, load)
 
 
 def load_all(

@@ -19,7 +19,7 @@ from cls_jax.io import make_printable
 from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
-from cls_jax.photos.folder.given_labels import label_labelable, read_given
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference.list_runs import RUNS
@@ -126,9 +126,8 @@ class Training:
 
     def _has_validation(self) -> bool:
         """Whether the folder has validation images of its own."""
-        listing = list_images(self._folder)
-        given = read_given(self._folder, listing, self._options)
-        return "validation" in (*given.splits.values(), *given.parts.values())
+        catalog = read_catalog(self._folder, list_images(self._folder), self._options)
+        return catalog.has_part("validation")
 
     def resume(self) -> None:
         """Resumes what was stopped.
@@ -152,7 +151,7 @@ class Training:
         """The images and their labels: what a run is trained on. None if they cannot be read."""
         try:
             listing = list_images(self._folder)
-            labels = label_labelable(self._folder, listing, self._options)
+            labels = read_catalog(self._folder, listing, self._options).labelable()
         except UserError:
             return None
         return [file.name for file in listing.files], labels

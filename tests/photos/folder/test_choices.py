@@ -11,11 +11,10 @@ from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import DINOV2
 from cls_jax.photos.cli import console
 from cls_jax.photos.cli.console import parse_arguments
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.exchange import export_labels, import_labels
-from cls_jax.photos.folder.given_labels import label_labelable
-from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
-from cls_jax.photos.folder.patterns import (
+from cls_jax.photos.folder.propose.names import (
     describe_inner_folders,
     describe_names,
     propose_from_names,
@@ -49,7 +48,7 @@ def root(tmp_path):
 
 
 def read(root, **options):
-    return read_layout(root, list_images(root), FolderOptions(**options))
+    return read_catalog(root, list_images(root), FolderOptions(**options)).train()
 
 
 def get_labels(part):
@@ -84,7 +83,7 @@ def test_the_named_file_counts_before_all_else(root, tmp_path, monkeypatch, wher
     assert get_labels(layout.train) == RIGHT
     assert len(layout.train) == len(NAMES)
     assert layout.table == f"{labels}: files in file, classes in label; 3 of 3 rows found."
-    found = label_labelable(root, list_images(root), options)  # cls-jax suggest
+    found = read_catalog(root, list_images(root), options).labelable()  # cls-jax suggest
     assert {name: label for name, label in found.items() if label} == RIGHT
     session = open_session(root, options=options)  # cls-jax label
     assert session._answers.path == root / "labels.csv"

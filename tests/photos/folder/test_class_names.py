@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from cls_jax.photos.folder.given_labels import label_labelable, read_given
-from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
 
@@ -38,7 +37,7 @@ def make(root, labels, **files):
 
 
 def read(root):
-    return read_layout(root, list_images(root))
+    return read_catalog(root, list_images(root)).train()
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -53,8 +52,8 @@ def test_folders_with_numbers_get_names(tmp_path, name, labels):
     ends = f"from {labels[0]} = cat to {labels[-1]} = big owl"
     assert layout.table == f"{name}: names of 3 classes, {ends.replace('0000', '')}."
     assert layout.skipped == []  # The file is read, so it is not left out.
-    assert set(label_labelable(root, list_images(root)).values()) == set(NAMES)
-    assert set(read_given(root, list_images(root)).base.values()) == set(NAMES)
+    assert set(read_catalog(root, list_images(root)).labelable().values()) == set(NAMES)
+    assert set(read_catalog(root, list_images(root)).list_base().values()) == set(NAMES)
 
 
 @pytest.mark.parametrize("table", ["labels.csv", "train.csv"])

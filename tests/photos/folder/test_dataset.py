@@ -10,6 +10,7 @@ from PIL import Image
 
 from cls_jax.data.datasets import compute_mean_and_std
 from cls_jax.errors import UserError
+from cls_jax.photos.folder.catalog import pack_layout, read_catalog, unpack_layout
 from cls_jax.photos.folder.dataset import (
     hash_names,
     list_layout,
@@ -17,7 +18,6 @@ from cls_jax.photos.folder.dataset import (
     open_dataset,
     summarize_folder,
 )
-from cls_jax.photos.folder.layout import pack_layout, read_layout, unpack_layout
 from cls_jax.photos.images import decode
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
 from cls_jax.photos.plan.describe import describe_folder
@@ -62,9 +62,9 @@ def test_a_listing_takes_few_bytes_a_file_and_travels_to_other_processes(root):
     assert files[-1] == files[[-1]][0] == (names[-1], 19_999, 2**60 + 19_999, 2**60, 19_999)
     assert [file.name for file in files] == list(files.names()) == names
     tracemalloc.start()
-    layout = read_layout(
+    layout = read_catalog(
         root, Listing(files, ["labeled", "labeled/a", "labeled/b", *folders], [], [])
-    )
+    ).train()
     assert tracemalloc.get_traced_memory()[1] / len(names) < 80  # Beside the files.
     tracemalloc.stop()
     content = pack_layout(layout)

@@ -9,8 +9,8 @@ from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import console
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.exchange import FORMATS, import_labels
-from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
 
@@ -94,7 +94,11 @@ def root(tmp_path):
 
 
 def read_labels(root):
-    return {file.name: label for file, label in read_layout(root, list_images(root)).train if label}
+    return {
+        file.name: label
+        for file, label in read_catalog(root, list_images(root)).train().train
+        if label
+    }
 
 
 OTHER_PROGRAMS = {

@@ -6,7 +6,7 @@ The files are `photos/1.png` to `photos/4.png`, unless a test says otherwise.
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.skipped import describe_left_out
 from cls_jax.photos.images.files import list_images
@@ -23,7 +23,7 @@ def read(root, content, names=NAMES, **options):
     if content is not None:
         content = content if isinstance(content, bytes) else content.encode()
         (root / "labels.csv").write_bytes(content)
-    return read_layout(root, list_images(root), FolderOptions(**options))
+    return read_catalog(root, list_images(root), FolderOptions(**options)).train()
 
 
 def get_labels(part):

@@ -3,7 +3,7 @@
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.images.files import list_images
 
 IMAGES = "images/1.png images/2.png images/3.png images/4.png"
@@ -17,7 +17,7 @@ def read(root, names, *rows, table="labels.csv"):
         path.touch()
     if rows:
         (root / table).write_text("\n".join(rows) + "\n", newline="")
-    return read_layout(root, list_images(root))
+    return read_catalog(root, list_images(root)).train()
 
 
 @pytest.mark.parametrize("word", ["??", "#REF!", "#NAME?", "N/A", "No label"])

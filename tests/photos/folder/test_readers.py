@@ -8,9 +8,8 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.exchange import import_labels
-from cls_jax.photos.folder.given_labels import label_labelable
-from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.readers import (
     COCO,
@@ -240,13 +239,13 @@ def test_a_reader_of_files_about_an_image_claims_its_sample_and_no_other(tmp_pat
         place(tmp_path, f"photos/{file}").touch()
         (tmp_path / "photos" / file).with_suffix(ending).write_text(write_label(label))
     labels = {k: str(NUMBERS[v]) if kind == "yolo" else v for k, v in LABELS.items()}
-    layout = read_layout(tmp_path, list_images(tmp_path))
+    layout = read_catalog(tmp_path, list_images(tmp_path)).train()
     assert get_labels(layout.train) == labels
     assert layout.table == f"photos/*{ending}: files in file, classes in label; 3 of 3 rows found."
     assert layout.skipped == []
     (tmp_path / "photos/a").with_suffix(ending).write_bytes(b"\xff")
     with pytest.raises(UserError, match=rf"'photos/a{ending}' cannot be read .*: repair or remove"):
-        read_layout(tmp_path, list_images(tmp_path))
+        read_catalog(tmp_path, list_images(tmp_path)).train()
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
@@ -255,15 +254,16 @@ def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
     path = tmp_path / name
     path.write_bytes(content)
     import_labels(root, path)  # cls-jax labels --from
-    assert get_labels(read_layout(root, list_images(root)).train) == LABELS
+    assert get_labels(read_catalog(root, list_images(root)).train().train) == LABELS
     (root / "labels.csv").unlink()
-    layout = read_layout(root, list_images(root), FolderOptions(labels=str(path)))  # --labels
+    options = FolderOptions(labels=str(path))  # --labels
+    layout = read_catalog(root, list_images(root), options).train()
     assert get_labels(layout.train) == LABELS
 
     for folder in ("", "train"):
         inside = root / folder / name
         shutil.copy(path, inside)
-        layout = read_layout(root, list_images(root))  # cls-jax train
+        layout = read_catalog(root, list_images(root)).train()  # cls-jax train
         assert get_labels(layout.train) == LABELS
         assert len(layout.train) == len(ROWS)
         assert layout.table.startswith(f"{inside.relative_to(root)}: files in ")
@@ -271,7 +271,7 @@ def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
         assert layout.table.endswith(f"; {num_rows} of {num_rows} rows found.")
         session = open_session(root)  # cls-jax label
         assert sorted(session._answers.class_names) == ["cat", "dog"]
-        found = label_labelable(root, list_images(root))  # cls-jax suggest
+        found = read_catalog(root, list_images(root)).labelable()  # cls-jax suggest
         assert sum(map(bool, found.values())) == len(LABELS)
         assert inside.read_bytes() == content
         inside.unlink()
@@ -282,7 +282,7 @@ def test_rows_in_any_order_give_the_same_labels_and_unknown_files_are_named(root
     for rows in itertools.permutations([*LABELS.items(), ("gone.png", "dog")]):
         name, content = write(kind, rows)
         (root / name).write_bytes(content)
-        layout = read_layout(root, list_images(root))
+        layout = read_catalog(root, list_images(root)).train()
         assert get_labels(layout.train) == LABELS
         assert layout.table.endswith("; 3 of 4 rows found.")
         (warning,) = layout.warnings
@@ -299,10 +299,10 @@ def test_a_damaged_file_or_one_about_others_is_left_out(root, kind):
         if text == half and kind in (CSV, JSON_LINES, WORDS):
             continue  # Its first rows can be read.
         with pytest.raises(UserError, match=r"has no labeled image"):
-            read_layout(root, list_images(root))
+            read_catalog(root, list_images(root)).train()
     (root / name).write_bytes(half + b"\xff")
     with pytest.raises(UserError, match=rf"{name} cannot be read as"):
-        read_layout(root, list_images(root), FolderOptions(labels=name))
+        read_catalog(root, list_images(root), FolderOptions(labels=name)).train()
 
 
 def test_splits_have_files_of_their_own(root):
@@ -314,7 +314,7 @@ def test_splits_have_files_of_their_own(root):
         (root / part / "_annotations.coco.json").write_text(
             write_coco([*labels.items(), (UNLABELED, "")])
         )
-    layout = read_layout(root, list_images(root))
+    layout = read_catalog(root, list_images(root)).train()
     assert get_labels(layout.train) == LABELS
     assert get_labels(layout.validation) == get_labels(layout.test) == others
 
@@ -325,12 +325,12 @@ def test_an_image_of_several_categories_is_named(root):
     stored["annotations"].append({"id": 9, "image_id": 0, "category_id": 1})
     (root / "train/_annotations.coco.json").write_text(json.dumps(stored))
     with pytest.raises(UserError, match=r"coco.json gives 'a.png' several classes, 'cat', 'dog'"):
-        read_layout(root, list_images(root))
+        read_catalog(root, list_images(root)).train()
 
 
 def test_classes_may_list_their_files(root):
     (root / "split.json").write_text(json.dumps({"cat": ["a.png", "c.png"], "dog": ["b.png"]}))
-    assert get_labels(read_layout(root, list_images(root)).train) == LABELS
+    assert get_labels(read_catalog(root, list_images(root)).train().train) == LABELS
 
 
 def test_numbers_of_classes_label_no_files(tmp_path):
@@ -338,4 +338,4 @@ def test_numbers_of_classes_label_no_files(tmp_path):
         place(tmp_path, f"photos/{i}.png").touch()
     (tmp_path / "label_map.json").write_text(json.dumps({"0": "cat", "1": "dog", "2": "owl"}))
     with pytest.raises(UserError, match="only the class 'photos'"):
-        read_layout(tmp_path, list_images(tmp_path))
+        read_catalog(tmp_path, list_images(tmp_path)).train()

@@ -5,13 +5,13 @@ import pytest
 from PIL import ExifTags, Image
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.layout import pack_layout, read_layout, unpack_layout
+from cls_jax.photos.folder.catalog import pack_layout, read_catalog, unpack_layout
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.sources import (
     describe_sources,
     number_sources,
+    propose_by_folders,
     propose_cameras,
-    propose_folders,
     propose_pattern,
 )
 from cls_jax.photos.images.decode import read_serial
@@ -28,7 +28,7 @@ def read(root, rows=None, names=NAMES, **options):
         place(root, name).touch()
     if rows is not None:
         (root / "labels.csv").write_text("\n".join(",".join(row) for row in rows) + "\n")
-    return read_layout(root, list_images(root), FolderOptions(**options))
+    return read_catalog(root, list_images(root), FolderOptions(**options)).train()
 
 
 def get_sources(layout):
@@ -158,7 +158,7 @@ def test_a_level_of_folders_is_proposed_and_never_taken(tmp_path):
     ],
 )
 def test_other_folders_propose_nothing(names, labels):
-    assert propose_folders(names, np.array(labels, int)) is None
+    assert propose_by_folders(names, np.array(labels, int)) is None
 
 
 def test_cameras_are_proposed_by_their_serial_numbers(tmp_path):

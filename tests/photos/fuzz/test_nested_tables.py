@@ -11,9 +11,10 @@ import tempfile
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cls_jax.errors import UserError
+from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.options import AUTOMATIC
-from cls_jax.photos.folder.other_tables import read_other_tables
+from cls_jax.photos.folder.propose.tables import propose_tables
+from cls_jax.photos.folder.reading import Folder
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
 from tests.photos.fuzz.thorough import FUZZ
 
@@ -78,11 +79,9 @@ def test_no_label_gets_to_a_file_of_another_folder():
             files = ImageFiles(ImageFile(name, 0, 0, 0, 0) for name in sorted(names))
             name = table.relative_to(root).as_posix()
             listing = Listing(files, [], [name], [])
-            try:
-                found = read_other_tables(root, listing, AUTOMATIC, is_strict=True)
-            except UserError:
-                found = None
-        labels = {k: v for k, v in found.labels.classes.items() if v} if found else {}
+            index = FileIndex(files, root)
+            found = propose_tables(Folder(root, listing, index, AUTOMATIC))
+        labels = found[0].list_labels() if found else {}
         assert labels.items() <= truth.items()
         outcomes.append(labels == truth)
 

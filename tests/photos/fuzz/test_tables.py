@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import read_label_table
 from cls_jax.photos.folder.labels import collect_labels
 from tests.photos.fuzz.thorough import FUZZ
@@ -92,11 +92,11 @@ def read(names, content):
     """File → class, None if the table is refused in a sentence."""
     path = ROOT / "labels.csv"
     try:
-        table = read_label_table(path, FileIndex(names.__iter__, ROOT), content=content)
+        table = read_label_table(path, FileIndex(names, ROOT), content=content)
         found = collect_labels(table)
     except UserError:
         return None
-    return {name: label for name, label in found.classes.items() if label}
+    return found.list_labels()
 
 
 def test_no_label_gets_to_another_file():

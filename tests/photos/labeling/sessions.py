@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.folder.layout import read_layout
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling import listening, server, views
 from cls_jax.photos.labeling.photos import open_session
@@ -76,7 +76,7 @@ def read_states(session):
 
 def read_training(folder):
     """What training makes of a folder: file → label, and the whole layout."""
-    layout = read_layout(folder, list_images(folder))
+    layout = read_catalog(folder, list_images(folder)).train()
     return {file.name: label for file, label in layout.train}, layout
 
 

@@ -6,10 +6,9 @@ from ml_collections import ConfigDict
 
 from cls_jax.data.types import NO_IMAGES, Dataset, Split
 from cls_jax.photos.features.accuracy import Estimate
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.checks import collect_checks
-from cls_jax.photos.folder.given_labels import read_table
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference import checks
@@ -94,13 +93,13 @@ def test_checks_are_labels_that_tell_how_often_the_guess_was_right(checked):
     assert session.list_checked()[images[-2]] == ""
     # The same elsewhere: a run, the next session.
     listing = list_images(folder)
-    table = read_table(folder, listing)
+    table = read_catalog(folder, listing).table
     assert collect_checks(table)[0] == found.is_right
     np.testing.assert_allclose(collect_checks(table)[1], found.confidences, atol=1e-4)
     again = open_ready(folder, kinds)
     assert again.compare_checks().is_right == found.is_right
     assert views.describe(again)["counts"] == views.describe(session)["counts"]
-    labels = {file.name: label for file, label in read_layout(folder, listing).train}
+    labels = {file.name: label for file, label in read_catalog(folder, listing).train().train}
     names = [f"IMG_{image:04}.png" for image in images]
     assert [labels[name] for name in names[:-2]] == ["aab"[kinds[i]] for i in images[:-2]]
     assert labels[names[-1]] == wrong
@@ -204,7 +203,9 @@ def test_checked_photos_are_kept_out_of_both_classifiers(checked, tmp_path):
     for image in images[1:]:
         decide(session, image, "aab"[kinds[image]])
     decide(session, images[0], "c")  # The only one of its class.
-    labels = {file.name: label for file, label in read_layout(folder, list_images(folder)).train}
+    labels = {
+        file.name: label for file, label in read_catalog(folder, list_images(folder)).train().train
+    }
     files = sorted(labels, key=lambda name: (labels[name] == "", name))
     names = ["a", "b", "c"]
     classes = np.array([names.index(labels[name]) if labels[name] else -1 for name in files])

@@ -9,8 +9,8 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.io import hold_lock
 from cls_jax.photos.folder import label_table
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.layout import read_layout
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling import answers, views
 from cls_jax.photos.labeling.photos import open_session
@@ -215,5 +215,5 @@ def test_a_table_of_another_program_keeps_every_class(folder, name, header):
     states = open_ready(folder, kinds)._answers
     assert states.get("IMG_0003.png").label == name
     assert states.get("IMG_0004.png").label == ""
-    rows = read_layout(folder, list_images(folder)).train
+    rows = read_catalog(folder, list_images(folder)).train().train
     assert {file.name: label for file, label in rows if label}["IMG_0003.png"] == name

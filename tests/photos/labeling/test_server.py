@@ -31,7 +31,7 @@ from starlette.testclient import TestClient
 from cls_jax.errors import UserError
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder import exchange
-from cls_jax.photos.folder.find_files import FileIndex
+from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling import classifier, grid, listening, photos, server, start, verbs
@@ -303,7 +303,7 @@ def test_no_cell_of_the_table_for_spreadsheets_is_a_formula_and_files_are_found(
     rows = read_table(folder.parent / "table.csv")
     assert not any(cell.startswith(tuple("=+-@")) for row in rows for cell in row.values())
     assert sorted(row["file"].removeprefix("./") for row in rows) == sorted(names)
-    found = FileIndex(names.__iter__, folder).match(row["file"] for row in rows).files
+    found = FileIndex(names, folder).match(row["file"] for row in rows).files
     assert {match.name for match in found.values()} == set(names)
 
 

@@ -1,4 +1,4 @@
-"""Classes in the names of files and folders, by a pattern that the user gives.
+"""The reading by the names of files and folders, with a pattern that the user gives.
 
 A folder never counts as labeled because of its names. A sentence proposes a pattern where they seem
 to carry the classes.
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
-from cls_jax.photos.folder.labels import TableLabels
 from cls_jax.photos.folder.names import clean, fold, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.reading import CHOSEN, Fault, Reading
 from cls_jax.photos.folder.sources import compile_pattern
 from cls_jax.process import write_command
 
@@ -44,32 +44,32 @@ class Proposal(NamedTuple):
     example: str  # A name with a class.
 
 
-def label_by_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) -> TableLabels:
-    """The classes of files by a pattern, searched in the name of each with all folders.
+def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) -> Reading:
+    """The reading by a pattern that the user gives, searched in each name with all folders.
 
-    Files in folders of unlabeled images, by `splits`, have none. Raises a UserError if the pattern
+    Files in folders of unlabeled images, by `splits`, have no class. It has a fault if the pattern
     is none, or fits no name.
     """
-    compiled = compile_pattern(pattern, "--label-pattern", "class", _EXAMPLE)
-    classes: dict[str, str | None] = {}
-    first = ""
-    num_names = 0
+    found = Reading("--label-pattern", evidence=(CHOSEN,))
+    try:
+        compiled = compile_pattern(pattern, "--label-pattern", "class", _EXAMPLE)
+    except UserError as error:
+        return found._replace(fault=Fault(str(error)))
+    labels: dict[str, str] = {}
     for name in names:
         top, _, rest = name.partition("/")
         if rest and splits.get(top) == "unlabeled":
             continue
-        num_names += 1
-        first = first or name
         match = compiled.search(name)
         label = clean(match[1] or "") if match else ""
-        classes[name] = "" if means_unlabeled(label) else label
-    num_found = sum(map(bool, classes.values()))
-    if first and not num_found:
-        raise UserError(f"{_show(pattern)} fits no name, such as {first!r:.200}.")
-    sentence = (
-        f"{_show(pattern)}: classes of {num_found:,} of {write_count(num_names, 'file', 'files')}."
-    )
-    return TableLabels(classes, {}, [], [], sentence)
+        labels[name] = "" if means_unlabeled(label) else label
+    num_found = sum(map(bool, labels.values()))
+    if labels and not num_found:
+        sentence = f"{_show(pattern)} fits no name, such as {next(iter(labels))!r:.200}."
+        return found._replace(fault=Fault(sentence))
+    files = write_count(len(labels), "file", "files")
+    sentence = f"{_show(pattern)}: classes of {num_found:,} of {files}."
+    return found._replace(labels=labels, sentence=sentence)
 
 
 def _show(pattern: str) -> str:

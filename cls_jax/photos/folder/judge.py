@@ -1,0 +1,173 @@
+"""Which reading of a folder counts: the best one by its evidence, or the user is asked.
+
+One reading is read, two are asked about, none is refused with a remedy.
+"""
+
+import functools
+import os
+import pathlib
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cls_jax.io import write_count
+from cls_jax.photos.folder.names import find_part, fold, fold_class
+from cls_jax.photos.folder.reading import (
+    CHOSEN,
+    CLASSES,
+    HELD_OUT,
+    MEASURES,
+    ONE_CLASS,
+    SORTED,
+    UNCLEAR,
+    UNREADABLE,
+    Reading,
+    join_readings,
+)
+
+# Evidence → its weight, and the reason.
+WEIGHTS = {
+    CHOSEN: 100,  # A person says so.
+    SORTED: 30,  # Somebody has sorted the images, which is more work than any table.
+    CLASSES: 10,  # A column names images, and another one divides them.
+    MEASURES: -3,  # An age or a size divides images, too.
+    UNREADABLE: 6,  # More than an example of a submission, less than a table that can be read.
+    ONE_CLASS: 5,  # Such as an example of a submission, whose class means nothing.
+}
+_MARGIN = 2  # Readings whose weights differ by less are equally good.
+_CLEAR = 8  # A reading of this weight is not contradicted without a word.
+
+
+class Question(NamedTuple):
+    """Two readings between which the user must choose."""
+
+    first: Reading
+    second: Reading
+    image: str = ""  # That has another class by the second one, "" if that makes no difference.
+
+    def write(self, root: pathlib.Path) -> str:
+        """The question in one sentence, with what to type for each reading."""
+        first, second = self.first, self.second
+        if second.meaning:
+            return (
+                f"The folder can be read in two ways: {first.meaning}, or {second.meaning}: pass "
+                f"{' '.join(first.arguments)} or {' '.join(second.arguments)}."
+            )
+        if not self.image:
+            ways = " or ".join(describe_choice(root, one.origin) for one in (first, second))
+            return (
+                f"Both {first.origin!r} and {second.origin!r} name images of the folder and have "
+                f"classes: {ways}."
+            )
+        way = f"or for the table {describe_choice(root, second.origin)}"
+        if "*" in second.origin:
+            way = "or for these files move all images into one folder"
+        own, other = first.labels[self.image], second.labels[self.image]
+        return (
+            f"{self.image!r} has the class {own!r} by its folder and {other!r} in "
+            f"{second.origin}: pass --layout classes for the folders, {way}."
+        )
+
+
+def judge(reading: Reading) -> float:
+    """How likely it is that a reading is what a person means. More is better."""
+    return sum(WEIGHTS[kind] for kind in reading.evidence)
+
+
+def choose(readings: Sequence[Reading]) -> Reading | Question:
+    """The best of at least one reading, or a question if another one is as good."""
+    first, *others = sorted(readings, key=judge, reverse=True)
+    if others and judge(first) - judge(others[0]) < _MARGIN:
+        return Question(first, others[0])
+    return first
+
+
+def compare(first: Reading, second: Reading) -> tuple[Reading | Question, str]:
+    """The better of two readings, and a sentence about images with other classes by the second one.
+
+    It is a question if these are most of the images. Files about an image each may have one class
+    for all, such as that of a detector, or other names for the same classes.
+    """
+    fold_once = functools.cache(fold_class)
+    pairs = {
+        image: (first.labels[image], label)
+        for image, label in second.list_labels().items()
+        if first.labels.get(image)
+    }
+    folded = {image: tuple(fold_once(name or "") for name in pair) for image, pair in pairs.items()}
+    different = [image for image, (own, other) in folded.items() if own != other]
+    found = set(folded.values())
+    owns, others = (set(names) for names in zip(*found, strict=True)) if found else (set(), set())
+    is_renamed = len(others) < 2 or len(others) == len(found) == len(owns)
+    if not different or ("*" in second.origin and is_renamed):
+        return first, ""
+    if MEASURES in second.evidence:
+        return first, ""
+    if 2 * len(different) > len(pairs) and judge(second) >= _CLEAR:
+        return Question(first, second, different[0]), ""
+    have = write_count(len(different), "image has", "images have")
+    return first, (
+        f"{have} another class in {second.origin} than by the folder, such as {different[0]!r}: "
+        "the folders count."
+    )
+
+
+def join_alike(readings: Sequence[Reading]) -> list[Reading]:
+    """Tables whose names differ in the part of the data, as train.csv and val.csv, as one reading.
+
+    Those that label the same images, or are alone, stay as they are. A table that cannot be read
+    makes those like it unreadable, unless it need not have classes.
+    """
+    kinds: dict[tuple[str, ...], list[Reading]] = {}
+    for one in readings:
+        kinds.setdefault(_split_name(one.origin)[0], []).append(one)
+    found = []
+    for alike in kinds.values():
+        good = [one for one in alike if not one.fault]
+        bad = [one for one in alike if one.fault]
+        wrong = [one for one in bad if one.fault and one.fault.kind != UNCLEAR]
+        counts = Counter(image for one in good for image in one.labels)
+        if len(good) > 1:
+            joined = join_readings([_mark_part(one) for one in good])
+            parts = [joined] if max(counts.values()) == 1 else good
+            good = [one._replace(evidence=[find_evidence(joined.labels)]) for one in parts]
+        if wrong and good:
+            good = [one._replace(fault=wrong[0].fault) for one in good]
+            bad = [one for one in bad if one not in wrong]
+        found += [*good, *bad]
+    return found
+
+
+def find_evidence(labels: Mapping[str, str | None]) -> str:
+    """What the labels of a table say about it."""
+    names = set(map(fold_class, filter(None, labels.values())))
+    return CLASSES if len(names) > 1 else ONE_CLASS
+
+
+def describe_choice(root: pathlib.Path, name: str) -> str:
+    """What makes a table count before all others, or removes one of many files."""
+    if "*" in name:
+        return f"move {name} out of the folder"
+    return f"pass --labels {shlex.quote(str(root / name))}"
+
+
+def _split_name(name: str) -> tuple[tuple[str, ...], str | None]:
+    """The words of a table's name but the part of the data, and this part, if there is one."""
+    words = re.findall(r"[^\W\d_]+", fold(os.path.basename(name)))
+    parts = [part for word in words if (part := find_part(word))]
+    return tuple(word for word in words if not find_part(word)), parts[0] if parts else None
+
+
+def _mark_part(reading: Reading) -> Reading:
+    """The reading of one of several tables, whose name may say which part of the data it is about.
+
+    Rows and folders that say so themselves count more.
+    """
+    _, part = _split_name(reading.origin)
+    if part not in HELD_OUT or reading.parts:
+        return reading
+    columns, _, rows = reading.sentence.rpartition("; ")
+    sentence = f"{columns}, {part} images; {rows}"
+    return reading._replace(parts=dict.fromkeys(reading.labels, part), sentence=sentence)

@@ -1,0 +1,198 @@
+"""Readings by the tables of other programs, under any name, and by files about an image each.
+
+A table is known by its content: a column names files of the folder, and another one has classes.
+"""
+
+import os
+import pathlib
+
+from cls_jax.data.sampling import take_evenly
+from cls_jax.errors import UserError
+from cls_jax.io import PARSE_ERRORS
+from cls_jax.photos.folder.columns import Table, check_repeated, hold_measures, name_files
+from cls_jax.photos.folder.index import FOLDED, FileIndex
+from cls_jax.photos.folder.judge import find_evidence
+from cls_jax.photos.folder.label_table import (
+    LABELS_CSV,
+    LabelTable,
+    ParsedTable,
+    read_content,
+    read_parsed,
+)
+from cls_jax.photos.folder.labels import collect_labels
+from cls_jax.photos.folder.names import fold
+from cls_jax.photos.folder.readers import (
+    CSV,
+    READERS,
+    LabelFile,
+    find_format,
+    get_reader,
+    parse_chosen,
+)
+from cls_jax.photos.folder.reading import (
+    CHOSEN,
+    MEASURES,
+    NO_CLASSES,
+    UNREADABLE,
+    Fault,
+    Folder,
+    Reading,
+)
+from cls_jax.photos.folder.sidecars import list_sidecars, parse_sidecars
+from cls_jax.photos.images.decode import SUFFIXES
+from cls_jax.photos.images.files import Listing
+
+# Of files that may be tables where nobody names them.
+_ENDINGS = {ending for reader in READERS.values() for ending in reader.endings}
+_NUM_TRIED = 50  # Rows of a table with paths in two columns.
+_UNREADABLE: tuple[type[Exception], ...] = (UserError, *PARSE_ERRORS)
+_MAX_ALIKE = 20  # Of more such files in a folder, each is about one image, and none is a table.
+# Headers of the tables with guesses that cls-jax writes: predictions, the table of the labeling
+# page, labels during training, suspect labels, and suggestions.
+_OWN_HEADERS = (
+    {"file", "label", "confidence"},
+    {"file", "label", "source", "probability"},
+    {"file", "label", "weight"},
+    {"rank", "file", "label", "suggested"},
+    {"rank", "score", "file"},
+)
+
+
+def list_candidates(listing: Listing) -> list[str]:
+    """The files of a folder that may be tables by their endings, without labels.csv."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for name in listing.others:
+        folded = fold(name)
+        ending = os.path.splitext(folded)[1]
+        if ending in _ENDINGS and folded != LABELS_CSV:
+            kinds.setdefault((os.path.dirname(name), ending), []).append(name)
+    return sorted(name for names in kinds.values() if len(names) <= _MAX_ALIKE for name in names)
+
+
+def propose_tables(folder: Folder) -> list[Reading]:
+    """The readings of a folder by the tables in it."""
+    names = list_candidates(folder.listing)
+    return [one for name in names if (one := _read_table(folder, name))]
+
+
+def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
+    """The readings by files about an image each, of at most `most` of them in each folder."""
+    options = folder.options._replace(file_column="", label_column="", source_column="")
+    root = folder.root
+    readings = []
+    for name, files in list_sidecars(folder.listing).items():
+        parsed, fault = parse_sidecars(root, files if most is None else take_evenly(files, most))
+        if fault:
+            readings.append(Reading(name, fault=fault, evidence=(UNREADABLE,)))
+        elif parsed is not None:
+            near = FileIndex(folder.files, folder=os.path.dirname(name))
+            table = read_parsed(root / name, parsed, near, options, name)
+            if one := _weigh(name, table, table.fault):
+                readings.append(one._replace(files=files))
+    return readings
+
+
+def read_chosen(folder: Folder) -> Reading:
+    """The reading by the file that a user names as `options.labels`."""
+    typed = folder.options.labels
+    path = folder.root / typed
+    name = str(path) if os.path.isabs(typed) else typed
+    if not path.is_file():
+        sentence = f"There is no file {path} with labels: pass another file as --labels."
+        return Reading(name, fault=Fault(sentence), evidence=(CHOSEN,))
+    return read_named(folder, path, name)._replace(evidence=(CHOSEN,))
+
+
+def read_named(folder: Folder, path: pathlib.Path, name: str = "", kind: str = "") -> Reading:
+    """The reading by a file that a user names, which may lie outside of the folder.
+
+    Sentences call it `name`, and `kind` is one of `FORMATS`, "" for the one that the content has.
+    """
+    index, options = folder.files, folder.options
+    inside = os.path.relpath(path, folder.root).replace(os.sep, "/")
+    if not inside.startswith(os.pardir):
+        index = FileIndex(index, folder=os.path.dirname(inside))
+    try:
+        parsed = _join_paths(parse_chosen(path, index, options, kind), index)
+        table = read_parsed(path, parsed, index, options, name)
+    except UserError as error:
+        return Reading(name, fault=Fault(str(error)))
+    return collect_labels(table)._replace(origin=name, files={name})
+
+
+def _join_paths(parsed: ParsedTable | None, index: FileIndex) -> ParsedTable | None:
+    """Adds a column of paths if files are in one column, and their folders in another one."""
+    if parsed is None or parsed.label_column:
+        return parsed
+    tried = Table("", parsed.header, take_evenly(parsed.lines, _NUM_TRIED))
+    places = range(len(parsed.header))
+    best, pair = 0, None
+    for file in places:
+        cells = tried.get(file)
+        if not all(cell.strip().lower().endswith(SUFFIXES) for cell in cells):
+            continue
+        best = max(best, index.match(cells).count(FOLDED))
+        for folder in (place for place in places if place != file):
+            paths = list(map(_join_path, tried.get(folder), cells))
+            if (num_found := index.match(paths).count(FOLDED)) > best:
+                best, pair = num_found, (folder, file)
+    if pair is None:
+        return parsed
+    table = Table("", parsed.header, parsed.lines)
+    joined = map(_join_path, *map(table.get, pair))
+    width = len(parsed.header)
+    lines = [
+        [*line[:width], *[""] * (width - len(line)), path]
+        for line, path in zip(parsed.lines, joined, strict=True)
+    ]
+    header = [*parsed.header, "/".join(map(table.show, pair))]
+    return parsed._replace(header=header, lines=lines)
+
+
+def _join_path(folder: str, file: str) -> str:
+    return f"{folder.strip()}/{file.strip()}" if folder.strip() else file
+
+
+def _read_table(folder: Folder, name: str) -> Reading | None:
+    """The reading by a table, or None if the file is none that names images of the folder."""
+    path = folder.root / name
+    near, options = FileIndex(folder.files, folder=os.path.dirname(name)), folder.options
+    try:
+        file = LabelFile(read_content(path), path, near, options)
+    except UserError:
+        return None
+    kind = find_format(file)
+    if not kind or (kind == CSV and not fold(name).endswith(READERS[CSV].endings)):
+        return None
+    try:
+        reader = get_reader(kind, name)
+    except UserError as error:
+        return Reading(name, fault=Fault(str(error)), evidence=(UNREADABLE,))
+    try:
+        parsed = _join_paths(reader.read(file), near)
+    except _UNREADABLE:
+        return None
+    if parsed is None or any(own <= set(parsed.header) for own in _OWN_HEADERS):
+        return None
+    table = Table(name, parsed.header, parsed.lines)
+    if not name_files(table, near):
+        return None
+    read = read_parsed(path, parsed, near, options, name)
+    if options.label_column or parsed.label_column or read.format.one_hot or read.fault:
+        return _weigh(name, read, read.fault)
+    label = read.format.places[1]
+    return _weigh(name, read, check_repeated(table, label), hold_measures(table, label))
+
+
+def _weigh(
+    name: str, table: LabelTable, fault: Fault | None, has_measures: bool = False
+) -> Reading | None:
+    """The reading by a table with its evidence, or None if it has no classes."""
+    if fault:
+        found = Reading(name, fault=fault, evidence=(UNREADABLE,))
+        return None if fault.kind == NO_CLASSES else found
+    found = collect_labels(table)
+    if not any(row.label for row in table.rows):
+        return None
+    evidence = {find_evidence(found.labels), *([MEASURES] if has_measures else [])}
+    return found._replace(origin=name, files={name}, evidence=evidence)
