@@ -52,6 +52,19 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     return file
 
 
+def find_cache_folder() -> pathlib.Path:
+    """The user's folder for what may be deleted at any time. A relative path is no folder.
+
+    A container may run as a user without a home.
+    """
+    import platformdirs  # Not at the top, since most files need none.
+
+    try:
+        return platformdirs.user_cache_path("cls_jax", appauthor=False)
+    except RuntimeError:
+        return pathlib.Path("cls_jax")
+
+
 def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Reads a whole file.
 

@@ -11,13 +11,14 @@ import shutil
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from absl import flags, logging
 
 from cls_jax.errors import StoppedError, UserError
-from cls_jax.io import PARSE_ERRORS, make_printable
+from cls_jax.io import PARSE_ERRORS, find_cache_folder, make_printable
 
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
@@ -153,11 +154,13 @@ def enable_compilation_cache() -> None:
     The folder is $JAX_COMPILATION_CACHE_DIR, or else cls_jax/ in the user's cache folder.
     """
     import jax
-    import platformdirs
 
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        cache = platformdirs.user_cache_dir("cls_jax", appauthor=False)
-        jax.config.update("jax_compilation_cache_dir", cache)
+    # JAX compiles what it cannot read, and would warn of each program.
+    for verb in ("reading", "writing"):
+        warnings.filterwarnings("ignore", f"Error {verb} persistent compilation cache entry")
+    cache = find_cache_folder()
+    if cache.is_absolute() and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str(cache))
 
 
 def explain_usage_error(error: Exception) -> str:
@@ -263,6 +266,14 @@ def write_command(words: Sequence[str]) -> str:
     elif program == "cls-jax":
         start = find_program(program)
     return f"{start} {shlex.join(words)}"
+
+
+def find_version() -> str:
+    """The version of this package."""
+    try:
+        return importlib.metadata.version("cls-jax")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def find_program(name: str) -> str:

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
+from cls_jax.bars import show_progress
 from cls_jax.batch import PyTree, RawBatch
 from cls_jax.config import show_value
 from cls_jax.data.datasets import compute_mean_and_std
@@ -296,8 +296,8 @@ class ProgressBar:
     def __init__(self, first_step: int, num_steps: int):
         self._num_steps = num_steps
         self._accuracy = "–"
-        shown = {"unit": "step", "dynamic_ncols": True, "disable": not is_main_process()}
-        self._bar = tqdm(total=num_steps, initial=first_step, **shown)
+        shown = {"unit": "step", "disable": not is_main_process()}
+        self._bar = show_progress(total=num_steps, initial=first_step, **shown)
 
     def advance(self, loss: float) -> None:
         """Counts a finished step."""

@@ -5,6 +5,7 @@ processes reads a part.
 """
 
 import concurrent.futures
+import contextlib
 import hashlib
 import io
 import os
@@ -13,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import platformdirs
 from ml_collections import ConfigDict
 from PIL import Image
 
@@ -21,7 +21,7 @@ from cls_jax.data.resize import get_decode_options, get_image_shape, to_square
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
-from cls_jax.io import PARSE_ERRORS, describe_error
+from cls_jax.io import PARSE_ERRORS, describe_error, find_cache_folder
 from cls_jax.parallel.distributed import gather_rows, take_local
 from cls_jax.parallel.machine import available_cpus
 
@@ -134,7 +134,7 @@ def _read_rows(builder: Any, split: str) -> np.ndarray:
     """Labels and names of a split, `_ROW` [n], from the cache or from the records themselves."""
     info = (pathlib.Path(builder.data_dir) / "dataset_info.json").read_bytes()
     key = hashlib.sha256(info + f"{builder.data_dir}\0{split}".encode()).hexdigest()[:32]
-    cache = platformdirs.user_cache_path("cls_jax", appauthor=False) / "records" / f"{key}.npy"
+    cache = find_cache_folder() / "records" / f"{key}.npy"
     source = _open_source(builder, split)
     local = take_local(len(source))
     try:
@@ -153,11 +153,12 @@ def _read_rows(builder: Any, split: str) -> np.ndarray:
         with concurrent.futures.ThreadPoolExecutor(available_cpus()) as executor:
             part = np.array([row for rows in executor.map(read, starts) for row in rows], _ROW)
     rows = gather_rows(part, len(source))
-    if len(known) != len(source):
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        partial = cache.with_name(f"{os.getpid()}-{cache.name}")
-        np.save(partial, rows)
-        os.replace(partial, cache)
+    if len(known) != len(source) and cache.is_absolute():
+        with contextlib.suppress(OSError):
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            partial = cache.with_name(f"{os.getpid()}-{cache.name}")
+            np.save(partial, rows)
+            os.replace(partial, cache)
     return rows
 
 

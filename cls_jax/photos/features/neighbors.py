@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from tqdm import tqdm
 
+from cls_jax.bars import show_progress
 from cls_jax.extras import is_installed, write_install
 from cls_jax.parallel import compilation
 from cls_jax.photos.features.heads import standardize
@@ -82,7 +82,7 @@ def _search_blocks(normalized: np.ndarray, num_neighbors: int, is_cpu: bool) -> 
     is_quick = num_images < _MIN_SHOWN
     static = ("num_neighbors", "is_exact")
     search = compilation.jit(_search_block, runs=len(steps), static_argnames=static)
-    blocks = tqdm(steps, "Neighbors", unit="block", dynamic_ncols=True, disable=is_quick)
+    blocks = show_progress(steps, "Neighbors", unit="block", disable=is_quick)
     for i, start in enumerate(blocks):
         # The last block overlaps the one before, so that all have one shape.
         first = min(start, num_images - rows_at_once)

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tqdm import tqdm
 
+from cls_jax.bars import show_progress
 from cls_jax.batch import normalize
 from cls_jax.data.resize import CENTER_CROP, DecodeOptions
 from cls_jax.data.types import ImageSource
@@ -295,5 +295,5 @@ def report_progress(on_progress: Progress | None, total: int) -> Iterator[Callab
     if on_progress is not None:
         yield lambda done: on_progress(done, total)
         return
-    with tqdm(None, "Features", total, unit="image", dynamic_ncols=True, disable=not total) as bar:
+    with show_progress(None, "Features", total, unit="image", disable=not total) as bar:
         yield lambda done: bar.update(done - bar.n)

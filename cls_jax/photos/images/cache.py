@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import filelock
 import jax
 import numpy as np
-from tqdm import tqdm
 
+from cls_jax.bars import show_progress
 from cls_jax.data.resize import CENTER_CROP, DecodeOptions
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import (
@@ -269,9 +269,7 @@ def _decode(
     def is_known(digest: bytes) -> bool:
         return bool(store.find(name, [digest]))
 
-    bar = tqdm(
-        total=len(paths), unit="image", desc="Decoding", dynamic_ncols=True, disable=not has_bar
-    )
+    bar = show_progress(total=len(paths), unit="image", desc="Decoding", disable=not has_bar)
     batches = read_ahead(paths, shape, batch_size=batch_size, options=options, is_known=is_known)
     with contextlib.closing(batches), bar:
         for batch in batches:

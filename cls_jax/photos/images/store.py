@@ -11,13 +11,17 @@ memory and would write images twice. Writes are not synced (`synchronous`): a ki
 whole rows anyway, and checksums reveal damage after a power failure.
 """
 
+import atexit
 import contextlib
 import errno
 import functools
 import hashlib
 import os
 import pathlib
+import shutil
 import sqlite3
+import sys
+import tempfile
 import time
 import weakref
 import zlib
@@ -25,7 +29,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
-import platformdirs
+
+from cls_jax.io import describe_error, find_cache_folder
 
 _FILE = "rows-1.sqlite"  # Increase the number when the tables change.
 _PART = 256  # Rows per query.
@@ -74,8 +79,37 @@ _DELETED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOP
 
 
 def get_cache_folder() -> pathlib.Path:
-    """The folder of the user's store, which may be deleted at any time."""
-    return platformdirs.user_cache_path("cls_jax", appauthor=False) / "store"
+    """The folder of the user's store, which may be deleted at any time.
+
+    Where there can be none, it is a temporary one of this process, which a line says once.
+    """
+    return _make_writable(find_cache_folder() / "store")
+
+
+@functools.cache
+def _make_writable(folder: pathlib.Path) -> pathlib.Path:
+    try:
+        if not folder.is_absolute():
+            raise FileNotFoundError(errno.ENOENT, "this user has no home")
+        folder.mkdir(parents=True, exist_ok=True)
+        # SQLite needs file locks, too.
+        with contextlib.suppress(filelock.Timeout), _create_lock(folder).acquire(timeout=0):
+            return folder
+    except (OSError, NotImplementedError) as error:
+        temporary = pathlib.Path(tempfile.mkdtemp(prefix="cls_jax-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        print(
+            f"There is no cache of images and features ({describe_error(error)}), so the next "
+            "command computes them again: to keep them, set the environment variable "
+            "XDG_CACHE_HOME to a folder that can be written, on a disk with file locks.",
+            file=sys.stderr,
+        )
+        return temporary
+    return folder
+
+
+def _create_lock(folder: pathlib.Path) -> filelock.BaseFileLock:
+    return filelock.FileLock(folder / "lock")
 
 
 def hash_content(content: bytes) -> bytes:
@@ -99,7 +133,7 @@ class Store:
         self.folder = folder
         self._max_gigabytes = max_gigabytes
         # For work that one process should do at a time. Reading and writing need no lock.
-        self.lock = filelock.FileLock(self.folder / "lock")
+        self.lock = _create_lock(self.folder)
         self._path = os.path.realpath(self.folder / _FILE)
         self._idle: list[sqlite3.Connection] = []  # Connections not in use.
         weakref.finalize(self, _close, self._idle)

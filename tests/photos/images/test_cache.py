@@ -25,6 +25,7 @@ from cls_jax.photos.images import cache, files, store
 from cls_jax.photos.images.cache import load_decoded
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.images.store import Store, get_cache_folder
+from cls_jax.photos.report.data import leave_out_folders
 from tests.conftest import ROOT
 from tests.photos.helpers import read_image
 
@@ -217,7 +218,6 @@ def test_lost_image_is_decoded_again_only_from_the_same_content(root):
             *(store._SCHEMA + "PRAGMA max_page_count = 9;", "is full.* free disk"),
         ),
         ("fcntl.flock", unittest.mock.Mock(side_effect=OSError(errno.ENOLCK, "No")), "No;"),
-        ("os.environ", {**os.environ, "XDG_CACHE_HOME": __file__}, "Not a directory;"),
     ],
 )
 def test_store_that_cannot_be_written_names_the_remedy(root, monkeypatch, target, value, message):
@@ -226,6 +226,26 @@ def test_store_that_cannot_be_written_names_the_remedy(root, monkeypatch, target
         with pytest.raises(UserError, match=rf"{message}.* set .*XDG_CACHE_HOME"):
             load(root, 64)
     check(root)
+
+
+@pytest.mark.parametrize("has_home", [False, True])
+def test_a_cache_that_cannot_be_made_is_done_without(root, has_home, monkeypatch, capsys, tmp_path):
+    """In a line, and nothing is written elsewhere. A container's user may have no home."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", __file__)
+    if not has_home:
+        for name in ("HOME", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name)
+        monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    before = {path.name for path in tmp_path.iterdir()}
+    store._make_writable.cache_clear()
+    for _ in range(2):
+        check(root)
+    reason = "Not a directory" if has_home else "this user has no home"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"There is no cache of images and features ({reason})")
+    assert {path.name for path in tmp_path.iterdir()} == before
+    assert leave_out_folders("Damaged: /srv/mine/a.jpg", tmp_path) == "Damaged: a.jpg"
 
 
 def test_least_recently_used_rows_of_all_kinds_go_first():
