@@ -77,7 +77,7 @@ package: $(VENV)/installed-dev
 	.ci/uv build --quiet --wheel --out-dir build/package
 	.ci/uv pip install --quiet --python $(VENV) --no-deps --target build/package/site build/package/*.whl
 	cd build/package && PYTHONPATH=site $(CURDIR)/$(VENV)/bin/python -P -c '$(USE_PACKAGE)'
-	for extra in cpu cuda experiments heif label onnx parquet pretrained scale shards tf tiff; do \
+	for extra in cpu cuda dicom experiments heif label onnx parquet pretrained scale shards tf tiff; do \
 	  echo "cls-jax[$$extra] @ file://$$(ls $(CURDIR)/build/package/*.whl)" | .ci/uv pip compile --quiet \
 	    --python $(VENV) --constraints requirements-dev.txt - >/dev/null || exit 1; \
 	done
@@ -121,8 +121,8 @@ COMPILE := .ci/uv pip compile --quiet --universal --python-version 3.11 --genera
   --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock'
 RUNTIME := --extra experiments --extra tf
 lock: $(VENV)/bin/uv
-	$(COMPILE) $(UPGRADE) pyproject.toml $(RUNTIME) --extra heif --extra label --extra onnx \
-	  --extra parquet --extra pretrained --extra scale --extra shards --extra tiff \
+	$(COMPILE) $(UPGRADE) pyproject.toml $(RUNTIME) --extra dicom --extra heif --extra label \
+	  --extra onnx --extra parquet --extra pretrained --extra scale --extra shards --extra tiff \
 	  --group dev --output-file requirements-dev.txt
 	$(COMPILE) pyproject.toml $(RUNTIME) \
 	  --constraints requirements-dev.txt --output-file requirements-cpu.txt

@@ -9,6 +9,7 @@ from cls_jax.errors import UserError
 
 # Extra → the modules by which it is found. Only those that this package imports.
 MODULES = {
+    "dicom": ("pydicom",),
     "heif": ("pillow_heif",),
     "label": ("starlette", "uvicorn"),
     "onnx": ("jax2onnx", "onnxruntime"),

@@ -44,6 +44,16 @@ import pillow_heif, PIL.Image
 pillow_heif.register_heif_opener()
 PIL.Image.open("more/a.jpg").save("more/b.heic")
 """
+CREATE_DICOM = """
+import numpy as np, pydicom
+scan = pydicom.Dataset()
+scan.file_meta = pydicom.dataset.FileMetaDataset()
+scan.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+scan.SOPClassUID = pydicom.uid.SecondaryCaptureImageStorage
+scan.SOPInstanceUID = "1.2.3"
+scan.set_pixel_data(np.arange(1600, dtype=np.uint16).reshape(40, 40), "MONOCHROME2", 12)
+scan.save_as("more/b.dcm", enforce_file_format=True)
+"""
 CREATE_TIFF = """
 import numpy as np, tifffile
 levels = np.full((3, 40, 40), 30000, np.uint16)
@@ -146,6 +156,11 @@ PROMISES: dict[str, list[Command]] = {
         Command(["python", "-c", CREATE_TIFF]),
         TRAIN,
         Command(["cls-jax", "predict", "more/b.tif", "--json"], shows='"error": null'),
+    ],
+    "dicom": [
+        Command(["python", "-c", CREATE_DICOM]),
+        TRAIN,
+        Command(["cls-jax", "predict", "more/b.dcm", "--json"], shows='"error": null'),
     ],
     "heif": [Command(["python", "-c", CREATE_HEIC]), TRAIN, *PREDICT],
     "onnx": [

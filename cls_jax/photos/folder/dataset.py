@@ -33,7 +33,12 @@ from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_o
 from cls_jax.photos.folder.skipped import describe_skipped, find_example, refuse_unreadable
 from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.cache import load_decoded
-from cls_jax.photos.images.decode import find_bit_depth, open_file, read_header
+from cls_jax.photos.images.decode import (
+    describe_unread,
+    find_bit_depth,
+    open_file,
+    read_header,
+)
 from cls_jax.photos.images.files import SkippedFile, is_left_by_system, list_images, read_ahead
 from cls_jax.photos.images.store import hash_content
 
@@ -274,6 +279,7 @@ class FolderSummary(NamedTuple):
     bit_depth: int = 16  # Bits used by 16-bit images among them. 16 if there are none.
     channels: int = 3  # 1 if all are gray, 3 if some have colors.
     unreadable: str = ""  # A sentence about those whose headers cannot be read, "" without any.
+    unread: tuple[str, ...] = ()  # Sentences about what is not read of the others.
 
     @property
     def num_labeled(self) -> int:
@@ -322,6 +328,7 @@ def summarize_folder(
         bit_depth=find_bit_depth(paths),
         channels=channels,
         unreadable=unreadable,
+        unread=tuple(describe_unread(paths)),
     )
 
 

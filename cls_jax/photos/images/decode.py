@@ -29,8 +29,8 @@ from cls_jax.data.resize import (
     turn_upright,
 )
 from cls_jax.extras import is_installed, write_install
-from cls_jax.io import describe_error, open_regular
-from cls_jax.photos.images import repair, tiff
+from cls_jax.io import describe_error, open_regular, write_count
+from cls_jax.photos.images import dicom, repair, tiff
 from cls_jax.photos.images.packed import find_packed
 from cls_jax.photos.images.tiff import PlainTiff
 
@@ -46,6 +46,7 @@ _FORMATS = {
     "TIFF": (".tif", ".tiff"),
     "HEIF": (".heic", ".heif"),
     "AVIF": (".avif",),
+    "DICOM": (".dcm", ".dicom"),  # Not by Pillow.
 }
 # First brand of a file of the last two formats → its reader, and how to install that.
 _AVIF_READER = "AVIF, which needs a newer Pillow: pip install --upgrade pillow"
@@ -84,6 +85,35 @@ def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
     with open_file(path) as file, _decoding(file, bit_depth=16) as image:
         is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
         return *image.size, 1 if is_gray and not image.has_transparency_data else 3
+
+
+def describe_unread(paths: Sequence[str | os.PathLike]) -> list[str]:
+    """Sentences about what is not read of some TIFFs: pages after the first, and a fourth band."""
+    stacks = dict[str, int]()
+    banded = list[str]()
+    for path in [os.fspath(path) for path in paths]:
+        if not path.lower().endswith(_FORMATS["TIFF"]):
+            continue
+        with contextlib.suppress(Exception), open_file(path) as file:  # Reading it says why.
+            if (count := tiff.count_pages(file)) > 1:
+                stacks[path] = count
+            if tiff.read_layout(file).alpha:
+                banded.append(path)
+    sentences = []
+    if stacks:
+        first = next(iter(stacks))
+        sentences.append(
+            f"{write_count(len(stacks), 'file has', 'files have')} several pages, such as "
+            f"{os.path.basename(first)!r:.100} with {stacks[first]:,}: the first is read. If "
+            "another one shows what you look for, save it as a file of its own."
+        )
+    if banded:
+        sentences.append(
+            f"{write_count(len(banded), 'TIFF says', 'TIFFs say')} that the last band is "
+            f"transparency, such as {os.path.basename(banded[0])!r:.100}: what is transparent is "
+            "read as white. If the band is something else, such as infrared, save without it."
+        )
+    return sentences
 
 
 def read_serial(path: str | os.PathLike) -> str:
@@ -157,7 +187,7 @@ def find_suffix(file: BinaryIO) -> str:
 @functools.cache
 def _get_formats() -> tuple[str, ...]:
     """Pillow's names of the formats besides TIFF that the installed packages read."""
-    missing = {"TIFF"} if features.check("avif") else {"TIFF", "AVIF"}
+    missing = {"TIFF", "DICOM"} | (set() if features.check("avif") else {"AVIF"})
     if is_installed("heif"):
         import pillow_heif
 
@@ -220,8 +250,11 @@ def _open(file: Any, bit_depth: int) -> Image.Image:
         with _IMAGE_LOCKS[id(file) % len(_IMAGE_LOCKS)]:
             return _copy(file, bit_depth)
     file.seek(0)
-    if file.read(4) in tiff.SIGNATURES:
+    start = file.read(dicom.START)
+    if start[:4] in tiff.SIGNATURES:
         image = tiff.open_tiff(file, bit_depth)
+    elif dicom.is_dicom(start):
+        image = dicom.open_dicom(file)
     else:
         readable = repair.BoundedFile(repair.strip_png(file))
         image = Image.open(readable, formats=_get_formats())  # type: ignore[arg-type]

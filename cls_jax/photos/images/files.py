@@ -19,7 +19,7 @@ import numpy as np
 
 from cls_jax.data.resize import CENTER_CROP, DecodeOptions, ImageError
 from cls_jax.errors import UserError
-from cls_jax.io import open_regular
+from cls_jax.io import describe_error, open_regular, read_bytes
 from cls_jax.parallel.machine import available_cpus
 from cls_jax.photos.images.decode import (
     MAX_FILE_BYTES,
@@ -28,6 +28,7 @@ from cls_jax.photos.images.decode import (
     decode_image,
     open_file,
 )
+from cls_jax.photos.images.dicom import START, is_dicom
 from cls_jax.photos.images.packed import INDEX, SHARD, PackedFolder, find_packed, open_packed
 from cls_jax.photos.images.store import Store, hash_content
 from cls_jax.photos.images.tiff import SIGNATURES as TIFF_SIGNATURES
@@ -59,6 +60,7 @@ _SETTLED_NS = 10**9
 # Larger files are read one at a time, to bound memory.
 _LARGE_BYTES = 2**26
 _LARGE_FILES = threading.Lock()
+_MAX_LIST_BYTES = 2**30
 _ROWS_AT_ONCE = 1024
 _NUM_LOCKS = 256
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFF_SIGNATURES)
@@ -301,8 +303,8 @@ def _is_image(entry: os.DirEntry) -> bool:
         return entry.name.lower().endswith(SUFFIXES)
     start = b""
     with contextlib.suppress(OSError), open_regular(entry.path) as file:
-        start = file.read(12)
-    return start.startswith(_SIGNATURES) or start[4:8] == b"ftyp"
+        start = file.read(START)
+    return start.startswith(_SIGNATURES) or start[4:8] == b"ftyp" or is_dicom(start)
 
 
 def find_images(pattern: str) -> list[str]:
@@ -310,10 +312,12 @@ def find_images(pattern: str) -> list[str]:
 
     A folder is listed by `list_images`. Unreadable files with the name of an image, and unreadable
     folders, are included, so that they are not skipped silently. A glob or a name
-    matches files with any ending. `**` in a glob descends into folders. Raises a UserError if there
-    is no such file or the folder has no image.
+    matches files with any ending, but a .txt is a list of files, in its own order. `**` in a glob
+    descends into folders. Raises a UserError if there is no such file or the folder has no image.
     """
     expanded = os.path.expanduser(pattern)
+    if is_list(expanded):
+        return _read_list(expanded)
     if os.path.isdir(expanded):
         listing = list_images(expanded)
         unreadable = [
@@ -337,6 +341,32 @@ def find_images(pattern: str) -> list[str]:
                 "such as 'photos/**/*.jpg'."
             )
     return sorted(files)
+
+
+def is_list(path: str) -> bool:
+    """Whether a path is that of a text file with a path of an image in each line."""
+    return path.lower().endswith(".txt") and os.path.isfile(path)
+
+
+def _read_list(path: str) -> list[str]:
+    """The files of a list. Paths are relative to this folder or, if nothing is there, the list's.
+
+    Raises a UserError if it names none or cannot be read.
+    """
+    try:
+        text = read_bytes(path, _MAX_LIST_BYTES).decode("utf-8-sig", "surrogateescape")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read ({describe_error(error)}): pass a list of files, one per line."
+        ) from error
+    names = [os.path.expanduser(line.strip()) for line in text.split("\n") if line.strip()]
+    if not names:
+        raise UserError(f"{path} names no file: write the path of an image into each line.")
+    beside = [os.path.join(os.path.dirname(path), name) for name in names]
+    return [
+        other if os.path.exists(other) and not os.path.exists(name) else name
+        for name, other in zip(names, beside, strict=True)
+    ]
 
 
 def _expand(pattern: str) -> list[str]:

@@ -26,6 +26,9 @@ _MAX_BYTES = 2**28
 _MAX_SEGMENTS = 2**18
 _STRIP_VALUES = 2**20
 
+# The tag New Subfile Type, and its bit for a smaller version of another image.
+_SUBFILE_TYPE, _REDUCED = 254, 1
+_MAX_PAGES = 10_000
 # Values of the tag Photometric Interpretation.
 _WHITE_IS_ZERO = 0
 _BLACK_IS_ZERO = 1
@@ -112,6 +115,30 @@ def _widen_palette(image: Any) -> None:
 
 def read_layout(file: BinaryIO) -> Layout:
     """Reads the tags of the first image. Raises an ImageError for values that nothing reads."""
+    return create_layout(_read_tags(file)[0])
+
+
+def count_pages(file: BinaryIO) -> int:
+    """The images of a TIFF that are as large as the first one. Thumbnails of it are not.
+
+    Raises any error if the file is damaged.
+    """
+    tags, bounded = _read_tags(file)
+
+    def get_size() -> tuple[Any, Any]:
+        return tags.get(TiffImagePlugin.IMAGEWIDTH), tags.get(TiffImagePlugin.IMAGELENGTH)
+
+    size, count, seen = get_size(), 1, {0}
+    while tags.next not in seen and len(seen) < _MAX_PAGES:  # Links may form a circle.
+        seen.add(tags.next)
+        bounded.seek(tags.next)
+        tags.load(bounded)
+        count += get_size() == size and not tags.get(_SUBFILE_TYPE, 0) & _REDUCED
+    return count
+
+
+def _read_tags(file: BinaryIO) -> tuple[Any, Any]:
+    """The tags of the first image, Pillow's `tag_v2`, and the file for those of the next ones."""
     file.seek(0)
     bounded: Any = BoundedFile(file)
     header = bounded.read(8)
@@ -122,7 +149,7 @@ def read_layout(file: BinaryIO) -> Layout:
     tags = TiffImagePlugin.ImageFileDirectory_v2(header)
     bounded.seek(tags.next)
     tags.load(bounded)
-    return create_layout(tags)
+    return tags, bounded
 
 
 def create_layout(tags: Any) -> Layout:

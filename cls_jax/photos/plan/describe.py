@@ -45,6 +45,7 @@ def list_notices(plan: Plan, facts: Facts) -> list[str]:
         *_describe_sources(summary),
         left_out,
         summary.unreadable,
+        *summary.unread,
         describe_imbalance(summary),
     )
     scans = _propose_backbone(plan, facts) if summary.channels == 1 else None
@@ -67,6 +68,7 @@ def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
     lines = [
         *describe_folder(plan.summary, trial.cameras),
         *_describe_near_copies(plan, trial),
+        *_describe_held_out(plan, trial),
         *describe_training(plan, facts),
         *_describe_shortages(plan),
     ]
@@ -100,7 +102,7 @@ def describe_folder(summary: FolderSummary, cameras: str = "") -> list[str]:
     if imbalance := describe_imbalance(summary):
         lines.append(imbalance)
     left_out = describe_left_out(summary.layout.skipped)
-    lines += filter(None, (summary.layout.table, left_out, summary.unreadable))
+    lines += filter(None, (summary.layout.table, left_out, summary.unreadable, *summary.unread))
     proposal = summary.layout.proposal or cameras
     lines += _describe_sources(summary) or ([proposal] if proposal else [])
     lines += [
@@ -119,6 +121,18 @@ def _describe_sources(summary: FolderSummary) -> list[str]:
     if layout.sources is None:
         return []
     return describe_sources(layout.sources, layout.train.labels, layout.class_names)
+
+
+def _describe_held_out(plan: Plan, trial: Trial) -> list[str]:
+    """A line about the labels of each class that are held out, if any are."""
+    if not trial.held_out:
+        return []
+    counts = plan.summary.class_counts
+    rows = list(zip(counts, trial.held_out, counts.values(), strict=True))
+    shown = [f"{make_printable(name)} {n:,} of {m:,}" for name, n, m in rows[:_NUM_SHOWN_CLASSES]]
+    parts = [*shown, "…"] if len(rows) > len(shown) else shown
+    total = write_count(sum(trial.held_out), "label is", "labels are")
+    return [f"Validation:  {total} held out: {', '.join(parts)}"]
 
 
 def _describe_near_copies(plan: Plan, trial: Trial) -> list[str]:

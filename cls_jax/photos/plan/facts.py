@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.data.label_split import choose_validation_indices, choose_validation_sources
 from cls_jax.data.sampling import take_evenly
 from cls_jax.extras import is_installed
 from cls_jax.models.weights.backbones import DINOV2
@@ -39,6 +40,7 @@ class Trial(NamedTuple):
     cameras: str = ""  # A sentence that proposes them as sources, or "".
     near_copies: NearCopies | None = None  # Among the labels. None if they were not compared.
     measured: Measurement | None = None  # None if nothing is trained.
+    held_out: tuple[int, ...] = ()  # Labels of each class for validation, but for near-copies.
 
 
 def gather_facts(plan: Plan) -> Facts:
@@ -67,9 +69,29 @@ def try_plan(plan: Plan) -> Trial:
     if plan.method is None:  # Measuring would read the weights.
         weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
         read_networks(config, weights, config.data.image_size, config.data.channels)
-        return Trial(_propose_cameras(plan), _find_near_copies(plan))
-    measured = measure_run(config, plan.summary)
-    return Trial(_propose_cameras(plan), _find_near_copies(plan), measured)
+        measured = None
+    else:
+        measured = measure_run(config, plan.summary)
+    return Trial(_propose_cameras(plan), _find_near_copies(plan), measured, _count_held_out(plan))
+
+
+def _count_held_out(plan: Plan) -> tuple[int, ...]:
+    """The labels of each class that `data.validation` holds out, or nothing without it.
+
+    Raises a UserError if it holds out none.
+    """
+    config, layout = plan.config, plan.summary.layout
+    if not config.data.validation:
+        return ()
+    labels, num_classes = layout.train.labels, len(layout.class_names)
+    share, seed = config.data.validation, config.seed
+    if layout.sources is None:
+        rows = choose_validation_indices(labels, num_classes, share, seed)
+    else:
+        numbers = layout.sources.numbers
+        rows = choose_validation_sources(labels, num_classes, share, seed, numbers)
+    known = labels[rows][labels[rows] >= 0]
+    return tuple(np.bincount(known, minlength=num_classes).tolist())
 
 
 def _propose_cameras(plan: Plan) -> str:

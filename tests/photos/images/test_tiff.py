@@ -11,7 +11,7 @@ from PIL import Image
 
 from cls_jax.data.resize import TRANSPOSITIONS, DecodeOptions, ImageError
 from cls_jax.photos.images import decode, tiff
-from cls_jax.photos.images.decode import decode_image, read_upright
+from cls_jax.photos.images.decode import decode_image, describe_unread, read_upright
 from cls_jax.photos.images.files import read_ahead
 from tests.photos.helpers import read_image
 from tests.photos.images.test_decode import decode_in_strips
@@ -267,3 +267,21 @@ def test_numbers_without_a_known_white_are_refused():
         with pytest.raises(ImageError, match="whose range is unknown"):
             decode_image(Image.fromarray(values), SHAPE)
     assert decode_image(Image.fromarray(np.full((9, 9), 2**16 - 1, np.int32)), SHAPE).min() == 255
+
+
+def test_pages_and_bands_that_are_not_read_are_counted(tmp_path):
+    names = ("one.tif", "stack.tif", "pyramid.tif", "bands.tif", "broken.tif", "photo.png")
+    one, stack, pyramid, bands, broken, photo = (str(tmp_path / name) for name in names)
+    tifffile.imwrite(one, RGB)
+    tifffile.imwrite(stack, np.stack([GRAY[..., 0]] * 3), photometric="minisblack")
+    with tifffile.TiffWriter(pyramid) as file:
+        file.write(RGB, subifds=0)
+        file.write(RGB[::2, ::2], subfiletype=1)
+    tifffile.imwrite(bands, np.dstack([RGB, ALPHA]), photometric="rgb", extrasamples="unassalpha")
+    content = (tmp_path / "stack.tif").read_bytes()
+    (tmp_path / "broken.tif").write_bytes(content[: len(content) // 2])
+    Image.fromarray(RGB).save(photo)
+    assert describe_unread([one, pyramid, broken, photo, str(tmp_path / "gone.tif")]) == []
+    pages, band = describe_unread([one, stack, bands, photo])
+    assert pages.startswith("1 file has several pages, such as 'stack.tif' with 3: the first is")
+    assert band.startswith("1 TIFF says that the last band is transparency, such as 'bands.tif'")

@@ -48,6 +48,9 @@ def test_a_dry_run_says_what_was_found_out():
     ):
         assert line in text
     assert "DINOv2" not in text
+    assert "Validation" not in text
+    held_out = describe(Facts(), Trial(held_out=(0, 2)))
+    assert "Validation:  2 labels are held out: cat 0 of 20, dog 2 of 20\n" in held_out
     assert text.endswith("Dry run; nothing written.")
 
 
