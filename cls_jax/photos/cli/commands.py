@@ -187,7 +187,7 @@ def predict(
 ) -> None:
     """Labels image files with a run's networks."""
     from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
-    from cls_jax.photos.images.files import find_images
+    from cls_jax.photos.images.files import find_images, is_list
     from cls_jax.photos.inference import predict_files as lib
     from cls_jax.photos.inference.open import load
     from cls_jax.photos.inference.tables import PREDICTION_TABLES, check_path
@@ -200,7 +200,8 @@ def predict(
     if as_json and output:
         raise UserError("--json prints the predictions. Remove --output.")
     target = _check_sorting(sort_into, unsure_below)
-    are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
+    paths = [os.path.expanduser(pattern) for pattern in images]
+    are_files = all(os.path.isfile(path) and not is_list(path) for path in paths)
     path = pathlib.Path(output or "predictions.csv").expanduser()
     prints = as_json or (are_files and not output and not target)
     if not prints:

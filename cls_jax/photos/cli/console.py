@@ -8,13 +8,18 @@ process has been set up.
 """
 
 import argparse
-import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from cls_jax.errors import UserError
-from cls_jax.process import exit_with_error, prepare_process, run_to_end, suggest_option
+from cls_jax.process import (
+    exit_with_error,
+    find_version,
+    prepare_process,
+    run_to_end,
+    suggest_option,
+)
 
 _EPILOG = """\
 From images to predictions:
@@ -92,11 +97,7 @@ def create_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    try:
-        version = importlib.metadata.version("cls-jax")
-    except importlib.metadata.PackageNotFoundError:
-        version = "(not installed)"
-    parser.add_argument("--version", action="version", version=f"cls-jax {version}")
+    parser.add_argument("--version", action="version", version=f"cls-jax {find_version()}")
     common = _Parser(add_help=False)
     common.add_argument("--device", choices=_PLATFORMS, help="device to use (default: the best)")
     on_run = _Parser(add_help=False, parents=[common])
@@ -169,7 +170,7 @@ def _add_lists(verbs: Any, common: argparse.ArgumentParser) -> None:
 
 def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
-    images = "files, folders or quoted patterns"
+    images = "files, folders, quoted patterns or a .txt with a path in each line"
     _add(predict, "images", "IMAGE_OR_FOLDER", images, nargs="*")
     _add(
         predict,
@@ -191,7 +192,8 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
     _add_switch(report, "--no-images", "leave out all images and the names of their files")
     for verb in (evaluate, report):
-        _add(verb, "--data_dir", "PATH", "new location of the images")
+        _add(verb, "--photos", "DIR", "new place of the run's images", dest="data_dir")
+        _add(verb, "--data_dir", "PATH", argparse.SUPPRESS)  # As for arrays.
     export = verbs.add_parser(
         "export", parents=[on_run], help="write a model that runs without cls_jax"
     )

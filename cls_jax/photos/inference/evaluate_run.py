@@ -26,11 +26,12 @@ from cls_jax.photos.inference.calibration import (
     write_fitted,
 )
 from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, collect_images
-from cls_jax.photos.inference.open import open_run
+from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.photos.inference.suspects import take_unlabeled
 from cls_jax.photos.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
+from cls_jax.process import write_command
 from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
@@ -165,6 +166,8 @@ def evaluate_run(
     yet, or the dataset has no test images or other classes.
     """
     run = open_run(workdir, data_dir, eval_batch_size, step).predictor
+    again = write_command(["evaluate", str(workdir)])
+    check_photos(run, f"add their new place, as in {again} --photos DIR")
     classifier = run.classifier
     dataset = run.dataset
     class_names = classifier.class_names

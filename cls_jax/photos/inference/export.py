@@ -24,6 +24,7 @@ from cls_jax.photos.images.files import is_left_by_system
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import open_run
 from cls_jax.photos.inference.run import Run
+from cls_jax.process import find_version
 from cls_jax.runs.folder import describe_weights
 from cls_jax.training.prepare import collect_weights
 
@@ -93,7 +94,9 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path, step: str | None = N
         expected = np.asarray(jax.jit(function)(images))
         call = jax.export.deserialize(bytearray(model)).call
         exported = measure_difference(call, images, expected)
-        onnx_model, reason = convert_to_onnx(function, images, expected)
+        onnx_model, reason = convert_to_onnx(
+            function, images, expected, collect_metadata(classifier)
+        )
     ours = measure_difference(
         lambda images: classifier.predict(images).probabilities, images, expected
     )
@@ -198,11 +201,12 @@ def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
 
 
 def convert_to_onnx(
-    function: Function, images: np.ndarray, expected: np.ndarray
+    function: Function, images: np.ndarray, expected: np.ndarray, metadata: Mapping[str, str]
 ) -> tuple[bytes | None, str | None]:
     """Converts the function to an ONNX model for any batch size and checks it in onnxruntime.
 
-    It must give `expected`, float32 [B, K], for `images`, uint8 [B, H, W, C]. Returns the model and
+    It must give `expected`, float32 [B, K], for `images`, uint8 [B, H, W, C]. It has the `metadata`
+    as properties. Returns the model and
     None, or None and the reason: the converter or onnxruntime is not installed or fails, or the
     model disagrees with the function.
     """
@@ -227,6 +231,8 @@ def convert_to_onnx(
         constants = [value for value in proto.graph.initializer if value.name in used]
         del proto.graph.initializer[:]
         proto.graph.initializer.extend(constants)
+        for key, value in metadata.items():
+            proto.metadata_props.add(key=key, value=value)
         model = proto.SerializeToString()
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         difference = measure_difference(
@@ -264,14 +270,21 @@ def _describe_origins(run: Run) -> str:
     return _README_ORIGINS + "\n".join(lines) + "\n" if lines else ""
 
 
-def describe(classifier: Classifier, run: Run, models: Collection[str]) -> dict[str, str]:
-    """The text files of an export of a run with these models: name → content."""
-    has_onnx = ONNX_MODEL in models
+def collect_metadata(classifier: Classifier) -> dict[str, str]:
+    """What a program needs to know of an exported model: its classes, its input, our version."""
+    return {
+        "class_names": json.dumps(list(classifier.class_names), indent=1),
+        "preprocessing": json.dumps(_describe_preprocessing(classifier), indent=1),
+        "version": find_version(),
+    }
+
+
+def _describe_preprocessing(classifier: Classifier) -> dict[str, Any]:
+    """How a photo becomes the input."""
     decoding = classifier.networks.format.decoding
     mean, std = classifier.networks.format.normalization
     height, width, channels = classifier.image_shape
-    num_classes = len(classifier.class_names)
-    preprocessing = {
+    return {
         "orientation": "upright, as EXIF says",
         "color": "gray" if channels == 1 else "RGB",
         "resize": "bicubic",
@@ -287,21 +300,28 @@ def describe(classifier: Classifier, run: Run, models: Collection[str]) -> dict[
             "std": list(std),
         },
     }
+
+
+def describe(classifier: Classifier, run: Run, models: Collection[str]) -> dict[str, str]:
+    """The text files of an export of a run with these models: name → content."""
+    has_onnx = ONNX_MODEL in models
+    height, width, channels = classifier.image_shape
+    metadata = collect_metadata(classifier)
     readme = _README.format(
         run=run.workdir.resolve().name,
         networks=_describe_networks(classifier),
         shape=f"[batch, {height}, {width}, {channels}]",
-        num_classes=num_classes,
+        num_classes=len(classifier.class_names),
         version=jax.__version__,
-        white=2**decoding.bit_depth - 1,
+        white=2**classifier.networks.format.decoding.bit_depth - 1,
         onnx=_README_ONNX if has_onnx else "",
         origins=_describe_origins(run),
         weights=_README_WEIGHTS if WEIGHTS_FILE in models else "",
         runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
     )
     return {
-        LABELS: json.dumps(list(classifier.class_names), indent=1) + "\n",
-        PREPROCESSING: json.dumps(preprocessing, indent=1) + "\n",
+        LABELS: f"{metadata['class_names']}\n",
+        PREPROCESSING: f"{metadata['preprocessing']}\n",
         EXAMPLE: _EXAMPLE_SOURCE.read_text(encoding="utf-8"),
         README: readme,
     }

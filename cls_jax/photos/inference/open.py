@@ -58,6 +58,13 @@ def open_run(
     return create_run(config, workdir, step=step)
 
 
+def check_photos(run: Run, remedy: str) -> None:
+    """Raises a UserError with a remedy if a run's folder of photos is no longer there."""
+    root = pathlib.Path(run.config.data.data_dir).expanduser()
+    if run.config.data.name == "folder" and not root.is_dir():
+        raise UserError(f"The run's photos are no longer in {root}: {remedy}.")
+
+
 def load(
     run: str | os.PathLike, trained: bool = False, step: int | str | None = None
 ) -> Classifier:

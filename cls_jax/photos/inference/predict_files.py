@@ -1,20 +1,25 @@
 """Predictions for image files: as rows, as a table, or as files sorted into folders."""
 
 import contextlib
+import glob
 import hashlib
 import itertools
 import json
 import pathlib
+import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from cls_jax.errors import explain_writing
+from cls_jax.bars import show_progress
+from cls_jax.errors import StoppedError, explain_writing
 from cls_jax.io import PARTIAL, make_printable
-from cls_jax.photos.images.files import ImageBatch, stat_image
+from cls_jax.photos.images.files import ImageBatch, compute_key, stat_image
+from cls_jax.photos.images.store import hash_content
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.foreign import FOREIGN
@@ -71,43 +76,75 @@ def predict_files(
     """Predicts files and writes one row each, in order. Unreadable files get a reason.
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
-    interruption, the same command continues with the first file without a row. With `overwrite`,
-    the output may replace a file that is not a table of predictions. It has the columns of
-    `choose_columns`.
-    Raises a UserError if the output cannot be written, or another process is writing it.
+    interruption, the same command continues with the files that have no row, or have changed, or
+    could not be read. With `overwrite`, the output may replace a file that is not a table of
+    predictions. It has the columns of `choose_columns`.
+    Raises a UserError if the output cannot be written, or another process is writing it, and a
+    StoppedError after Ctrl-C.
     """
     check_path(output, PREDICTION_TABLES, overwrite)
-    journal = output.with_name(f"{output.name}.{_identify(classifier, files)}{PARTIAL}")
-    network_seconds = 0.0
+    journal = output.with_name(f"{output.name}.{_identify(classifier)}{PARTIAL}")
+    keys = [_identify_file(file) for file in files]
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_lock(output))
-        num_done = _count_rows(journal)
+        places = _find_rows(journal)
+        num_done = sum(key in places for key in keys)
+        if num_done:
+            known = f"{num_done:,} of {len(files):,} images were predicted before"
+            print(f"{known}: continuing with the others.", file=sys.stderr, flush=True)
+        left = [(key, file) for key, file in zip(keys, files, strict=True) if key not in places]
         with explain_writing(output, "choose another --output"):
-            rows_file = stack.enter_context(journal.open("a", encoding="ascii"))
-        progress = tqdm(total=len(files), initial=num_done, unit="image", dynamic_ncols=True)
-        bar = stack.enter_context(progress)
-        batches = classifier.read_files(files[num_done:])
-        for batch in stack.enter_context(contextlib.closing(batches)):
-            before = time.perf_counter()
-            prediction = classifier.predict(batch.images)
-            network_seconds += time.perf_counter() - before
-            rows = iterate_rows(batch, prediction, classifier.calibration)
-            lines = [json.dumps(row) + "\n" for row in rows]
-            rows_file.writelines(lines)
-            rows_file.flush()
-            bar.update(len(lines))
+            rows_file = stack.enter_context(journal.open("ab"))
+        try:
+            with show_progress(total=len(files), initial=num_done, unit="image") as bar:
+                network_seconds = _append_rows(classifier, left, rows_file, places, bar)
+        except KeyboardInterrupt as stop:
+            done = sum(key in places for key in keys)
+            sentence = f"Stopped with {done:,} of {len(files):,} images predicted: rerun the same "
+            raise StoppedError(f"{sentence}command to continue.", signal.SIGINT) from stop
+        in_order = [places[key] for key in keys]
         labels, num_foreign = [], 0
-        for row in _read_rows(journal):
+        for row in _read_rows(journal, files, in_order):
             labels.append(take_label(row))
             num_foreign += is_foreign(classifier, row)
         columns = choose_columns(classifier.num_networks, all_columns)
         if columns is SHORT_COLUMNS and all(label is not None for _, label, _ in labels):
             columns = WITHOUT_ERRORS
-        write_table(output, columns, (shorten(row, columns) for row in _read_rows(journal)))
-        journal.unlink()
+        rows = _read_rows(journal, files, in_order)
+        write_table(output, columns, (shorten(row, columns) for row in rows))
+        # Also those of other classifiers, and of programs that were killed.
+        for path in output.parent.glob(f"{glob.escape(output.name)}.{'[0-9a-f]' * 12}{PARTIAL}"):
+            path.unlink()
     seconds = time.perf_counter() - started
     return Predicted(labels, seconds, network_seconds / seconds, num_foreign)
+
+
+def _append_rows(
+    classifier: Classifier,
+    left: Sequence[tuple[bytes, str]],
+    rows_file: BinaryIO,
+    places: dict[bytes, int],
+    bar: tqdm,
+) -> float:
+    """Predicts the files that are left, by key, and notes the places of their rows.
+
+    Returns the seconds that the networks took.
+    """
+    keys = (key for key, _ in left)
+    seconds = 0.0
+    with contextlib.closing(classifier.read_files([file for _, file in left])) as batches:
+        for batch in batches:
+            before = time.perf_counter()
+            prediction = classifier.predict(batch.images)
+            seconds += time.perf_counter() - before
+            rows = iterate_rows(batch, prediction, classifier.calibration)
+            for row, key in zip(rows, keys, strict=False):
+                places[key] = rows_file.tell()
+                rows_file.write(f"{json.dumps({'key': key.hex(), **row})}\n".encode("ascii"))
+            rows_file.flush()
+            bar.update(len(batch.files))
+    return seconds
 
 
 def predict_rows(classifier: Classifier, files: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -126,38 +163,49 @@ def describe_row(row: Row, foreign: bool = False) -> str:
     return make_printable(f"{row['file']}: {text}")
 
 
-def _identify(classifier: Classifier, files: Sequence[str]) -> str:
-    """A hash of the files in their current state, of the networks, and of what a row has."""
+def _identify(classifier: Classifier) -> str:
+    """A hash of the networks, and of what a row has."""
     digest = hashlib.sha256(classifier.compute_fingerprint().encode())
     digest.update(repr(list(ALL_COLUMNS)).encode())
-    for file in files:
-        try:
-            stat = stat_image(file)
-            state = f"{stat.size} {stat.mtime_ns}"
-        except OSError:
-            state = ""
-        digest.update(f"{file}\0{state}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:12]
 
 
-def _count_rows(journal: pathlib.Path) -> int:
-    """The number of complete rows of an interrupted prediction. A row cut short is removed."""
+def _identify_file(file: str) -> bytes:
+    """16 bytes that change whenever the file may have changed."""
+    try:
+        return compute_key(file, stat_image(file))
+    except (OSError, ValueError):
+        return hash_content(file.encode("utf-8", "surrogateescape"))
+
+
+def _find_rows(journal: pathlib.Path) -> dict[bytes, int]:
+    """Where the rows of an interrupted prediction are, by file, without those of unreadable files.
+
+    A row cut short is removed.
+    """
+    places = dict[bytes, int]()
     if not journal.exists():
-        return 0
-    count = end = 0
+        return places
+    end = 0
     with journal.open("r+b") as file:
         for line in file:  # There may be millions.
             if line.endswith(b"\n"):
-                count += 1
+                row = json.loads(line)
+                if row["error"] is None:  # Otherwise what it lacked may be installed now.
+                    places[bytes.fromhex(row["key"])] = end
                 end += len(line)
         file.truncate(end)
-    return count
+    return places
 
 
-def _read_rows(journal: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """The rows of a finished prediction."""
-    with journal.open(encoding="ascii") as lines:
-        yield from map(json.loads, lines)
+def _read_rows(
+    journal: pathlib.Path, files: Sequence[str], places: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """The rows of files at some places, under the files' present names."""
+    with journal.open("rb") as lines:
+        for file, place in zip(files, places, strict=True):
+            lines.seek(place)
+            yield json.loads(lines.readline()) | {"file": file}
 
 
 def take_label(row: Row) -> Label:

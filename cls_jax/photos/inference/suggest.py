@@ -29,7 +29,8 @@ from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier
-from cls_jax.photos.inference.open import open_run
+from cls_jax.photos.inference.open import check_photos, open_run
+from cls_jax.process import write_command
 from cls_jax.runs.folder import CONFIG
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
@@ -73,6 +74,7 @@ def suggest_files(
             f"The run in {path} was trained on {data.name}, which is fully labeled: pass a run on "
             "a folder of images."
         )
+    check_photos(run, f"pass their new place, as in {write_command(['suggest', 'DIR'])}")
     # Features that are used unchanged are on disk.
     init = run.predictor.backbone
     classifier = None if init else run.predictor.classifier

@@ -22,7 +22,7 @@ from cls_jax.io import describe_error
 from cls_jax.methods import Method, get_method
 from cls_jax.photos.folder.instant_config import describe_kind
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
-from cls_jax.photos.inference.open import open_run
+from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import Figures, compute_figures
 from cls_jax.photos.inference.suspects import (
@@ -102,7 +102,10 @@ class RunData:
     sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     class_names: tuple[str, ...] = ()
     dataset: Dataset | None = None
+    num_images: int = 0  # Training images.
     labeled: np.ndarray | None = None  # int32, the training images that counted as labeled.
+    # Labels of each class, int [K]. None if it is not known.
+    label_counts: np.ndarray | None = None
     predictions: Predictions | None = None
     calibration: Calibration | None = None  # Of the checkpoint that predicts.
     suspects: list[Suspect] = dataclasses.field(default_factory=list)
@@ -202,7 +205,7 @@ class RunData:
             common = os.path.commonpath([root, self.workdir.resolve()])
         except ValueError:  # On different drives of Windows.
             return None
-        private = *pathlib.Path.home().parents, pathlib.Path(root.anchor)
+        private = *_find_home().parents, pathlib.Path(root.anchor)
         is_private = pathlib.Path(common) in private
         return None if is_private else f"./{pathlib.Path(relative).as_posix()}"
 
@@ -239,26 +242,31 @@ def collect_run(
     description = attempt("The classes are unknown", lambda: read_dataset_description(workdir))
     if not description:
         return run
-    run.class_names = description[0]
+    run.class_names, run.num_images = description[0], description[1].num_images
 
     def load_same_dataset() -> Dataset:
+        check_photos(source, "name their new place with --photos DIR")
         if (source.dataset.class_names, source.dataset.shape) != description:
             raise ValueError("the dataset is not the one that the run was trained on")
         return source.dataset
 
     run.dataset = attempt("No images", load_same_dataset)
 
-    def find_labeled() -> np.ndarray:
-        if run.dataset is None:  # Only their number will be shown.
-            return read_labeled_indices(workdir / LABELED_INDICES, run.class_names)[0]
-        return read_labeled_rows(workdir, run.dataset)
+    def find_labeled() -> tuple[np.ndarray, np.ndarray]:
+        if run.dataset is None:  # Only their numbers will be shown.
+            return read_labeled_indices(workdir / LABELED_INDICES, run.class_names)
+        rows = read_labeled_rows(workdir, run.dataset)
+        return rows, run.dataset.train.labels[rows]
 
-    run.labeled = labeled = attempt("The labeled images are unknown", find_labeled)
+    labeled = None
+    if found := attempt("The labeled images are unknown", find_labeled):
+        run.labeled = labeled = found[0]
+        run.label_counts = np.bincount(found[1], minlength=len(run.class_names))
     if run.dataset is not None:
         source = attempt("No predictions", lambda: source.predictor, source)
         run.predictions = attempt("No predictions", lambda: predict(source, labeled))
-    if (found := run.predictions) is not None:
-        read = functools.partial(read_calibration, source.workdir, found.step)
+    if (predicted := run.predictions) is not None:
+        read = functools.partial(read_calibration, source.workdir, predicted.step)
         run.calibration = attempt("No calibration", read)
 
         def judge() -> Judged | None:
@@ -269,10 +277,10 @@ def collect_run(
         # Judging takes one core, while the program of the heat maps is compiled.
         with concurrent.futures.ThreadPoolExecutor() as pool:
             judging = pool.submit(judge)
-            run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
+            run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, predicted), {})
         if (judged := attempt("No suspect labels", judging.result)) is not None:
             run.suspects, run.confusions = list_suspects(judged), count_confusions(judged)
-        run.named = attempt("The other images cannot be counted", lambda: count_named(run, source))
+    run.named = attempt("The other images cannot be counted", lambda: count_named(run, source))
     return run
 
 
@@ -299,9 +307,14 @@ def leave_out_folders(text: str, *folders: str | os.PathLike) -> str:
     The parents of these `folders` and the user's home may have names with spaces.
     """
     parents = [pathlib.Path(folder).expanduser().resolve().parent for folder in folders]
-    for parent in sorted(map(str, (*parents, pathlib.Path.home())), key=len, reverse=True):
+    for parent in sorted(map(str, (*parents, _find_home())), key=len, reverse=True):
         text = text.replace(f"{parent}{os.sep}", "")
     return _FOLDERS.sub("", text)
+
+
+def _find_home() -> pathlib.Path:
+    """The user's home. In a container, a user may have none."""
+    return pathlib.Path(os.path.expanduser("~"))
 
 
 def draw_heat_maps(source: Run, predictions: Predictions) -> dict[int, np.ndarray]:

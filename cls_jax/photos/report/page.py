@@ -1,6 +1,7 @@
 """Renders the report from Jinja templates and writes it into the run's folder."""
 
 import base64
+import contextlib
 import datetime
 import functools
 import hashlib
@@ -10,8 +11,8 @@ from typing import Any
 
 import jinja2
 
-from cls_jax.errors import explain_writing
-from cls_jax.io import write_atomically
+from cls_jax.errors import UserError, explain_writing
+from cls_jax.io import make_printable, write_atomically
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import format_percent, write_class_table
 from cls_jax.photos.inference.suspects import write_suspects
@@ -60,11 +61,13 @@ def write_report(
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
     `opened` is the same run, if its dataset and checkpoint may have been read already. Without
-    images, the page has no image sections and no file names. Raises a UserError if the folder is
-    not the folder of a run or cannot be written to.
+    images, the page has no image sections and no file names. A page is replaced only by one that
+    lacks nothing more. Raises a UserError if it is not, or the folder is not the folder of a run or
+    cannot be written to.
     """
     run = collect_run(workdir, data_dir, opened)
     path = workdir / REPORT
+    _check_richer(path, run)
     explain = functools.partial(explain_writing, path, "free disk space or allow writing there")
     with explain():
         if run.figures is not None:
@@ -76,6 +79,19 @@ def write_report(
     with explain():
         write_atomically(path, text)
     return path
+
+
+def _check_richer(path: pathlib.Path, run: RunData) -> None:
+    """Raises a UserError if a page at the path has something that a new one would lack."""
+    earlier = ""
+    with contextlib.suppress(OSError):
+        earlier = path.read_text(encoding="utf-8", errors="replace")
+    lost = [note for note in run.notes if f"<li>{note.partition(':')[0]}:" not in earlier]
+    if earlier and lost:
+        raise UserError(
+            f"{path} stays as it is, since a new page would have less. "
+            f"{make_printable(lost[0]).rstrip('.')}. To write it anyway, delete {path.name} first."
+        )
 
 
 def render_page(run: RunData, has_images: bool = True) -> str:

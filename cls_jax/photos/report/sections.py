@@ -97,20 +97,15 @@ def _format_duration(seconds: Any) -> str:
 
 def view_photos(run: RunData) -> dict[str, Any] | None:
     """For each class, how many images have a label and how many others are named so."""
-    if run.labeled is None or not run.is_folder:
+    if run.label_counts is None or not run.is_folder:
         return None
-    counts = np.zeros(len(run.class_names), int)
-    if run.dataset is not None:
-        counts = np.bincount(run.dataset.train.labels[run.labeled], minlength=len(counts))
-    elif not len(run.class_names):
-        return None
+    counts = run.label_counts.tolist()
     named = run.named.tolist() if run.named is not None else [None] * len(counts)
-    num_images = len(run.dataset.train) if run.dataset else 0
     return {
-        "rows": list(zip(run.class_names, counts.tolist(), named, strict=True)),
-        "num_images": num_images,
+        "rows": list(zip(run.class_names, counts, named, strict=True)),
         "num_named": int(run.named.sum()) if run.named is not None else 0,
-        "num_others": num_images - len(run.labeled),
+        "num_others": run.num_images - sum(counts),
+        "whose": run.predictions.whose if run.predictions else "the instant classifier",
     }
 
 
@@ -126,9 +121,7 @@ def view_next(run: RunData) -> dict[str, Any] | None:
     steps: list[tuple[str, str | None]] = []
     if run.suspects:
         steps.append(("Look at the suspect labels below, and correct those that are wrong.", None))
-    if run.dataset is not None and run.labeled is not None:
-        labels = run.dataset.train.labels[run.labeled]
-        counts = np.bincount(labels, minlength=len(run.class_names))
+    if (counts := run.label_counts) is not None:
         few = [name for name, n in zip(run.class_names, counts, strict=True) if n < _FEW_LABELS]
         if few:
             names = ", ".join(few[:_NUM_FEW]) + (" and others" if len(few) > _NUM_FEW else "")

@@ -120,7 +120,7 @@ def test_the_newest_run_is_used_where_none_is_named(runs, capsys):
     ("words", "places"),
     [
         (["report", "--no-images", "runs/a"], {"run": "runs/a"}),
-        (["evaluate", "runs/a", "--data_dir", "data", "new"], {"run": "runs/a", "folder": "new"}),
+        (["evaluate", "runs/a", "--photos", "data", "new"], {"run": "runs/a", "folder": "new"}),
         (["export", "--device", "cpu", "runs/a", "out"], {"run": "runs/a", "output": "out"}),
         (["export", "runs/a", "--device", "cpu", "out"], {"run": "runs/a", "output": "out"}),
         (["predict", "runs/a", "--json", "b", "c"], {"run": "runs/a", "images": ["b", "c"]}),

@@ -22,6 +22,7 @@ from cls_jax.models.weights.hub import WEIGHTS_FILE
 from cls_jax.photos.cli import commands
 from cls_jax.photos.inference import export
 from cls_jax.photos.inference.open import load
+from cls_jax.process import find_version
 from cls_jax.runs.folder import CONFIG
 from cls_jax.training.prepare import read_weights, restore_run
 from tests.conftest import ROOT
@@ -168,6 +169,10 @@ def test_onnx_predicts_what_the_run_predicts_for_any_batch_size(trained_run, exp
     used = {name for node in model.graph.node for name in node.input}
     assert {constant.name for constant in model.graph.initializer} <= used
     session = onnxruntime.InferenceSession(exported / export.ONNX_MODEL)
+    found = session.get_modelmeta().custom_metadata_map
+    for key, name in (("class_names", export.LABELS), ("preprocessing", export.PREPROCESSING)):
+        assert json.loads(found[key]) == json.loads((exported / name).read_text())
+    assert found["version"] == find_version()
     assert session.get_inputs()[0].type == "tensor(uint8)"
     expected = load(trained_run).predict(IMAGES).probabilities
     for size in (1, 7, 64):
@@ -186,16 +191,16 @@ def test_onnx_is_left_out_where_it_is_wrong_and_why_is_said(capsys, monkeypatch)
 
     images = np.random.default_rng(1).integers(0, 256, (3, 9, 9, 4), dtype=np.uint8)
     right = np.asarray(function(images))
-    model, reason = export.convert_to_onnx(function, images, right)
+    model, reason = export.convert_to_onnx(function, images, right, {})
     assert model
     assert reason is None
     for wrong, found in ((right + 2e-4, "2.0e-04"), (right * np.nan, "nan"), (right[1:], "inf")):
-        model, reason = export.convert_to_onnx(function, images, wrong)
+        model, reason = export.convert_to_onnx(function, images, wrong, {})
         assert model is None
         assert f"differ by {found}" in reason
     assert capsys.readouterr().out == ""
     converter = types.SimpleNamespace(to_onnx=lambda *_, **__: 1 / 0, __spec__="it is installed")
     monkeypatch.setitem(sys.modules, "jax2onnx", converter)
-    model, reason = export.convert_to_onnx(function, images, right)
+    model, reason = export.convert_to_onnx(function, images, right, {})
     assert model is None
     assert "a converter failed (ZeroDivisionError: division by zero): use model" in reason

@@ -16,7 +16,7 @@ import cls_jax
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.resize import ImageError
-from cls_jax.errors import UserError
+from cls_jax.errors import StoppedError, UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
@@ -236,10 +236,11 @@ def test_a_table_of_one_network_has_what_people_read(
         assert output.read_bytes().startswith(b"\xef\xbb\xbffile,label,confidence,unknown,")
 
 
-def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_path, monkeypatch):
+def test_interrupted_prediction_goes_on_where_it_stopped(
+    classifier, noise, tmp_path, monkeypatch, capsys
+):
     """Meanwhile no other prediction may write the same table."""
     monkeypatch.setattr(classifier.networks, "batch_size", 8)
-    predict_files(classifier, noise, tmp_path / "expected.csv")
     predict, sizes = classifier.predict, []
 
     def stop_at_the_third(images):
@@ -252,14 +253,23 @@ def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_
         return predict(images)
 
     monkeypatch.setattr(classifier, "predict", stop_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(StoppedError, match="with 16 of 20 images predicted: rerun the same"):
         predict_files(classifier, noise, tmp_path / "p.csv")
     assert not (tmp_path / "p.csv").exists()
     (journal,) = tmp_path.glob("p.csv.*")
     with journal.open("a") as file:
         file.write('{"file": "cut sho')
-    predict_files(classifier, noise, tmp_path / "p.csv")
-    assert sizes == [8, 8, 4, 4]
+    # One is added, one changed and one removed meanwhile, and another run's rows are there.
+    added = f"{tmp_path}/noise/0 new.png"
+    for source, copy in ((noise[19], added), (noise[18], noise[1])):
+        shutil.copy(source, copy)
+    now = [added, *noise[:5], *noise[6:]]
+    (tmp_path / f"p.csv.{'0' * 12}.partial").write_text("{}\n")
+    capsys.readouterr()
+    predict_files(classifier, now, tmp_path / "p.csv")
+    assert "14 of 20 images were predicted before: continuing" in capsys.readouterr().err
+    assert sizes == [8, 8, 4, 6]
+    predict_files(classifier, now, tmp_path / "expected.csv")
     assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "expected.csv").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"noise", "p.csv", "expected.csv"}
 
@@ -309,6 +319,18 @@ def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monk
         assert len(rows) == count
         assert all(list(row) == list(PREDICTION_COLUMNS) for row in rows)
     assert not (tmp_path / "predictions.csv").exists()
+    # A list of files is like a folder.
+    names = [noise[3], "no such.png", noise[0]]
+    pathlib.Path("lists").mkdir()
+    pathlib.Path("lists/some.txt").write_text("\ufeff" + "\r\n".join([*names, ""]))
+    pathlib.Path("lists/beside.txt").write_text("../noise/01.png\n")
+    commands.predict(str(trained_run), ["lists/some.txt", "lists/beside.txt"])
+    rows = read_table(pathlib.Path("predictions.csv"))
+    assert [row["file"] for row in rows] == [*names, "lists/../noise/01.png"]
+    assert [bool(row["label"]) for row in rows] == [True, False, True, True]
+    pathlib.Path("lists/some.txt").write_text("\n")
+    with pytest.raises(UserError, match="names no file: write the path of an image into each"):
+        commands.predict(str(trained_run), ["lists/some.txt"])
     for options, message in (
         ({}, "None of these images could be read"),
         ({"output": "p.csv"}, "None of these images could be read"),

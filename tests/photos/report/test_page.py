@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import html.parser
+import json
 import pathlib
 import re
 import shlex
@@ -18,17 +19,20 @@ import scipy.special
 from sklearn.metrics import classification_report, confusion_matrix
 
 from cls_jax.data.types import Dataset, Split
+from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands, console
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
+from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.scores import PER_CLASS, compute_reliability
+from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.inference.suspects import SUSPECTS, Suspect
 from cls_jax.photos.report import charts
 from cls_jax.photos.report.data import Predictions, RunData, clean_rows
 from cls_jax.photos.report.page import REPORT, render_page, write_report
 from cls_jax.photos.report.sections import color_heat, overlay_heat_map
-from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
+from cls_jax.runs.folder import CONFIG, DATASET, LABELED_INDICES, RESULT, read_result
 from cls_jax.runs.result import wilson_interval
 from cls_jax.runs.sessions import SESSIONS, read_sessions
 from tests.conftest import BROWSER, create_tiny_config, train_interrupted
@@ -119,6 +123,8 @@ def create_run(num_classes=3, num_networks=2, num_test=40, rows=(), side=8, **ch
         "class_names": names,
         "dataset": dataset,
         "labeled": np.arange(2 * len(names), dtype=np.int32),
+        "label_counts": np.full(len(names), 2),
+        "num_images": len(train_labels),
         "predictions": Predictions(
             6, p_NBK.astype(np.float32), labels, np.arange(len(labels)), is_test=num_test > 0
         ),
@@ -230,6 +236,19 @@ def test_a_page_to_be_sent_names_no_folder_outside(tmp_path, monkeypatch, has_im
     assert "cls-jax train 'my photos' --workdir=. --config configs/a.py:20" in page.text
 
 
+def test_photos_that_were_moved_are_asked_for(copy, tmp_path):
+    config = json.loads((copy / CONFIG).read_text())
+    config["data"].update(name="folder", data_dir=str(tmp_path / "gone"))
+    (copy / CONFIG).write_text(json.dumps(config))
+    gone = f"The run's photos are no longer in {tmp_path / 'gone'}: .* in .*"
+    with pytest.raises(UserError, match=f"{gone}evaluate {copy} --photos DIR"):
+        evaluate_run(copy)
+    with pytest.raises(UserError, match=f"{gone}suggest DIR"):
+        suggest_files(copy, 3)
+    with pytest.raises(UserError, match=r"stays as it is.*are no longer in gone: .* --photos DIR"):
+        write_report(copy)
+
+
 def create_labeled(tmp_path, **result) -> RunData:
     """A finished run of a folder of photos without test images."""
     estimate = {"classes": 3.0, "classes_with_one_label": 0.0, "accuracy": 87.6}
@@ -277,6 +296,12 @@ def test_who_labeled_reads_first_what_to_expect_and_what_to_do(tmp_path):
     assert "bright places speak for the predicted class" in opened
     assert "`" not in page.text
     assert "probably" not in page.text
+    # Without the photos, their numbers stay.
+    run = create_labeled(tmp_path / "gone")
+    run.dataset = run.predictions = None
+    page = Page(render_page(run))
+    assert [tuple(row) for row in page.table("photos")] == rows
+    assert "12 photos, 6 of them with a label. The classes of the others are as" in page.text
     # Of trained networks, it is theirs.
     chosen = {"predictor": "trained", "predictor_images": "random", "predictor_gain_images": 40}
     run = create_labeled(tmp_path / "b", **chosen, predictor_right_trained=38)
@@ -568,6 +593,11 @@ def test_missing_and_damaged_files_are_named_and_the_rest_is_shown(copy, damaged
             shutil.rmtree(copy / name)
         else:
             (copy / name).write_text(text, encoding="latin-1")
+    before = (copy / REPORT).read_bytes()
+    with pytest.raises(UserError, match=rf"stays as it is.* {notes[0]}.* delete {REPORT}"):
+        write_report(copy)
+    assert (copy / REPORT).read_bytes() == before
+    (copy / REPORT).unlink()
     page = Page(write_report(copy).read_text())
     assert kept <= {attributes["id"] for attributes in page.find("section")}
     assert all(note in page.text for note in notes)
