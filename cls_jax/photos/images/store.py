@@ -94,7 +94,7 @@ def _make_writable(folder: pathlib.Path) -> pathlib.Path:
         folder.mkdir(parents=True, exist_ok=True)
         # SQLite needs file locks, too.
         with contextlib.suppress(filelock.Timeout), _create_lock(folder).acquire(timeout=0):
-            return folder
+            pass
     except (OSError, NotImplementedError) as error:
         temporary = pathlib.Path(tempfile.mkdtemp(prefix="cls_jax-"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)

@@ -208,8 +208,7 @@ def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
 
 def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
     folder, disk = get_cache_folder(), tmp_path / "disk"
-    folder.parent.mkdir(parents=True)
-    disk.mkdir()
+    folder.rename(disk)
     folder.symlink_to(disk)
     open_dataset(create_folder_config(str(images), "supervised"))
     (folder.parent / "jit_step-cache").write_bytes(bytes(20_000_000))
