@@ -9,7 +9,14 @@ from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
 from cls_jax.methods import baselines, cls, cls_plus, fixmatch_variants, mixmatch, simpro, ups
-from cls_jax.methods.base import Context, Hyperparameter, Hyperparameters, LossOutput, Method
+from cls_jax.methods.base import (
+    Context,
+    Hyperparameter,
+    Hyperparameters,
+    LossOutput,
+    Method,
+    move_means,
+)
 from cls_jax.methods.options import add_options
 
 __all__ = [
@@ -22,7 +29,11 @@ __all__ = [
     "get_mean_decay",
     "get_method",
     "get_round_length",
+    "list_mean_decays",
+    "move_means",
 ]
+# Hyperparameters of running means, of which a method has at most one.
+_MEAN_DECAYS = ("statistics_decay", "class_mean_decay")
 
 _FAMILIES = {
     **baselines.METHODS,
@@ -51,8 +62,12 @@ def get_round_length(config: ConfigDict) -> int:
 
 def get_mean_decay(hparams: Hyperparameters) -> float:
     """The decay per step of a method's running means, see `Context.move_mean`. 0 without any."""
-    decay: float = hparams.get("statistics_decay", hparams.get("class_mean_decay", 0.0))
-    return decay
+    return next(iter(list_mean_decays(hparams).values()), 0.0)
+
+
+def list_mean_decays(hparams: Hyperparameters) -> dict[str, float]:
+    """The decays per step of a method's running means by the name of the hyperparameter."""
+    return {name: hparams[name] for name in _MEAN_DECAYS if name in hparams}
 
 
 def choose_decay(num_steps: int) -> float:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from cls_jax.batch import Batch, DatasetSpec, PyTree
 from cls_jax.methods.cutmix import cutmix
@@ -32,6 +31,20 @@ class Hyperparameter:
     choices: tuple[str, ...] = ()  # The accepted words, if it is a word.
 
 
+def move_means(means: PyTree, new: PyTree, share: jax.Array) -> PyTree:
+    """Running means after new values: old + share · (new - old), for a share of 1 exactly the new.
+
+    The weights of old and new add up to 1, as those of share and float32(1 - share) do not: for a
+    share of 1e-4, the mean of a constant would settle at 0.99983 of it. And a mean that equals its
+    new value, such as a frozen one, keeps its bits.
+    """
+
+    def move(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jnp.where(share == 1, new, old + share * (new - old))
+
+    return jax.tree.map(move, means, new)
+
+
 class Context(NamedTuple):
     """Inputs of a loss in addition to logits and batch."""
 
@@ -48,11 +61,11 @@ class Context(NamedTuple):
     part: jax.Array | int = 0  # int32 scalar, index of a part of the batch, see `accumulate_steps`.
 
     def move_mean(self, mean: jax.Array, value: jax.Array) -> jax.Array:
-        """A running mean of the method after a part of a step: decay · mean + (1 - decay) · value.
+        """A running mean of the method after a part of a step, see `move_means`.
 
         The decay of a whole step is the hyperparameter `statistics_decay` or `class_mean_decay`.
         """
-        moved: jax.Array = optax.incremental_update(value, mean, self.mean_share)
+        moved: jax.Array = move_means(mean, value, self.mean_share)
         return moved
 
     def ramp_up(self, length: float) -> jax.Array:

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
+DEPTHWISE = "depthwise"  # Of results that need not be computed again for the gradient.
 _is_grouped = contextvars.ContextVar("is_grouped", default=False)
 _is_tuned = contextvars.ContextVar("is_tuned", default=False)
 
@@ -52,11 +54,17 @@ def depthwise_conv(
 
     `LOWERINGS` says how. The kernel is [k, k, 1, C] of the images' dtype. The stride applies to
     both axes. Centered, both sides are padded equally, which differs for a strided convolution of
-    an even size.
+    an even size. Only reverse-mode differentiation is supported. Raises a ValueError for a centered
+    kernel of even size, whose result would have another size.
     """
+    if is_centered and kernel.shape[0] % 2 == 0:
+        raise ValueError(f"a centered kernel has an odd size, and not {kernel.shape[0]}")
     if _is_grouped.get():
         return convolve_grouped(x_BHWC, kernel, stride, is_centered)
-    return _convolve_varying(x_BHWC, kernel, stride, is_centered, _BY_PLATFORM[_is_tuned.get()])
+    lowering = _BY_PLATFORM[_is_tuned.get()]
+    y_BHWC = _convolve_varying(x_BHWC, kernel, stride, is_centered, lowering)
+    named: jax.Array = checkpoint_name(y_BHWC, DEPTHWISE)
+    return named
 
 
 def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
@@ -122,7 +130,9 @@ def _convolve_varying(
     # type of its argument. The gradient of `pcast` sums over the axes that it adds.
     axes = _varying_axes(x_BHWC) | _varying_axes(kernel)
     images, filters = _vary(x_BHWC, axes), _vary(kernel, axes)
-    y_BHWC: jax.Array = _convolve(images, filters, stride, is_centered, lowering)
+    # Their gradients are traced later, where the caller's precision no longer holds.
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    y_BHWC: jax.Array = _convolve(images, filters, stride, is_centered, lowering, precision)
     return y_BHWC
 
 
@@ -144,28 +154,35 @@ class _Lowering(NamedTuple):
     backward: Callable[..., tuple[jax.Array, jax.Array]]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4, 5))
 def _convolve(
-    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, lowering: _Lowering
+    x_BHWC: jax.Array,
+    kernel: jax.Array,
+    stride: int,
+    is_centered: bool,
+    lowering: _Lowering,
+    precision: str | None,
 ) -> jax.Array:
     return lowering.forward(x_BHWC, kernel, stride=stride, is_centered=is_centered)
 
 
 def _convolve_forward(
-    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, lowering: _Lowering
+    x_BHWC: jax.Array, kernel: jax.Array, *static: Any
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _convolve(x_BHWC, kernel, stride, is_centered, lowering), (x_BHWC, kernel)
+    return _convolve(x_BHWC, kernel, *static), (x_BHWC, kernel)
 
 
 def _convolve_backward(
     stride: int,
     is_centered: bool,
     lowering: _Lowering,
+    precision: str | None,
     saved: tuple[jax.Array, jax.Array],
     y_bar: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     x_BHWC, kernel = saved
-    return lowering.backward(x_BHWC, kernel, y_bar, stride=stride, is_centered=is_centered)
+    with jax.default_matmul_precision(precision):
+        return lowering.backward(x_BHWC, kernel, y_bar, stride=stride, is_centered=is_centered)
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from cls_jax.batch import PyTree
+from cls_jax.models.convolutions import DEPTHWISE
 from cls_jax.models.neighbor_head import NeighborHead, multiply_heads
 
 # N(0, sqrt(2 / fan_out)), as `kaiming_normal_(mode='fan_out')` in the authors' code. Not
@@ -47,11 +48,17 @@ def _is_convolution(primitive: Any, *_: Any, **__: Any) -> bool:
     return primitive in (jax.lax.conv_general_dilated_p, jax.lax.dot_general_p)
 
 
+# What a rematerialized block keeps. Depthwise convolutions can be sums of products.
+_KEEP_CONVOLUTIONS = jax.checkpoint_policies.save_from_both_policies(
+    _is_convolution, jax.checkpoint_policies.save_only_these_names(DEPTHWISE)
+)
+
+
 class BatchNorm(nn.Module):
     """`flax.linen.BatchNorm` with the same variables, as one multiplication and one addition.
 
     In training, the variables become the statistics of the batch, as with Flax's momentum of 0. The
-    step moves the running ones toward these, see `move_statistics`.
+    step moves the running ones toward these, see `move_means`.
 
     x · m + (bias - mean · m) with m = scale / sqrt(var + epsilon), instead of Flax's
     (x - mean) · m + bias. Its gradient sums the incoming one twice over the images (as it is, and
@@ -147,7 +154,7 @@ class Architecture(nn.Module):
             return block
         num_arguments = len(inspect.signature(block.__call__).parameters)
         flags = tuple(range(2, num_arguments))  # After `self` and the activations.
-        return nn.remat(block, policy=_is_convolution, static_argnums=flags)
+        return nn.remat(block, policy=_KEEP_CONVOLUTIONS, static_argnums=flags)
 
     def conv_layer(self, **kwargs: Any) -> Callable[..., nn.Conv]:
         """`create_conv` of this dtype."""

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from cls_jax.batch import Batch, PyTree, RawBatch
 from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
-from cls_jax.methods import Context, LossOutput
+from cls_jax.methods import Context, LossOutput, move_means
 from cls_jax.models import convolutions
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
 from cls_jax.parallel import compilation
@@ -120,7 +120,7 @@ def take_step(
             {**params, **frozen}, state.batch_stats, batch, context
         )
         after = state.replace(
-            batch_stats=move_statistics(state.batch_stats, batch_stats, schedule.norm_share),
+            batch_stats=move_means(state.batch_stats, batch_stats, schedule.norm_share),
             method_state=output.method_state,
         )
         # A sum: networks share no parameters, so each gets the gradient of its own loss. A mean
@@ -137,7 +137,7 @@ def take_step(
     updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained, schedule=schedule)
     trained = optax.apply_updates(trained, updates)
     average = {name: state.ema_params[name] for name in trained}
-    average = optax.incremental_update(trained, average, schedule.ema_share)
+    average = move_means(average, trained, schedule.ema_share)
     new_state = state.replace(
         step=state.step + 1,
         params={**trained, **frozen},
@@ -145,12 +145,6 @@ def take_step(
         opt_state=opt_state,
     )
     return new_state, metrics
-
-
-def move_statistics(running: PyTree, new: PyTree, share: jax.Array) -> PyTree:
-    """BatchNorm's running statistics after a pass with new ones: old + share · (new - old)."""
-    # In this form, frozen statistics keep their bits.
-    return jax.tree.map(lambda old, new: old + share * (new - old), running, new)
 
 
 def split_batch(raw_batch: RawBatch, num_parts: int) -> tuple[jax.Array, RawBatch]:

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from cls_jax.batch import Batch
-from cls_jax.methods import METHODS, Context, cutmix, get_mean_decay
+from cls_jax.methods import METHODS, Context, cutmix, get_mean_decay, move_means
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.losses import PseudoLabels
 from cls_jax.methods.options import INFERRED_LABELS, apply_options
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS
 from cls_jax.parallel import collectives
-from cls_jax.training.step import move_statistics
 from tests.core.methods import oracles, oracles_fixmatch
 from tests.core.methods.oracles import PIXELS, SIZE, Expected, Inputs, K
 
@@ -235,7 +234,7 @@ def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: In
         output, stats = apply_options(METHODS[name], hparams, K).forward_and_loss(
             params, inputs.stats, batch, context
         )
-    return output.losses, (output, move_statistics(inputs.stats, stats, STATS_SHARE))
+    return output.losses, (output, move_means(inputs.stats, stats, STATS_SHARE))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -1,6 +1,7 @@
 """The layers of architectures against Flax, XLA and published numbers."""
 
 import functools
+import re
 
 import flax.linen as nn
 import jax
@@ -11,7 +12,13 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax import models
 from cls_jax.models import MODELS, ResNet18, WideResNet
-from cls_jax.models.convolutions import convolve_as_on, convolve_grouped, depthwise_conv, tuned
+from cls_jax.models.convolutions import (
+    DepthwiseConv,
+    convolve_as_on,
+    convolve_grouped,
+    depthwise_conv,
+    tuned,
+)
 from cls_jax.models.efficientnet import LITE0, EfficientNetLite
 from cls_jax.models.layers import BatchNorm, gelu, pool_descriptor, pool_stem
 from cls_jax.models.wide_resnet import Block
@@ -253,6 +260,41 @@ def test_every_platform_convolves_channels_alike(platform, dtype, k, stride, is_
     scale = max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(expected))
     found = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found)
     assert_close(found, expected, rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_gradients_have_the_precision_of_their_convolution(platform):
+    def loss(x, filters):
+        with jax.default_matmul_precision("highest"):
+            return jnp.sum(convolve_as_on(platform, x, filters, 1) ** 2)
+
+    gradient = jax.grad(loss, argnums=(0, 1))
+    text = str(jax.make_jaxpr(gradient)(jnp.ones((2, 5, 5, 3)), jnp.ones((3, 3, 1, 3))))
+    found = re.findall(r"precision=(\([^)]*\)|\w+)", text)
+    assert all("HIGHEST" in precision for precision in found)
+    assert len(found) == (4 if platform == "tpu" else 0)  # Other platforms have sums of products.
+
+
+def test_remat_does_not_compute_depthwise_convolutions_again():
+    class DepthwiseBlock(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return jnp.sin(DepthwiseConv(kernel_size=3)(jnp.sin(x)))
+
+    def count_products(remat):
+        block = WideResNet(10, remat=remat).block_layer(DepthwiseBlock, train=True)()
+        loss = lambda variables, x: jnp.sum(jnp.sin(block.apply(variables, x)))  # noqa: E731
+        x = jnp.ones((2, 5, 5, 3))
+        variables = block.init(jax.random.key(0), x)
+        text = jax.jit(jax.grad(loss)).lower(variables, x).as_text()
+        return text.count("stablehlo.multiply")
+
+    assert count_products(remat=True) == count_products(remat=False)
+
+
+def test_a_centered_kernel_of_even_size_is_refused():
+    with pytest.raises(ValueError, match="odd size, and not 4"):
+        depthwise_conv(jnp.ones((2, 5, 5, 3)), jnp.ones((4, 4, 1, 3)), 1, is_centered=True)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

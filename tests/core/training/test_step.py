@@ -42,12 +42,12 @@ class Step:
     def put(self, raw_batch):
         return jax.device_put(raw_batch, to_shardings(self.setup.mesh, BATCH_SPECS))
 
-    def run(self, num_steps=2, state=None):
+    def run(self, num_steps=2, state=None, schedule=None):
         state = self.initial_state() if state is None else jax.tree.map(jnp.copy, state)
         history = []
         for i in range(num_steps):
             batch = self.put(create_raw_batch(self.config, seed=i))
-            state, monitors = self.compiled(state, batch, self.schedule)
+            state, monitors = self.compiled(state, batch, schedule or self.schedule)
             history.append(to_scalars(monitors))
         return state, history
 
@@ -109,6 +109,8 @@ def test_average_moves_by_one_minus_decay_and_distances_are_those_of_figure_4(st
     assert int(after.step) == 1  # Keys, progress and batches follow from it.
     expected = jax.tree.map(lambda old, new: 0.99 * old + 0.01 * new, before, after.params)
     assert_close(after.ema_params, expected, atol=1e-6)
+    still, _ = step.run(num_steps=1, schedule=step.schedule._replace(warmup_steps=jnp.float32(9)))
+    jax.tree.map(np.testing.assert_array_equal, still.ema_params, still.params)
 
     def norm(first, second):
         squares = jax.tree.map(lambda a, b: np.sum(np.square(a - b)), first, second)
