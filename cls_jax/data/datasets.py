@@ -81,13 +81,15 @@ def load_dataset(
     """Loads the dataset that `config.data` names, by one of the loaders.
 
     `hold_out` moves the share `data.validation` of the training images to the validation images.
-    Raises a UserError if the dataset is unknown or cannot be loaded, or too few images are left to
-    hold out.
+    Raises a UserError if the dataset is unknown, cannot be loaded or has a single class, or too few
+    images are left to hold out.
     """
     name = config.data.name
     if name not in loaders:
         raise UserError(f"Unknown dataset {name!r:.100}: choose one of {', '.join(loaders)}.")
     dataset = loaders[name](config.data)
+    if dataset.num_classes < 2:
+        raise UserError(f"{dataset.name} has images of a single class: add those of another.")
     if config.data.validation:
         dataset = hold_out(config, dataset)
     return add_mean_and_std(config, dataset)

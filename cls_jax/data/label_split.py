@@ -23,9 +23,14 @@ def choose_labeled_indices(
     takes all labels. With an `imbalance` (see `choose_long_tail`, which here chooses among the
     images of known class), each class keeps at least one.
     Returns training images, int32 [num_labels], class by class, sorted within each. Raises a
-    UserError if the budget cannot be split over the classes or is more than a class has.
+    UserError if the budget cannot be split over the classes or is more than a class has, or no
+    image has a label.
     """
     known = np.flatnonzero(labels >= 0).astype(np.int32)
+    if not len(known):
+        raise UserError(
+            f"None of the {len(labels):,} training images has a label (all are -1): label some."
+        )
     pool: np.ndarray = known[choose_long_tail(labels[known], num_classes, imbalance, seed)]
     pool = pool[np.argsort(labels[pool], kind="stable")]
     if num_labels == 0:
@@ -52,7 +57,8 @@ def choose_long_tail(
     Class k keeps a share of imbalance^(-k / (K - 1)) of what class 0 keeps, the exponential profile
     of long-tailed recognition (Cui et al., CVPR 2019, section 5), and the largest class as many as
     possible. Below 1, the last class is the largest. With 1 all images are kept. Labels are int
-    [n]. Raises a UserError if classes are to be made unequal and a label is -1, unknown.
+    [n]. Raises a UserError if classes are to be made unequal, and a label is -1, unknown, or a
+    class has no image.
     """
     if imbalance == 1:
         return np.arange(len(labels), dtype=np.int32)
@@ -63,7 +69,14 @@ def choose_long_tail(
             "--config.data.unlabeled_imbalance=1, which takes them as they are."
         )
     profile = _create_profile(num_classes, imbalance)
-    largest = (np.bincount(labels, minlength=num_classes) / profile).min()
+    sizes = np.bincount(labels, minlength=num_classes)
+    if not sizes.all():
+        raise UserError(
+            f"An imbalance of {imbalance:g} needs images of all {num_classes:,} classes, and "
+            f"{write_count(np.sum(sizes == 0), 'class has', 'classes have')} none: remove "
+            "--config.data.imbalance and --config.data.unlabeled_imbalance."
+        )
+    largest = (sizes / profile).min()
     # Rounded down, with a margin for floating-point errors.
     counts = np.maximum(np.floor(profile * largest + 1e-6), 1).astype(int)
     everything = np.arange(len(labels), dtype=np.int32)

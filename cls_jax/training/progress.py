@@ -27,7 +27,7 @@ from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.io import write_count
-from cls_jax.methods import choose_decay, get_round_length
+from cls_jax.methods import choose_decay, get_round_length, list_mean_decays
 from cls_jax.models import count_parameters
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_newest
@@ -150,6 +150,7 @@ def describe_slow_means(config: ConfigDict, has_batch_norm: bool) -> list[str]:
     decays = {"ema_decay": config.ema_decay}
     if has_batch_norm and not config.model.bn_frozen:
         decays["model.bn_momentum"] = config.model.bn_momentum
+    decays |= {f"method.{key}": decay for key, decay in list_mean_decays(config.method).items()}
     return [
         f"After {length:,} steps, {decay**length:.0%} of the start values remain with "
         f"{key}={decay:g}: set --config.{key}={choose_decay(length):.4g}."

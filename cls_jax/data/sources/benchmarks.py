@@ -4,6 +4,7 @@ Arrays of an `.npz` are read without TensorFlow and without pickle. They can cla
 sizes are checked before they are read.
 """
 
+import collections
 import contextlib
 import hashlib
 import pathlib
@@ -221,18 +222,18 @@ def _open_npz(path: str) -> Iterator[BinaryIO]:
 
 def _read_npz(file: BinaryIO) -> Arrays:
     with zipfile.ZipFile(file) as archive:
-        stored_names = {name.removesuffix(".npy") for name in archive.namelist()}
-        has_test = bool({"test_images", "test_labels"} & stored_names)
+        stored = {name.removesuffix(".npy") for name in archive.namelist()}
+        has_test = bool({"test_images", "test_labels"} & stored)
         parts = _SPLITS if has_test else _SPLITS[:1]
         names = [f"{split}_{part}" for split in parts for part in ("images", "labels")]
-        names += {"class_names"} & stored_names
+        names += {"class_names"} & stored
         num_bytes = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
         if num_bytes > get_machine_memory() // 2:
             raise ValueError(f"it has {num_bytes / 2**30:.1f} GiB, too much for this machine")
     # A header that claims more than the file has costs address space, but no memory.
     file.seek(0)
-    with np.load(file, allow_pickle=False) as stored:
-        arrays: dict[str, np.ndarray] = {name: stored[name] for name in names}
+    with np.load(file, allow_pickle=False) as opened:
+        arrays: dict[str, np.ndarray] = {name: opened[name] for name in names}
     splits = {"train": NO_IMAGES, "test": NO_IMAGES}
     for split in parts:
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
@@ -254,7 +255,16 @@ def _read_npz(file: BinaryIO) -> Arrays:
         sizes = " and ".join(" x ".join(map(str, shape)) for shape in dict.fromkeys(shapes))
         raise ValueError(f"its images are {sizes}, and should be squares of one size")
     num_classes = int(max(split.labels.max(initial=0) for split in splits.values())) + 1
-    class_names = arrays["class_names"].ravel() if "class_names" in arrays else range(num_classes)
-    if not len(splits["train"]) or len(class_names) < num_classes:
+    stored_names = arrays.get("class_names", np.arange(num_classes))
+    if not len(splits["train"]) or stored_names.size < num_classes:
         raise ValueError("it has no training images, or labels without a class name")
-    return Arrays(tuple(map(str, class_names)), **splits)
+    return Arrays(_to_names(stored_names), **splits)
+
+
+def _to_names(array: np.ndarray) -> tuple[str, ...]:
+    """Names of classes, which may be bytes. Raises a ValueError if two are the same."""
+    names = [item.decode() if isinstance(item, bytes) else str(item) for item in array.ravel()]
+    name, count = collections.Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"{count:,} classes are called {name!r:.100}")
+    return tuple(names)

@@ -134,6 +134,18 @@ def test_budget_is_balanced_without_repeats_and_decided_by_the_seed(budget):
             label_split.choose_labeled_indices(LABELS, wrong, 5, seed=0)
 
 
+def test_labels_that_nothing_can_be_drawn_from_are_named():
+    labels = np.repeat([0, 1], 10)  # Of three classes, one has no image.
+    for draw in (
+        lambda: label_split.choose_labeled_indices(labels, 0, 3, seed=0, imbalance=10.0),
+        lambda: label_split.choose_long_tail(labels, 3, imbalance=10.0, seed=0),
+    ):
+        with pytest.raises(UserError, match="needs images of all 3 classes, and 1 class has none"):
+            draw()
+    with pytest.raises(UserError, match="None of the 9 training images has a label"):
+        label_split.choose_labeled_indices(np.full(9, -1), 0, 3, seed=0)
+
+
 def test_long_tail_is_exponential_as_large_as_possible_and_decided_by_the_seed():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(5), 100))
     kept, again, other = (label_split.choose_long_tail(labels, 5, 10, seed) for seed in (0, 0, 1))

@@ -90,6 +90,11 @@ def test_means_that_a_run_is_too_short_for_are_named_with_a_value_that_fits():
     config.ema_decay, config.model.bn_momentum = float(warning.split("=")[-1].rstrip(".")), 0.999
     assert len(progress.describe_slow_means(config, has_batch_norm=True)) == 1
     assert progress.describe_slow_means(config, has_batch_norm=False) == []
+    for method, key in (("freematch", "statistics_decay"), ("remixmatch", "class_mean_decay")):
+        config = create_tiny_config(f"20,{method}", num_steps=100, ema_decay=0.5)
+        config.method[key] = 0.999
+        (warning,) = progress.describe_slow_means(config, has_batch_norm=False)
+        assert f"remain with method.{key}=0.999: set --config.method.{key}=" in warning
 
 
 def test_settings_for_other_images_are_named():

@@ -73,6 +73,17 @@ def test_own_arrays_choose_their_settings(tmp_path):
         check_dataset(tmp_path / "run", load_dataset(config))
 
 
+def test_names_stored_as_bytes_are_text_and_a_single_class_is_refused(tmp_path):
+    names = [f"class {i} é" for i in range(10)]
+    arrays = create_arrays(class_names=np.array([name.encode() for name in names]))
+    np.savez(tmp_path / "set.npz", **arrays)
+    assert load(tmp_path / "set.npz").class_names == tuple(names)
+    arrays = {"train_images": arrays["train_images"], "train_labels": np.zeros(30, int)}
+    np.savez(tmp_path / "set.npz", **arrays)
+    with pytest.raises(UserError, match="images of a single class"):
+        load(tmp_path / "set.npz")
+
+
 def test_images_that_are_in_training_and_test_set_are_counted(tmp_path):
     arrays = create_arrays()
     arrays["test_images"][[2, 5, 6]] = arrays["train_images"][[0, 29, 29]]
@@ -117,6 +128,7 @@ class Payload:
         *(create_arrays(train_labels=np.full(30, label)) for label in (2_000_000_000, -2)),
         create_arrays(test_labels=np.full(10, -1)),
         create_arrays(class_names=np.array(["one"])),
+        create_arrays(class_names=np.array(["cat", *"bcdefghi", "cat"])),
         create_arrays(test_images=np.zeros((10, 28, 28, 3), np.uint8)),
         create_arrays(train_images=np.zeros((30, 32, 32, 4), np.uint8)),
         create_arrays(test_images=np.array([Payload()], object)),
