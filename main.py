@@ -50,6 +50,13 @@ def main(_) -> None:
         exit_with_error("Evaluation needs the folder of a run: add --workdir DIR.")
     if FLAGS.mode == "eval" and FLAGS.config is not None:
         exit_with_error("--mode eval reads the configuration from --workdir: remove --config.")
+    if FLAGS.config is not None and "method.name" in config_flags.get_override_values(
+        FLAGS["config"]
+    ):
+        exit_with_error(
+            "method.name cannot be set by itself, since each method has its own defaults: choose "
+            "the method after the config's colon, as in --config configs/cifar10.py:250,fixmatch."
+        )
     prepare_process()
     run_to_end(run)
 

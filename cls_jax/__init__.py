@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from cls_jax.photos.inference.prediction import Prediction
     from cls_jax.photos.inference.run import Run
 
+from cls_jax.photos import keys as _keys  # noqa: F401 # Every configuration has the product's keys.
+
 __version__ = "0.1.0"
 __all__ = ["Classifier", "ImageError", "Prediction", "Run", "UserError", "load", "train"]
 

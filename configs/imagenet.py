@@ -25,12 +25,12 @@ def get_config(argument: str = "1%"):
             f"Cannot read {argument!r:.200} after the config's colon: write 1% or 10%, optionally "
             "a method and resnet50 or vit_small, as in 1%,cls,vit_small."
         )
-    config = create_defaults(num_labels=0, method_name=rest[0] if rest else "cls")
+    config = create_defaults(0, rest[0] if rest else "cls", dataset="imagenet2012")
     config.num_steps, config.batch_size = _NUM_STEPS, 256
     config.eval_every = config.checkpoint_every = 2_000
     config.eval_batch_size = 128
     config.ema_decay = 0.9995
-    config.data.name, config.data.labeled_subset = "imagenet2012", SUBSETS[share]
+    config.data.labeled_subset = SUBSETS[share]
     config.data.image_size, config.data.shift, config.data.cutout = _SIZE, _SIZE // 8, _SIZE // 2
     config.data.mean = (0.485, 0.456, 0.406)
     config.data.std = (0.229, 0.224, 0.225)

@@ -24,8 +24,9 @@ from cls_jax.config.build import (
     validate_config,
     with_values,
 )
-from cls_jax.config.keys import OPTIONS, Option, get_options, parse_step_range
+from cls_jax.config.keys import OPTIONS, get_options, list_options, parse_step_range
 from cls_jax.config.suggest import find_key
+from cls_jax.options import Option
 
 __all__ = [
     "OPTIONS",
@@ -39,6 +40,7 @@ __all__ = [
     "find_key",
     "flatten",
     "get_options",
+    "list_options",
     "make_small",
     "parse_step_range",
     "read_config",

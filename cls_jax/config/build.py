@@ -9,11 +9,12 @@ from typing import Any
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
-from cls_jax.config.keys import OPTIONS, Option, get_options
+from cls_jax.config.keys import get_options, list_options
 from cls_jax.data.pipelines import get_default_pipeline
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json
 from cls_jax.methods import get_round_length
+from cls_jax.options import Option, list_readers
 
 # AdamW moves every parameter by about the learning rate per step, whatever its gradient.
 _MAX_ADAMW_RATE = 0.01
@@ -57,14 +58,16 @@ def create_defaults(
     num_labels: int,
     method_name: str,
     method_settings: Mapping[str, Mapping[str, object]] | None = None,
+    dataset: str = "",
 ) -> ConfigDict:
     """Builds the defaults for a label budget (0: all labels) and a method. No key can be added.
 
     The only default that depends on the environment is `data.pipeline`, see `get_default_pipeline`.
-    `method_settings` are the hyperparameters by method for which the dataset has another default.
-    Raises a UserError if there is no such method.
+    `method_settings` are the hyperparameters by method for which the dataset has another default,
+    and `dataset` is its name if it has keys of its own. Raises a UserError if there is no such
+    method.
     """
-    values = {key: row.default for key, row in get_options(method_name).items()}
+    values = {key: row.default for key, row in get_options(method_name, dataset).items()}
     values["num_labels"] = num_labels
     values["data.pipeline"] = get_default_pipeline()
     for name, value in (method_settings or {}).get(method_name, {}).items():
@@ -111,7 +114,7 @@ def validate_config(config: ConfigDict, is_whole: bool = True) -> None:
     Unless `is_whole`, each value alone: values still to be chosen may fit the others.
     """
     values = flatten(config.to_dict())
-    keys = get_options(values.get("method.name", "cls"))
+    keys = get_options(values.get("method.name", "cls"), values.get("data.name", ""))
     _check_names(values, keys)
     check_values(values, keys)
     if is_whole:
@@ -140,7 +143,8 @@ def _check_names(values: Mapping[str, object], keys: Mapping[str, Option]) -> No
         )
     if wrong[0] in keys:  # A whole section was replaced, for example by --config.data={}.
         raise UserError(f"{wrong[0]} is missing: set keys one by one, as --config.{wrong[0]}.")
-    raise UserError(f"{wrong[0]:.100} is not a key of the configuration: remove it.")
+    readers = f" of {values.get('data.name')}" if list_readers(wrong[0]) else ""
+    raise UserError(f"{wrong[0]:.100} is not a key of the configuration{readers}: remove it.")
 
 
 def _is_valid(value: object, row: Option) -> bool:
@@ -169,6 +173,12 @@ def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
             f"model.init_head={init_head} needs the features of a pretrained network: set "
             "model.init, or model.init_head=random."
         )
+    for key in ("model.bn_frozen", "optimizer.frozen_stages"):
+        if values[key] and not values["model.init"]:
+            raise UserError(
+                f"{key}={values[key]} keeps what a pretrained network has learned: set model.init, "
+                f"or leave {key} out."
+            )
     if values["data.shift"] >= values["data.image_size"]:
         raise UserError(
             f"data.shift={values['data.shift']} needs images of more than that many pixels, not "
@@ -248,8 +258,9 @@ def restore_config(values: Mapping[str, Any]) -> ConfigDict:
     """
     if "method.name" not in values:
         raise ValueError("it has no method.name")
-    keys = get_options(values["method.name"])
-    if unknown := sorted(set(values) - set(keys)):
+    keys = get_options(values["method.name"], values.get("data.name", ""))
+    # Older runs also have keys that nothing read.
+    if unknown := sorted(set(values) - set(keys) - set(list_options())):
         raise ValueError(f"{unknown[0]:.100} is not a key")
     config = restore_values(values, keys)
     validate_config(config)
@@ -277,7 +288,9 @@ def describe_differences(config: ConfigDict, other: ConfigDict) -> list[str]:
     ours = flatten(config.to_dict())
     theirs = flatten(other.to_dict())
     # An instant classifier has no method.
-    options = get_options(ours["method.name"]) if "method.name" in ours else OPTIONS
+    options = list_options()
+    if "method.name" in ours:
+        options |= get_options(ours["method.name"])
     return [
         f"{key}: {show_value(theirs.get(key))} → {show_value(ours.get(key))}"
         for key in sorted(ours | theirs)

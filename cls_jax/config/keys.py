@@ -3,54 +3,26 @@
 "Paper" is the CLS paper, "authors" its released PyTorch code, "FixMatch" Google's code of FixMatch.
 """
 
-import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import itertools
 
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
-from cls_jax.data.resize import RESIZE_MODES
+from cls_jax.data.sources import records
 from cls_jax.io import is_number
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS, STEMS
-
-
-class Rule(NamedTuple):
-    """The values that a key may have."""
-
-    # Whether a value of the default's type is valid. May raise a TypeError for a tuple.
-    accepts: Callable[[Any], bool]
-    text: str  # In words, after "choose" in an error message.
-
-
-def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
-    """Numbers from `low` to `high`, integers if `low` is one.
-
-    `excludes` names the end that is itself invalid, "low" or "high".
-    """
-
-    def accepts(value: object) -> bool:
-        if not is_number(value) or (value == low and excludes == "low"):
-            return False
-        return low <= value < high if excludes == "high" else low <= value <= high
-
-    noun = "an integer" if isinstance(low, int) else "a number"
-    ends = f"from {_show(low)} to {_show(high)}"
-    if math.isinf(high):
-        ends = f"of at least {_show(low)}"
-    elif excludes:
-        ends = f"above {_show(low)}" if excludes == "low" else f"of at least {_show(low)}"
-        ends += f" and below {_show(high)}" if excludes == "high" else f" and at most {_show(high)}"
-    return Rule(accepts, f"{noun} {ends}")
-
-
-def _show(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
-
-
-def one_of(*words: str) -> Rule:
-    """Any of these words."""
-    *others, last = words
-    return Rule(lambda value: value in words, f"{', '.join(others)} or {last}")
+from cls_jax.options import (
+    ABOVE_0,
+    ADDED,
+    AT_LEAST_1,
+    BELOW_1,
+    COUNT,
+    TEXT,
+    YES_OR_NO,
+    Option,
+    Rule,
+    between,
+    one_of,
+)
 
 
 def parse_step_range(text: str) -> range | None:
@@ -61,12 +33,6 @@ def parse_step_range(text: str) -> range | None:
     return range(int(first), int(last) + 1)
 
 
-YES_OR_NO = Rule(lambda value: True, "True or False")
-TEXT = Rule(lambda value: "\0" not in value, "a string without NUL characters")
-AT_LEAST_1 = between(1)
-COUNT = between(0, 2**31 - 1)
-BELOW_1 = between(0.0, 1.0, excludes="high")
-ABOVE_0 = between(0.0, 1.0, excludes="low")
 DEPTH = Rule(lambda v: 10 <= v <= 1000 and (v - 4) % 6 == 0, "6n + 4 (10, 16, 22, 28, …)")
 IMBALANCE_OR_0 = Rule(
     lambda value: is_number(value) and (value == 0 or 1e-6 <= value <= 1e6),
@@ -81,23 +47,10 @@ POOL = Rule(
     lambda value: 0 < len(value) <= len(OPS) and all(name in OPS for name in value),
     f"some of {', '.join(OPS)}",
 )
-LAYOUT = Rule(lambda value: value in ("", "classes", "splits"), "classes, splits or nothing")
 STEP_RANGE = Rule(
     lambda value: not value or parse_step_range(value) is not None,
     "FIRST:LAST, two steps such as 10:12, or nothing",
 )
-
-
-class Option(NamedTuple):
-    """A value that a user may set as `--config.KEY=VALUE`."""
-
-    default: Any  # Only its type is accepted.
-    rule: Rule
-    help: str  # The key's meaning and unit.
-    source: str = ""  # The origin of the default. Empty if it is our own choice.
-    # Whether the value may change when a run resumes, because it does not affect what is trained.
-    # In a method with rounds, such as UPS, `eval_batch_size` does: dropout is drawn by batch.
-    is_runtime: bool = False
 
 
 # A table, in this layout: the default and its rule, then the help and the source.
@@ -140,46 +93,11 @@ OPTIONS: dict[str, Option] = {
     "data.data_dir": Option("", TEXT,
         "A TFDS folder (empty: TFDS's own), an `.npz` (see docs/own_arrays.md), or the folder "
         "of images of `configs/folder.py`.", is_runtime=True),
-    "data.labeled_subset": Option("", TEXT,
-        "Images of imagenet2012 that have a label: a TFDS dataset, as imagenet2012_subset/1pct, "
-        "or a .txt with names. Empty: all."),
-    "data.file_column": Option("", TEXT,
-        "Column of a folder's labels.csv with the files: its header, or its number from 1. "
-        "Empty: the one that names files of the folder.", is_runtime=True),
-    "data.label_column": Option("", TEXT,
-        "The column with the classes, in the same way. Empty: by its header, or the only other "
-        "column.", is_runtime=True),
-    "data.layout": Option("", LAYOUT,
-        "What folders called train, val and test are: classes like the folders beside them, or "
-        "splits that hold class folders. Empty: asked where both are possible.",
-        is_runtime=True),
-    "data.source_column": Option("", TEXT,
-        "The column with what each image comes from, such as a patient, in the same way. Empty: "
-        "by its header.", is_runtime=True),
-    "data.source_pattern": Option("", TEXT,
-        r"Regular expression of names of files, whose group is what an image comes from, such as "
-        r"`(P\d+)_`.", is_runtime=True),
-    "data.labels": Option("", TEXT,
-        "File with a folder's labels, absolute or relative to the folder. Empty: labels.csv, "
-        "class folders, or the only other table that fits.", is_runtime=True),
-    "data.label_pattern": Option("", TEXT,
-        r"Regular expression of names of files, whose group is the class, such as "
-        r"`([^/]+)_\d+\.`.", is_runtime=True),
     "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
         "Where batches are made: by tf.data on the host, or on the accelerator. Without "
         "TensorFlow the default is device."),
     "data.image_size": Option(32, between(8, 1024),
         "Height and width in pixels to which images are scaled."),
-    "data.channels": Option(3, Rule(lambda value: value in (1, 3), "1 or 3"),
-        "1 (gray) or 3 (RGB), for images in a folder."),
-    "data.resize": Option("crop", one_of(*RESIZE_MODES),
-        "How images in a folder become square: crop keeps the center, pad adds gray borders, "
-        "stretch changes the aspect ratio."),
-    "data.bit_depth": Option(16, between(8, 16),
-        "Bits that 16-bit images in a folder use: 12 maps 4,095 to white."),
-    "data.cache_gigabytes": Option(20.0, between(0.0, 1e6),
-        "Size of the cache of decoded images. Beyond it, the least recently used are deleted.",
-        is_runtime=True),
     "data.validation": Option(0.0, BELOW_1,
         "Share of the training images of known class that are held out, before `num_labels` are "
         "drawn, to validate and calibrate the run. 0: only those of a folder's `val/`."),
@@ -218,18 +136,6 @@ OPTIONS: dict[str, Option] = {
         "Pretrained weights to start from, except for the last layer: "
         "`builtin:efficientnet_lite0` (or 1, 2), a `.safetensors` file, the folder of a run or "
         "an export, or `hf:OWNER/NAME` (see docs/pretrained.md). Empty: random weights."),
-    "model.init_head": Option("random", one_of("random", "probe", "inferred"),
-        "Last layer of pretrained networks: random, or fitted to frozen features of the labeled "
-        "images (probe) or of all, with inferred labels (inferred)."),
-    "model.final_head": Option("trained", one_of("trained", "inferred"),
-        "Last layer of the averaged networks after the last step: as trained, or refitted to "
-        "labels inferred from frozen features, the networks and graphs of their features."),
-    "model.inferred_images": Option(0, between(0),
-        "Unlabeled images, evenly spaced, whose labels are inferred from frozen features. 0: "
-        "all."),
-    "model.inferred_by": Option("", TEXT,
-        "More pretrained weights, comma-separated, whose features help to infer labels: "
-        "`builtin:efficientnet_lite2`. See `cls-jax backbones`."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
         "First layers of a ResNet: 3x3 (cifar), 3x3 with stride 2 (small), or 7x7 and maxima, "
         "with stride 2 each (imagenet). `auto`: cifar below 48 pixels, small below 96."),
@@ -284,12 +190,25 @@ OPTIONS: dict[str, Option] = {
 # fmt: on
 
 
-def get_options(method_name: str) -> dict[str, Option]:
-    """A method's table: its own `mu`, and `method.*`. Raises the UserError of `get_method`."""
+ADDED["imagenet2012"] = records.OPTIONS
+
+
+def list_options() -> dict[str, Option]:
+    """Every key but those of a method, whichever dataset reads it."""
+    return dict(itertools.chain(OPTIONS.items(), *(options.items() for options in ADDED.values())))
+
+
+def get_options(method_name: str, dataset: str = "") -> dict[str, Option]:
+    """The table of a method, with its own `mu` and `method.*`, and of a dataset.
+
+    Raises the UserError of `get_method`.
+    """
     method = get_method(method_name)
-    options = OPTIONS | {
+    options = OPTIONS | ADDED.get("", {}) | ADDED.get(dataset, {})
+    options |= {
         "mu": OPTIONS["mu"]._replace(default=method.mu),
         "method.name": OPTIONS["method.name"]._replace(default=method_name),
+        "data.name": OPTIONS["data.name"]._replace(default=dataset),
     }
     if method.select_labels:
         options["eval_batch_size"] = options["eval_batch_size"]._replace(is_runtime=False)

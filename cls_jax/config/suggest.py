@@ -2,7 +2,7 @@
 
 import difflib
 
-from cls_jax.config.keys import OPTIONS
+from cls_jax.config.keys import list_options
 
 # What other programs call these keys.
 _SYNONYMS = {
@@ -28,6 +28,6 @@ _SYNONYMS = {
 def find_key(name: str) -> str | None:
     """The key for the last part of a wrong one, or for an option, such as "lr". None if unclear."""
     name = name.lower().replace("-", "_")
-    by_leaf = {key.rpartition(".")[2]: key for key in reversed(OPTIONS)} | _SYNONYMS
+    by_leaf = {key.rpartition(".")[2]: key for key in reversed(list_options())} | _SYNONYMS
     close = difflib.get_close_matches(name, by_leaf, n=1, cutoff=0.8)
     return by_leaf[close[0]] if close else None

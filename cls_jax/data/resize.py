@@ -15,7 +15,6 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 _MODES = {1: "L", 3: "RGB"}
-RESIZE_MODES = ("crop", "pad", "stretch")
 
 # Larger images are converted and reduced strip by strip, since converting a whole one would need
 # several times its memory.
@@ -65,11 +64,12 @@ CENTER_CROP = DecodeOptions()
 
 def get_decode_options(data_config: ConfigDict) -> DecodeOptions:
     """The options of a configuration's section "data"."""
-    return DecodeOptions(data_config.resize, data_config.bit_depth)
+    # Runs on other datasets decode images, too, to predict them.
+    return DecodeOptions(data_config.get("resize", "crop"), data_config.get("bit_depth", 16))
 
 
 def get_image_shape(data_config: ConfigDict) -> tuple[int, int, int]:
-    """(H, W, C) of a folder's images, by a configuration's section "data"."""
+    """(H, W, C) of images of files, by a configuration's section "data"."""
     return data_config.image_size, data_config.image_size, data_config.channels
 
 

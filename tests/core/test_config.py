@@ -8,6 +8,7 @@ from cls_jax import config as config_lib
 from cls_jax.config import (
     OPTIONS,
     describe_differences,
+    list_options,
     to_json,
     validate_config,
     with_values,
@@ -15,6 +16,7 @@ from cls_jax.config import (
 from cls_jax.errors import UserError
 from cls_jax.methods import METHODS
 from cls_jax.models import MODELS
+from cls_jax.options import list_readers
 from tests.conftest import ROOT, create_tiny_config, load_config
 
 # Every file of configs/, with its budgets, and the argument for a method.
@@ -44,7 +46,7 @@ def test_every_configuration_builds_for_every_method_and_every_key_is_explained(
     assert all(OPTIONS["model.name"].rule.accepts(name) for name in MODELS)
     for key, row in config_lib.get_options(method).items():
         assert row.rule.accepts(row.default), key
-        assert row.source or (row.help and key in OPTIONS), key
+        assert row.source or (row.help and key in list_options()), key
 
 
 def test_settings_are_those_of_the_papers_and_datasets_set_those_of_the_method_they_name_only():
@@ -75,6 +77,8 @@ def test_settings_are_those_of_the_papers_and_datasets_set_those_of_the_method_t
         ({"data__randaugment_pool": ("identity",) * 1000}, r"data\.randaugment_pool=.{100}… is"),
         ({"model__depth": 12}, "choose 6n \\+ 4"),
         ({"model__init_head": "probe"}, "needs the features of a pretrained network"),
+        ({"model__bn_frozen": True}, "keeps what a pretrained network has learned: set model.init"),
+        ({"optimizer__frozen_stages": 2}, "frozen_stages=2 keeps what a pretrained network has le"),
         ({"method__tau": 1.5}, "method.tau=1.5 is invalid: choose a number from 0 to 1"),
         ({"method__lambda_self": -1.0}, "lambda_self=-1.0 is invalid: choose a number from 0 to 1"),
         ({"data__image_size": 7}, "choose an integer from 8 to 1,024"),
@@ -89,6 +93,17 @@ def test_settings_are_those_of_the_papers_and_datasets_set_those_of_the_method_t
 def test_invalid_value_names_the_remedy(changes, message):
     with pytest.raises(UserError, match=message):
         validate_config(create_tiny_config(**changes))
+
+
+@pytest.mark.parametrize("key", ["labeled_subset", "channels", "resize", "labels", "layout"])
+def test_a_key_that_the_dataset_does_not_read_is_refused(key):
+    config = create_tiny_config()
+    with pytest.raises((AttributeError, KeyError)):  # As the parser of flags does.
+        config.data[key] = list_options()[f"data.{key}"].default
+    config = with_values(config, {f"data.{key}": list_options()[f"data.{key}"].default})
+    with pytest.raises(UserError, match=f"data.{key} is not a key of the configuration of digits"):
+        validate_config(config)
+    assert list_readers(f"data.{key}")
 
 
 @pytest.mark.parametrize("argument", ["", "many", "40.5", "-40", ",cls", "40,fixmatsch"])
@@ -122,6 +137,7 @@ def test_config_comes_back_from_json_also_an_older_one(read_changed):
 
     def age(stored):
         del stored["model"]["matmul_precision"], stored["method"]["tau"], stored["mesh"]
+        stored["data"]["resize"] = "pad"  # Older runs have keys that their dataset does not read.
         stored["method"]["lambda_co"] = 2  # Edited by hand: it gets the key's type.
 
     expected = create_tiny_config(mesh__network=0, mesh__data=0, method__lambda_co=2.0)

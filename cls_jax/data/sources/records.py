@@ -22,6 +22,7 @@ from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS, describe_error, find_cache_folder
+from cls_jax.options import DECODING, TEXT, Option
 from cls_jax.parallel.distributed import gather_rows, take_local
 from cls_jax.parallel.machine import available_cpus
 
@@ -52,6 +53,15 @@ class FetchedImages:
         for i, image in enumerate(self._threads.map(self._fetch, rows.tolist())):
             images[i] = image
         return images
+
+
+# fmt: off
+OPTIONS = DECODING | {
+    "data.labeled_subset": Option("", TEXT,
+        "Images of imagenet2012 that have a label: a TFDS dataset, as imagenet2012_subset/1pct, "
+        "or a .txt with names. Empty: all."),
+}
+# fmt: on
 
 
 def load_records(data_config: ConfigDict) -> Dataset:

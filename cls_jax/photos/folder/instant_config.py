@@ -11,10 +11,10 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cls_jax.config import (
-    OPTIONS,
     check_values,
     explain_reading,
     flatten,
+    list_options,
     read_values,
     restore_config,
     restore_values,
@@ -50,7 +50,7 @@ _KEYS = (
     "model.depth",
     "model.width",
 )
-INSTANT_OPTIONS = {key: OPTIONS[key] for key in _KEYS}
+INSTANT_OPTIONS = {key: list_options()[key] for key in _KEYS}
 
 
 def create_instant_config(config: ConfigDict) -> ConfigDict:

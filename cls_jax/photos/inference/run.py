@@ -39,8 +39,7 @@ from cls_jax.photos.start.frozen import compute_frozen
 from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.process import refuse_forked_child
-from cls_jax.runs.checkpoint import CHECKPOINTS
-from cls_jax.runs.folder import CONFIG, read_dataset_description, read_result
+from cls_jax.runs.folder import CHECKPOINTS, CONFIG, read_dataset_description, read_result
 from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
 from cls_jax.training.prepare import RunEnd, restore_run
 

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from cls_jax.config import OPTIONS, check_values, flatten
+from cls_jax.config import check_values, flatten, list_options
 from cls_jax.errors import UserError
 from cls_jax.models import resolve_stem
 from cls_jax.photos.features.backbones import Backbones
@@ -57,7 +57,8 @@ class Request:
 
 def find_options(values: Mapping[str, Any]) -> FolderOptions:
     """How settings say to read the folder. Raises a UserError if a value is invalid."""
-    keys = {f"data.{name}": OPTIONS[f"data.{name}"] for name in FolderOptions._fields}
+    known = list_options()
+    keys = {f"data.{name}": known[f"data.{name}"] for name in FolderOptions._fields}
     check_values({key: values.get(key, row.default) for key, row in keys.items()}, keys)
     return FolderOptions(**{name: values.get(f"data.{name}", "") for name in FolderOptions._fields})
 

@@ -105,11 +105,11 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
     Sizes follow `data.image_size`, so for larger images that is the only value to change. Raises a
     UserError if there is no such method.
     """
-    config = create_defaults(num_labels=0, method_name=method_name)
+    config = create_defaults(num_labels=0, method_name=method_name, dataset="folder")
     config.num_steps = 20_000  # More steps would only repeat a few images.
     config.batch_size = 32
     config.eval_every = config.checkpoint_every = 500
-    config.data.name, config.data.data_dir = "folder", path
+    config.data.data_dir = path
     config.data.image_size = 64
     image_size = config.data.get_ref("image_size")
     # 256 images of 64 pixels or 20 of 224: a few hundred MB either way.
@@ -488,6 +488,8 @@ def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
     """Sets dotted keys. Raises a UserError if a key does not exist or a value has another type."""
     known = flatten(config.to_dict()).keys()
     for key, value in settings.items():
+        if key == "method.name":
+            raise UserError("method.name cannot be set by itself: choose the --method.")
         if key not in known:
             raise UserError(
                 f"The configuration has no key {key}: see cls-jax help configuration for all keys."

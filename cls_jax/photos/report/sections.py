@@ -346,7 +346,8 @@ def view_config(run: RunData) -> dict[str, Any]:
     if run.method is None:
         default = {key: row.default for key, row in INSTANT_OPTIONS.items()}
     else:
-        default = flatten(create_defaults(0, run.config.method.name).to_dict())
+        method, dataset = run.config.method.name, run.config.data.name
+        default = flatten(create_defaults(0, method, dataset=dataset).to_dict())
     default["num_labels"] = run.config.num_labels
     usual = {key: _format_value(value) for key, value in default.items()}
     ours = {key: _format_value(value) for key, value in flatten(run.config.to_dict()).items()}
