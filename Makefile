@@ -56,8 +56,8 @@ $(GPU_VENV)/installed: requirements.txt
 	touch $@
 
 # Saves more often than the demo's every 100 steps, which changes no bit of the result.
-SOAK = $(VENV)/bin/python -m experiments.studies.soak --stops 20 --config configs/digits.py:40 \
-  --config.checkpoint_every=20
+SOAK = $(VENV)/bin/python -m experiments.studies.soak --stops 20 --steps 200 350 500 \
+  --config configs/digits.py:40 --config.checkpoint_every=20
 trust: $(VENV)/installed
 	rm -rf runs/trust-tfdata runs/trust-device
 	$(SOAK) --runs runs/trust-tfdata --output runs/trust-tfdata.md --config.data.pipeline=tfdata

@@ -181,6 +181,16 @@ def compute_in_main_process(compute: Callable[[], bytes]) -> bytes:
     return content[1:]
 
 
+def decide(compute: Callable[[], Any]) -> Any:
+    """What a function of process 0 returns, as JSON can hold it, or the UserError that it raises.
+
+    In every process. All must call this: where one of them decides alone, the others wait for it.
+    """
+    if jax.process_count() == 1:
+        return compute()
+    return json.loads(compute_in_main_process(lambda: json.dumps(compute()).encode()))
+
+
 def arrays_from_main_process(tree: PyTree) -> PyTree:
     """Process 0's NumPy arrays in every process. All must call this, with arrays of its shapes."""
     if jax.process_count() == 1:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping
 
 from cls_jax.batch import PyTree
-from cls_jax.parallel.distributed import barrier, from_main_process, is_main_process
+from cls_jax.parallel.distributed import decide
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.metrics import read_metrics
 
@@ -19,23 +19,15 @@ class BestCheckpoint:
     It is that of `validation_best_step` in the result.
     """
 
-    def __init__(self, workdir: pathlib.Path, first_row: int, warn: Callable[[str], None]):
-        """Continues a session whose metrics are dropped from step `first_row` on.
+    def __init__(self, workdir: pathlib.Path, first_step: int, warn: Callable[[str], None]):
+        """Begins a session. States of steps after its `first_step` are removed: it repeats them.
 
-        A state of such a step is removed: the step will be evaluated again. All processes must call
-        this, and `offer`. `warn` shows a sentence to the user.
+        All processes must call this, and `offer`. `warn` shows a sentence to the user.
         """
-        rows = read_metrics(workdir) if is_main_process() else []
-        known = [row[_ACCURACY] for row in rows if row.get(_ACCURACY) is not None]
-        self._highest: float | None = from_main_process(max(known, default=None))
+        self._highest: float | None = decide(lambda: _find_highest(workdir, first_step))
         self._workdir = workdir
         self._warn = warn
         self._checkpointer: Checkpointer | None = None
-        if is_main_process():
-            for path in (workdir / BEST_CHECKPOINT).glob("[0-9]*"):
-                if path.name.isdecimal() and int(path.name) >= first_row:
-                    shutil.rmtree(path, ignore_errors=True)
-        barrier("best checkpoint")
 
     def offer(self, step: int, state: PyTree, accuracies: Mapping[str, float]) -> None:
         """Starts writing the state after so many steps if its accuracy is the highest so far."""
@@ -52,3 +44,19 @@ class BestCheckpoint:
         """Waits until the state is complete."""
         if self._checkpointer is not None:
             self._checkpointer.close()
+
+
+def _find_highest(workdir: pathlib.Path, first_step: int) -> float | None:
+    """The accuracy of the state that is stored, after those of steps after `first_step` are gone.
+
+    None if there is none, also where it was to be stored when the process died.
+    """
+    stored = set()
+    for path in (workdir / BEST_CHECKPOINT).glob("[0-9]*"):
+        if path.name.isdecimal() and int(path.name) > first_step:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.isdecimal():
+            stored.add(int(path.name))
+    rows = [row for row in read_metrics(workdir) if row["step"] in stored]
+    known = [row[_ACCURACY] for row in rows if row.get(_ACCURACY) is not None]
+    return max(known, default=None)

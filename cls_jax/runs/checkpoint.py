@@ -4,10 +4,10 @@ A checkpoint carries a checksum of every array and of its metadata, so that dama
 when it is read, even where the file format itself would not notice.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -18,34 +18,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from absl import logging
 from jax.experimental import multihost_utils
 
 from cls_jax.batch import Leaf, PyTree
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error
 from cls_jax.parallel import compilation
-from cls_jax.parallel.distributed import all_processes, barrier, from_main_process, is_main_process
+from cls_jax.parallel.distributed import (
+    all_processes,
+    barrier,
+    from_all_processes,
+    from_main_process,
+    is_main_process,
+)
+from cls_jax.runs.folder import CHECKPOINTS
 
 # Earlier formats were never released. In this one, every row of an array has a hash, which a
 # process can compute for the rows that it holds.
 FORMAT_VERSION = 4
-CHECKPOINTS = "checkpoints"
 DAMAGED = "damaged_checkpoints"
+_BYTES_AT_ONCE = 2**24
 
 
+# Our metadata is called "notes" on disk: Orbax reserves "metadata".
+_ITEMS = ("state", "notes")
 # The content of a checkpoint: step, state, and metadata, which include those given to `save`.
 Restored = tuple[int, PyTree, dict[str, Any]]
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(min(verbosity, logging.ERROR))
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 class Checkpointer:
@@ -66,26 +64,23 @@ class Checkpointer:
         self._keep = keep
         self.warn: Callable[[str], None] = functools.partial(print, file=sys.stderr, flush=True)
         self._unconfirmed: int | None = None  # The step whose state is being written.
-        self._open()
+        self._manager = None
+        if keep is not None:
+            self._open()
 
     def _open(self) -> None:
-        with _without_warnings():  # Orbax warns twice of every folder that it only reads.
-            options = ocp.CheckpointManagerOptions(
-                max_to_keep=self._keep,
-                create=self._keep is not None,
-                read_only=self._keep is None,
-                # Leftovers of a killed session. Only the session that trains may remove them.
-                cleanup_tmp_directories=self._keep is not None,
-                # Processes wait for each other at barriers called by step: those of another folder
-                # that is being written at the same time need other names.
-                multiprocessing_options=ocp.options.MultiprocessingOptions(
-                    barrier_sync_key_prefix=self.folder.name
-                ),
-            )
-            # Our metadata is called "notes" on disk: Orbax reserves "metadata".
-            self._manager: Any = ocp.CheckpointManager(
-                self.folder, options=options, item_names=("state", "notes")
-            )
+        """Opens the folder for writing."""
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=self._keep,
+            # Leftovers of a killed session. Only the session that trains may remove them.
+            cleanup_tmp_directories=True,
+            # Processes wait for each other at barriers called by step: those of another folder
+            # that is being written at the same time need other names.
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                barrier_sync_key_prefix=self.folder.name
+            ),
+        )
+        self._manager: Any = ocp.CheckpointManager(self.folder, options=options, item_names=_ITEMS)
 
     def latest_step(self) -> int | None:
         """The step of the newest complete checkpoint, or None. Whether it is intact is not checked.
@@ -203,22 +198,36 @@ class Checkpointer:
         restored, reason = self._try_restore(step, like)
         if restored is None:
             raise UserError(
-                f"The checkpoint of step {step} in {self.folder} is damaged ({reason}): choose "
-                "another."
+                f"The checkpoint of step {step} in {self.folder} is damaged ({reason}): restore "
+                "it from a backup, or choose another."
             )
         return restored
 
     def _try_restore(self, step: int, like: PyTree) -> tuple[Restored | None, str | None]:
-        """Returns the checkpoint, or why it cannot be used: the same in every process."""
-        metadata = state = reason = None
-        try:
-            metadata, state = self._read(step, like)
-        except (UserError, jax.errors.JaxRuntimeError):  # Not caused by the files.
-            raise
-        except Exception as error:
-            reason = describe_failure(error)
-        # Every process must get here before they verify together.
-        if not all_processes(reason is None):
+        """Returns the checkpoint, or why it is damaged: the same in every process.
+
+        Damage is proved: the system lets every file be read, and a second attempt fails, too.
+        Raises a UserError if the system refuses, such as for lack of file descriptors.
+        """
+        reason = None
+        for _ in range(2):
+            metadata = state = None
+            try:
+                metadata, state = self._read(step, like)
+            except (UserError, jax.errors.JaxRuntimeError, MemoryError):  # Not caused by the files.
+                raise
+            except Exception as error:
+                reason = describe_failure(error)
+            # Every process must get here before they verify together.
+            if all_processes(metadata is not None):
+                break
+            refusals = from_all_processes(_find_refusal(self.folder / str(step)))
+            if refusal := next(filter(None, refusals), None):
+                raise UserError(
+                    f"The checkpoint of step {step} in {self.folder} cannot be read ({refusal}): "
+                    "rerun the command once it can."
+                )
+        else:
             return None, reason or "another process cannot read it"
         assert metadata is not None  # No process failed, so this one did not.
         # Every array that was read. `_read` checks that no other is missing.
@@ -235,9 +244,13 @@ class Checkpointer:
 
     def _read(self, step: int, like: PyTree) -> tuple[dict[str, Any], PyTree]:
         """The metadata and the state."""
-        metadata = self._manager.restore(
-            step, args=ocp.args.Composite(notes=ocp.args.JsonRestore())
-        ).notes
+        # Without barriers: a process that cannot read would leave the others there.
+        own = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
+        handler = ocp.CompositeCheckpointHandler(*_ITEMS)
+        reader = ocp.Checkpointer(handler, multiprocessing_options=alone)
+        folder, notes = self.folder / str(step), ocp.args.JsonRestore()
+        metadata = reader.restore(folder, args=ocp.args.Composite(notes=notes)).notes
         if metadata["sha256"] != _digest(metadata):
             raise ValueError("metadata differ from those that were saved")
         if metadata["format_version"] != FORMAT_VERSION:
@@ -247,14 +260,14 @@ class Checkpointer:
                 "version of cls_jax that wrote it."
             )
         args = ocp.args.Composite(state=ocp.args.StandardRestore(like))
-        return metadata, self._manager.restore(step, args=args).state
+        return metadata, reader.restore(folder, args=args).state
 
     def list_steps(self) -> list[int]:
         """Steps of complete checkpoints, as process 0 sees them: all must try the same ones."""
         # Read from the folder, not the manager's memory, since files may have changed.
         try:
             names = [path.name for path in self.folder.iterdir()]
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             names = []
         steps = [int(name) for name in names if name.isdecimal()]
         known: list[int] = from_main_process([step for step in steps if step != self._unconfirmed])
@@ -266,7 +279,7 @@ class Checkpointer:
             folder.mkdir(exist_ok=True)
             names = [str(step), *(f"{step}-{i}" for i in range(1, 1000))]
             target = next(folder / name for name in names if not (folder / name).exists())
-            (self.folder / str(step)).rename(target)
+            shutil.move(self.folder / str(step), target)  # Perhaps to another file system.
         barrier(f"set aside {step}")
         self._manager.reload()
         return f"it was moved to {DAMAGED}/"
@@ -291,6 +304,25 @@ def fetch_to_host(state: PyTree) -> PyTree:
             return multihost_utils.process_allgather(state, tiled=True)
     # On a CPU `device_get` returns views of the buffers that the next step overwrites.
     return jax.tree.map(np.array, jax.device_get(state))
+
+
+def _find_refusal(folder: pathlib.Path) -> str | None:
+    """Why the system cannot read the files of a checkpoint, or None if they may be damaged."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    try:
+        for parent, _, names in os.walk(folder, onerror=refuse):
+            for name in names:
+                with open(os.path.join(parent, name), "rb") as file:
+                    while file.read(_BYTES_AT_ONCE):
+                        pass
+    except FileNotFoundError:  # A training in progress has just removed it.
+        return None
+    except OSError as error:
+        return describe_failure(error)
+    return None
 
 
 def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:

@@ -41,6 +41,7 @@ RESULT = "result.json"
 LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
+CHECKPOINTS = "checkpoints"
 _HELD_OUT = "held_out"  # In the description of the dataset: `Dataset.moved`.
 # Prefixes of the names of numbers.
 _FIGURES = ("test_", "validation_", "labels_", "predictor_gain", "predictor_right")
@@ -50,7 +51,7 @@ _BEFORE_A_RUN = {LOCK, LABELED_INDICES}
 # What a run writes before its first step, apart from its configuration.
 _AT_START = (
     *(DATASET, LABELED_INDICES, LABELED_FILES, SKIPPED_FILES, PSEUDO_LABELS, SESSIONS, METRICS),
-    *("checkpoints", "profile", "events.out.tfevents.*", f"*{PARTIAL}"),
+    *(CHECKPOINTS, "profile", "events.out.tfevents.*", f"*{PARTIAL}"),
 )
 
 
@@ -79,25 +80,42 @@ def read_fingerprint(workdir: pathlib.Path) -> str | None:
         return str(stored.get("fingerprint"))
 
 
-def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
-    """Checks that the folder is new, empty, or has the same run.
+def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> int | None:
+    """Decides what a run of this configuration finds in a folder.
 
-    It may already contain a list of labeled images. A finished run may be continued with a larger
-    `num_steps`. Raises a UserError if it has a run of another configuration or other files.
+    Returns None if it starts there, or resumes an unfinished run. Otherwise the step at which the
+    run is finished: with a larger `num_steps` it continues from that state. The configuration in
+    the folder has the larger number from the first step on, so until then the run is a finished
+    one, and afterward an unfinished one, which takes no other number.
+
+    The folder may already contain a list of labeled images. Raises a UserError if it has a run of
+    another configuration or other files, or there is nothing to continue from.
     """
     path = workdir / CONFIG
-    if path.exists():
-        stored = read_config(path)
-        if config.num_steps > stored.num_steps and (workdir / RESULT).exists():
-            stored = with_values(stored, {"num_steps": config.num_steps})
-        differences = describe_differences(config, stored)
-        if differences:
-            raise UserError(
-                f"{workdir} has a run of another configuration ({'; '.join(differences)}): "
-                "choose a new --workdir, or use this run's own configuration to resume it."
-            )
-        return
-    check_unused(workdir)
+    if not path.exists():
+        check_unused(workdir)
+        return None
+    stored = read_config(path)
+    result = read_result(workdir)
+    finished = result["step"] if result and result["step"] >= stored.num_steps else None
+    is_longer = finished is not None and config.num_steps > finished
+    known = with_values(stored, {"num_steps": config.num_steps}) if is_longer else stored
+    if differences := describe_differences(config, known):
+        raise UserError(
+            f"{workdir} has a run of another configuration ({'; '.join(differences)}): "
+            "choose a new --workdir, or use this run's own configuration to resume it."
+        )
+    reason = ""
+    if config.method.get("rounds", 1) > 1:
+        reason = f"the rounds of {config.method.name} are shares of all steps: "
+    elif not (workdir / CHECKPOINTS / str(finished)).is_dir():
+        reason = f"it has no state of that step: restore {CHECKPOINTS}/ from a backup, or "
+    if is_longer and reason:
+        raise UserError(
+            f"{workdir} is finished at step {finished:,} and cannot be continued, since "
+            f"{reason}train a new run in another --workdir."
+        )
+    return finished
 
 
 def check_unused(workdir: pathlib.Path) -> None:
@@ -173,6 +191,11 @@ def read_labeled_rows(workdir: pathlib.Path, dataset: Dataset) -> np.ndarray:
     return find_labeled_rows(path, dataset.class_names, labels, dataset.numbers, num_images)
 
 
+def write_config(workdir: pathlib.Path, config: ConfigDict) -> None:
+    """Stores a run's configuration, which the same command must have from now on."""
+    write_atomically(workdir / CONFIG, to_json(config))
+
+
 def create_run_folder(
     workdir: pathlib.Path, config: ConfigDict, labeled_indices: np.ndarray, dataset: Dataset
 ) -> None:
@@ -186,7 +209,7 @@ def create_run_folder(
     remedy = "free disk space and rerun the command, or choose another --workdir"
     has_begun = (workdir / DATASET).exists()
     with explain_writing(workdir, remedy):
-        write_atomically(workdir / CONFIG, to_json(config))
+        write_config(workdir, config)
         write_labeled_indices(workdir, labeled_indices, dataset)
         description = {
             "class_names": list(dataset.class_names),

@@ -15,20 +15,23 @@ import numpy as np
 from absl import logging
 
 from cls_jax.extras import is_installed
-from cls_jax.io import is_number, open_regular, parse_json, write_atomically
+from cls_jax.io import is_number, open_regular, parse_json
 
 METRICS = "metrics.jsonl"
 _LONGEST_LINE = 2**20
-_MAX_DAMAGED_LINES = 100
+_MAX_DAMAGED_BYTES = 2**26  # With more it is some other file, which may be endless.
+# Of the row with which a session begins.
+_FIRST_STEP = "session/first_step"
 Scalars = Mapping[str, float]
 
 
 class MetricsWriter:
-    """Writes scalars and images of a run from `first_step` on.
+    """Appends scalars and images of the session of a run that begins with `first_step`.
 
-    Rows of this and later steps from an earlier session are dropped: they will be written again.
-    Rows that a full disk refuses are kept and retried with the next write. `warn` shows a sentence
-    to the user. Only the main process writes and warns.
+    Nothing is ever removed from the file. A row before the session's first one says where it
+    begins, and with that what it repeats, see `read_metrics`. Rows that a full disk refuses are
+    kept and retried with the next write. `warn` shows a sentence to the user. Only the main process
+    writes and warns.
     """
 
     def __init__(
@@ -39,10 +42,10 @@ class MetricsWriter:
         is_silent: bool = False,
     ):
         self._path = pathlib.Path(os.devnull) if is_silent else workdir / METRICS
-        if not is_silent:
-            kept = [row for row in read_metrics(workdir) if row["step"] < first_step]
-            write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self._path.open("ab", buffering=0)
+        self._start = _format_row(first_step, {_FIRST_STEP: first_step})
+        if _ends_within_a_line(self._path):
+            self._start = b"\n" + self._start
         self._unwritten = b""
         self._warn = warn
         self._has_warned = False
@@ -52,8 +55,8 @@ class MetricsWriter:
         """Writes one JSON object. Values that are not finite become null, since JSON has no NaN."""
         row = {name: float(value) for name, value in scalars.items()}
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
-        line = json.dumps({"step": step, **{name: finite.get(name) for name in row}})
-        self._unwritten += f"{line}\n".encode()
+        self._unwritten += self._start + _format_row(step, {name: finite.get(name) for name in row})
+        self._start = b""
         self._write_out()
         self._try_tensorboard(lambda writer: writer.write_scalars(step, finite))
 
@@ -109,9 +112,11 @@ class MetricsWriter:
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """The rows of a run's `metrics.jsonl`: a step, and numbers or None by name.
 
-    Damaged lines are skipped, such as a last one cut short by a crash. Of rows with the same step
-    and names the last one counts: a later session writes a step again only if it recomputed it.
-    (Losses and accuracies of one step have different names, so both are kept.)
+    Damaged lines are skipped, such as a last one cut short by a crash. A session repeats the steps
+    of earlier ones from its first step on, so their rows of these steps are left out, and with them
+    what was measured after its first step. (What was measured before that step stays, such as the
+    last accuracies of a run that is given more steps.) Of rows with the same step and names the
+    last one counts.
     """
     path = workdir / METRICS
     if not path.exists():
@@ -119,16 +124,36 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     rows: dict[tuple[int, frozenset[str]], dict[str, Any]] = {}
     num_damaged = 0
     with open_regular(path) as file:
-        while num_damaged < _MAX_DAMAGED_LINES and (line := file.readline(_LONGEST_LINE)):
+        while num_damaged < _MAX_DAMAGED_BYTES and (line := file.readline(_LONGEST_LINE)):
             try:
                 row = parse_json(line.decode("utf-8"))
             except ValueError:
                 row = None
-            if _is_row(row):
-                rows[row["step"], frozenset(row)] = row
+            if not _is_row(row):
+                num_damaged += len(line)
+            elif _FIRST_STEP in row:
+                first = row["step"]
+                rows = {key: row for key, row in rows.items() if _is_before(row, first)}
             else:
-                num_damaged += 1  # With many it is some other file, which may never end.
+                rows[row["step"], frozenset(row)] = row
     return list(rows.values())
+
+
+def _is_before(row: dict[str, Any], first_step: int) -> bool:
+    """Whether a session from `first_step` on repeats nothing of a row. From 0, it repeats all."""
+    is_measured = "train/loss" not in row and first_step > 0  # Before the step, not in it.
+    return bool(row["step"] < first_step or (row["step"] == first_step and is_measured))
+
+
+def _format_row(step: int, values: Mapping[str, float | None]) -> bytes:
+    return (json.dumps({"step": step, **values}) + "\n").encode()
+
+
+def _ends_within_a_line(path: pathlib.Path) -> bool:
+    """Whether a crash cut the last line short, to which the next row must not be appended."""
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+        return file.read(1) not in (b"", b"\n")
 
 
 def _is_row(row: object) -> TypeGuard[dict[str, Any]]:

@@ -22,12 +22,18 @@ import jax
 from ml_collections import ConfigDict
 
 from cls_jax.batch import PyTree, RawBatch
-from cls_jax.config import parse_step_range, to_json
+from cls_jax.config import parse_step_range, to_json, with_values
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.types import Dataset
-from cls_jax.errors import StoppedError
-from cls_jax.parallel.distributed import barrier, check_same, is_main_process
+from cls_jax.errors import StoppedError, UserError
+from cls_jax.parallel.distributed import (
+    all_processes,
+    barrier,
+    check_same,
+    decide,
+    is_main_process,
+)
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
 from cls_jax.runs.best import BestCheckpoint
 from cls_jax.runs.checkpoint import Checkpointer
@@ -36,6 +42,7 @@ from cls_jax.runs.folder import (
     create_run_folder,
     describe_finished,
     read_result,
+    write_config,
     write_pseudo_labels,
     write_result,
 )
@@ -61,7 +68,7 @@ from cls_jax.training.progress import (
     select_images,
 )
 from cls_jax.training.rounds import create_enter_round, is_round_boundary
-from cls_jax.training.setup import TrainState, restore_newest, set_step
+from cls_jax.training.setup import TrainState, set_step
 from cls_jax.training.stages import Stages
 from cls_jax.training.step import (
     TakeStep,
@@ -92,29 +99,38 @@ def run_training(
     """
     config = resolve_model(config)
     stages = stages or Stages()
-    check_run_folder(workdir, config)
     check_same(to_json(config), workdir)  # All processes must train the same run.
-    if (result := read_result(workdir)) is not None:
+    finished = decide(lambda: check_run_folder(workdir, config))
+    if finished is not None:
         if is_main_process():
-            print(describe_finished(workdir, result["step"], config.num_steps))
-        if result["step"] >= config.num_steps:
-            return result, None
+            print(describe_finished(workdir, finished, config.num_steps))
+        if finished >= config.num_steps:
+            return _read_result(workdir), None
+    # Until the first step, a run that is given more steps stays the finished one that it is.
+    before = config if finished is None else with_values(config, {"num_steps": finished})
+
+    def check() -> None:
+        if check_run_folder(workdir, config) != finished:
+            raise UserError(f"Another session has just ended in {workdir}: rerun the command.")
+
     check_packages(config)
     with leave_when_asked() as has_begun:
         prepared = prepare_run(config, workdir, load, weight_readers)
         labeled = prepared.spec.labeled_indices
         with hold_folder(
             workdir,
-            check=lambda: check_run_folder(workdir, config),
-            create=lambda: create_run_folder(workdir, config, labeled, prepared.dataset),
+            check=check,
+            create=lambda: create_run_folder(workdir, before, labeled, prepared.dataset),
             others=stages.files,
         ) as is_a_run:
 
             def begin() -> None:
                 has_begun()
                 is_a_run()
+                if before is not config and is_main_process():
+                    write_config(workdir, config)
 
-            state, seconds = take_steps(prepared, stages, begin)
+            state, seconds = take_steps(prepared, stages, begin, finished)
             if is_main_process():
                 result = create_result(
                     config,
@@ -125,17 +141,22 @@ def run_training(
                 )
                 write_result(workdir, result)
     barrier("result")
+    return _read_result(workdir), RunEnd(prepared.setup, state, config.num_steps)
+
+
+def _read_result(workdir: pathlib.Path) -> dict[str, Any]:
     result = read_result(workdir)
     assert result is not None, workdir
-    return result, RunEnd(prepared.setup, state, config.num_steps)
+    return result
 
 
 def take_steps(
-    prepared: Prepared, stages: Stages, has_begun: Callable[[], None]
+    prepared: Prepared, stages: Stages, has_begun: Callable[[], None], finished: int | None = None
 ) -> tuple[TrainState, float]:
     """Trains a run from its newest checkpoint to its last step, or until it is asked to stop.
 
-    `has_begun` is called after the first step. Every step may donate the buffers of the state, so
+    A run that is `finished` at a step continues from there and from no other state. `has_begun` is
+    called after the first step. Every step may donate the buffers of the state, so
     code that reads it must copy what it needs. Returns the last state, and the seconds that the
     steps of all sessions took. Raises the same as `run_training`.
     """
@@ -144,7 +165,10 @@ def take_steps(
     num_steps = config.num_steps
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
     # Onto shapes, so that the restored state is the only one in memory.
-    restored = restore_newest(checkpointer, setup)
+    if finished is None:
+        restored = checkpointer.restore_newest(setup.state_shapes)
+    else:
+        restored = checkpointer.restore(finished, setup.state_shapes)
     if restored is None:
         state = stages.before_first_step(setup, dataset, spec)
         first_step = 0
@@ -174,12 +198,10 @@ def take_steps(
         )
     bar = ProgressBar(first_step, num_steps)
     checkpointer.warn = bar.say
-    # Metrics of step 0 are measured once. A run that resumes there keeps these rows.
-    first_row = first_step if restored is None else max(first_step, 1)
-    writer = MetricsWriter(workdir, first_row, bar.say, is_silent=not is_main_process())
+    writer = MetricsWriter(workdir, first_step, bar.say, is_silent=not is_main_process())
     if stages.measured:
         writer.write(0, stages.measured)
-    best = BestCheckpoint(workdir, first_row, bar.say)
+    best = BestCheckpoint(workdir, first_step, bar.say)
     metrics = MetricsQueue(
         config=config,
         num_classes=dataset.num_classes,
@@ -243,7 +265,7 @@ def take_steps(
             if (is_save_due or (changes_end and step == num_steps - 1)) and is_new:
                 metrics.drain()
                 # Rows not yet on disk would be lost: a resumed run repeats only later ones.
-                if writer.flush():
+                if all_processes(writer.flush()):
                     checkpointer.save(step, state, {"train_seconds": timer.seconds})
             if is_stopping:
                 where = "after the last step" if is_last else f"before step {step}"

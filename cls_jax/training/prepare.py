@@ -27,10 +27,11 @@ from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.backbones import split_inits
 from cls_jax.models.weights.layout import Normalization, Weights, to_torch
 from cls_jax.models.weights.sources import check_init, find_architecture, read_init
-from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
+from cls_jax.parallel.distributed import check_same_data, decide
 from cls_jax.runs.best import BEST_CHECKPOINT
-from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer, Restored
+from cls_jax.runs.checkpoint import Checkpointer, Restored
 from cls_jax.runs.folder import (
+    CHECKPOINTS,
     CONFIG,
     DATASET,
     RESULT,
@@ -42,7 +43,7 @@ from cls_jax.runs.folder import (
     use_mean_and_std,
 )
 from cls_jax.runs.sessions import lock_run_folder
-from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup, restore_newest
+from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup
 
 
 class RunEnd(NamedTuple):
@@ -173,20 +174,22 @@ def hold_folder(
     if the block fails before, what it wrote to a new folder is removed, see `undo_start`. Raises a
     UserError if another process trains there, or the processes do not share the folder.
     """
-    has_begun: Callable[[], None] = lambda: None  # noqa: E731
+    begun: list[Callable[[], None]] = []
     with contextlib.ExitStack() as stack:
-        if is_main_process():
+
+        def hold() -> None:
             stack.enter_context(lock_run_folder(workdir))
             check()  # Again, since another session may have been faster.
-            has_begun = stack.enter_context(undo_start(workdir, others))
+            begun.append(stack.enter_context(undo_start(workdir, others)))
             create()
-        barrier("folder")
+
+        decide(hold)
         if not (workdir / CONFIG).exists():
             raise UserError(
                 f"Process {jax.process_index()} does not see the files of process 0 in "
                 f"{workdir}: pass a --workdir that all machines share."
             )
-        yield has_begun
+        yield begun[0] if begun else lambda: None
 
 
 def resolve_model(config: ConfigDict) -> ConfigDict:
@@ -309,7 +312,7 @@ def _restore(
 ) -> Restored | None:
     """The newest checkpoint, or that of a step. Raises a UserError if there is none of it."""
     if step is None:
-        return restore_newest(checkpointer, setup)
+        return checkpointer.restore_newest(setup.state_shapes)
     best = Checkpointer(workdir, folder=BEST_CHECKPOINT)
     chosen = best.latest_step() if step == "best" else int(step) if step.isdecimal() else None
     for one in (checkpointer, best):

@@ -37,7 +37,6 @@ from cls_jax.parallel.mesh import (
     to_global_arrays,
     to_shardings,
 )
-from cls_jax.runs.checkpoint import Checkpointer, Restored
 from cls_jax.training.optimizer import create_optimizer, split_frozen
 from cls_jax.training.schedule import SCHEDULE_SPECS, Schedule, create_schedule
 
@@ -64,11 +63,6 @@ class TrainState(flax.struct.PyTreeNode):
     ema_params: PyTree
     opt_state: PyTree  # Momentum, and the schedule's step count.
     method_state: PyTree  # A dictionary, see `Method.create_state`, empty for most methods.
-
-
-def restore_newest(checkpointer: Checkpointer, setup: "TrainSetup") -> Restored | None:
-    """Restores the newest checkpoint of a run, see `Checkpointer.restore_newest`."""
-    return checkpointer.restore_newest(setup.state_shapes)
 
 
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:

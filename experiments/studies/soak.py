@@ -1,10 +1,11 @@
 """Stops training runs at random moments and compares their results with an uninterrupted run.
 
-python -m experiments.studies.soak --stops 20 --signal KILL --config configs/digits.py:40
+python -m experiments.studies.soak --stops 20 --steps 200 350 500 --config configs/digits.py:40
 
-The same command is restarted after every stop until the run finishes; remaining stops go to another
-run. Of four stops, one aims at the creation of the run's folder, two at a save, and one at any
-time; the table shows what each one hit. Unlisted options go to main.py.
+The same command is restarted after every stop until the run finishes. With several numbers of
+steps, the finished run is then given more, and stopped again. Remaining stops go to another run. Of
+four stops, one aims at the creation of the run's folder, two at a save, and one at any time; the
+table shows what each one hit. Unlisted options go to main.py.
 """
 
 import argparse
@@ -124,9 +125,11 @@ def stop_once(
 
 
 def soak(
-    options: list[str], folder: pathlib.Path, num_stops: int, number: signal.Signals
+    commands: list[list[str]], folder: pathlib.Path, num_stops: int, number: signal.Signals
 ) -> tuple[list[Stop], list[str]]:
     """Stops runs `num_stops` times in all, lets each finish and compares it.
+
+    The options of the commands differ in the number of steps, to which each continues the run.
 
     Returns:
         The stops, and for each run "equal" or what differs from the uninterrupted run.
@@ -136,20 +139,22 @@ def soak(
     """
     reference = folder / "undisturbed"
     started = time.monotonic()
-    start(options, reference).wait()
-    longest = (time.monotonic() - started) / 3
+    for options in commands:
+        start(options, reference).wait()
+    longest = (time.monotonic() - started) / 3 / len(commands)
     expected = read_end(reference)
     stops: list[Stop] = []
     outcomes: list[str] = []
     while len(stops) < num_stops:
         workdir = folder / f"run{len(outcomes)}"
-        while len(stops) < num_stops:
-            stop = stop_once(options, workdir, number, AIMS[len(stops) % len(AIMS)], longest)
-            if stop is None:
-                break
-            stops.append(stop)
-            print(stop, flush=True)
-        start(options, workdir).wait()
+        for options in commands:
+            while len(stops) < num_stops:
+                stop = stop_once(options, workdir, number, AIMS[len(stops) % len(AIMS)], longest)
+                if stop is None:
+                    break
+                stops.append(stop)
+                print(stop, options[-1], flush=True)
+            start(options, workdir).wait()
         outcomes.append(describe_difference(read_end(workdir), expected) or "equal")
         print(f"{workdir.name}: {outcomes[-1]}", flush=True)
     return stops, outcomes
@@ -180,6 +185,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stops", type=int, default=20)
     parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], default="KILL")
+    parser.add_argument(
+        "--steps", type=int, nargs="+", help="num_steps, and more for a finished run"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed for the random stop times")
     parser.add_argument("--runs", default="runs/soak", help="a new folder for the runs")
     parser.add_argument("--output", default="runs/soak.md")
@@ -190,7 +198,9 @@ def main() -> None:
         raise UserError(f"{folder} exists: pass a new folder as --runs.")
     folder.mkdir(parents=True)
     number = signal.Signals[f"SIG{arguments.signal}"]
-    stops, outcomes = soak(options, folder, arguments.stops, number)
+    goals = [[f"--config.num_steps={steps}"] for steps in arguments.steps or ()] or [[]]
+    commands = [options + goal for goal in goals]
+    stops, outcomes = soak(commands, folder, arguments.stops, number)
     text = describe_stops(stops, outcomes, number)
     grid.write_page(arguments.output, "Runs stopped at random", text)
     if any(outcome != "equal" for outcome in outcomes):

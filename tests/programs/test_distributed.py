@@ -234,13 +234,14 @@ def test_a_process_asked_to_stop_while_it_prepares_ends_all(start_all, tmp_path)
 
 
 CHECKPOINTS = """
-import pathlib, sys, time
+import os, pathlib, resource, sys, time
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 from cls_jax.parallel.distributed import all_processes, initialize_distributed
 
 address, rank, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
 initialize_distributed(address, 2, rank)
+from cls_jax.errors import UserError
 from cls_jax.runs.checkpoint import Checkpointer
 
 mesh = jax.make_mesh((2,), ("network",))
@@ -282,6 +283,13 @@ if rank == 0:
     for path in (checkpointer.folder / "2" / "state").rglob("d/*"):
         path.write_bytes(b"")
 check(checkpointer.restore_newest(make(0)), 1)
+if rank == 1:  # It has no file descriptors left.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
+try:
+    raise AssertionError(checkpointer.restore_newest(make(0)))
+except UserError as error:
+    assert "Too many open files" in str(error), error
 """
 
 
@@ -289,7 +297,31 @@ def test_processes_agree_on_checkpoints_and_verify_them(start_program, tmp_path)
     program, address, run = tmp_path / "program.py", find_address(), tmp_path / "run"
     program.write_text(CHECKPOINTS)
     finish_all([start_program(address, rank, run, program=program) for rank in range(2)])
-    assert (tmp_path / "run" / "damaged_checkpoints" / "2").exists()
+    assert [path.name for path in (run / "damaged_checkpoints").iterdir()] == ["2"]
+
+
+FULL_DISK = """
+import runpy, sys
+from cls_jax.runs.metrics import MetricsWriter
+
+flush, returned = MetricsWriter.flush, []
+
+def flush_later(writer):
+    waits = not returned and "--process_id=0" in sys.argv
+    returned.append(flush(writer) and not waits)
+    return returned[-1]
+
+MetricsWriter.flush = flush_later
+runpy.run_path("main.py", run_name="__main__")
+"""
+
+
+def test_processes_skip_a_save_together_while_rows_wait_for_disk_space(start_all, tmp_path):
+    (program := tmp_path / "program.py").write_text(FULL_DISK)
+    options = ["--config.num_steps=4", "--config.checkpoint_every=2", "--config.eval_every=100"]
+    run = tmp_path / "run"
+    finish_all(start_all([run] * 2, *options, method="supervised", program=program))
+    assert [path.name for path in (run / "checkpoints").iterdir() if path.is_dir()] == ["4"]
 
 
 def test_invalid_values_are_refused():

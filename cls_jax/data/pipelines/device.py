@@ -31,6 +31,7 @@ from cls_jax.data.sampling import (
     stream_key,
 )
 from cls_jax.data.types import Dataset
+from cls_jax.parallel.distributed import all_processes
 from cls_jax.parallel.machine import get_device_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, get_process_shard, to_global_arrays
 
@@ -48,7 +49,7 @@ def create_pipeline(
     spec: StreamSpec, dataset: Dataset, mesh: Mesh, first_step: int, num_steps: int
 ) -> InputPipeline:
     """Puts the dataset on the devices of the mesh at once if it fits, else batch by batch."""
-    if not is_small(dataset, mesh.local_devices[0]):
+    if not all_processes(is_small(dataset, mesh.local_devices[0])):
         make_views = make_view_creator(spec, dataset.image_shape, mesh)
 
         def create_batch_of_samples(state: StateWithStep, step_input: PyTree) -> RawBatch:

@@ -12,9 +12,10 @@ import pytest
 
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import create_config, validate_config
-from cls_jax.methods import METHODS, choose_decay, get_round_length, losses
+from cls_jax.methods import METHODS, Context, choose_decay, get_round_length, losses
 from cls_jax.methods import cutmix as cutmix_lib
 from cls_jax.methods.mixmatch import mixup
+from cls_jax.methods.simpro import start_epoch
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
@@ -102,6 +103,41 @@ def test_running_means_follow_the_length_of_a_round_and_forget_their_start():
         assert 0 <= choose_decay(num_steps) <= 0.999
         assert choose_decay(num_steps) ** num_steps < 0.05
     assert [choose_decay(n) for n in (500, 2_000, 10_000, 307_200)] == [0.99, 0.99, 0.998, 0.999]
+
+
+def test_a_mean_of_equal_values_is_that_value_however_long_the_run():
+    """In float32, a share of 1e-4 and 1 - share do not add up to 1."""
+    context = Context(None, {}, None, None, KEY, 0.0, mean_share=np.float32(1e-4))
+    value = jnp.float32(1.2345678)
+    move = lambda _, mean: context.move_mean(mean, value)  # noqa: E731
+    mean = jax.jit(lambda mean: jax.lax.fori_loop(0, 10_000, move, mean))
+    assert mean(value) == value
+    np.testing.assert_allclose(mean(2 * value), value * (1 + np.exp(-1)), rtol=1e-4)
+    exact = context._replace(mean_share=np.float32(1)).move_mean(jnp.float32(1e8), value)
+    assert exact == value  # Without an average.
+
+
+def test_simpro_estimates_frequencies_also_in_a_run_that_is_given_more_steps():
+    method, spec = METHODS["simpro"], DatasetSpec((1, 1, 1), 2, 30, 27, (0.5, 0.5))
+    hparams = {name: one.default for name, one in method.hyperparameters.items()}
+    state = method.create_state(hparams, spec)
+    state = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], state)
+
+    @jax.jit
+    def count_changes(state, first, num_steps):
+        def take_step(step, carry):
+            state, changes = carry
+            progress = jnp.float32(step) / num_steps
+            new = start_epoch(Context(None, hparams, None, state, KEY, progress, 0.0))
+            changes += jnp.any(new["unlabeled"] != state["unlabeled"])
+            new["count_unlabeled"] += jnp.array([[30.0, 2.0]])
+            return new, changes
+
+        return jax.lax.fori_loop(first, num_steps, take_step, (state, 0))
+
+    state, changes = count_changes(state, 0, 100)
+    assert changes == 85
+    assert count_changes(state, 100, 300)[1] == 86 - 28
 
 
 def test_every_method_is_documented_and_the_example_of_a_new_one_trains(monkeypatch):

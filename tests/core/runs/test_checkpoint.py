@@ -4,7 +4,9 @@ import errno
 import gc
 import hashlib
 import json
+import os
 import pathlib
+import resource
 import shutil
 import unittest.mock
 
@@ -179,6 +181,45 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(workdir, st
         with pytest.raises(UserError, match="has no intact checkpoint"):
             Checkpointer(workdir, keep=3).restore_newest(state)
     assert {path.name for path in (workdir / "damaged_checkpoints").iterdir()} == {"2", "4"}
+
+
+def test_a_refusal_of_the_system_is_no_damage(workdir, state, capsys):
+    """Here the process has no file descriptors left."""
+    checkpointer = Checkpointer(workdir, keep=3)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
+    try:
+        with pytest.raises(UserError, match=r"step 4 .*cannot be read \(Too many open files\)"):
+            checkpointer.restore_newest(state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not (workdir / "damaged_checkpoints").exists()
+    assert checkpointer.restore_newest(state)[0] == 4
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O"), OSError(errno.ESTALE, "stale")])
+def test_what_a_second_attempt_reads_is_no_damage(workdir, state, monkeypatch, error):
+    read, errors = Checkpointer._read, [error]
+
+    def fail_once(*arguments):
+        if errors:
+            raise errors.pop()
+        return read(*arguments)
+
+    monkeypatch.setattr(Checkpointer, "_read", fail_once)
+    assert Checkpointer(workdir, keep=3).restore_newest(state)[0] == 4
+    assert not (workdir / "damaged_checkpoints").exists()
+
+
+def test_damage_is_set_aside_also_on_another_file_system(workdir, state, monkeypatch):
+    def refuse(source, target):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    (workdir / "checkpoints" / "4" / "notes" / "metadata").write_text("{}")
+    monkeypatch.setattr(os, "rename", refuse)
+    assert Checkpointer(workdir, keep=3).restore_newest(state)[0] == 2
+    assert (workdir / "damaged_checkpoints" / "4" / "notes" / "metadata").read_text() == "{}"
+    assert not (workdir / "checkpoints" / "4").exists()
 
 
 def test_failed_saves_are_reported_and_keep_old_checkpoints(tmp_path, state):

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from cls_jax.config import with_values
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.runs import folder
@@ -117,6 +118,17 @@ def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, 
             assert "another configuration (seed" in str(refused)  # noqa: PT017
         else:
             np.testing.assert_array_equal(labeled, expected)
+
+
+def test_a_run_with_rounds_is_not_given_more_steps(tmp_path):
+    """They are shares of all steps: the rate that is logged would not be the one that is used."""
+    config = create_tiny_config("20,ups", num_steps=6)
+    start_run(tmp_path, config)
+    folder.write_result(tmp_path, {"step": 6, "test_accuracy": None})
+    (tmp_path / "checkpoints" / "6").mkdir(parents=True)
+    assert folder.check_run_folder(tmp_path, config) == 6
+    with pytest.raises(UserError, match="the rounds of ups are shares of all steps: train a new"):
+        folder.check_run_folder(tmp_path, with_values(config, {"num_steps": 8}))
 
 
 def test_default_folder_has_the_names_of_the_images_and_of_the_method():

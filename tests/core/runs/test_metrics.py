@@ -18,11 +18,31 @@ def test_rows_after_a_damaged_line_are_kept_also_by_a_resumed_run(tmp_path):
     lines += ['{"step": 4, "a": "x"}', '{"step": 4, "a"']  # The last one cut short by a crash.
     (tmp_path / METRICS).write_bytes("\n".join(lines).encode("latin-1"))
     assert read_metrics(tmp_path) == good
+    stored = (tmp_path / METRICS).read_bytes()
     resumed = MetricsWriter(tmp_path, first_step=3)
     resumed.write(3, {"a": 30.0})
     resumed.close()
     assert read_metrics(tmp_path) == [*good[:3], {"step": 3, "a": 30.0}]
-    assert len((tmp_path / METRICS).read_text().splitlines()) == 4
+    assert (tmp_path / METRICS).read_bytes().startswith(stored)
+
+
+def test_a_session_repeats_its_steps_and_keeps_what_was_measured_before_them(tmp_path):
+    def write(first_step, *rows):
+        writer = MetricsWriter(tmp_path, first_step)
+        for step, name, value in rows:
+            writer.write(step, {name: value})
+        writer.close()
+        return [[*row.values()][-1] for row in read_metrics(tmp_path)]
+
+    loss, test, old = "train/loss", "test/accuracy", "\0\n" * 100
+    (tmp_path / METRICS).write_text('{"step": 7, "train/loss": 7.0}\n' + old)
+    assert write(0, (0, test, 1), (0, loss, 2), (1, loss, 3), (2, test, 4), (2, loss, 5)) == [
+        *(1, 2, 3, 4, 5)
+    ]
+    assert write(2) == [1, 2, 3, 4, 5]  # It has ended before its first row.
+    assert write(2, (2, loss, 6), (3, test, 7), (3, loss, 8)) == [1, 2, 3, 4, 6, 7, 8]
+    assert write(1, (1, loss, 9)) == [1, 2, 9]
+    assert write(0, (0, loss, 10)) == [10]
 
 
 def test_of_rows_written_twice_the_last_one_counts_and_what_is_not_finite_is_null(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from cls_jax.config import read_config
+from cls_jax.config import with_values
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.runs.folder import (
@@ -143,14 +143,65 @@ def test_what_ends_before_the_first_step_leaves_room_for_the_corrected_command(
         run_training(create_tiny_config(), workdir)
 
 
-def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, capsys):
-    run = shutil.copytree(finished[0], tmp_path / "run")
-    with pytest.raises(UserError, match="num_steps: 6 → 4"):
-        run_training(create_tiny_config(num_steps=4), run)
-    assert run_training(create_tiny_config(num_steps=8), run)[0]["step"] == 8
+@pytest.fixture
+def validated(monkeypatch):
+    """A configuration whose validation accuracy is best after the last of its four steps."""
+    accuracies = {3: 60.0, 4: 90.0, 6: 70.0, 8: 80.0}
+
+    def create(*_):
+        def evaluate(state, images, labels, should_stop, split):
+            accuracy = accuracies[int(state.step)]
+            return {f"{split}/accuracy": accuracy, f"{split}/accuracy_ensemble": accuracy}
+
+        return evaluate
+
+    monkeypatch.setattr(loop, "create_evaluate", create)
+    with use_tiny_model():
+        yield create_tiny_config(num_steps=4, data__validation=0.1)
+
+
+def test_more_steps_leave_a_finished_run_what_it_has_however_often_they_are_killed(
+    validated, tmp_path, capsys
+):
+    run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    config, more, most = (with_values(validated, {"num_steps": steps}) for steps in (4, 6, 8))
+    finished, _ = run_training(config, run)
+    shutil.copytree(run, undisturbed)
+    content = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "config.json")}
+
+    # Until its first step, a continuation changes nothing: a mistyped number can be corrected.
+    train_interrupted(more, run, num_batches=0)
+    assert {name: (run / name).read_bytes() for name in content} == content
+    assert run_training(config, run)[0] == finished
+    train_interrupted(more, run, num_batches=1)
+    for steps in (4, 8):  # From the first step on, it is an unfinished run.
+        with pytest.raises(UserError, match=f"num_steps: 6 → {steps}"):
+            run_training(with_values(validated, {"num_steps": steps}), run)
+    for goal in (more, most):
+        train_interrupted(goal, run, num_batches=1)
+        result, _ = run_training(goal, run)
+        run_training(goal, undisturbed)
+        assert describe_difference(read_end(run), read_end(undisturbed)) is None
     assert "was finished at step 6 and continues to step 8" in capsys.readouterr().out
-    assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
-    assert read_config(run / "config.json").num_steps == 8
+
+    evaluated = [row["step"] for row in read_metrics(run) if "test/accuracy" in row]
+    assert evaluated == [3, 4, 6, 8]
+    assert (result["validation_best_step"], result["step"]) == (4, 8)
+    assert restore_run(run, step="best").step == 4
+    assert (run / "metrics.jsonl").read_bytes().startswith(content["metrics.jsonl"])
+
+
+def test_a_finished_run_whose_last_state_is_gone_is_not_begun_again(validated, tmp_path):
+    run = tmp_path / "run"
+    run_training(validated, run)
+    more, metrics = with_values(validated, {"num_steps": 6}), (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(run / "checkpoints" / "4" / "state")
+    with pytest.raises(UserError, match=r"step 4 in .* is damaged"):
+        run_training(more, run)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match=r"finished at step 4 and .* restore checkpoints/ from a b"):
+        run_training(more, run)
+    assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
 def test_the_state_that_was_best_on_validation_images_is_kept(tmp_path, monkeypatch):
