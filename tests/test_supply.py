@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from cls_jax.config import OPTIONS, get_options
+from cls_jax.config import get_options, list_options
 from cls_jax.extras import MODULES
 from cls_jax.methods import METHODS
 from docs.write_configuration import PAGE, create_page
@@ -249,10 +249,10 @@ def test_every_package_is_on_the_page_of_the_architecture():
 def test_page_of_the_configuration_is_current_and_has_every_key_in_tables_of_even_rows():
     page = create_page()
     assert PAGE.read_text("utf-8") == page, "run python -m docs.write_configuration"
-    assert all(f"| `{key}`" in page for key in OPTIONS if key != "method.name")
+    assert all(f"| `{key}`" in page for key in list_options() if key != "method.name")
     rows = [line.split(" | ") for line in page.splitlines()]
     for method in METHODS:
-        for key in set(get_options(method)) - set(OPTIONS):
+        for key in set(get_options(method)) - set(list_options()):
             of_key = [re.findall(r"`([\w*]+)`", row[2]) for row in rows if row[0] == f"| `{key}`"]
             found = [names for names in of_key if any(fnmatch(method, name) for name in names)]
             assert len(found) == 1, (method, key)

@@ -3,8 +3,6 @@
 "Paper" is the CLS paper, "authors" its released PyTorch code, "FixMatch" Google's code of FixMatch.
 """
 
-import itertools
-
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
 from cls_jax.data.sources import records
 from cls_jax.io import is_number
@@ -195,7 +193,7 @@ ADDED["imagenet2012"] = records.OPTIONS
 
 def list_options() -> dict[str, Option]:
     """Every key but those of a method, whichever dataset reads it."""
-    return dict(itertools.chain(OPTIONS.items(), *(options.items() for options in ADDED.values())))
+    return OPTIONS | {key: row for options in ADDED.values() for key, row in options.items()}
 
 
 def get_options(method_name: str, dataset: str = "") -> dict[str, Option]:
@@ -212,13 +210,4 @@ def get_options(method_name: str, dataset: str = "") -> dict[str, Option]:
     }
     if method.select_labels:
         options["eval_batch_size"] = options["eval_batch_size"]._replace(is_runtime=False)
-    for name, hyperparameter in method.hyperparameters.items():
-        rule = (
-            one_of(*hyperparameter.choices)
-            if hyperparameter.choices
-            else between(hyperparameter.low, hyperparameter.high)
-        )
-        if isinstance(hyperparameter.default, bool):
-            rule = YES_OR_NO
-        options[f"method.{name}"] = Option(hyperparameter.default, rule, "", hyperparameter.source)
-    return options
+    return options | {f"method.{name}": row for name, row in method.hyperparameters.items()}

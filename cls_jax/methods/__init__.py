@@ -11,10 +11,10 @@ from cls_jax.errors import UserError
 from cls_jax.methods import baselines, cls, cls_plus, fixmatch_variants, mixmatch, simpro, ups
 from cls_jax.methods.base import (
     Context,
-    Hyperparameter,
     Hyperparameters,
     LossOutput,
     Method,
+    hyperparameter,
     move_means,
 )
 from cls_jax.methods.options import add_options
@@ -22,13 +22,13 @@ from cls_jax.methods.options import add_options
 __all__ = [
     "METHODS",
     "Context",
-    "Hyperparameter",
     "LossOutput",
     "Method",
     "choose_decay",
     "get_mean_decay",
     "get_method",
     "get_round_length",
+    "hyperparameter",
     "list_mean_decays",
     "move_means",
 ]

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import DatasetSpec
-from cls_jax.methods.base import Context, Hyperparameter
+from cls_jax.methods.base import Context, hyperparameter
 from cls_jax.parallel import collectives
 
 # Added to both means of the ratio (ReMixMatch, AdaMatch, USB), which is then always finite.
@@ -21,7 +21,7 @@ EPSILON = 1e-6
 # of the network's own predictions for labeled images (AdaMatch).
 TARGETS = ("labels", "uniform", "predicted")
 
-STATISTICS_DECAY = Hyperparameter(0.999, 0.0, 0.99999, "TorchSSL and USB (runs of 2^20 steps)")
+STATISTICS_DECAY = hyperparameter(0.999, 0.0, 0.99999, "TorchSSL and USB (runs of 2^20 steps)")
 
 
 def init_uniform(spec: DatasetSpec) -> jax.Array:

@@ -16,19 +16,25 @@ from cls_jax.batch import Batch, DatasetSpec, PyTree
 from cls_jax.methods.cutmix import cutmix
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS
+from cls_jax.options import YES_OR_NO, Option, between, one_of
 
 Hyperparameters = Mapping[str, Any]  # By name.
 
 
-@dataclasses.dataclass(frozen=True)
-class Hyperparameter:
-    """A value that a user may set as `--config.method.NAME=VALUE`, of the type of its default."""
+def hyperparameter(
+    default: float | int | str | bool,
+    low: float = -math.inf,
+    high: float = math.inf,
+    source: str = "",
+    choices: tuple[str, ...] = (),
+) -> Option:
+    """A value that a user may set as `--config.method.NAME=VALUE`, of the type of its default.
 
-    default: float | int | str | bool
-    low: float = -math.inf  # The smallest and the largest number accepted.
-    high: float = math.inf
-    source: str = ""  # The origin of the default.
-    choices: tuple[str, ...] = ()  # The accepted words, if it is a word.
+    It is a number from `low` to `high`, or one of the words to choose from. `source` is the
+    origin of the default.
+    """
+    rule = one_of(*choices) if choices else between(low, high)
+    return Option(default, YES_OR_NO if isinstance(default, bool) else rule, "", source)
 
 
 def move_means(means: PyTree, new: PyTree, share: jax.Array) -> PyTree:
@@ -114,7 +120,7 @@ class Method:
     # [N, images, K] for each group.
     loss: Callable[[list[jax.Array], Batch, Context], LossOutput] | None = None
     # Hyperparameters by name, which become `config.method.*`.
-    hyperparameters: Mapping[str, Hyperparameter] = dataclasses.field(default_factory=dict)
+    hyperparameters: Mapping[str, Option] = dataclasses.field(default_factory=dict)
     num_networks: int = 1
     mu: int = 7  # Unlabeled images per labeled one.
     labeled_view: str = "weak"  # Or "strong".

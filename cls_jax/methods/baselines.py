@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
+from cls_jax.methods.base import Context, LossOutput, Method, add_up, hyperparameter
 from cls_jax.methods.losses import make_pseudo_labels, positive_cross_entropy, soft_cross_entropy
 from cls_jax.parallel import collectives
 
@@ -63,8 +63,8 @@ def create_consistency_method(passes: str, lambda_u: float) -> Method:
     return Method(
         compute_consistency_loss,
         hyperparameters={
-            "lambda_u": Hyperparameter(lambda_u, 0.0, 1e4, "Google FixMatch's baselines, TorchSSL"),
-            "ramp": Hyperparameter(0.4, 1e-6, 1.0, "TorchSSL: share of the run"),
+            "lambda_u": hyperparameter(lambda_u, 0.0, 1e4, "Google FixMatch's baselines, TorchSSL"),
+            "ramp": hyperparameter(0.4, 1e-6, 1.0, "TorchSSL: share of the run"),
         },
         mu=1,
         unlabeled_views=("weak", "weak"),
@@ -115,9 +115,9 @@ METHODS = {
     "pseudo_label": Method(
         compute_pseudo_label_loss,
         hyperparameters={
-            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "Google FixMatch, TorchSSL"),
-            "ramp": Hyperparameter(0.4, 1e-6, 1.0, "TorchSSL: share of the run"),
-            "threshold": Hyperparameter(0.95, 0.0, 1.0, "TorchSSL"),
+            "lambda_u": hyperparameter(1.0, 0.0, 1e3, "Google FixMatch, TorchSSL"),
+            "ramp": hyperparameter(0.4, 1e-6, 1.0, "TorchSSL: share of the run"),
+            "threshold": hyperparameter(0.95, 0.0, 1.0, "TorchSSL"),
         },
         mu=1,
         unlabeled_views=("weak",),
@@ -128,10 +128,10 @@ METHODS = {
     "uda": Method(
         compute_uda_loss,
         hyperparameters={
-            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "UDA, CIFAR-10"),
-            "temperature": Hyperparameter(0.4, 1e-2, 10.0, "UDA, CIFAR-10; TorchSSL"),
-            "threshold": Hyperparameter(0.8, 0.0, 1.0, "UDA, CIFAR-10; TorchSSL"),
-            "annealing": Hyperparameter(
+            "lambda_u": hyperparameter(1.0, 0.0, 1e3, "UDA, CIFAR-10"),
+            "temperature": hyperparameter(0.4, 1e-2, 10.0, "UDA, CIFAR-10; TorchSSL"),
+            "threshold": hyperparameter(0.8, 0.0, 1.0, "UDA, CIFAR-10; TorchSSL"),
+            "annealing": hyperparameter(
                 "off", source="TorchSSL", choices=("off", "linear", "log", "exp")
             ),
         },

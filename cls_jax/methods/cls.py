@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
+from cls_jax.methods.base import Context, LossOutput, Method, add_up, hyperparameter
 from cls_jax.methods.losses import (
     PseudoLabels,
     compute_labeling_loss,
@@ -87,19 +87,19 @@ def exchange_labels(
 
 # Hyperparameters of the methods in which two networks exchange labels.
 EXCHANGE_HYPERPARAMETERS = {
-    "lambda_self": Hyperparameter(2.0, 0.0, 1e3, "paper, λ1; authors' --lambda-u1"),
-    "lambda_co": Hyperparameter(1.0, 0.0, 1e3, "paper, λ2; authors' --lambda-u2"),
-    "tau": Hyperparameter(0.85, 0.0, 1.0, "paper, τ; authors' --threshold"),
+    "lambda_self": hyperparameter(2.0, 0.0, 1e3, "paper, λ1; authors' --lambda-u1"),
+    "lambda_co": hyperparameter(1.0, 0.0, 1e3, "paper, λ2; authors' --lambda-u2"),
+    "tau": hyperparameter(0.85, 0.0, 1.0, "paper, τ; authors' --threshold"),
 }
 
 
 def create_method(exchange: bool, negative: bool, reweight: bool) -> Method:
     """Builds a row of Table 2 with the hyperparameters that it uses."""
-    hyperparameters = {"lambda_self": Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u")}
+    hyperparameters = {"lambda_self": hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u")}
     if exchange:
         hyperparameters = dict(EXCHANGE_HYPERPARAMETERS)
     if not reweight:
-        hyperparameters["threshold"] = Hyperparameter(0.95, 0.0, 1.0, "FixMatch, τ")
+        hyperparameters["threshold"] = hyperparameter(0.95, 0.0, 1.0, "FixMatch, τ")
     return Method(
         functools.partial(compute_loss, exchange=exchange, negative=negative, reweight=reweight),
         hyperparameters=hyperparameters,

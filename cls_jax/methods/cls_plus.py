@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods import alignment
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
+from cls_jax.methods.base import Context, LossOutput, Method, add_up, hyperparameter
 from cls_jax.methods.cls import EXCHANGE_HYPERPARAMETERS, exchange_labels
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import compute_labeling_loss, make_pseudo_labels, positive_cross_entropy
@@ -52,7 +52,7 @@ METHODS = {
         compute_loss,
         hyperparameters={
             **EXCHANGE_HYPERPARAMETERS,
-            "lambda_cutmix": Hyperparameter(1.0, 0.0, 1e3, "our choice"),
+            "lambda_cutmix": hyperparameter(1.0, 0.0, 1e3, "our choice"),
             "statistics_decay": alignment.STATISTICS_DECAY,
         },
         num_networks=2,

@@ -17,14 +17,15 @@ from cls_jax.batch import Batch, DatasetSpec
 from cls_jax.methods import alignment
 from cls_jax.methods.base import (
     Context,
-    Hyperparameter,
     Hyperparameters,
     LossOutput,
     Method,
     add_up,
+    hyperparameter,
 )
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import NO_LABEL, positive_cross_entropy
+from cls_jax.options import Option
 from cls_jax.parallel import collectives
 
 Tree = dict[str, jax.Array]
@@ -65,7 +66,7 @@ def compute_loss(
 def create_method(
     make_targets: MakeTargets,
     create_state: Callable[[Hyperparameters, DatasetSpec], dict[str, jax.Array]],
-    hyperparameters: Mapping[str, Hyperparameter],
+    hyperparameters: Mapping[str, Option],
     extra_terms: ExtraTerms = lambda *_: {},
     **settings: Any,
 ) -> Method:
@@ -76,7 +77,7 @@ def create_method(
     return Method(
         functools.partial(compute_loss, make_targets, extra_terms),
         hyperparameters={
-            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u; TorchSSL, USB"),
+            "lambda_u": hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u; TorchSSL, USB"),
             **hyperparameters,
         },
         target_view=0,
@@ -337,8 +338,8 @@ METHODS = {
         flexmatch_targets,
         _init_flexmatch,
         {
-            "tau": Hyperparameter(0.95, 0.0, 1.0, "FlexMatch, τ"),
-            "warmup": Hyperparameter(
+            "tau": hyperparameter(0.95, 0.0, 1.0, "FlexMatch, τ"),
+            "warmup": hyperparameter(
                 "on", source="FlexMatch, Eq. 11; TorchSSL, all configs", choices=("on", "off")
             ),
         },
@@ -347,10 +348,10 @@ METHODS = {
         adamatch_targets,
         lambda hparams, spec: alignment.init_class_means(hparams["align_to"], spec),
         {
-            "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: 0.9"),
-            "ramp": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: 0.5, share of the run"),
+            "confidence": hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: 0.9"),
+            "ramp": hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: 0.5, share of the run"),
             "statistics_decay": alignment.STATISTICS_DECAY,
-            "align_to": Hyperparameter(
+            "align_to": hyperparameter(
                 "predicted", source="AdaMatch, both codes", choices=alignment.TARGETS
             ),
         },
@@ -361,7 +362,7 @@ METHODS = {
         {
             "statistics_decay": alignment.STATISTICS_DECAY,
             # Paper: 0.05 for most budgets. TorchSSL: 0.01. USB: 0.001.
-            "lambda_fairness": Hyperparameter(0.01, 0.0, 1e3, "TorchSSL, the authors' configs"),
+            "lambda_fairness": hyperparameter(0.01, 0.0, 1e3, "TorchSSL, the authors' configs"),
         },
         extra_terms=add_fairness,
     ),
@@ -371,23 +372,23 @@ METHODS = {
         {
             "statistics_decay": alignment.STATISTICS_DECAY,
             # On balanced labels this is the paper's and USB's "uniform" alignment.
-            "align_to": Hyperparameter(
+            "align_to": hyperparameter(
                 "labels",
                 source="SoftMatch; released TorchSSL: predicted",
                 choices=alignment.TARGETS,
             ),
-            "statistics": Hyperparameter(
+            "statistics": hyperparameter(
                 "raw", source="SoftMatch, TorchSSL; USB: aligned", choices=("raw", "aligned")
             ),
-            "sharpness": Hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n"),
+            "sharpness": hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n"),
         },
     ),
     "infomatch": create_method(
         freematch_targets,
         _init_freematch,
         {
-            "lambda_cutmix": Hyperparameter(1.0, 0.0, 1e3, "authors' code"),
-            "lambda_consistency": Hyperparameter(0.002, 0.0, 1e3, "authors' code"),
+            "lambda_cutmix": hyperparameter(1.0, 0.0, 1e3, "authors' code"),
+            "lambda_consistency": hyperparameter(0.002, 0.0, 1e3, "authors' code"),
             "statistics_decay": alignment.STATISTICS_DECAY,
         },
         extra_terms=add_cutmix_and_consistency,

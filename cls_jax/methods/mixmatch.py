@@ -18,7 +18,7 @@ import numpy as np
 
 from cls_jax.batch import Batch, PyTree
 from cls_jax.methods.alignment import align, init_uniform, update_mean
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
+from cls_jax.methods.base import Context, LossOutput, Method, add_up, hyperparameter
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.models.ensemble import Ensemble
 
@@ -205,16 +205,16 @@ def _swap_with_first(rows: Sequence[Sequence[T]]) -> list[list[T]]:
 
 
 _MIXING = {
-    "alpha": Hyperparameter(0.75, 1e-3, 100.0, "MixMatch"),
-    "temperature": Hyperparameter(0.5, 1e-2, 10.0, "MixMatch"),
+    "alpha": hyperparameter(0.75, 1e-3, 100.0, "MixMatch"),
+    "temperature": hyperparameter(0.5, 1e-2, 10.0, "MixMatch"),
 }
 METHODS = {
     "mixmatch": Method(
         drive=compute_mixmatch_loss,
         hyperparameters={
             **_MIXING,
-            "lambda_u": Hyperparameter(75.0, 0.0, 1e4, "MixMatch, CIFAR-10; 150 on CIFAR-100"),
-            "ramp": Hyperparameter(16_384 / 307_200, 1e-6, 1.0, "MixMatch: 16,384 steps"),
+            "lambda_u": hyperparameter(75.0, 0.0, 1e4, "MixMatch, CIFAR-10; 150 on CIFAR-100"),
+            "ramp": hyperparameter(16_384 / 307_200, 1e-6, 1.0, "MixMatch: 16,384 steps"),
         },
         mu=1,
         unlabeled_views=("weak", "weak"),
@@ -223,13 +223,13 @@ METHODS = {
         drive=compute_remixmatch_loss,
         hyperparameters={
             **_MIXING,
-            "weight_mixed": Hyperparameter(1.5, 0.0, 1e3, "ReMixMatch, --w_match"),
-            "weight_strong": Hyperparameter(0.5, 0.0, 1e3, "ReMixMatch, --w_kl"),
-            "weight_rotation": Hyperparameter(0.5, 0.0, 1e3, "ReMixMatch, --w_rot"),
-            "ramp": Hyperparameter(
+            "weight_mixed": hyperparameter(1.5, 0.0, 1e3, "ReMixMatch, --w_match"),
+            "weight_strong": hyperparameter(0.5, 0.0, 1e3, "ReMixMatch, --w_kl"),
+            "weight_rotation": hyperparameter(0.5, 0.0, 1e3, "ReMixMatch, --w_rot"),
+            "ramp": hyperparameter(
                 1 / 64, 1e-6, 1.0, "ReMixMatch: --warmup_kimg, share of the run"
             ),
-            "class_mean_decay": Hyperparameter(0.999, 0.0, 0.99999, "TorchSSL"),
+            "class_mean_decay": hyperparameter(0.999, 0.0, 0.99999, "TorchSSL"),
         },
         mu=1,
         unlabeled_views=("weak", "strong", "strong"),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from cls_jax.batch import Batch, DatasetSpec, PyTree
 from cls_jax.data.sampling import stream_key
 from cls_jax.methods import balanced_head
-from cls_jax.methods.base import Context, Hyperparameter, Hyperparameters, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameters, LossOutput, Method, hyperparameter
 from cls_jax.methods.losses import PseudoLabels, compute_labeling_loss
 from cls_jax.parallel import collectives
 
@@ -22,11 +22,11 @@ from cls_jax.parallel import collectives
 INFERRED_LABELS = "graph"
 _STATES = ("shares", INFERRED_LABELS)
 # How a method's target view passes through the networks, see `Method.target_view`.
-_WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
+_WEAK_PASS = hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
 # Weight of the labels inferred from frozen features (by graphs and linear probes).
-_INFERRED = Hyperparameter(0.0, 0.0, 1e3, "0: not in the papers")
+_INFERRED = hyperparameter(0.0, 0.0, 1e3, "0: not in the papers")
 # Whether a second classifier predicts, which learns from equally many labels of each class.
-_BALANCED_HEAD = Hyperparameter(False, 0, 1, "False: not in the methods' papers")
+_BALANCED_HEAD = hyperparameter(False, 0, 1, "False: not in the methods' papers")
 
 
 def add_options(method: Method) -> Method:

@@ -12,11 +12,11 @@ from cls_jax.batch import Batch, DatasetSpec
 from cls_jax.methods.alignment import compute_class_balance, init_uniform
 from cls_jax.methods.base import (
     Context,
-    Hyperparameter,
     Hyperparameters,
     LossOutput,
     Method,
     add_up,
+    hyperparameter,
 )
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.parallel import collectives
@@ -103,15 +103,15 @@ METHODS = {
     "simpro": Method(
         compute_loss,
         hyperparameters={
-            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "SimPro"),
+            "lambda_u": hyperparameter(1.0, 0.0, 1e3, "SimPro"),
             # With 2, frequencies count double in every prediction that they are estimated from. On
             # digits with 40 labels of unequal classes, all were wrong after 200 steps.
-            "tau": Hyperparameter(1.0, 0.0, 100.0, "SimPro, CIFAR-100; 2 on CIFAR-10"),
-            "threshold": Hyperparameter(0.95, 0.0, 1.0, "SimPro, CIFAR-10; 0.2 on CIFAR-100"),
-            "epoch": Hyperparameter(
+            "tau": hyperparameter(1.0, 0.0, 100.0, "SimPro, CIFAR-100; 2 on CIFAR-10"),
+            "threshold": hyperparameter(0.95, 0.0, 1.0, "SimPro, CIFAR-10; 0.2 on CIFAR-100"),
+            "epoch": hyperparameter(
                 500 / 43_000, 1e-6, 1.0, "SimPro: 500 of 43,000 steps, share of the run"
             ),
-            "epoch_decay": Hyperparameter(0.9, 0.0, 0.99999, "SimPro, --ema-u"),
+            "epoch_decay": hyperparameter(0.9, 0.0, 0.99999, "SimPro, --ema-u"),
         },
         mu=8,
         target_view=0,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cls_jax.batch import Batch, DatasetSpec, PyTree
-from cls_jax.methods.base import Context, Hyperparameter, Hyperparameters, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameters, LossOutput, Method, hyperparameter
 from cls_jax.methods.losses import NO_LABEL, log_one_minus_softmax, positive_cross_entropy
 from cls_jax.parallel import collectives
 
@@ -116,15 +116,15 @@ METHODS = {
     "ups": Method(
         drive=compute_loss,
         hyperparameters={
-            "rounds": Hyperparameter(10, 1, 1000, "authors: 20, each a whole training"),
-            "threshold_positive": Hyperparameter(0.70, 0.0, 1.0, "UPS, τ_p"),
-            "std_positive": Hyperparameter(0.05, 0.0, 1.0, "UPS, κ_p"),
-            "threshold_negative": Hyperparameter(0.05, 0.0, 1.0, "UPS, τ_n"),
-            "std_negative": Hyperparameter(0.005, 0.0, 1.0, "UPS, κ_n"),
-            "temperature_negative": Hyperparameter(2.0, 1e-2, 100.0, "UPS, --temp-nl"),
-            "balanced_share": Hyperparameter(7 / 20, 0.0, 1.0, "UPS, --class-blnc 7 of 20 rounds"),
-            "passes": Hyperparameter(10, 2, 1000, "UPS, forward passes with dropout"),
-            "dropout": Hyperparameter(0.3, 0.0, 0.9, "UPS"),
+            "rounds": hyperparameter(10, 1, 1000, "authors: 20, each a whole training"),
+            "threshold_positive": hyperparameter(0.70, 0.0, 1.0, "UPS, τ_p"),
+            "std_positive": hyperparameter(0.05, 0.0, 1.0, "UPS, κ_p"),
+            "threshold_negative": hyperparameter(0.05, 0.0, 1.0, "UPS, τ_n"),
+            "std_negative": hyperparameter(0.005, 0.0, 1.0, "UPS, κ_n"),
+            "temperature_negative": hyperparameter(2.0, 1e-2, 100.0, "UPS, --temp-nl"),
+            "balanced_share": hyperparameter(7 / 20, 0.0, 1.0, "UPS, --class-blnc 7 of 20 rounds"),
+            "passes": hyperparameter(10, 2, 1000, "UPS, forward passes with dropout"),
+            "dropout": hyperparameter(0.3, 0.0, 0.9, "UPS"),
         },
         mu=1,  # Authors' batch of 128.
         labeled_view="strong",

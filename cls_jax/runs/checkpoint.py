@@ -64,7 +64,7 @@ class Checkpointer:
         self._keep = keep
         self.warn: Callable[[str], None] = functools.partial(print, file=sys.stderr, flush=True)
         self._unconfirmed: int | None = None  # The step whose state is being written.
-        self._manager = None
+        self._manager: Any = None
         if keep is not None:
             self._open()
 
@@ -80,7 +80,7 @@ class Checkpointer:
                 barrier_sync_key_prefix=self.folder.name
             ),
         )
-        self._manager: Any = ocp.CheckpointManager(self.folder, options=options, item_names=_ITEMS)
+        self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=_ITEMS)
 
     def latest_step(self) -> int | None:
         """The step of the newest complete checkpoint, or None. Whether it is intact is not checked.
