@@ -40,8 +40,6 @@ DAMAGED = "damaged_checkpoints"
 _BYTES_AT_ONCE = 2**24
 
 
-# Our metadata is called "notes" on disk: Orbax reserves "metadata".
-_ITEMS = ("state", "notes")
 # The content of a checkpoint: step, state, and metadata, which include those given to `save`.
 Restored = tuple[int, PyTree, dict[str, Any]]
 
@@ -80,7 +78,10 @@ class Checkpointer:
                 barrier_sync_key_prefix=self.folder.name
             ),
         )
-        self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=_ITEMS)
+        # Our metadata is called "notes" on disk: Orbax reserves "metadata".
+        self._manager = ocp.CheckpointManager(
+            self.folder, options=options, item_names=("state", "notes")
+        )
 
     def latest_step(self) -> int | None:
         """The step of the newest complete checkpoint, or None. Whether it is intact is not checked.
@@ -247,7 +248,7 @@ class Checkpointer:
         # Without barriers: a process that cannot read would leave the others there.
         own = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
-        handler = ocp.CompositeCheckpointHandler(*_ITEMS)
+        handler = ocp.CompositeCheckpointHandler("state", "notes")
         reader = ocp.Checkpointer(handler, multiprocessing_options=alone)
         folder, notes = self.folder / str(step), ocp.args.JsonRestore()
         metadata = reader.restore(folder, args=ocp.args.Composite(notes=notes)).notes
