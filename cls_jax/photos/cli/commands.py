@@ -61,6 +61,7 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
 
 
 def _train_and_report(run: "Run") -> None:
+    from cls_jax.photos.inference.list_runs import find_newest
     from cls_jax.photos.inference.train_run import train_and_assess
     from cls_jax.photos.inference.unknown import describe_far, read_unknown
     from cls_jax.runs.folder import RESULT
@@ -104,7 +105,8 @@ def _train_and_report(run: "Run") -> None:
     if has_test:
         print(f"Evaluate again: {write_command(['evaluate', str(folder)])}")
     if run.config.data.name == "folder":
-        print(f"Predict:        {write_command(['predict', str(folder)])} IMAGES")
+        used = find_newest(folder.parent)  # Where training did not help, an earlier one.
+        print(f"Predict:        {write_command(['predict', str(used)])} IMAGES")
     print(f"Results:        {folder / RESULT}")
 
 

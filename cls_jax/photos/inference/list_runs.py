@@ -48,12 +48,65 @@ def list_runs(root: pathlib.Path = RUNS) -> list[ListedRun]:
 
 
 def find_newest(root: pathlib.Path = RUNS) -> pathlib.Path:
-    """The folder of the run that was changed last. Raises a UserError if there is none."""
+    """The run that was changed last, or the one that predicts in its place, see `find_used`.
+
+    Raises a UserError if there is none.
+    """
     if folders := _sort_by_change(root):
-        return folders[0]
+        newest = _find_images(folders[0])
+        return find_used([one for one in folders if _find_images(one) == newest])
     raise UserError(
         f"There is no run in {root.resolve()}: train one, or pass the folder of a run first."
     )
+
+
+def find_used(folders: Sequence[pathlib.Path]) -> pathlib.Path:
+    """The run that predicts, of those on the same images. `folders` has the newest one first.
+
+    It is the newest finished one, or the one that `choose` has named since. A training that did not
+    help never takes the place of a classifier that has learned as many labels: its own instant
+    classifier has learned fewer, since some were held out.
+    """
+    states = [_State.read(folder) for folder in folders]
+    newest = next((state for state in states if state.is_finished or state.is_chosen), states[0])
+    if not newest.is_in_vain or newest.is_chosen:
+        return newest.workdir
+    others = (
+        state.workdir
+        for state in states
+        if state.is_finished and not state.is_in_vain and state.num_labels >= newest.num_labels
+    )
+    return next(others, newest.workdir)
+
+
+def choose(workdir: pathlib.Path) -> None:
+    """Lets a run predict from now on. Raises an OSError if the system refuses."""
+    os.utime(workdir / CONFIG)
+
+
+class _State(NamedTuple):
+    """What decides whether a run predicts."""
+
+    workdir: pathlib.Path
+    is_finished: bool
+    is_in_vain: bool  # Networks were trained, and the instant classifier was better.
+    is_chosen: bool  # By `choose`, after it had last changed.
+    num_labels: int
+
+    @classmethod
+    def read(cls, workdir: pathlib.Path) -> "_State":
+        """That of a folder. A damaged run is not finished."""
+        result = None
+        with contextlib.suppress(UserError):
+            result = read_result(workdir)
+        changed, *others = (_find_change(workdir, [name]) for name in _STATES)
+        return cls(
+            workdir,
+            result is not None,
+            result is not None and result.get("predictor") == INSTANT,
+            0 < max(others) < changed,
+            (result or {}).get("num_labels") or 0,
+        )
 
 
 def format_runs(runs: Sequence[ListedRun]) -> str:
@@ -83,10 +136,18 @@ def _sort_by_change(root: pathlib.Path) -> list[pathlib.Path]:
     return sorted(folders, key=_find_change, reverse=True)
 
 
-def _find_change(workdir: pathlib.Path) -> float:
+def _find_images(workdir: pathlib.Path) -> str:
+    """Where a run's images are. "" if its configuration cannot be read."""
+    with contextlib.suppress(UserError):
+        data = read_run_config(workdir).data
+        return f"{data.name} {data.data_dir}"
+    return ""
+
+
+def _find_change(workdir: pathlib.Path, names: Sequence[str] = _STATES) -> float:
     """When a run advanced last, in seconds since 1970."""
     times = [0.0]
-    for name in _STATES:
+    for name in names:
         with contextlib.suppress(OSError):
             times.append((workdir / name).stat().st_mtime)
     return max(times)

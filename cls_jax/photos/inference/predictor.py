@@ -190,22 +190,22 @@ def expect_accuracy(result: Mapping[str, Any]) -> Expected | None:
 
 
 def describe_choice(result: Mapping[str, Any]) -> str | None:
-    """A sentence about the classifier that is used, and why. None if nothing was chosen."""
+    """Whether training has helped, why, and what is used. None if nothing was chosen."""
     chosen = result.get("predictor")
     if chosen not in (TRAINED, INSTANT):
         return None
-    end = (
-        f"the {'trained networks are used' if chosen == TRAINED else 'instant classifier is kept'}."
-    )
+    used = "trained networks are used" if chosen == TRAINED else "instant classifier is kept"
     of_trained, of_instant = (result.get(f"predictor_right_{name}") for name in (TRAINED, INSTANT))
     count = result.get("predictor_gain_images")
     if not count or of_trained is None or of_instant is None:
         if result.get("predictor_images") == RANDOM:
             return "Too few checked photos to tell which is better: the instant classifier stays."
-        return f"No photos to compare them on: {end}"
-    why = "" if chosen == TRAINED or of_trained <= of_instant else " That is not clearly more:"
+        return f"No photos to compare them on: the {used}."
+    gain, error = (result.get(f"predictor_{name}") for name in ("gain", "gain_error"))
+    is_worse = gain is not None and error is not None and gain < -_MIN_ERRORS * error
+    verdict = "Better" if chosen == TRAINED else "Worse" if is_worse else "Not clear"
     return (
-        f"Of {count:,} {result.get('predictor_images')} photos that neither has learned from, "
-        f"the trained networks name {of_trained:,} right and the instant classifier "
-        f"{of_instant:,}{'.' if why else ':'}{why} {end}"
+        f"{verdict}: of {count:,} {result.get('predictor_images')} photos that neither has learned "
+        f"from, the trained networks name {of_trained:,} right and the instant classifier "
+        f"{of_instant:,}. The {used}."
     )

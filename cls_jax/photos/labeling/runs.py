@@ -1,7 +1,6 @@
 """The runs that were trained on a folder: to look at, to predict with, and to delete."""
 
 import contextlib
-import os
 import pathlib
 import shutil
 from typing import Any
@@ -9,17 +8,23 @@ from typing import Any
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import make_printable
 from cls_jax.photos.folder.instant_config import read_run_config
-from cls_jax.photos.inference.list_runs import RUNS, ListedRun, list_runs
+from cls_jax.photos.inference.list_runs import (
+    RUNS,
+    ListedRun,
+    choose,
+    find_used,
+    list_runs,
+)
 from cls_jax.photos.inference.predictor import TRAINED
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.runs.folder import CONFIG, read_result
+from cls_jax.runs.folder import read_result
 
 REPORT = "report.html"
 _NUM_SHOWN = 50
 
 
 class FolderRuns:
-    """Those in `runs/` whose images are in a folder. The newest one predicts, as in a terminal."""
+    """Those in `runs/` whose images are in a folder. One predicts, as in a terminal."""
 
     def __init__(self, folder: pathlib.Path, root: pathlib.Path = RUNS):
         """`folder` is resolved. `root` has the runs of any folder."""
@@ -38,7 +43,8 @@ class FolderRuns:
 
     def find_used(self) -> pathlib.Path | None:
         """The run that predicts if no other one is named. None without any."""
-        return next((run.workdir for run in self.list_all()), None)
+        folders = [run.workdir for run in self.list_all()]
+        return find_used(folders) if folders else None
 
     def find(self, name: str) -> pathlib.Path:
         """The run of a name. Raises a RefusedError if there is none."""
@@ -50,6 +56,7 @@ class FolderRuns:
     def describe(self, busy: pathlib.Path | None = None) -> list[dict[str, Any]]:
         """The runs for the page, without the one in which a training is `busy`."""
         runs = [run for run in self.list_all() if run.workdir != busy]
+        used = find_used([run.workdir for run in runs]) if runs else None
         return [
             {
                 "name": make_printable(str(run.workdir)),
@@ -59,16 +66,16 @@ class FolderRuns:
                 "changed": run.changed,
                 "megabytes": round(run.num_bytes / 1e6, 1),
                 "has_report": (run.workdir / REPORT).is_file(),
-                "is_used": not i,
+                "is_used": run.workdir == used,
             }
-            for i, run in enumerate(runs[:_NUM_SHOWN])
+            for run in runs[:_NUM_SHOWN]
         ]
 
     def use(self, name: str) -> None:
-        """Lets a run predict from now on, on the page and in a terminal: it becomes the newest."""
+        """Lets a run predict from now on, on the page and in a terminal."""
         workdir = self.find(name)
         with explain_writing(workdir, "allow writing there"):
-            os.utime(workdir / CONFIG)
+            choose(workdir)
 
     def delete(self, name: str) -> None:
         """Deletes a run's folder."""

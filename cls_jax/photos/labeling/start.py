@@ -117,7 +117,12 @@ def _end(training: Training) -> None:
         return
     with contextlib.suppress(RefusedError):  # It has just ended.
         training.stop()
-    print(f"\nSaving and stopping the training. To resume: {state['command']}", end="")
+    print("\nStopping the training…", end="", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):  # It saves without this process.
+        training.wait()
+    state = training.describe()
+    how = f" To resume: {state['command']}" if state["can_resume"] else ""
+    print(f" {state['message']}{how}", end="")
 
 
 @contextlib.contextmanager

@@ -42,17 +42,16 @@ class TrainedNetworks:
         self._find_run = find_run
         self._lock = threading.Lock()
         self._labels_version = 0  # Of the labels that they have learned.
-        self._started: int | None = None  # The same of a training that has begun.
+        self._started: tuple[pathlib.Path, int] | None = None  # The same of a run that has begun.
         self._seen: pathlib.Path | None = None  # The run that has been looked at.
         self._found: _Trained | None = None
         self.on_ready: Callable[[], None] = lambda: None
         self.message = ""  # Why they cannot be used.
 
-    def forget(self, labels_version: int) -> None:
-        """Forgets them, since a training has begun with labels of this version."""
+    def expect(self, run: pathlib.Path, labels_version: int) -> None:
+        """Notes that the training of a run has begun, with labels of this version."""
         with self._lock:
-            self._started = labels_version
-            self._found = None
+            self._started = run, labels_version
 
     def follow(self) -> None:
         """Opens the networks in a thread if another run predicts now and has chosen them.
@@ -68,9 +67,9 @@ class TrainedNetworks:
                 return
             had_found = self._found is not None
             self._seen, self._found, self.message = run, None, ""
-            started, self._started = self._started, None
+            of_run, started = self._started or (None, None)
         if run is not None and is_trained(run):
-            arguments = (run, started)
+            arguments = (run, started if run == of_run else None)
             threading.Thread(
                 target=self._open, args=arguments, name=JAX_THREAD, daemon=True
             ).start()

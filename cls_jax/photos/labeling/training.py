@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,6 @@ from cls_jax.config import read_values
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.parallel.preemption import SIGNALS
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.folder.catalog import read_catalog
@@ -26,10 +26,12 @@ from cls_jax.photos.inference.list_runs import RUNS
 from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
+from cls_jax.photos.labeling.progress import describe_end, estimate_left
 from cls_jax.photos.labeling.runs import REPORT, FolderRuns
 from cls_jax.photos.labeling.session import Counts
 from cls_jax.process import write_command
-from cls_jax.runs.folder import CONFIG, read_result
+from cls_jax.runs.checkpoint import CHECKPOINTS
+from cls_jax.runs.folder import CONFIG, RESULT, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
 
 INSTANT = "instant"
@@ -41,13 +43,14 @@ _LONGEST_MESSAGE = 500
 _EXPORT = "export"  # The folder within a run.
 _LOSS = "train/loss"
 _CHANGED = "The photos or labels have changed since then: start a new training."
-_STOPPED = {code for number in SIGNALS for code in (128 + number, -number)}  # Exit codes.
+_BUSY = ("planning", "running", "stopping")
 
 
 class Training:
     """At most one training at a time. All methods may be called from any thread.
 
-    It continues if the page is closed, and can be stopped and resumed.
+    It is planned first: what is not possible on this machine in the time is not started. It
+    continues if the page is closed, and can be stopped and resumed.
     """
 
     def __init__(
@@ -70,25 +73,42 @@ class Training:
         self._process: subprocess.Popen | None = None
         self._command: list[str] = []
         self._log = -1  # An unnamed file, which outlives the session.
-        self._num_read = 0
+        self._begin = self._num_read = 0  # Of what the process prints, and how far it was read.
         self._start_time = 0.0
-        self._last = ""  # The last line printed, without progress bars.
         self._run = RUNS
         self._num_metrics = 0  # Bytes of the run's metrics that `_state` is from.
+        self._metrics: list[dict[str, Any]] = []
+        self._is_planning = False
         self._data: tuple[list[str], dict[str, str | None]] | None = None  # That of `_run`.
         self._state: dict[str, Any] = {"phase": "none"}
         self._runs = FolderRuns(self._folder)
         self._used: pathlib.Path | None = None
         self._is_used_known = False
 
-    def start(self, kind: str, counts: Counts, minutes: float = 0) -> None:
+    def plan(self, counts: Counts, minutes: float) -> None:
+        """Finds out what fine-tuning for some minutes would do on this machine now.
+
+        Nothing is trained. Raises the same as `start`.
+        """
+        with self._lock:
+            self._prepare(FINE_TUNE, counts, minutes)
+            self._launch("planning", "--dry-run")
+
+    def start(self, kind: str, counts: Counts, minutes: float = 0) -> pathlib.Path:
         """Begins a run: `INSTANT` saves the classifier, `FINE_TUNE` trains for some minutes.
 
         Random photos that were checked are kept out of fine-tuning, at most half of all labels, to
-        compare its result with the instant classifier. Raises a RefusedError if there are not two
-        classes, too few such photos although more could be checked, a training is in progress, or
-        an argument is invalid.
+        compare its result with the instant classifier. Returns its folder. Raises a RefusedError if
+        there are not two classes, too few such photos although more could be checked, a training is
+        in progress, or an argument is invalid.
         """
+        with self._lock:
+            self._prepare(kind, counts, minutes)
+            self._launch("running")
+            return self._run
+
+    def _prepare(self, kind: str, counts: Counts, minutes: float) -> None:
+        """Chooses the command and the folder. Raises the same as `start`."""
         with self._lock:
             self._check_idle()
             if counts.classes < 2:
@@ -106,9 +126,8 @@ class Training:
             how += backbones.to_arguments()
             how += self._options.to_arguments(self._folder)
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
-            self._state = {"phase": "none", "kind": kind, "curve": []}
+            self._state = {"phase": "none", "kind": kind, "minutes": minutes, "curve": []}
             self._data = self._look()
-            self._launch()
 
     def _hold_out(self, counts: Counts) -> list[str]:
         """The argument that keeps the checked photos out, see `start` and `hold_out`."""
@@ -136,16 +155,18 @@ class Training:
         """
         with self._lock:
             self._check_idle()
-            if not self._has_begun():
+            if not self._is_kept():
                 raise RefusedError("There is no stopped training.")
             if self._look() != self._data:
                 raise RefusedError(_CHANGED)
-            self._launch()
+            self._launch("running")
 
-    def _has_begun(self) -> bool:
-        """Whether it was stopped, or failed after it had begun. Otherwise, a new start is due."""
-        phase = self._state["phase"]
-        return phase == "stopped" or (phase == "failed" and self._state["step"] > 0)
+    def _is_kept(self) -> bool:
+        """Whether it was stopped, or failed, and has left something to resume."""
+        return self._state["phase"] in ("stopped", "failed") and self._has_saved()
+
+    def _has_saved(self) -> bool:
+        return any((self._run / CHECKPOINTS).glob("[0-9]*"))
 
     def _look(self) -> tuple[list[str], dict[str, str | None]] | None:
         """The images and their labels: what a run is trained on. None if they cannot be read."""
@@ -160,19 +181,18 @@ class Training:
         if self.is_running():
             raise RefusedError("Training is in progress. Stop it or wait for it to finish.")
 
-    def _launch(self) -> None:
+    def _launch(self, phase: str, *options: str) -> None:
         self.find_used_run()
         if self._log < 0:
             self._log, path = tempfile.mkstemp()
             os.unlink(path)
-        self._is_used_known = False
-        self._num_read = os.lseek(self._log, 0, os.SEEK_END)
-        self._last = ""
-        self._num_metrics = 0
+        self._is_used_known, self._is_planning = False, phase == "planning"
+        self._begin = self._num_read = os.lseek(self._log, 0, os.SEEK_END)
+        self._num_metrics, self._metrics = 0, []
         try:
             # Ctrl-C in the terminal goes to the session only, which asks.
             self._process = subprocess.Popen(
-                _write_arguments(self._command),
+                _write_arguments([*self._command, *options]),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -182,7 +202,8 @@ class Training:
         except OSError as error:
             raise UserError(f"Training cannot start: {error.strerror}.") from error
         self._start_time = time.monotonic()
-        self._state |= {"phase": "running", "message": "Starting", "step": 0, "steps": 0}
+        message = "Measuring what this machine can do" if phase == "planning" else "Starting"
+        self._state |= {"phase": phase, "message": message, "step": 0, "steps": 0}
 
     def stop(self) -> None:
         """Asks the training to save and stop. Raises a RefusedError if there is none."""
@@ -192,6 +213,11 @@ class Training:
             if self._state["phase"] != "stopping":  # A second signal would keep it from saving.
                 self._process.terminate()
                 self._state["phase"] = "stopping"
+
+    def wait(self) -> None:
+        """Waits for the process to end, if there is one."""
+        if self._process is not None:
+            self._process.wait()
 
     def is_running(self) -> bool:
         """Whether the process is running."""
@@ -260,26 +286,36 @@ class Training:
         """Its progress, or how it ended."""
         with self._lock:
             code = self._process.poll() if self._process else None
-            last = self._read_log()
+            self._follow_log()
             with contextlib.suppress(UserError, OSError, ValueError):  # They are not written yet.
                 self._read_metrics()
-            if self._state["phase"] in ("running", "stopping") and code is not None:
-                phase = "stopped" if code in _STOPPED else "failed" if code else "done"
-                reason = last.removeprefix("Error: ") or "It ended unexpectedly."
-                message = reason if phase == "failed" else ""
-                if phase == "done" and self._state["kind"] == FINE_TUNE:
-                    with contextlib.suppress(UserError):  # It was damaged since.
-                        message = describe_choice(read_result(self._run) or {}) or ""
-                self._state |= {"phase": phase, "message": message}
-            if self._state["phase"] in ("running", "stopping"):
-                self._state["seconds"] = int(time.monotonic() - self._start_time)
+            if self._state["phase"] in _BUSY and code is not None:
+                self._end(code)
+            if self._state["phase"] in _BUSY:
+                seconds = time.monotonic() - self._start_time
+                planned, steps = 60 * self._state["minutes"], self._state["steps"]
+                left = estimate_left(self._metrics, steps, seconds, planned)
+                self._state |= {"seconds": int(seconds), "left": left}
             command = make_printable(write_command(self._command))
             described = {"run": make_printable(str(self._run)), "command": command}
+            described["used"] = make_printable(str(self.find_used_run() or ""))
             has_report = self.find_report() is not None
-            can_resume = self._has_begun() and self._look() == self._data
-            if self._has_begun() and not can_resume:
+            can_resume = self._is_kept() and self._look() == self._data
+            if self._is_kept() and not can_resume:
                 described["message"] = " ".join(filter(None, [self._state["message"], _CHANGED]))
             return self._state | described | {"has_report": has_report, "can_resume": can_resume}
+
+    def _end(self, code: int) -> None:
+        """Notes how the process has ended. What has not begun leaves no folder."""
+        choice, has_saved = "", self._has_saved()
+        if code == 0 and self._state["kind"] == FINE_TUNE:
+            with contextlib.suppress(UserError):  # It was damaged since.
+                choice = describe_choice(read_result(self._run) or {}) or ""
+        printed = self._read_log(self._begin).decode("utf-8", "replace")
+        ended = describe_end(code, printed, has_saved, choice, self._is_planning)
+        if ended["phase"] == "stopped" and not has_saved and not (self._run / RESULT).exists():
+            shutil.rmtree(self._run, ignore_errors=True)
+        self._state |= ended | {"message": _shorten(ended["message"])}
 
     def _read_metrics(self) -> None:
         """Reads the step and the losses so far from the run, if it has trained since."""
@@ -294,28 +330,26 @@ class Training:
             "curve": take_evenly(points, _MAX_POINTS),
             "message": "",
         }
-        self._num_metrics = size
+        self._num_metrics, self._metrics = size, rows
 
-    def _read_log(self) -> str:
-        """Reads what was printed since the last call. Returns the last sentence.
-
-        Before the first step, the message is the last line, or what a progress bar counts.
-        """
-        if self._log < 0:
-            return ""
-        text = os.pread(self._log, os.fstat(self._log).st_size - self._num_read, self._num_read)
-        text = text[: max(text.rfind(b"\n"), text.rfind(b"\r")) + 1]
-        self._num_read += len(text)
+    def _follow_log(self) -> None:
+        """Before the first step, the message is the last line, or what a progress bar counts."""
+        printed = self._read_log(self._num_read)
+        printed = printed[: max(printed.rfind(b"\n"), printed.rfind(b"\r")) + 1]
+        self._num_read += len(printed)
         message = ""
-        for line in text.decode("utf-8", "replace").replace("\r", "\n").split("\n"):
+        for line in printed.decode("utf-8", "replace").replace("\r", "\n").split("\n"):
             if "%|" in line:  # As "Features:  50%|█████".
                 line = f"{line.partition('%|')[0]}%"
-            else:
-                self._last = line.strip() or self._last
             message = " ".join(line.split()) or message
-        if message and not self._num_metrics:
+        if message and not self._num_metrics and self._state["phase"] == "running":
             self._state["message"] = _shorten(message)
-        return _shorten(self._last)
+
+    def _read_log(self, first: int) -> bytes:
+        """What was printed from byte `first` on."""
+        if self._log < 0:
+            return b""
+        return os.pread(self._log, os.fstat(self._log).st_size - first, first)
 
 
 def _write_arguments(words: Sequence[str]) -> list[str]:

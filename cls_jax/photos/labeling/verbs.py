@@ -180,9 +180,9 @@ def _add(parts: Parts, file: BinaryIO, _: str) -> Answer:
 def _train(parts: Parts, wanted: tuple[str, float], _: str) -> None:
     kind, minutes = wanted
     version = parts.session.labels_version
-    parts.training.start(kind, parts.session.count(), minutes)
+    run = parts.training.start(kind, parts.session.count(), minutes)
     if kind == FINE_TUNE:
-        parts.trained.forget(version)
+        parts.trained.expect(run, version)
 
 
 def _open_report(parts: Parts, name: str, _: str) -> Answer:
@@ -239,6 +239,10 @@ VERBS = MappingProxyType(
             lambda content: grid.parse_percent(str(_take_number(content, "unsure_below", 0))),
             lambda parts, percent, _: parts.classifier.copy_by_class(percent / 100),
             waits=True,
+        ),
+        "plan": Verb(
+            lambda content: _take_number(content, "minutes"),
+            lambda parts, minutes, _: parts.training.plan(parts.session.count(), minutes),
         ),
         "train": Verb(
             lambda content: (_take(content, "kind", str), _take_number(content, "minutes")), _train

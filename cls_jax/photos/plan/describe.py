@@ -161,6 +161,8 @@ def _describe_near_copies(plan: Plan, trial: Trial) -> list[str]:
 def describe_training(plan: Plan, facts: Facts) -> list[str]:
     """Lines about the training."""
     config = plan.config
+    if plan.needed_minutes is not None:
+        return [f"Time:        {plan.reason}"]
     verb = "resumed in" if facts.is_begun else "written to"
     labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
     if config.data.validation:

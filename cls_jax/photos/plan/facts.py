@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from cls_jax.data.label_split import choose_validation_indices, choose_validation_sources
 from cls_jax.data.sampling import take_evenly
@@ -71,7 +72,7 @@ def try_plan(plan: Plan) -> Trial:
         read_networks(config, weights, config.data.image_size, config.data.channels)
         measured = None
     else:
-        measured = measure_run(config, plan.summary)
+        measured = _measure(plan, config)
     return Trial(_propose_cameras(plan), _find_near_copies(plan), measured, _count_held_out(plan))
 
 
@@ -92,6 +93,15 @@ def _count_held_out(plan: Plan) -> tuple[int, ...]:
         rows = choose_validation_sources(labels, num_classes, share, seed, numbers)
     known = labels[rows][labels[rows] >= 0]
     return tuple(np.bincount(known, minlength=num_classes).tolist())
+
+
+def _measure(plan: Plan, config: ConfigDict) -> Measurement | None:
+    """The time and the memory of a step of the plan. None if only another one was measured."""
+    if plan.budget is None:
+        return measure_run(config, plan.summary)
+    key = config.data.image_size, config.batch_size, config.num_steps
+    is_known = plan.needed_minutes is None and plan.budget.is_compiled(*key)
+    return plan.budget.measured if is_known else None
 
 
 def _propose_cameras(plan: Plan) -> str:

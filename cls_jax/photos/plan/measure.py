@@ -1,5 +1,6 @@
 """Measures a few real steps of a planned run, and how long it may take (`--minutes`)."""
 
+import bisect
 import contextlib
 import dataclasses
 import functools
@@ -60,6 +61,7 @@ _MAX_STEPS = 20_000
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
 _ENOUGH_SECONDS = 10.0  # After this, three steps suffice, and a slowdown is not left to chance.
 _COMPILE_SECONDS = 15.0  # Of a step, before it is compiled (two cores).
+_SHARE = 0.9  # Of the minutes that are said to be needed: the next measurement may be slower.
 
 
 def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
@@ -69,14 +71,16 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
     batch size, unless the user has set them. The most likely choice is measured, because the run
     then has no other program to compile: the highest resolution on an accelerator, and on a CPU
     what the time of a prediction suggests. All but the number of steps is validated first.
-    `minutes` is the time for the whole training, None for the default, which exists only for
-    weights of that table. Raises as `measure_run` and `validate_config` do.
+    `minutes` is the time for the whole training. None for the default, which exists only for
+    weights of that table, and is longer where it would be too short for a training that is worth
+    having. Minutes that are too short are refused: see `Plan.needed_minutes`. Raises as
+    `measure_run` and `validate_config` do.
     """
     is_known = plan.config.model.init in BACKBONES
     if "num_steps" in plan.set_by_user or (minutes is None and not is_known):
         return plan
     is_fast, max_steps = plan.resources.has_accelerator, _MAX_STEPS
-    if minutes is None:
+    if is_open := minutes is None:
         minutes = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES
         max_steps = MAX_DEFAULT_STEPS
     likely, sizes = plan, list_sizes(plan)
@@ -100,7 +104,18 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
         began=started,
     )
     fitted = fit(dataclasses.replace(plan, budget=budget))
-    return dataclasses.replace(fitted, reason=_explain(fitted, sizes))
+    if not is_too_short(fitted):
+        return dataclasses.replace(fitted, reason=_explain(fitted, sizes))
+    needed = find_enough_minutes(fitted)
+    if is_open:
+        fitted = _allow(fitted, needed)
+        reason = f"{_explain(fitted, sizes)} A shorter training would not be worth having here."
+        return dataclasses.replace(fitted, reason=reason)
+    reason = (
+        f"{minutes:.3g} minutes are too short for a training that is worth having on this machine "
+        f"now: about {needed:,} minutes are needed."
+    )
+    return dataclasses.replace(fitted, reason=reason, needed_minutes=needed)
 
 
 def _suppose(plan: Plan, num_steps: int, image_size: int) -> Plan:
@@ -142,12 +157,32 @@ def is_too_short(plan: Plan) -> bool:
     )
 
 
+def find_enough_minutes(plan: Plan) -> int:
+    """The fewest whole minutes that are enough for a training that is worth having."""
+
+    def is_enough(minutes: int) -> bool:
+        return not is_too_short(_allow(plan, _SHARE * minutes))
+
+    most = 1
+    while not is_enough(most):
+        most *= 2
+    return bisect.bisect_left(range(most + 1), True, lo=most // 2 + 1, hi=most, key=is_enough)
+
+
+def _allow(plan: Plan, minutes: float) -> Plan:
+    """The plan if so many minutes were given."""
+    assert plan.budget is not None, "only where time decides"
+    budget = dataclasses.replace(plan.budget, seconds=60 * minutes)
+    return fit(dataclasses.replace(plan, budget=budget))
+
+
 def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
     """Decodes the images of a plan whose time is given, computes their features, and plans again.
 
     How long this takes is hard to foresee. Once it is over, the number of steps follows from the
     time that is left, and the speed of steps from how busy the machine was meanwhile, which may be
-    minutes. Resolution and images stay as they are. The run finds all of it in the store. Returns
+    minutes. Resolution and images stay as they are. The run finds all of it in the store. If the
+    rest of the time is too short for a training that is worth having, the run takes longer. Returns
     the plan with its new sentence, and the images, or the same plan and None if no time is given.
     Raises the same as the run would.
     """
@@ -168,16 +203,22 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
     budget = dataclasses.replace(
         plan.budget, spent=spent, measured=measured, num_decoded=num_decoded
     )
-    fitted = dataclasses.replace(plan, budget=budget, set_by_user=plan.set_by_user | fixed)
-    fitted = dataclasses.replace(fit(fitted), set_by_user=plan.set_by_user)
+    fitted = fit(dataclasses.replace(plan, budget=budget, set_by_user=plan.set_by_user | fixed))
+    fit_the_rest = "fit the rest of the time"
+    is_longer = is_too_short(fitted)
+    if is_longer:
+        needed = find_enough_minutes(fitted)
+        fitted = _allow(fitted, needed)
+        fit_the_rest = f"are the fewest worth training, for {needed:,} minutes in all"
+    fitted = dataclasses.replace(fitted, set_by_user=plan.set_by_user)
     config = fitted.config
     step = measured.estimate_step(config.data.image_size, config.batch_size)
     busy = measured.describe_slowdown()
     reason = (
         f"Decoding and features took {took:.0f} s: {config.num_steps:,} steps of about "
-        f"{step:.2f} s fit the rest of the time.{f' {busy}' if busy else ''}"
+        f"{step:.2f} s {fit_the_rest}.{f' {busy}' if busy else ''}"
     )
-    is_same = config.num_steps == plan.config.num_steps
+    is_same = config.num_steps == plan.config.num_steps and not is_longer
     return dataclasses.replace(fitted, reason=None if is_same else reason), dataset
 
 

@@ -27,16 +27,13 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones
 from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
-from cls_jax.photos.folder.instant_config import (
-    INSTANT_OPTIONS,
-    read_run_config,
-)
+from cls_jax.photos.folder.instant_config import read_run_config
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.facts import gather_facts
-from cls_jax.photos.plan.measure import fit_to_time, is_too_short, start_in_time
+from cls_jax.photos.plan.measure import fit_to_time, start_in_time
 from cls_jax.photos.plan.request import Request, find_options
 from cls_jax.photos.plan.rules import (
     RULES,
@@ -54,7 +51,8 @@ from cls_jax.training.prepare import check_packages, resolve_model
 def plan_run(request: Request) -> Plan:
     """Chooses every setting that the user leaves open. An existing run keeps its settings.
 
-    With `num_steps=0`, only the instant classifier is planned, too. Raises a UserError if the
+    With `num_steps=0`, only the instant classifier is planned, too. A time that is too short for a
+    training is not refused before `start_run`. Raises a UserError if the
     folder has no layout, there is no such method, key or value, or what was chosen contradicts what
     was set.
     """
@@ -87,29 +85,10 @@ def plan_run(request: Request) -> Plan:
         check_same(to_json(plan.config), path)  # Before all processes measure a step together.
         if not instant:
             plan = fit_to_time(plan, request.minutes)
-            plan = _without_training(plan) if is_too_short(plan) else plan
     config = resolve_model(plan.config)
     _check_channels(config)
     _check_together(plan, config)
     return plan.choose(model__name=config.model.name)
-
-
-def _without_training(plan: Plan) -> Plan:
-    """The plan of the instant classifier alone, if the user has set nothing that it does not have.
-
-    For a time that is too short for a training worth having.
-    """
-    assert plan.budget is not None, "the time has decided"
-    settings = {key: plan.settings[key] for key in plan.set_by_user}
-    settings |= {"model.init": plan.config.model.init, "model.init_head": "inferred"}
-    if settings.keys() - INSTANT_OPTIONS.keys():
-        return plan
-    reason = (
-        f"{plan.budget.seconds / 60:.3g} minutes are too short for a training that is worth "
-        "having: this is the instant classifier. To train, allow more --minutes, or set --steps."
-    )
-    instant = dataclasses.replace(plan, method=None, settings=settings, budget=None, reason=reason)
-    return fit(instant)
 
 
 def _choose_method(plan: Plan, method: str | None, workdir: str | pathlib.Path | None) -> Plan:
@@ -207,8 +186,13 @@ def choose_run(
 def start_run(plan: Plan) -> Run:
     """The run of a plan. Prints what people should read, and spends its time, if it is given.
 
-    See `start_in_time`.
+    See `start_in_time`. Raises a UserError if that is too short for a training worth having.
     """
+    if plan.needed_minutes is not None:
+        raise UserError(
+            f"{plan.reason} Pass --minutes {plan.needed_minutes}, or --instant for a classifier "
+            "without training."
+        )
     if is_main_process():
         for notice in list_notices(plan, gather_facts(plan)):
             print(notice, flush=True)

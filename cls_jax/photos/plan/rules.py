@@ -68,6 +68,8 @@ class Plan:
     workdir: pathlib.Path = pathlib.Path()  # The run's folder, which need not exist.
     budget: Budget | None = None  # None unless time decides.
     reason: str | None = None  # A sentence about what the time decided.
+    # Enough for a training that is worth having, if the time is not: then nothing is trained.
+    needed_minutes: int | None = None
     draft: ConfigDict | None = None  # The configuration while rules choose its values.
 
     @functools.cached_property

@@ -227,7 +227,7 @@ def test_checked_photos_are_kept_out_of_both_classifiers(checked, tmp_path):
 def test_training_longer_keeps_checked_photos_out_or_asks_for_them(folder, monkeypatch):
     create_photos(folder, 40)
     training = Training(folder)
-    monkeypatch.setattr(training, "_launch", lambda: None)
+    monkeypatch.setattr(training, "_launch", lambda _: None)
     with pytest.raises(RefusedError, match="Check 20 random photos first"):
         training.start(FINE_TUNE, Counts(3, 100, 19, open=900), 1)
     for counts, share in ((Counts(3, 100, 30, 900), "0.3"), (Counts(3, 30, 20, 0), "0.5")):

@@ -16,6 +16,7 @@ from cls_jax.photos.labeling.runs import FolderRuns
 from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import Training
 from cls_jax.runs.folder import CONFIG, write_result
+from cls_jax.runs.metrics import METRICS
 from tests.conftest import BROWSER, load_config
 from tests.photos.labeling.pages import DESKTOP, PHONE, open_labeled, read_name, show
 from tests.photos.labeling.sessions import decide, open_ready, serve
@@ -29,7 +30,7 @@ def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def write_run(name, folder, time, predictor="trained", num_labels=9):
+def write_run(name, folder, time, predictor="trained", num_labels=9, is_finished=True):
     """What a list reads of a run. Its networks are stubs."""
     workdir = RUNS / name
     workdir.mkdir(parents=True)
@@ -37,7 +38,9 @@ def write_run(name, folder, time, predictor="trained", num_labels=9):
     (workdir / CONFIG).write_text(to_json(with_values(load_config("folder", "all"), values)))
     result = {"step": 1, "test_accuracy": None, "num_labels": num_labels, "predictor": predictor}
     result["predictor_gain_images"] = 20  # That have chosen it.
-    write_result(workdir, result)
+    if is_finished:
+        write_result(workdir, result)
+    (workdir / METRICS).touch()
     (workdir / "report.html").write_text(f"<title>{name}</title>")
     for path in workdir.iterdir():
         os.utime(path, (time, time))
@@ -63,6 +66,27 @@ def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_pat
                 act(name)
     assert newer.exists()
     assert other.exists()
+
+
+def test_a_training_that_did_not_help_takes_no_place_and_its_labels_count(folder, kinds, tmp_path):
+    """Nor does one that was stopped. Unless a person says so."""
+    found = FolderRuns(folder)
+    stopped = write_run("stopped", folder, 400, is_finished=False)
+    assert found.find_used() == find_newest() == stopped  # There is no other one.
+    saved = write_run("saved", folder, 500, predictor=None, num_labels=86)
+    in_vain = write_run("in-vain", folder, 1000, predictor="instant", num_labels=66)
+    write_run("unfinished", folder, 1500, is_finished=False)
+    write_run("elsewhere", tmp_path / "elsewhere", 200)
+    assert found.find_used() == find_newest() == saved
+    assert [row["name"] for row in found.describe() if row["is_used"]] == ["runs/saved"]
+    found.use("runs/in-vain")
+    assert found.find_used() == find_newest() == in_vain
+    found.use("runs/saved")
+    assert found.find_used() == find_newest() == saved
+    more = write_run("more", folder, 2e9, predictor="instant", num_labels=99)
+    assert found.find_used() == find_newest() == more  # Better than what has learned fewer.
+    helped = write_run("helped", folder, 3e9, num_labels=66)
+    assert found.find_used() == find_newest() == helped
 
 
 def test_an_export_is_that_of_the_terminal_and_its_reason_is_shown(folder, kinds, monkeypatch):

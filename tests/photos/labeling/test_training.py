@@ -1,10 +1,41 @@
-"""What can be resumed is offered, and nothing else."""
+"""A training from the page is planned, started if it is possible, and resumed if it was kept."""
 
+import sys
+import time
+
+import numpy as np
 import pytest
+from PIL import Image
 
+from cls_jax.photos.labeling import start, training
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
+from cls_jax.photos.labeling.runs import FolderRuns
+from cls_jax.photos.labeling.session import Counts
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from tests.photos.labeling.sessions import decide
+from tests.photos.labeling.test_runs import write_run
+
+SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
+SHORT += "about 9 minutes are needed. Pass --minutes 9, or --instant for a classifier without."
+# `cls-jax` where a step at 96 pixels takes as many seconds as are given first.
+STUB = """
+import sys
+from cls_jax.photos.cli import console
+from cls_jax.photos.plan import measure, plan
+from cls_jax.photos.plan.estimate import Measurement
+from cls_jax.photos.plan.rules import Resources
+
+seconds = float(sys.argv.pop(1))
+
+def measure_run(config, summary):
+    size = config.data.image_size
+    return Measurement(5.0, seconds * (size / 96) ** 2, "", size, config.batch_size)
+
+measure.measure_run, measure.time_prediction = measure_run, lambda config: 1.0
+plan.find_resources = lambda: Resources(False, 2**33, False, has_pretrained=True)
+console.main()
+"""
 
 
 class _Ended:
@@ -22,10 +53,11 @@ def stopped(session, folder, tmp_path, monkeypatch):
         decide(session, image, label)
     training = Training(folder)
 
-    def launch():
+    def launch(phase):
         launched.append(training._command)
         training._process = _Ended()
-        training._state |= {"phase": "running", "message": "", "step": 3, "steps": 9}
+        training._state |= {"phase": phase, "message": "", "step": 3, "steps": 9}
+        (training._run / "checkpoints" / "3").mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr(training, "_launch", launch)
     training.start(FINE_TUNE, session.count()._replace(open=0), 1)  # None is left to check.
@@ -67,3 +99,95 @@ def test_notes_about_classes_change_nothing_that_is_trained_on(stopped, session)
     session.describe_class("w", "cat", "has whiskers")
     session.set_key("w", "dog", "7")
     assert training.describe()["can_resume"]
+
+
+def test_what_is_printed_about_the_time_is_offered():
+    assert read_offer(SHORT) == (SHORT[7:].partition(" Pass")[0], 9, False)
+    line = "3 minutes: 60 steps of about 1.00 s at 160 pixels"
+    assert read_offer(f"Steps:       60\nTime:        {line}\nRun:") == (line, 3, True)
+    assert read_offer(f"{line}\nTraining: 60 steps") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "has_saved", "is_planning", "phase", "said"),
+    [
+        (0, "", True, False, "done", "Better"),
+        (2, SHORT, False, False, "planned", ""),
+        (0, SHORT.replace("Error", "Time"), False, True, "planned", ""),
+        (-15, "", True, False, "stopped", "is kept"),
+        (143, "", False, False, "stopped", "Nothing was saved"),
+        (-15, "", False, True, "none", ""),
+        (2, "x\nError: No space left.\n", False, False, "failed", "No space left."),
+        (-9, "", False, False, "failed", "It ended unexpectedly."),
+    ],
+)
+def test_how_it_has_ended_is_said(code, printed, has_saved, is_planning, phase, said):
+    end = describe_end(code, printed, has_saved, "Better: …", is_planning)
+    assert end["phase"] == phase
+    assert said in end["message"]
+    assert bool(end["message"]) == bool(said)
+
+
+def test_the_time_left_is_that_of_the_steps_or_the_plan():
+    rows = [{"step": 10, "perf/steps_per_second": 0.5}, {"step": 20, "test/accuracy": 80.0}]
+    assert estimate_left(rows, 60, seconds=100, planned=0) == 80
+    assert estimate_left(rows, 60, seconds=100, planned=600) == 500
+    assert estimate_left(rows, 60, seconds=590, planned=600) == 80
+    assert estimate_left([], 0, seconds=590, planned=0) is None
+    assert estimate_left([], 0, seconds=700, planned=600) == 0
+
+
+def test_a_training_that_this_machine_cannot_do_in_the_time_is_not_done(tmp_path, monkeypatch):
+    """With an invented clock: 2 minutes are not enough for 40 steps of 15 seconds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        training,
+        "_write_arguments",
+        lambda words: [sys.executable, "-c", STUB, "30", *words],
+    )
+    folder = tmp_path / "photos"
+    for i in range(12):
+        path = folder / ("cat", "dog")[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((48, 48, 3), 20 * i, np.uint8)).save(path)
+    saved = write_run("saved", folder, 500, predictor=None, num_labels=12)
+    page, counts = Training(folder), Counts(2, 12, 6, open=0)
+    page.start(FINE_TUNE, counts, 2)
+    page.wait()
+    state = page.describe()
+    assert state["phase"] == "planned", state["message"]
+    assert not state["offer"]["is_possible"]
+    assert FolderRuns(folder).find_used() == saved
+    (row,) = FolderRuns(folder).describe()
+    assert (row["name"], row["labels"], row["is_used"]) == ("runs/saved", 12, True)
+    page.plan(counts, state["offer"]["minutes"])
+    page.wait()
+    offer = page.describe()["offer"]
+    assert offer["is_possible"]
+    assert "40 steps of about 15.00 s at 96 pixels" in offer["sentence"]
+
+
+def test_a_training_that_is_stopped_before_it_begins_leaves_nothing(
+    folder, kinds, tmp_path, monkeypatch, capsys
+):
+    """And the terminal does not say how to resume it."""
+    monkeypatch.chdir(tmp_path)
+    begin = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).mkdir(); time.sleep(600)"
+    monkeypatch.setattr(
+        training,
+        "_write_arguments",
+        lambda words: [sys.executable, "-c", begin, words[words.index("--workdir") + 1]],
+    )
+    (tmp_path / "runs").mkdir()
+    page = Training(folder)
+    run = page.start(FINE_TUNE, Counts(2, 12, 0, open=0), 10)
+    while not run.exists():
+        time.sleep(0.01)
+    start._end(page)
+    said = capsys.readouterr().out
+    assert "Nothing was saved" in said
+    assert "resume" not in said
+    assert not run.exists()
+    assert not page.describe()["can_resume"]
+    with pytest.raises(RefusedError, match="no stopped training"):
+        page.resume()

@@ -136,7 +136,7 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
         runs.append(tmp_path / f"run-{len(runs)}")
         runs[-1].mkdir()
         write_result(runs[-1], {"step": 1, "test_accuracy": None, **chosen})
-        networks.forget(session.labels_version)
+        networks.expect(runs[-1], session.labels_version)
         networks.follow()
         for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
             thread.join()
@@ -154,7 +154,7 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     assert follow(predictor="trained", **compared) == (["c", "b"], {"c"}, "b"), networks.message
     # The page says which classifier its figures are of, and none of the other's.
     assert classifier.describe_namer() == f"the trained networks of {runs[-1]}"
-    assert classifier.describe()["accuracy"].startswith("Of 20 random photos that neither has")
+    assert classifier.describe()["accuracy"].startswith("Better: of 20 random photos")
     assert classifier.estimate().accuracy is None
     checked = {image: "abc"[kinds[image]] for image in range(2, 23)}
     monkeypatch.setattr(session, "list_checked", lambda: checked)
@@ -270,7 +270,7 @@ def test_the_networks_of_a_session_see_new_photos_and_train(
     assert all(title in state["networks"] for title in titles)
     assert " ".join(trained) in state["command"]
     training = Training(folder, backbones=backbones)
-    monkeypatch.setattr(training, "_launch", lambda: None)
+    monkeypatch.setattr(training, "_launch", lambda _: None)
     training.start(INSTANT, Counts(2, 4, 0, 27))
     assert training._command[-3:] == ["--instant", *saved]
     training.start(FINE_TUNE, Counts(2, 4, 0, 15), 2)  # There are no 20 photos to check.

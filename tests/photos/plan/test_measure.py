@@ -12,6 +12,7 @@ from PIL import Image
 
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
+from cls_jax.photos.cli import commands
 from cls_jax.photos.plan import measure, plan
 from cls_jax.photos.plan.estimate import Measurement, guess_step
 from cls_jax.photos.plan.request import Request
@@ -158,7 +159,7 @@ def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdo
         (0.001, {}, 2),  # Tuned, because it runs often.
         (4.0, {}, 1),  # At 160 pixels, as was guessed.
         (4.0, {"data.image_size": 160}, 1),
-        (60.0, {"data.image_size": 160}, 2),  # With fewer images per step.
+        (6.0, {"data.image_size": 160}, 2),  # With fewer images per step.
     ],
 )
 def test_what_was_compiled_to_measure_is_not_charged_again(monkeypatch, seconds, settings, times):
@@ -246,8 +247,6 @@ def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatc
     assert rest[1] > rest[0] + 10
     slow, _ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"num_test": 20_000})
     assert slow.eval_every == slow.num_steps  # An evaluation takes minutes.
-    long, sentence = choose(monkeypatch, 60.0, 3.0)
-    assert (long.num_steps, long.batch_size, "more than requested" in sentence) == (20, 4, True)
 
 
 def test_what_the_user_sets_wins_and_small_photos_are_enlarged_to_160_pixels(monkeypatch):
@@ -319,9 +318,43 @@ def test_a_time_without_40_small_steps_is_too_short(monkeypatch, seconds, minute
     assert found[1] is is_short
 
 
+@pytest.mark.parametrize("seconds", [7.0, 60.0])
+def test_what_is_said_to_be_needed_is_enough_and_is_the_default(monkeypatch, seconds):
+    short, sentence = choose(monkeypatch, seconds, 2.0, changes=lambda plan: plan)[1], "too short"
+    assert f"2 minutes are {sentence} for a training" in short.reason
+    needed = short.needed_minutes
+    assert f"about {needed} minutes are needed." in short.reason
+    for minutes, is_enough in ((needed, True), (0.8 * needed, False)):
+        found = choose(monkeypatch, seconds, minutes, changes=lambda plan: plan)[1]
+        assert (found.needed_minutes is None) == is_enough
+    config, sentence = choose(monkeypatch, seconds)
+    assert config.num_steps >= 40
+    assert ("A shorter training would not be worth having" in sentence) == (seconds == 60)
+
+
+def test_a_time_that_turns_out_too_short_becomes_longer_once_features_are_done(monkeypatch):
+    """The features are there, and a training of 20 steps would be worse than none."""
+    clock, busy = [1000.0], types.SimpleNamespace(slowdown=9.0)
+
+    def decode_and_extract(plan):
+        clock[0] += 500
+        return types.SimpleNamespace(train=range(3_000))
+
+    monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(measure, "_decode_and_extract", decode_and_extract)
+    monkeypatch.setattr(measure, "ContentionMeter", lambda: contextlib.nullcontext(busy))
+    _, (plan, _) = choose(monkeypatch, 2.0, 10.0, per_image=0.01, changes=measure.start_in_time)
+    assert plan.config.num_steps >= 40
+    found = re.search(r"the fewest worth training, for (\d+) minutes in all", plan.reason)
+    assert int(found[1]) > 10
+
+
 @pytest.mark.parametrize("setting", [{}, {"batch_size": 8}])
-def test_too_short_a_time_ends_with_the_instant_classifier(tmp_path, monkeypatch, setting):
-    """Unless something is set that it does not have."""
+def test_too_short_a_time_is_refused_with_the_minutes_that_are_needed(
+    tmp_path, monkeypatch, capsys, setting
+):
+    """And a dry run says the same. Nothing is written."""
+    monkeypatch.chdir(tmp_path)
     for i in range(8):
         part = tmp_path / "photos" / (f"labeled/{'ab'[i % 2]}" if i < 4 else "unlabeled")
         part.mkdir(parents=True, exist_ok=True)
@@ -335,5 +368,12 @@ def test_too_short_a_time_ends_with_the_instant_classifier(tmp_path, monkeypatch
     monkeypatch.setattr(measure, "time_prediction", lambda config: 1.0)
     monkeypatch.setattr(plan, "find_resources", lambda: PRETRAINED)
     chosen = plan.plan_run(Request(tmp_path / "photos", minutes=2.0, settings=setting))
-    assert (chosen.method is None) == (not setting)
-    assert ("2 minutes are too short for a training" in chosen.reason) == (not setting)
+    needed = f"about {chosen.needed_minutes} minutes are needed"
+    with pytest.raises(UserError, match=f"2 minutes are too short .*{needed}.*--instant"):
+        plan.start_run(chosen)
+    overrides = [f"--config.{key}={value}" for key, value in setting.items()]
+    commands.train("photos", overrides, None, dry_run=True, minutes=2.0)
+    printed = capsys.readouterr().out
+    assert needed in printed
+    assert not re.search("Method|Steps|Memory|Run:", printed)
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]

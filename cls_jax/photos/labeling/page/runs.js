@@ -8,7 +8,7 @@ export function createRuns(app) {
     "section",
     { class: "go-on", "aria-label": "Runs of this folder", hidden: true },
     create("h3", {}, "Runs of this folder"),
-    create("p", { class: "hint" }, "In a terminal, cls-jax predict takes the one in use. Its networks name the photos here, too, if they are the better classifier."),
+    create("p", { class: "hint" }, "In a terminal, cls-jax predict takes the one in use: the newest, or a better one before it. Its networks name the photos here, too, if they are the better classifier."),
     list,
   );
   let described = "";

@@ -1,4 +1,4 @@
-// The classifier fitted to the current labels: save it as a run, or train longer.
+// The classifier fitted to the current labels: save it as a run, or plan a training and start it.
 
 import { follow } from "./api.js";
 import { createEstimate } from "./estimate.js";
@@ -6,7 +6,8 @@ import { create, createButton, formatCount, openReport } from "./dom.js";
 
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 const CURVE = { width: 300, height: 80 }; // As in index.html.
-const ENDS = { done: "Finished", stopped: "Stopped", failed: "Failed" };
+const BUSY = ["planning", "running", "stopping"];
+const TITLES = { stopping: "Stopping", done: "Finished", stopped: "Stopped", failed: "Failed" };
 
 /** `onEnd` is called when a training has begun or ended. */
 export function createTraining(app, onEnd) {
@@ -16,6 +17,7 @@ export function createTraining(app, onEnd) {
   let version = -1;
   let isFollowing = false;
   let isRunning = false;
+  let offered = 0; // Minutes.
 
   const about = create("p", { class: "hint about" }, "Learning from your labels…");
   const estimate = createEstimate();
@@ -29,9 +31,10 @@ export function createTraining(app, onEnd) {
     value: "10",
     class: "search minutes",
   });
-  const start = (kind) => () => act("train", { kind, minutes: Number(minutes.value) });
-  const save = createButton({ click: start("instant"), class: "primary", id: "save" }, "Save this classifier");
-  const train = createButton({ click: start("trained"), id: "train" }, "Train longer");
+  const start = (kind, length) => act("train", { kind, minutes: length });
+  const plan = () => act("plan", { minutes: Number(minutes.value) });
+  const save = createButton({ click: () => start("instant", 0), class: "primary", id: "save" }, "Save this classifier");
+  const train = createButton({ click: plan, id: "train" }, "Train longer");
   const check = createButton({ click: () => act("sample").then(app.showNext), id: "sample" }, "Check 20 random photos");
   const title = create("p", {});
   const bar = create("progress", { "aria-label": "Training", max: 1, value: 0 });
@@ -40,6 +43,7 @@ export function createTraining(app, onEnd) {
   const command = create("code", {});
   const stop = createButton({ click: () => act("stop"), id: "stop" }, "Stop");
   const resume = createButton({ click: () => act("resume"), id: "resume" }, "Resume");
+  const accept = createButton({ click: () => start("trained", offered), class: "primary", id: "accept" });
   const report = createButton({ click: () => app.run(() => openReport(app, {})), id: "report" }, "Open the report");
   const progress = create(
     "div",
@@ -48,7 +52,7 @@ export function createTraining(app, onEnd) {
     bar,
     curve.element,
     detail,
-    create("div", { class: "actions" }, stop, resume, report),
+    create("div", { class: "actions" }, accept, stop, resume, report),
     create("div", { class: "command" }, command),
   );
   const element = create(
@@ -110,31 +114,35 @@ export function createTraining(app, onEnd) {
   }
 
   function show(state) {
-    isRunning = ["running", "stopping"].includes(state.phase);
+    isRunning = BUSY.includes(state.phase);
     progress.hidden = state.phase === "none";
     enable();
-    if (progress.hidden) return;
-    const verb = state.kind === "instant" ? "Saving" : "Training";
-    title.textContent = `${ENDS[state.phase] ?? verb}: ${state.run}`;
-    bar.hidden = !isRunning;
-    if (state.steps) [bar.max, bar.value] = [state.steps, state.step];
-    else bar.removeAttribute("value");
-    curve.show(state.curve);
-    if (state.phase === "stopping") detail.textContent = "Saving, then stopping…";
-    else if (isRunning) {
-      const steps = state.steps ? `Step ${state.step} of ${state.steps}` : "";
-      detail.textContent = [state.message || steps, formatTime(state.seconds)].filter(Boolean).join(" · ");
-    } else {
-      const use = state.phase === "done" ? `To use it: cls-jax predict ${state.run} IMAGES` : "";
-      detail.textContent = [state.message, use].filter(Boolean).join(" ");
+    if (!progress.hidden) {
+      title.textContent = describeTitle(state);
+      bar.hidden = !isRunning;
+      if (state.steps) [bar.max, bar.value] = [state.steps, state.step];
+      else bar.removeAttribute("value");
+      curve.show(state.curve);
+      detail.textContent = describeDetail(state);
+      command.textContent = state.command;
+      command.parentElement.hidden = state.phase === "planned";
+      stop.hidden = !["planning", "running"].includes(state.phase);
+      stop.textContent = state.step ? "Stop and keep" : "Stop";
+      resume.hidden = !state.can_resume;
+      report.hidden = !(state.has_report && state.phase === "done");
+      accept.hidden = state.phase !== "planned";
+      if (!accept.hidden) offer(state);
     }
-    command.textContent = state.command;
-    stop.hidden = state.phase !== "running";
-    resume.hidden = !state.can_resume;
-    report.hidden = !(state.has_report && state.phase === "done");
     if (phase && phase !== state.phase) onEnd();
-    if (phase && phase !== state.phase) app.announce(`${title.textContent}. ${state.message}`);
+    if (phase && phase !== state.phase && !progress.hidden) app.announce(`${title.textContent}. ${detail.textContent}`);
     phase = state.phase;
+  }
+
+  /** The training that is possible: what was asked, or longer. */
+  function offer({ minutes: asked, offer: found }) {
+    offered = found.is_possible ? asked : found.minutes;
+    const length = found.is_possible ? "Start training" : `Train for ${formatCount(offered, "minute")}`;
+    accept.textContent = `${length}: until about ${formatClock(found.minutes)}`;
   }
 
   /** A training needs two classes with labels, and only one runs at a time. */
@@ -172,6 +180,28 @@ function describe({ is_fitting: isFitting, message, labels, classes }) {
 function describeAccuracy({ is_fitting: isFitting, accuracy, labels }) {
   if (!accuracy) return "";
   return isFitting ? `${accuracy} After ${formatCount(labels, "answer")}, being updated.` : accuracy;
+}
+
+function describeTitle({ phase, kind, minutes, run, offer }) {
+  if (phase === "planned") return offer.sentence;
+  if (phase === "planning") return `What a training of ${formatCount(minutes, "minute")} would do here`;
+  return `${TITLES[phase] ?? (kind === "instant" ? "Saving" : "Training")}: ${run}`;
+}
+
+/** Where it is and what is left of it, or how it ended and what is used now. */
+function describeDetail({ phase, message, step, steps, seconds, left, used }) {
+  if (phase === "stopping") return "Saving, then stopping…";
+  if (BUSY.includes(phase)) {
+    const rest = left ? `about ${formatTime(left)} left` : "";
+    const parts = [message || `Step ${step} of ${steps}`, formatTime(seconds), phase === "running" ? rest : ""];
+    return parts.filter(Boolean).join(" · ");
+  }
+  return [message, phase !== "planned" && used ? `In use: ${used}.` : ""].filter(Boolean).join(" ");
+}
+
+/** The time of day in so many minutes. */
+function formatClock(minutes) {
+  return new Date(Date.now() + 60_000 * minutes).toLocaleTimeString("en", { timeStyle: "short" });
 }
 
 /** As "1:05 min". */
