@@ -99,9 +99,9 @@ def _measure(plan: Plan, config: ConfigDict) -> Measurement | None:
     """The time and the memory of a step of the plan. None if only another one was measured."""
     if plan.budget is None:
         return measure_run(config, plan.summary)
-    key = config.data.image_size, config.batch_size, config.num_steps
-    is_known = plan.needed_minutes is None and plan.budget.is_compiled(*key)
-    return plan.budget.measured if is_known else None
+    size, batch_size = config.data.image_size, config.batch_size
+    is_known = plan.budget.is_compiled(size, batch_size, config.num_steps)
+    return plan.budget.measured if is_known and plan.needed_minutes is None else None
 
 
 def _propose_cameras(plan: Plan) -> str:

@@ -16,7 +16,7 @@ from PIL import Image
 import cls_jax
 from cls_jax.photos.features import network
 from cls_jax.photos.labeling import classifier, photos, views
-from cls_jax.photos.labeling.training import Training
+from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from cls_jax.process import write_command
 from tests.conftest import BROWSER, ROOT
 from tests.photos.labeling.pages import (
@@ -662,6 +662,11 @@ def test_a_photo_to_try_is_shown_and_corrected_when_it_is_added(open_page, folde
     assert (name[:6], label, decision) == ("added-", "newt", "label")
 
 
+def offer_training(training, offer):
+    training._state |= {"phase": "planned", "kind": FINE_TUNE, "message": "", "curve": []}
+    training._state |= {"minutes": 10, "step": 0, "steps": 0, "offer": offer}
+
+
 def wait_for_phase(page, text):
     page.wait_for_selector(f".training p:has-text('{text}')")
 
@@ -693,6 +698,9 @@ def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
     session = photos.open_session(folder)
     session.load(lambda report: photos.load_all(session.list_paths(), report))
     training = Training(folder, [f"--config.{key}={value}" for key, value in sizes.items()])
+    # Nothing is planned where the number of steps is given.
+    offer = {"sentence": "10 steps", "minutes": 10, "is_possible": True}
+    monkeypatch.setattr(training, "plan", lambda *_: offer_training(training, offer))
     with serve(session, training) as port:
         page = open_page(port)
         for _ in range(30):
@@ -719,6 +727,7 @@ def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
 
         page.locator("nav button[data-view=result]").press("Enter")
         page.locator("#train").press("Enter")
+        page.locator("#accept:visible").press("Enter")
         wait_for_phase(page, "of 10")
         training._process.send_signal(signal.SIGSTOP)  # Not to end first on a fast machine.
         page.reload()  # The training continues, and is shown again.

@@ -1,5 +1,6 @@
 """A training from the page is planned, started if it is possible, and resumed if it was kept."""
 
+import pathlib
 import sys
 import time
 
@@ -13,7 +14,9 @@ from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_o
 from cls_jax.photos.labeling.runs import FolderRuns
 from cls_jax.photos.labeling.session import Counts
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
-from tests.photos.labeling.sessions import decide
+from tests.conftest import BROWSER
+from tests.photos.labeling.pages import open_labeled, read_name, show
+from tests.photos.labeling.sessions import decide, serve
 from tests.photos.labeling.test_runs import write_run
 
 SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
@@ -165,6 +168,46 @@ def test_a_training_that_this_machine_cannot_do_in_the_time_is_not_done(tmp_path
     offer = page.describe()["offer"]
     assert offer["is_possible"]
     assert "40 steps of about 15.00 s at 96 pixels" in offer["sentence"]
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+def test_the_page_offers_what_is_possible_and_says_what_is_used(open_page, folder, tmp_path, axe):
+    """The process is played by the test: planned too short, planned, trained, and in vain."""
+    session, page_training, started = open_labeled(folder, 24), Training(folder), []
+    state = page_training._state
+    state |= {"kind": FINE_TUNE, "curve": [], "step": 0, "steps": 0, "message": ""}
+
+    def plan(counts, minutes):
+        offer = read_offer(SHORT if minutes < 9 else "Time:        9 minutes: 40 steps")
+        state.update(phase="planned", minutes=minutes, offer=offer._asdict())
+
+    def begin(kind, counts, minutes):
+        started.append((kind, minutes))
+        sentence = "Not clear: of 20 random photos, … The instant classifier is kept."
+        state.update(phase="done", minutes=minutes, message=sentence)
+        return tmp_path
+
+    page_training.plan, page_training.start = plan, begin
+    page_training.find_used_run = lambda: pathlib.Path("runs/saved")
+    with serve(session, page_training) as port:
+        page = open_page(port)
+        read_name(page)
+        show(page, "result")
+        page.get_by_label("Minutes:").fill("2")
+        page.locator("#train").press("Enter")
+        page.wait_for_selector(".training p:has-text('about 9 minutes are needed')")
+        accept = page.locator("#accept:visible")
+        assert accept.inner_text().startswith("Train for 9 minutes: until about ")
+        page.evaluate(axe)
+        assert page.evaluate("axe.run()")["violations"] == []
+        page.get_by_label("Minutes:").fill("9")
+        page.locator("#train").press("Enter")
+        page.wait_for_selector(".training p:text-is('9 minutes: 40 steps')")
+        assert accept.inner_text().startswith("Start training: until about ")
+        assert not started
+        accept.press("Enter")
+        page.wait_for_selector(".training p:has-text('is kept. In use: runs/saved.')")
+    assert started == [(FINE_TUNE, 9)]
 
 
 def test_a_training_that_is_stopped_before_it_begins_leaves_nothing(

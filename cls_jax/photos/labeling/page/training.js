@@ -31,8 +31,8 @@ export function createTraining(app, onEnd) {
     value: "10",
     class: "search minutes",
   });
-  const start = (kind, length) => act("train", { kind, minutes: length });
-  const plan = () => act("plan", { minutes: Number(minutes.value) });
+  const start = (kind, length) => act("train", { kind, minutes: length }).then(watch);
+  const plan = () => act("plan", { minutes: Number(minutes.value) }).then(watch);
   const save = createButton({ click: () => start("instant", 0), class: "primary", id: "save" }, "Save this classifier");
   const train = createButton({ click: plan, id: "train" }, "Train longer");
   const check = createButton({ click: () => act("sample").then(app.showNext), id: "sample" }, "Check 20 random photos");
