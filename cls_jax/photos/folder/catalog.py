@@ -33,8 +33,8 @@ from cls_jax.photos.folder.label_table import (
     read_label_table,
 )
 from cls_jax.photos.folder.labels import collect_labels
+from cls_jax.photos.folder.log import choose_spellings
 from cls_jax.photos.folder.names import (
-    clean,
     find_part,
     fold,
     fold_class,
@@ -771,7 +771,7 @@ def _find_inner_root(root: pathlib.Path, listing: Listing) -> str | None:
     return shlex.quote(str(root / common)) if common and inner == {1} and len(folders) > 1 else None
 
 
-def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
+def _name_classes(found: Sequence[str], warnings: list[str]) -> dict[str, str]:
     """Folded name → name, of all classes of training images."""
     spellings: dict[str, set[str]] = {}
     for name in found:
@@ -783,7 +783,7 @@ def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
                 f"{' and '.join(map(repr, sorted(different)))} count as one class: rename one if "
                 "they are different."
             )
-    chosen = {folded: min(map(clean, names)) for folded, names in spellings.items()}
+    chosen = choose_spellings(found)
     alike: dict[str, list[str]] = {}
     for folded, name in chosen.items():
         alike.setdefault(resemble(folded), []).append(name)

@@ -44,7 +44,7 @@ _MAX_BYTES = 2**28  # Some five million rows.
 # Windows has no O_NOFOLLOW, but needs O_BINARY to keep line ends.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _DECISIONS = (LABEL, CHECK, NONE, SKIP, UNDO, *NOTES)
-_DETAILED = (CHECK, NONE)  # Decisions whose cell may say more, see `checks`.
+_DETAILED = (CHECK, NONE)  # Decisions whose cell may say more, see `log`.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
 _LAST_TIME = "9999"  # Times from here on count as unknown.
@@ -225,7 +225,7 @@ def is_begun_here(path: pathlib.Path) -> bool:
 
     Raises a UserError if it cannot be read.
     """
-    text, _ = _decode(path, read_content(path))
+    text = read_text(path)
     first = _read_csv(path, _take_head(text), ",")[:2]
     if len(first) < 2:
         return not first or set(_NEW.header[:2]) <= set(first[0])
@@ -365,34 +365,22 @@ def _read_parts(
     return parts, None
 
 
-def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
-    """The rows of a table by `time`. One without a time comes after all rows above it."""
-    rows = list(rows)
-    if not any(row.time for row in rows):
-        return rows
-    latest = ""
-    keys = []
-    for row in rows:
-        keys.append((row.time or latest, row))
-        latest = max(latest, row.time)
-    return [row for _, row in sorted(keys, key=lambda pair: pair[0])]
-
-
 def append_rows(
     path: pathlib.Path,
     rows: Iterable[LabelRow],
     table: LabelTable,
     index: FileIndex,
     options: FolderOptions = AUTOMATIC,
+    has_numbers: bool = False,
 ) -> tuple[int, bytes]:
     """Appends rows and waits until they are on disk.
 
     All rows are appended by one write, in the columns of the table, as read before: it is read
     again only if it begins with another line. Without a column for
     decisions, decisions other than labels get two cells after the last column, and so do classes
-    that would mean something else in a table of another program. Returns the byte
-    where the rows begin, and the appended bytes. Raises an OSError if the system refuses, and a
-    UserError if the table is a link, or cannot be read as a table.
+    that would mean something else in a table of another program, as names do if it `has_numbers`
+    in their place. Returns the byte where the rows begin, and the appended bytes. Raises an OSError
+    if the system refuses, and a UserError if the table is a link, or cannot be read as a table.
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link: replace it with the file itself.")
@@ -413,7 +401,7 @@ def append_rows(
     for row in rows:
         # The first row shows who started the table.
         is_label = row.decision in ("", LABEL, UNDO)
-        is_plain = before and places[2] >= len(header) and is_label
+        is_plain = before and places[2] >= len(header) and is_label and not has_numbers
         # Other classes are read back only beside a decision.
         is_plain = is_plain and (not row.label or is_read_as_written(header[places[1]], row.label))
         line = [""] * max(len(header), 0 if is_plain else places[3] + 1)
@@ -490,6 +478,11 @@ def read_content(path: pathlib.Path) -> bytes:
         return b""
     except (OSError, ValueError) as error:
         raise _explain(path, error) from error
+
+
+def read_text(path: pathlib.Path) -> str:
+    """The text of a table, "" without one. Raises a UserError if it cannot be read."""
+    return _decode(path, read_content(path))[0]
 
 
 def _decode(path: pathlib.Path, content: bytes) -> tuple[str, str]:

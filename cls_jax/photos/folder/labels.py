@@ -7,44 +7,32 @@ from cls_jax.photos.folder.label_table import (
     SKIP,
     LabelTable,
     TableFormat,
-    order_rows,
 )
-from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.folder.log import fold
 from cls_jax.photos.folder.reading import Reading
 
 
 def collect_labels(table: LabelTable) -> Reading:
-    """The label of each file. The last row of a file counts.
+    """The label of each file, by `fold`.
 
     Rows that name no file, or could name several, are skipped, with a warning.
     """
     shown = table.format.name
     rows = [row for row in table.rows if row.decision not in NOTES]
-    classes: dict[str, str | None] = {}
-    parts: dict[str, str] = {}
-    sources: dict[str, str] = {}
-    conflicting = set()
-    moved = set()
+    marks = fold(table.rows, find=table.find).files
     unmatched = dict[str, list[str]]()
-    for row in order_rows(rows):
-        name = table.find(row)
-        label = row.label
-        if not name:
+    for row in rows:
+        if not (name := table.find(row)):
             reason = "not in the folder" if name == "" else "it could be several images"
             unmatched.setdefault(reason, []).append(row.file)
-            continue
-        before = classes.get(name)
-        if label and before and fold_class(before) != fold_class(label) and not row.time:
-            conflicting.add(name)
-        classes[name] = None if row.decision in (NONE, SKIP) else label
-        if row.source:
-            sources[name] = row.source
-        if row.part:
-            # What one row holds out is never trained on.
-            known = parts.get(name, row.part)
-            if known != row.part:
-                moved.add(name)
-            parts[name] = known if known in ("test", "validation") else row.part
+    classes = {
+        name: None if mark.decision in (NONE, SKIP) else "".join(mark.spelled)
+        for name, mark in marks.items()
+    }
+    parts = {name: mark.part for name, mark in marks.items() if mark.part}
+    sources = {name: mark.source for name, mark in marks.items() if mark.source}
+    conflicting = [name for name, mark in marks.items() if mark.is_contradicted]
+    moved = [name for name, mark in marks.items() if mark.has_moved]
     skipped = []
     warnings = []
     for reason, cells in unmatched.items():

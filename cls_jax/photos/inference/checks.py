@@ -7,7 +7,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cls_jax.photos.features.accuracy import correct_estimate, read_estimate
-from cls_jax.photos.folder.checks import collect_checks, read_checked_table
+from cls_jax.photos.folder.folder_marks import read_checked
+from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import get_folder_options
 
 
@@ -21,7 +22,7 @@ def measure_with_checks(config: ConfigDict, result: Mapping[str, Any]) -> dict[s
     if estimate is None or config.data.name != "folder" or config.num_labels:
         return {}
     root = pathlib.Path(config.data.data_dir).expanduser()
-    checked = collect_checks(read_checked_table(root, get_folder_options(config.data)))
+    checked = compare_checks(read_checked(root, get_folder_options(config.data)))
     corrected = correct_estimate(estimate, checked.is_right, checked.confidences)
     if corrected == estimate:
         return {}

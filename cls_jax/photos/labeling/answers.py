@@ -4,29 +4,29 @@ import contextlib
 import os
 import pathlib
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import hold_lock, make_printable
 from cls_jax.photos.folder import label_table
-from cls_jax.photos.folder.checks import Check, Checked, compare_checks, follow_check
+from cls_jax.photos.folder.class_names import ClassNames
+from cls_jax.photos.folder.folder_marks import name_rows
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.label_table import (
-    CHECK,
-    KEY,
-    LABEL,
-    NONE,
-    NOTES,
-    SKIP,
-    UNDO,
-    LabelRow,
-    LabelTable,
-    order_rows,
+from cls_jax.photos.folder.label_table import CHECK, KEY, LABEL, NOTES, LabelRow, LabelTable
+from cls_jax.photos.folder.log import (
+    NO_MARKS,
+    Check,
+    Checked,
+    FileMarks,
+    Mark,
+    compare_checks,
+    fold,
 )
 from cls_jax.photos.folder.names import clean, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling.keys import NO_KEY, assign_keys
+from cls_jax.photos.labeling.notes import Note, Notes, NoteText, find_saved_keys, follow_notes
 
 MAX_CLASSES = 1000
 _LOCK_SECONDS = 3.0  # Others append within milliseconds.
@@ -34,13 +34,6 @@ _LOCK_SECONDS = 3.0  # Others append within milliseconds.
 
 class RefusedError(Exception):
     """A request that cannot be met. The page shows the message."""
-
-
-class Note(NamedTuple):
-    """Something that is noted about a class, however its name is spelled."""
-
-    kind: str  # One of `NOTES`.
-    class_name: str
 
 
 Key = str | Note  # A file by its name, or a note.
@@ -56,25 +49,13 @@ class Decision(NamedTuple):
     check: Check | None = None  # Of a random photo.
 
 
-class State(NamedTuple):
-    """The current state of a photo, or of a note about a class."""
-
-    # "label", "none" (of these classes), "skip", "" without a decision, or the kind of the note.
-    decision: str = ""
-    label: str = ""  # The class, or "".
-    revision: int = 0  # The number of decisions so far. A page with an older one is out of date.
-    is_confirmed: bool = False  # Whether the last two decisions gave the same label.
-    text: str = ""  # The description of a class, the file of its example, or its key.
-    spelling: str = ""  # The class as the last row spells it.
-    check: Check | None = None  # Of a random photo with an answer.
-
-
 class Answers:
     """The rows of labels.csv, on top of the labels from class folders. Not thread-safe.
 
     Attributes:
         path: The table.
-        states: The state of each file and note, in the order of the last decisions.
+        marks: What it says of each file.
+        notes: What it says of classes.
         class_names: All classes that a file has or that were added since. A class that loses its
             last label stays until the session ends.
     """
@@ -83,26 +64,29 @@ class Answers:
         self,
         path: pathlib.Path,
         names: Sequence[str],
-        folder_labels: Mapping[str, str] | None = None,
+        base: FileMarks = NO_MARKS,
         class_names: Sequence[str] = (),
         options: FolderOptions = AUTOMATIC,
+        numbered: ClassNames | None = None,
     ):
         """Reads the answers so far. The table need not exist.
 
-        `names` are all images of the folder, `folder_labels` the classes of those in class folders.
-        `class_names` are offered from the start, in this order. Raises a UserError if a class has
-        an unusable name or the table cannot be read.
+        `names` are all images of the folder, and `base` has their marks without the table.
+        `class_names` are offered from the start, in this order, and `numbered` classes have numbers
+        in the table. Raises a UserError if a class has an unusable name or the table cannot be
+        read.
         """
         self.path = path
         self._options = options
         self._table = LabelTable([])  # As read last.
-        self.states: dict[Key, State] = {}
+        self._numbered = numbered or ClassNames()
+        self.marks = NO_MARKS
+        self.notes: Notes = {}
         self.class_names: list[str] = []
-        # Class → its first key, or `NO_KEY`, at the end of classes that are gone. These names are
-        # those of `fold_class`, as are all that the folder and the table have ever had, in order.
+        # By folded names: class → its first key, or `NO_KEY`, at the end of classes that are gone,
+        # and its place among all that there have ever been.
         self._keys: dict[str, str] = {}
-        self._seen: dict[str, None] = {}
-        self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
+        self._order: dict[str, int] = {}
         self._stamp: tuple[int, ...] | None = None
         self._last_time = ""
         try:
@@ -110,7 +94,7 @@ class Answers:
                 self.add_class(name)
         except RefusedError as error:
             raise UserError(f"--classes: {error}") from error
-        self.index(names, folder_labels or {})
+        self.index(names, base)
 
     def add_class(self, name: str) -> str:
         """Adds a class without labels and returns its name, as spelled first.
@@ -127,18 +111,21 @@ class Answers:
             raise RefusedError("The name of a class cannot contain control characters.")
         if means_unlabeled(name):
             raise RefusedError(f"{name} means no label: skip the photo, or choose another name.")
-        names = self.class_names
-        count = len(names)
-        name = _find_class({fold_class(other): other for other in names}, names, name)
-        if len(names) > count and name in self._order:  # Between the classes where it once was.
-            later = [k for k in names if self._order.get(k, MAX_CLASSES) > self._order[name]]
-            names.insert(names.index(later[0]) if later else count, names.pop())
+        folded, names = fold_class(name), self.class_names
+        for known in names:
+            if fold_class(known) == folded:
+                return known
+        if len(names) >= MAX_CLASSES:
+            raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
+        places = [self._order.get(fold_class(known), MAX_CLASSES) for known in names]
+        place = self._order.get(folded, MAX_CLASSES)  # Between the classes where it once was.
+        names.insert(next((i for i, k in enumerate(places) if k > place), len(names)), name)
         return name
 
     def restore_classes(self, names: Sequence[str]) -> None:
         """Restores former classes, and keeps those that have received labels since."""
-        labels = {state.label for state in self.states.values()}
-        others = [name for name in self.class_names if name not in names and name in labels]
+        used = self.marks.find_used()
+        others = [k for k in self.class_names if k not in names and fold_class(k) in used]
         self.class_names[:] = [*names, *others]
 
     def remove_unused(self, names: Sequence[str]) -> list[Decision]:
@@ -146,27 +133,36 @@ class Answers:
 
         Returns the rows that take their saved keys from them.
         """
-        used = {state.label for state in self.states.values()}
+        used = self.marks.find_used()
         for name in names:
             first = self._keys.get(fold_class(name))  # As `find_unsaved_keys` may have saved it.
-            notes = {kind: self.get(Note(kind, name)).text for kind in NOTES}
+            notes = {kind: self.get_note(kind, name).text for kind in NOTES}
             if any(text and (kind != KEY or text != first) for kind, text in notes.items()):
-                used.add(name)
-        self.class_names[:] = [k for k in self.class_names if k in used or k not in names]
-        removed = [Note(KEY, name) for name in names if name not in used]
-        return [Decision(note, KEY, "") for note in removed if self.get(note).text]
+                used.add(fold_class(name))
+        unused = [name for name in names if fold_class(name) not in used]
+        self.class_names[:] = [name for name in self.class_names if name not in unused]
+        saved = [name for name in unused if self.get_note(KEY, name).text]
+        return [Decision(Note(KEY, name), KEY, "") for name in saved]
 
-    def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
+    def index(self, names: Sequence[str], base: FileMarks) -> None:
         """Replaces the images of the folder, and reads the table again."""
         self._names = names
         self._files = FileIndex(names, self.path.parent)
-        self._folder_labels = dict(folder_labels)
+        self._base = base
         self._content = b""  # The part of the table that has been read.
         self._replay()
 
-    def get(self, key: Key) -> State:
-        """The state of a file or note."""
-        return self.states.get(_fold(key), State())
+    def get(self, file: str) -> Mark:
+        """What is said of a file."""
+        return self.marks.files.get(file, Mark())
+
+    def get_note(self, kind: str, class_name: str) -> NoteText:
+        """What is noted about a class."""
+        return self.notes.get(Note(kind, class_name).folded, NoteText())
+
+    def find(self, key: Key) -> Mark | NoteText:
+        """What is said of a file, or what a note says."""
+        return self.get(key) if isinstance(key, str) else self.get_note(key.kind, key.class_name)
 
     def find_keys(self) -> dict[str, str]:
         """The number keys of the classes that have one, as a person has chosen them.
@@ -175,7 +171,7 @@ class Answers:
         for classes that are new, unless it has been saved.
         """
         names = {fold_class(name): name for name in self.class_names}
-        chosen = self.find_chosen_keys()
+        chosen = find_saved_keys(self.notes)
         keys = assign_keys([*{**names, **chosen}], chosen, self._keys)
         first = {
             # One that was chosen may be undone.
@@ -192,37 +188,35 @@ class Answers:
         """
         if not self._table.format.has_decisions:
             return []
-        labels = {state.label for state in self.states.values()}
-        names = [name for name in self.class_names if name in labels]
+        used = self.marks.find_used()
+        names = [name for name in self.class_names if fold_class(name) in used]
         keys, folded = self.find_keys(), [fold_class(name) for name in names]
-        again = assign_keys(folded, self.find_chosen_keys(), self._read_keys())
+        again = assign_keys(folded, find_saved_keys(self.notes), self._read_keys())
         if [again.get(name) for name in folded] == [keys.get(name) for name in names]:
             return []
-        notes = {Note(KEY, name): keys.get(name, NO_KEY) for name in names}
-        return [Decision(k, KEY, text) for k, text in notes.items() if self.get(k).text != text]
-
-    def find_chosen_keys(self) -> dict[str, str]:
-        """The keys that are saved, also of classes that are gone, by names of `fold_class`."""
-        found = self.states.items()
-        notes = [(k, one.text) for k, one in found if isinstance(k, Note) and k.kind == KEY]
-        return {note.class_name: text for note, text in notes if text}
+        found = {name: keys.get(name, NO_KEY) for name in names}
+        return [
+            Decision(Note(KEY, name), KEY, key)
+            for name, key in found.items()
+            if self.get_note(KEY, name).text != key
+        ]
 
     def _read_keys(self) -> dict[str, str]:
         """The first keys of the classes of the table, as the next session gives them."""
-        keys = assign_keys([*self._seen], self.find_chosen_keys(), {})
-        return {name: keys.get(name, NO_KEY) for name in self._seen}
+        keys = assign_keys([*self.marks.names], find_saved_keys(self.notes), {})
+        return {name: keys.get(name, NO_KEY) for name in self.marks.names}
 
     def move_key(self, name: str, new: str, key: str) -> list[Decision]:
         """Lets a class that is about to be renamed keep its key. Returns the rows for that."""
         self._keys[fold_class(new)] = key
-        old, found = (self.get(Note(KEY, one)).text for one in (name, new))
+        old, found = (self.get_note(KEY, one).text for one in (name, new))
         rows = {Note(KEY, name): "", Note(KEY, new): key} if old else {Note(KEY, new): key}
         return [Decision(k, KEY, text) for k, text in rows.items()] if old or found else []
 
     def release_key(self, key: str) -> list[Decision]:
         """The rows that take a key from former classes for which it is saved."""
         present = {fold_class(name) for name in self.class_names}
-        saved = self.find_chosen_keys()
+        saved = find_saved_keys(self.notes)
         former = [name for name, used in saved.items() if used == key and name not in present]
         return [Decision(Note(KEY, name), KEY, "") for name in former]
 
@@ -269,12 +263,9 @@ class Answers:
             self._replay()
         return has_changed
 
-    def compare_checks(self, left_out: Collection[Key] = ()) -> Checked:
+    def compare_checks(self, left_out: Collection[str] = ()) -> Checked:
         """The random photos that were checked, but those `left_out`."""
-        found = (
-            (state.check, state.label) for key, state in self.states.items() if key not in left_out
-        )
-        return compare_checks(found, self.class_names)
+        return compare_checks(self.marks, left_out)
 
     def append(self, decisions: Sequence[Decision]) -> None:
         """Records decisions on the disk and here.
@@ -284,7 +275,12 @@ class Answers:
         moment = label_table.find_next_time(self._last_time)
         rows = [_write_row(decision, moment) for decision in decisions]
         start, added = label_table.append_rows(
-            self.path, rows, self._table, self._files, self._options
+            self.path,
+            rows,
+            self._table,
+            self._files,
+            self._options,
+            bool(self._numbered.names),
         )
         stamp = self._stat()
         # Rows that another program has appended at the same moment must still be read.
@@ -292,16 +288,22 @@ class Answers:
         self._content = self._content + added if is_alone else b""
         self._stamp = stamp if is_alone else None
         self._last_time = moment
+        self._adopt(fold(rows, self.marks), follow_notes(rows, self.notes))
+
+    def _adopt(self, marks: FileMarks, notes: Notes) -> None:
+        """Takes over what the table says now."""
         known = {fold_class(name): name for name in self.class_names}
-        for decision, row in zip(decisions, rows, strict=True):
-            _apply(self.states, known, self.class_names, self._seen, key=decision.key, row=row)
-        self.class_names[:] = _respell(self.states, self.class_names)
+        used = marks.find_used()
+        names = known | {k: v for k, v in marks.names.items() if k in used or k not in known}
+        for folded in names:
+            self._order.setdefault(folded, len(self._order))
+        self.class_names[:] = [name for k, name in names.items() if k in known or k in used]
+        self.marks, self.notes = marks, notes
 
     def _replay(self) -> None:
         """Reads the table, or only its end if it has grown."""
         stamp = self._stat()
         content = label_table.read_content(self.path)
-        states = dict(self.states)
         start = len(self._content)
         # Whether the part that is known ends with a complete row, by a quick check.
         is_whole = self._content.endswith((b"\n", b"\n\0")) and not self._content.count(b'"') % 2
@@ -312,31 +314,14 @@ class Answers:
         if start and any(not row.decision or row.time < self._last_time for row in table.rows):
             start = 0
             table = self._read_table(content, start)
-        names = list(self.class_names)
-        known = {fold_class(name): name for name in names}
-        try:
-            seen = dict(self._seen) if start else {}
-            if not start:
-                states = {}
-                for name, label in self._folder_labels.items():
-                    row = LabelRow(name, label, LABEL)
-                    _apply(states, known, names, seen, key=name, row=row)
-            for row in order_rows(table.rows):
-                is_note = row.decision in NOTES
-                key = Note(row.decision, row.label.strip()) if is_note else table.find(row)
-                if key:
-                    _apply(states, known, names, seen, key=key, row=row)
-        except RefusedError as error:
+        marks, notes = (self.marks, self.notes) if start else (self._base, {})
+        rows = name_rows(table.rows, self._numbered)
+        marks = fold(rows, marks, table.find)
+        if len(marks.names.keys() | set(map(fold_class, self.class_names))) > MAX_CLASSES:
             raise UserError(
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
-            ) from error
-        names = _respell(states, names)
-        labels = {state.label for state in states.values()}
-        for name in names:
-            self._order.setdefault(name, len(self._order))
-        self.class_names = [k for k in names if k in self.class_names or k in labels]
-        self.states = states
-        self._seen = seen
+            )
+        self._adopt(marks, follow_notes(rows, notes))
         if not self._keys:  # Those of an earlier session.
             self._keys = self._read_keys()
         self._stamp = stamp
@@ -359,17 +344,6 @@ class Answers:
         return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
-    """The class of this name, ignoring case. It is added if there is none."""
-    folded = fold_class(name)
-    if folded not in known:
-        if len(names) >= MAX_CLASSES:
-            raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
-        known[folded] = name
-        names.append(name)
-    return known[folded]
-
-
 def _write_row(decision: Decision, moment: str) -> LabelRow:
     """The row of the table that records a decision. A note has its text in the column of files."""
     if isinstance(decision.key, Note):
@@ -378,56 +352,6 @@ def _write_row(decision: Decision, moment: str) -> LabelRow:
     kind = CHECK if check and decision.kind == LABEL else decision.kind
     detail = check.write() if check else ""
     return LabelRow(decision.key, decision.text, kind, moment, detail=detail)
-
-
-def _apply(
-    states: dict[Key, State],
-    known: dict[str, str],
-    class_names: list[str],
-    seen: dict[str, None],
-    key: Key,
-    row: LabelRow,
-) -> None:
-    """Applies a row to the state of a file or note."""
-    key = _fold(key)
-    before = states.pop(key, State())
-    label = row.label.strip()
-    if isinstance(key, Note):
-        states[key] = State(row.decision, "", before.revision + 1, text=row.file)
-        return
-    spelling = label
-    if label:
-        seen.setdefault(fold_class(label))
-        label = _find_class(known, class_names, label)
-    decision = row.decision if row.decision in (NONE, SKIP) else LABEL if label else ""
-    is_label = decision == LABEL
-    states[key] = State(
-        decision,
-        label if is_label else "",
-        before.revision + 1,
-        is_confirmed=is_label and label == before.label and row.decision != UNDO,
-        spelling=spelling,
-        check=follow_check(before.check, row.decision, row.detail, label),
-    )
-
-
-def _fold(key: Key) -> Key:
-    """A key of which there is one for all spellings of a class."""
-    return key._replace(class_name=fold_class(key.class_name)) if isinstance(key, Note) else key
-
-
-def _respell(states: dict[Key, State], class_names: Sequence[str]) -> list[str]:
-    """Spells classes as all of their files do now, as training does. Returns their names."""
-    found: dict[str, set[str]] = {}
-    for state in states.values():
-        if state.label:
-            found.setdefault(state.label, set()).add(state.spelling)
-    new = {name: min(spellings) for name, spellings in found.items() if name not in spellings}
-    if new:
-        for key, state in states.items():
-            if state.label in new:
-                states[key] = state._replace(label=new[state.label])
-    return [new.get(name, name) for name in class_names]
 
 
 def check_writable(path: pathlib.Path) -> None:

@@ -32,7 +32,7 @@ from cls_jax.photos.features.new_sources import (
     read_new_sources,
 )
 from cls_jax.photos.folder import exchange
-from cls_jax.photos.folder.checks import Checked
+from cls_jax.photos.folder.log import Checked
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.inference.foreign import FolderImages, collect_images

@@ -16,30 +16,16 @@ from cls_jax.io import make_printable, write_atomically
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import extract_all_features, open_backbones
 from cls_jax.photos.features.network import Progress
-from cls_jax.photos.folder.catalog import Catalog, read_catalog
+from cls_jax.photos.folder.catalog import read_catalog
+from cls_jax.photos.folder.folder_marks import start_marks
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.reading import HELD_OUT
 from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.answers import Answers, check_writable
-from cls_jax.photos.labeling.reading import show_name
 from cls_jax.photos.labeling.session import Features, Session
 
 SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photo.
-
-
-def _list_classes(catalog: Catalog) -> tuple[list[str], dict[str, str]]:
-    """All images of a folder, and the classes of those that have one without labels.csv."""
-    names = list(catalog.listing.files.names())
-    labels = catalog.list_base()
-    # Test and validation images are not shown, but renaming a class renames it there, too.
-    for name in names:
-        top, *rest = name.split("/")
-        if len(rest) > 1 and catalog.splits.get(top) in HELD_OUT:
-            labels[name] = catalog.names.get(rest[0])
-    # A table cannot name the others.
-    return names, {name: label for name, label in labels.items() if show_name(name) == name}
 
 
 def open_session(
@@ -61,8 +47,14 @@ def open_session(
         raise UserError(f"There is no photo in {root}: pass a folder of photos.")
     check_writable(catalog.table_path)
     catalog.table.format.check_appending()
-    names, labels = _list_classes(catalog)
-    answers = Answers(catalog.table_path, names, labels, class_names, catalog.options)
+    answers = Answers(
+        catalog.table_path,
+        list(catalog.listing.files.names()),
+        start_marks(catalog),
+        class_names,
+        catalog.options,
+        catalog.names,
+    )
     if not catalog.base.origin and catalog.base.labels.keys() >= set(files):
         print(
             f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
@@ -81,8 +73,8 @@ def find_new(session: Session) -> dict[str, int]:
     catalog = read_catalog(session.root, list_images(session.root), session.options)
     session.sources, _ = catalog.sources()
     load = functools.partial(load_all, backbones=session.backbones)
-    names, labels = _list_classes(catalog)
-    return session.extend(catalog.list_labelable(), names, labels, load)
+    names = list(catalog.listing.files.names())
+    return session.extend(catalog.list_labelable(), names, start_marks(catalog), load)
 
 
 def load_all(

@@ -9,8 +9,9 @@ import numpy as np
 
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.propagation import Propagation
+from cls_jax.photos.folder.log import Mark
 from cls_jax.photos.folder.options import FolderOptions
-from cls_jax.photos.labeling.answers import Answers, State
+from cls_jax.photos.labeling.answers import Answers
 from cls_jax.photos.labeling.proposals import Classified
 
 
@@ -38,16 +39,16 @@ class Reading:
     sample: Mapping[int, float]  # Random photos to check → the probability of each to be drawn.
     classified: Classified | None  # The newest, None before the first.
 
-    def get_state(self, image: int) -> State:
-        """The state of a photo."""
+    def get_state(self, image: int) -> Mark:
+        """What is said of a photo."""
         return self.answers.get(self.files[image])
 
-    def list_answered(self) -> Iterator[tuple[int, State]]:
+    def list_answered(self) -> Iterator[tuple[int, Mark]]:
         """The photos in the folder with a decision, the last decision first."""
-        for key, state in reversed(self.answers.states.items()):
-            image = self.index.get(key) if isinstance(key, str) else None
-            if state.decision and image is not None and image not in self.gone:
-                yield image, state
+        for name, mark in reversed(list(self.answers.marks.files.items())):
+            image = self.index.get(name)
+            if mark.decision and image is not None and image not in self.gone:
+                yield image, mark
 
     def has_suggestions(self) -> bool:
         """Whether labels of two classes are known: before, all photos would get the same class."""

@@ -21,23 +21,15 @@ from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.network import FrozenFeatures, Progress
 from cls_jax.photos.features.propagation import Propagation
-from cls_jax.photos.folder.checks import Check, Checked
-from cls_jax.photos.folder.label_table import (
-    DESCRIBE,
-    EXAMPLE,
-    KEY,
-    LABEL,
-    NONE,
-    NOTES,
-    SKIP,
-    UNDO,
-)
+from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, KEY, LABEL, NONE, SKIP, UNDO
+from cls_jax.photos.folder.log import Check, Checked, FileMarks, Mark
 from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
-from cls_jax.photos.labeling.answers import Answers, Decision, Key, Note, RefusedError, State
+from cls_jax.photos.labeling.answers import Answers, Decision, Key, RefusedError
 from cls_jax.photos.labeling.keys import KEYS, NO_KEY
+from cls_jax.photos.labeling.notes import Note, NoteText
 from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
 from cls_jax.photos.labeling.questions import Questions, draw_readable
 from cls_jax.photos.labeling.reading import Reading
@@ -106,7 +98,7 @@ class _Changed(NamedTuple):
     """What a step changed about a file or a note."""
 
     key: Key
-    before: State
+    before: Mark | NoteText
     revision: int  # After the step.
 
 
@@ -116,6 +108,18 @@ class _Step(NamedTuple):
     changes: list[_Changed]
     class_names: list[str]  # All classes before, if the step changed these. Otherwise empty.
     added: Sequence[str]  # The classes that it added.
+
+
+def _take_back(changed: _Changed) -> Decision:
+    """The decision that brings back what was before."""
+    key, before, _ = changed
+    if isinstance(before, NoteText):
+        assert isinstance(key, Note), "only notes have a text"
+        return Decision(key, key.kind, before.text)
+    label = before.label
+    if before.decision == NONE or (before.check and label):
+        return Decision(key, before.decision, label, before.check)
+    return Decision(key, SKIP if before.decision == SKIP else UNDO, label)
 
 
 class Session:
@@ -294,12 +298,12 @@ class Session:
         self,
         files: Sequence[str],
         names: Sequence[str],
-        folder_labels: Mapping[str, str],
+        base: FileMarks,
         load_features: Callable[[Sequence[pathlib.Path]], Features],
     ) -> dict[str, int]:
         """Adds the new ones of all `files` that may be labeled.
 
-        `names` and `folder_labels` are those of `Answers`. Files that could not be read are tried
+        `names` and `base` are those of `Answers`. Files that could not be read are tried
         again, and photos whose files are gone or are back are left out or asked again. Returns how
         many are new, how many of the new ones cannot be read, and how many are gone since. If
         `load_features` raises an error, no file is added.
@@ -315,7 +319,7 @@ class Session:
                 gone = {i for i, name in enumerate(before) if name not in present}
                 if gone != self._gone:
                     self._gone = gone
-                    self._answers.index(names, folder_labels)
+                    self._answers.index(names, base)
                     self._refresh()
             counts = {"new": 0, "unreadable": 0, "gone": max(0, len(gone) - num_gone)}
             if not new:
@@ -323,7 +327,7 @@ class Session:
                 return counts
             found = load_features([self.root / name for name in new])
             with self._lock:
-                self._answers.index(names, folder_labels)
+                self._answers.index(names, base)
                 self._unreadable = {new[i]: why for i, why in found.reasons.items()}
                 self._version += 1
             if len(found.readable):
@@ -476,7 +480,7 @@ class Session:
     def _is_to_check(self, key: Key) -> bool:
         """Whether a file is a random photo without an answer, drawn to measure the accuracy."""
         is_drawn = self._phase == "ready" and self._index.get(str(key)) in self._questions.sample
-        return is_drawn and not self._answers.get(key).decision
+        return is_drawn and not self._answers.get(str(key)).decision
 
     def _get_check(self, change: Change) -> Check | None:
         """What the classifier guesses of a random photo, before it gets its first answer."""
@@ -490,7 +494,7 @@ class Session:
         p_K = found.probabilities[image]
         return Check(sample[image], float(p_K.max()), found.class_names[p_K.argmax()])
 
-    def _get_state(self, image: int) -> State:
+    def _get_state(self, image: int) -> Mark:
         return self._answers.get(self._files[image])
 
     def draw_sample(self, count: int = MIN_CHECKS) -> int:
@@ -516,11 +520,11 @@ class Session:
     def list_checked(self) -> dict[int, str]:
         """The same photos, and the class of each, "" for none of the classes."""
         with self._lock:
+            marks = self._answers.marks
             return {
-                self._index[key]: state.label
-                for key, state in self._answers.states.items()
-                if isinstance(key, str) and key in self._index
-                if state.check is not None and state.check.confidence is not None
+                self._index[name]: marks.files[name].label
+                for name in marks.list_checked()
+                if name in self._index
             }
 
     def _record(
@@ -535,12 +539,12 @@ class Session:
 
         A change of classes names all before and after. `added` are those that the decisions added.
         """
-        before = [(decision.key, self._answers.get(decision.key)) for decision in decisions]
+        before = [(decision.key, self._answers.find(decision.key)) for decision in decisions]
         if decisions:
             self._answers.append(decisions)
         if classes_before:
             self._answers.class_names[:] = classes_after
-        changes = [_Changed(key, state, state.revision + 1) for key, state in before]
+        changes = [_Changed(key, one, one.revision + 1) for key, one in before]
         self._remember(window, _Step(changes, list(classes_before), added))
         self._save_keys()
         self._refresh()
@@ -577,22 +581,22 @@ class Session:
             if new == name:
                 raise RefusedError(f"The name of this class is {name} already.")
             decisions = [
-                Decision(key, LABEL if new else UNDO, new)
-                for key, state in answers.states.items()
-                if state.label == name
+                Decision(file, LABEL if new else UNDO, new)
+                for file, mark in answers.marks.files.items()
+                if mark.label == name
             ]
             num_images = sum(decision.key in self._index for decision in decisions)
             for kind in (DESCRIBE, EXAMPLE) if new else ():
-                text = answers.get(Note(kind, name)).text
-                if text and not answers.get(Note(kind, new)).text:
+                text = answers.get_note(kind, name).text
+                if text and not answers.get_note(kind, new).text:
                     decisions.append(Decision(Note(kind, new), kind, text))
-            if new and new not in before:
-                decisions += answers.move_key(name, new, keys.get(name, NO_KEY))
             after = [known for known in before if known != name]
-            if new and new not in before:
+            if is_new := new and new not in before:
+                decisions += answers.move_key(name, new, keys.get(name, NO_KEY))
                 after.insert(before.index(name), new)
+            added = [new] if is_new and found == new else []  # And no other spelling.
             try:
-                self._record(decisions, window, classes_before=before, classes_after=after)
+                self._record(decisions, window, before, after, added)
             except (OSError, UserError):
                 answers.class_names[:] = before
                 raise
@@ -663,25 +667,21 @@ class Session:
             raise ConflictError(describe_gone([self._files[image] for image in gone]))
         return gone
 
-    def undo(self, window: str) -> dict[int, State]:
-        """Undoes the last step of a window and returns its photos with the states they had."""
+    def undo(self, window: str) -> dict[int, Mark]:
+        """Undoes the last step of a window and returns its photos with the marks they had."""
         with self._changing():
             if not self._undo.get(window):
                 raise RefusedError("There is nothing to undo.")
             step = self._undo[window][-1]
-            if any(self._answers.get(one.key).revision != one.revision for one in step.changes):
+            if any(self._answers.find(one.key).revision != one.revision for one in step.changes):
                 self._undo[window].pop()
                 raise ConflictError("Nothing was undone: the label was changed in the meantime.")
-            decisions = []
             former = {
                 self._index[one.key]: self._answers.get(one.key)
                 for one in step.changes
-                if one.key in self._index
+                if isinstance(one.key, str) and one.key in self._index
             }
-            for key, state, _ in step.changes:
-                kept = key.kind if isinstance(key, Note) else state.decision
-                kind = kept if kept in (NONE, SKIP, *NOTES) else UNDO
-                decisions.append(Decision(key, kind, state.label or state.text))
+            decisions = [_take_back(one) for one in step.changes]
             if decisions:
                 self._answers.append(decisions)
             if step.class_names:
@@ -696,7 +696,7 @@ class Session:
     def _renumber(self, undone: _Step) -> None:
         """Lets the steps before one that was undone be undone, too: their states are back."""
         now = {
-            (one.key, one.before.revision): self._answers.get(one.key).revision
+            (one.key, one.before.revision): self._answers.find(one.key).revision
             for one in undone.changes
         }
         for steps in self._undo.values():
@@ -784,8 +784,8 @@ class Session:
         is_present = 0 <= image < len(self._files) and image not in self._gone
         return is_present and not self._get_state(image).decision
 
-    def list_states(self) -> list[tuple[int, str, State]]:
-        """All photos in the folder: index, name and state."""
+    def list_states(self) -> list[tuple[int, str, Mark]]:
+        """All photos in the folder: index, name and mark."""
         with self._lock:
             return [
                 (image, name, self._answers.get(name))

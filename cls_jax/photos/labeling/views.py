@@ -14,7 +14,7 @@ from cls_jax.photos.features.accuracy import Estimate, count_labels, find_sure, 
 from cls_jax.photos.features.propagation import find_confident
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.inference.suspects import choose_suspects
-from cls_jax.photos.labeling.answers import Note, RefusedError
+from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.proposals import find_mixed
 from cls_jax.photos.labeling.reading import Reading, show_name
 from cls_jax.photos.labeling.session import NUM_RECENT, Session
@@ -202,9 +202,9 @@ def _describe_proposals(known: Reading, p_BK: np.ndarray, row: int) -> list[dict
 
 def _describe_notes(known: Reading, name: str) -> dict[str, Any]:
     """The description of a class and its example, which must still have this class."""
-    example = known.answers.get(Note(EXAMPLE, name)).text
+    example = known.answers.get_note(EXAMPLE, name).text
     has_class = known.phase == "ready" and known.answers.get(example).label == name
     return {
-        "description": known.answers.get(Note(DESCRIBE, name)).text,
+        "description": known.answers.get_note(DESCRIBE, name).text,
         "example": known.index.get(example) if has_class else None,
     }

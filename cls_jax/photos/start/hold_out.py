@@ -22,8 +22,8 @@ from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.near_copies import find_dominating, group_near_copies
 from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.folder.catalog import Layout
-from cls_jax.photos.folder.checks import list_checked, read_checked_table
 from cls_jax.photos.folder.dataset import open_dataset
+from cls_jax.photos.folder.folder_marks import read_checked
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
 from cls_jax.photos.start.frozen import compute_frozen, create_frozen_network, find_native_size
@@ -76,7 +76,7 @@ def list_checked_files(config: ConfigDict) -> list[str]:
     if config.data.name != "folder":
         return []
     root = pathlib.Path(config.data.data_dir).expanduser()
-    return list_checked(read_checked_table(root, get_folder_options(config.data)))
+    return read_checked(root, get_folder_options(config.data)).list_checked()
 
 
 def _find_checked(config: ConfigDict, dataset: Dataset) -> np.ndarray:

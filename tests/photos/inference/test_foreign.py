@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.folder.checks import Checked
+from cls_jax.photos.folder.log import Checked
 from cls_jax.photos.inference import open as open_lib
 from cls_jax.photos.inference.foreign import (
     FOREIGN,

@@ -7,8 +7,9 @@ from ml_collections import ConfigDict
 from cls_jax.data.types import NO_IMAGES, Dataset, Split
 from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.folder.checks import collect_checks
+from cls_jax.photos.folder.folder_marks import read_checked
 from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference import checks
@@ -25,6 +26,7 @@ from tests.photos.labeling.sessions import (
     decide,
     describe_some,
     open_ready,
+    read_training,
 )
 
 
@@ -92,14 +94,13 @@ def test_checks_are_labels_that_tell_how_often_the_guess_was_right(checked):
     assert (session.count().checks, len(session.list_checked())) == (20, 20)
     assert session.list_checked()[images[-2]] == ""
     # The same elsewhere: a run, the next session.
-    listing = list_images(folder)
-    table = read_catalog(folder, listing).table
-    assert collect_checks(table)[0] == found.is_right
-    np.testing.assert_allclose(collect_checks(table)[1], found.confidences, atol=1e-4)
+    of_run = compare_checks(read_checked(folder, AUTOMATIC))
+    assert of_run.is_right == found.is_right
+    np.testing.assert_allclose(of_run.confidences, found.confidences, atol=1e-4)
     again = open_ready(folder, kinds)
     assert again.compare_checks().is_right == found.is_right
     assert views.describe(again)["counts"] == views.describe(session)["counts"]
-    labels = {file.name: label for file, label in read_catalog(folder, listing).train().train}
+    labels, _ = read_training(folder)
     names = [f"IMG_{image:04}.png" for image in images]
     assert [labels[name] for name in names[:-2]] == ["aab"[kinds[i]] for i in images[:-2]]
     assert labels[names[-1]] == wrong
@@ -119,6 +120,45 @@ def test_a_run_says_the_same(checked):
     assert measured["labels_accuracy"] > 70
     config.num_labels = 4
     assert checks.measure_with_checks(config, result) == {}
+
+
+def test_random_photos_of_no_class_are_checks_for_a_run_as_well(checked):
+    folder, _, session, _ = checked
+    for image in list(session._questions.sample):
+        decide(session, image, "", decision="none")
+    expected = [False] * 20
+    assert session.compare_checks().is_right == expected
+    assert compare_checks(read_checked(folder, AUTOMATIC)).is_right == expected
+
+
+@pytest.mark.parametrize("change", ["delete", "skip", "none", "rename and delete"])
+def test_checks_survive_what_is_undone(checked, change):
+    folder, kinds, session, _ = checked
+    images = list(session._questions.sample)
+    for place, image in enumerate(images):
+        label, decision = ("aab"[kinds[image]], "label") if place else ("", "none")
+        decide(session, image, label, decision=decision)
+    name = "a"
+    if change == "rename and delete":
+        session.rename_class("w", "a", "c")
+        name = "c"
+    before = session.compare_checks()
+    assert len(before.is_right) == 20
+    if change in ("skip", "none"):
+        image = next(i for i in images if views.describe_image(session, i)["label"] == name)
+        decide(session, image, "", decision=change)
+    else:
+        session.rename_class("w", name, "")
+    assert session.compare_checks() != before
+    session.undo("w")
+    for found in (
+        session.compare_checks(),
+        open_ready(folder, kinds).compare_checks(),
+        compare_checks(read_checked(folder, AUTOMATIC)),
+    ):
+        assert sum(found.is_right) == sum(before.is_right)
+        confidences = sorted(found.confidences), sorted(before.confidences)
+        np.testing.assert_allclose(*confidences, atol=1e-4)
 
 
 def test_guesses_that_were_wrong_add_photos_to_look_at(checked):

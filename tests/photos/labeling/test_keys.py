@@ -90,6 +90,20 @@ def test_no_key_moves_while_classes_come_and_go(folder, kinds):
     assert (keys["class 11"], keys["class 0"], keys["class 1"]) == ("1", "", "2")
 
 
+def test_a_class_whose_renaming_is_undone_has_its_key_again(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image, label in enumerate(["river", "field", "river"]):
+        decide(session, image, label)
+    before = read_keys(session)
+    for _ in range(2):
+        session.rename_class("w", "river", "stream")
+        assert read_keys(session) == {"stream": "1", "field": "2"}
+        session.undo("w")
+        assert read_keys(session) == read_keys(open_session(folder)) == before
+    session.add_class("lake")
+    assert read_keys(session) == before | {"lake": "3"}
+
+
 def test_no_key_moves_between_sessions_when_a_class_has_lost_its_photos(folder, kinds):
     session = open_ready(folder, kinds)
     for image, label in enumerate("abcd"):

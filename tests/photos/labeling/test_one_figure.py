@@ -7,6 +7,7 @@ from PIL import Image
 from cls_jax.config import with_values
 from cls_jax.photos.features.accuracy import describe_estimate
 from cls_jax.photos.folder.dataset import load_folder
+from cls_jax.photos.folder.log import NO_MARKS
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
@@ -121,9 +122,8 @@ def test_new_photos_are_part_of_the_figure(folder, kinds):
     for i in range(3):
         (folder / f"new {i}.png").write_bytes((folder / names[i]).read_bytes())
         names.append(f"new {i}.png")
-    labels = {name: "" for name in names}
     found = describe_some(range(3), -create_features([0, 1, 2]))
-    session.extend(names, names, labels, lambda paths: found)
+    session.extend(names, names, NO_MARKS, lambda paths: found)
     assert classifier._wait().inferred.estimate.images == 24
 
 

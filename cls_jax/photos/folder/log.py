@@ -1,0 +1,247 @@
+"""What the rows of a label table say of each file: the only fold of the log `labels.csv`.
+
+Training, the labeling page, the accuracy and exports read the same marks. Rows about the same file
+follow each other: the last one has its label, and what it says of the earlier ones is kept, such as
+the guess that an answer has checked.
+
+A check is an answer about a photo that was drawn at random. Its row has more in the cell of the
+decision: the probability with which the photo was drawn and, if there was a classifier, its
+confidence and its guess, as in "check 0.0102 0.8731 glass". Since the guess is from before the
+answer, it tells how often the classifier is right, also after the answer has been learned.
+"""
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from cls_jax.photos.folder.label_table import (
+    CHECK,
+    LABEL,
+    NONE,
+    NOTES,
+    SKIP,
+    UNDO,
+    LabelRow,
+)
+from cls_jax.photos.folder.names import clean, fold_class
+from cls_jax.photos.folder.reading import HELD_OUT
+
+_fold = functools.lru_cache(2**14)(fold_class)  # Tables have few classes and many rows.
+
+
+class Check(NamedTuple):
+    """What was known of a random photo before the answer."""
+
+    probability: float  # With which it was drawn from the photos without an answer.
+    confidence: float | None = None  # Of the classifier in its guess. None without a classifier.
+    guess: str = ""
+    was_right: bool = False  # Whether the first answer was the guess.
+
+    def write(self) -> str:
+        """As in the label table, see `read_check`."""
+        words = [f"{self.probability:.6g}"]
+        if self.confidence is not None:
+            words += [f"{self.confidence:.4f}", self.guess]
+        return " ".join(words)
+
+
+class Mark(NamedTuple):
+    """What a log says of a file."""
+
+    decision: str = ""  # "label", "none" (of these classes), "skip", or "" without one.
+    # Its classes, of which there is one today, and the same as the last row spells them.
+    labels: tuple[str, ...] = ()
+    spelled: tuple[str, ...] = ()
+    revision: int = 0  # The number of rows so far. A page with an older one is out of date.
+    is_confirmed: bool = False  # Whether the last two rows gave the same label.
+    check: Check | None = None  # Of a random photo. It counts while there is an answer.
+    part: str = ""  # See `LabelRow`.
+    source: str = ""  # The same.
+    is_contradicted: bool = False  # Whether rows without a time give different labels.
+    has_moved: bool = False  # Whether rows name different parts.
+
+    @property
+    def label(self) -> str:
+        """The only class, or ""."""
+        return self.labels[0] if self.labels else ""
+
+    @property
+    def guessed(self) -> Check | None:
+        """The check if the answer tells whether its guess was right, and otherwise None."""
+        is_answered = self.decision in (LABEL, NONE)
+        has_guess = self.check is not None and self.check.confidence is not None
+        return self.check if is_answered and has_guess else None
+
+
+_UNMARKED = Mark()
+
+
+class FileMarks(NamedTuple):
+    """What is said of the files of a folder."""
+
+    files: Mapping[str, Mark] = MappingProxyType({})  # In the order of their last rows.
+    # Folded name → name of all classes that a file has had, in the order of their first rows.
+    names: Mapping[str, str] = MappingProxyType({})
+    held_out: Collection[str] = frozenset()  # Files whose spelling of a class does not count.
+
+    def find_used(self) -> set[str]:
+        """The folded names of the classes that files have now."""
+        spellings = {mark.spelled for mark in self.files.values()}
+        return {_fold(name) for spelled in spellings for name in spelled}
+
+    def list_checked(self) -> list[str]:
+        """The files with a check that has a guess, the newest last."""
+        return [file for file, mark in self.files.items() if mark.guessed]
+
+
+NO_MARKS = FileMarks()
+
+
+class Checked(NamedTuple):
+    """The checks of a folder that have a guess, M of them."""
+
+    is_right: list[bool]
+    confidences: list[float]
+
+
+def start(base: Mapping[str, str], held_out: Collection[str] = ()) -> FileMarks:
+    """The marks before the first row: file → class by folders or other tables.
+
+    The files `held_out` are for testing or validation.
+    """
+    rows = [LabelRow(file, clean(label), LABEL) for file, label in base.items()]
+    return fold(rows, FileMarks(held_out=frozenset(held_out)))
+
+
+def fold(
+    rows: Iterable[LabelRow],
+    before: FileMarks = NO_MARKS,
+    find: Callable[[LabelRow], str | None] = lambda row: row.file,
+) -> FileMarks:
+    """The marks after some rows, which may be in any order.
+
+    `find` returns the file of a row. Rows without one say nothing, and neither do those about
+    classes.
+    """
+    files, names = dict(before.files), dict(before.names)
+    for row in order_rows(rows):
+        if row.decision in NOTES or not (file := find(row)):
+            continue
+        mark = files[file] = _follow(
+            files.pop(file, _UNMARKED),
+            row.label,
+            row.decision,
+            row.detail,
+            row.part,
+            row.source,
+            has_time=bool(row.time),
+        )
+        for name in mark.spelled:
+            names.setdefault(_fold(name), name)
+    kept, others = set[tuple[str, ...]](), set[tuple[str, ...]]()
+    for file, mark in files.items():
+        is_held_out = mark.part in HELD_OUT or file in before.held_out
+        (others if is_held_out else kept).add(mark.spelled)
+    for spellings in (others, kept):
+        names |= choose_spellings(name for spelled in spellings for name in spelled)
+    shown = {spelled: tuple(names[_fold(name)] for name in spelled) for spelled in kept | others}
+    for file, mark in files.items():
+        if mark.labels != (labels := shown[mark.spelled]):
+            files[file] = mark._replace(labels=labels)
+    return FileMarks(files, names, before.held_out)
+
+
+def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
+    """The rows of a table by `time`. One without a time comes after all rows above it."""
+    rows = list(rows)
+    if not any(row.time for row in rows):
+        return rows
+    latest = ""
+    keys = []
+    for row in rows:
+        keys.append((row.time or latest, row))
+        latest = max(latest, row.time)
+    return [row for _, row in sorted(keys, key=lambda pair: pair[0])]
+
+
+def choose_spellings(names: Iterable[str]) -> dict[str, str]:
+    """Folded name → name of some classes: of several spellings, the first one in order."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(fold_class(name), []).append(clean(name))
+    return {folded: min(spellings) for folded, spellings in found.items()}
+
+
+@functools.lru_cache(2**14)  # Tables have millions of rows that say the same.
+def _follow(
+    before: Mark, label: str, kind: str, detail: str, part: str, source: str, *, has_time: bool
+) -> Mark:
+    """The mark of a file after another row about it, whose decision is of a `kind`."""
+    spelled = (label,) if label and kind not in (NONE, SKIP) else ()
+    decision = kind if kind in (NONE, SKIP) else LABEL if spelled else ""
+    is_same = [*map(_fold, spelled)] == [*map(_fold, before.spelled)]
+    differs = bool(spelled and before.spelled) and not is_same
+    return Mark(
+        decision=decision,
+        labels=spelled,
+        spelled=spelled,
+        revision=before.revision + 1,
+        is_confirmed=bool(spelled) and is_same and kind not in (UNDO, CHECK),
+        check=_follow_check(before, label, kind, detail, decision),
+        # What one row holds out is never trained on.
+        part=before.part if before.part in HELD_OUT else part,
+        source=source or before.source,
+        is_contradicted=before.is_contradicted or (differs and not has_time),
+        has_moved=before.has_moved or bool(before.part and part and before.part != part),
+    )
+
+
+def _follow_check(before: Mark, label: str, kind: str, detail: str, decision: str) -> Check | None:
+    """The check of a file after another row about it.
+
+    A later label corrects the answer. Without an answer, the check waits for a row that repeats it,
+    as that of an undo does.
+    """
+    check = before.check
+    if decision not in (LABEL, NONE):
+        return check
+    if kind in (CHECK, NONE) and (found := read_check(detail, label)):
+        return check if check and check.write() == found.write() else found
+    if check is None or before.decision not in (LABEL, NONE):
+        return None
+    is_guess = decision == LABEL and _fold(check.guess) == _fold(label)
+    return check._replace(was_right=True) if is_guess else check
+
+
+def read_check(detail: str, label: str) -> Check | None:
+    """The check of an answer `label` from the table's cell, or None if there is none."""
+    words = detail.split(" ", 2)
+    try:
+        numbers = [float(word) for word in words[:2]]
+    except ValueError:
+        return None
+    if not all(0 <= number <= 1 for number in numbers):
+        return None
+    if len(words) < 3:
+        return Check(numbers[0])
+    guess = words[2]
+    was_right = fold_class(guess) == fold_class(label)
+    return Check(numbers[0], numbers[1], guess, was_right=was_right)
+
+
+def compare_checks(marks: FileMarks, left_out: Collection[str] = ()) -> Checked:
+    """Whether guesses are right, by the check and the label of each file but those `left_out`.
+
+    If no file has the class that was guessed any more, it was renamed, and the first answer tells.
+    """
+    marks = marks._replace(files={k: v for k, v in marks.files.items() if k not in left_out})
+    used = marks.find_used()
+    is_right, confidences = [], []
+    for mark in marks.files.values():
+        if (check := mark.guessed) is None:
+            continue
+        guess = fold_class(check.guess)
+        is_right.append(guess == fold_class(mark.label) if guess in used else check.was_right)
+        confidences.append(check.confidence or 0.0)
+    return Checked(is_right, confidences)
