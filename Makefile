@@ -1,5 +1,6 @@
 # make demo          set up, train CLS on 40 labeled digits, print the result
 # make test          set up, lint, run the tests in a random order
+# make test-slow     set up, run the tests that take long for what they check
 # make lint          set up, check style, types, and which package imports which
 # make test-next     set up and run the tests with the newest Python and JAX known to work
 # make package       set up, build the wheel and use it
@@ -18,7 +19,7 @@ VENV := .venv
 REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,requirements-cpu.txt)
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo doors release test test-next lint lock trust gpu-forecast package sbom clean
+.PHONY: demo doors release test test-slow test-next lint lock trust gpu-forecast package sbom clean
 
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
@@ -30,7 +31,10 @@ PYTEST = -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 # In a random order, whose seed is printed: pytest -p randomly --randomly-seed=SEED repeats it.
 test: $(VENV)/installed-dev lint
-	$(VENV)/bin/python $(PYTEST)
+	$(VENV)/bin/python $(PYTEST) -m 'not slow' --durations=10
+
+test-slow: $(VENV)/installed-dev
+	$(VENV)/bin/python $(PYTEST) -m slow --durations=10
 
 # Python 3.12 and newer take a newer JAX from the same lock; NEXT_PYTHON names the interpreter.
 NEXT_PYTHON ?= python3.12

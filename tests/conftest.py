@@ -17,9 +17,10 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ["XLA_FLAGS"] = "--xla_cpu_parallel_codegen_split_count=1"
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # Later ones abort on it.
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
-# Tests compile the same few programs again and again.
+# Tests compile the same few programs again and again. What is kept for the next time is keyed by
+# program, options and versions.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".cache"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # A worker may look up a program while another one is writing it: JAX warns and compiles it again.
 # pyproject.toml says the same for the tests themselves.
 os.environ["PYTHONWARNINGS"] = "ignore:Error reading persistent compilation cache entry"
@@ -30,6 +31,7 @@ import contextlib
 import functools
 import gc
 import importlib.util
+import itertools
 import shutil
 from collections.abc import Callable
 
@@ -44,6 +46,7 @@ from cls_jax.models import wide_resnet
 # Of what `create_tiny_config` asks for.
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
+PROGRAMS = ROOT / "tests" / ".cache"
 _ALL_STAGES = wide_resnet._STAGES
 BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
 BROWSER = next(filter(None, BROWSERS), "")
@@ -56,6 +59,17 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+
+
+def pytest_sessionfinish() -> None:
+    """Deletes the programs that have not been used for the longest time, beyond 300 MB."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        stats = {path: path.stat() for path in PROGRAMS.glob("*")}
+        newest = sorted(stats, key=lambda path: stats[path].st_atime, reverse=True)
+        sizes = itertools.accumulate(stats[path].st_size for path in newest)
+        for path, size in zip(newest, sizes, strict=True):
+            if size > 300e6:
+                path.unlink()
 
 
 def load_config(name: str, argument: str):

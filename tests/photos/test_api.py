@@ -24,6 +24,7 @@ tiny.__enter__()
 """
 
 
+@pytest.mark.slow
 def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
     """In a kernel of its own, as a user runs it, with fewer images and steps and a tiny network."""
     nbclient = pytest.importorskip("nbclient", reason="make test installs it")

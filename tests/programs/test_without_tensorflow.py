@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 
+import pytest
 from PIL import Image
 
 from tests.conftest import ROOT
 from tests.processes import TINY
 
 
+@pytest.mark.slow
 def test_trains_reports_and_predicts_without_tensorflow_tfds_and_clu(tmp_path):
     Image.new("L", (8, 8)).save(tmp_path / "image.png")
     code = """

@@ -11,7 +11,6 @@ import pytest
 from cls_jax.config import with_values
 from cls_jax.data import label_split, sampling
 from cls_jax.data.datasets import hold_out_validation, load_dataset
-from cls_jax.data.pipelines import tfdata
 from cls_jax.data.types import NO_IMAGES, Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
@@ -29,9 +28,15 @@ def create_spec(config, num_images=None):
     return sampling.StreamSpec(config, *views, indices[:20], indices), dataset
 
 
+def create_stream(*arguments):
+    from cls_jax.data.pipelines import tfdata  # Imports TensorFlow, which takes seconds.
+
+    return tfdata.create_stream(*arguments)
+
+
 def create_batches(first_step, num_steps, argument="20", **changes):
     config = create_tiny_config(argument, **{"data__randaugment_ops": 2} | changes)
-    return list(tfdata.create_stream(*create_spec(config), first_step, num_steps))
+    return list(create_stream(*create_spec(config), first_step, num_steps))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,7 @@ def test_seed_step_and_view_decide_the_random_numbers():
     views = []
     for seed in (0, 1):
         spec, dataset = create_spec(create_tiny_config("20,mean_teacher", seed=seed), num_images=1)
-        for batch in tfdata.create_stream(spec, dataset, 0, 2):
+        for batch in create_stream(spec, dataset, 0, 2):
             views += [view[:8].tobytes() for view in (batch.x, *batch.u)]
     assert len(set(views)) == 12
 
@@ -56,7 +61,7 @@ def test_seed_step_and_view_decide_the_random_numbers():
 def test_parts_of_a_batch_make_the_whole(batches):
     stream = create_spec(create_tiny_config(data__randaugment_ops=2))
     shards = BatchShard(0, 1, 4), BatchShard(1, 4, 4)
-    parts = [next(tfdata.create_stream(*stream, 0, 1, shard)) for shard in shards]
+    parts = [next(create_stream(*stream, 0, 1, shard)) for shard in shards]
     for name, axis in {"x": 0, "y": 0, "u": 1, "u_index": 0, "u_truth": 0}.items():
         whole = np.concatenate([getattr(part, name) for part in parts], axis)
         np.testing.assert_array_equal(whole, getattr(batches[0], name))
@@ -112,7 +117,7 @@ def test_samples_stay_what_they_were(tag, step, seed, expected):
 
 
 def test_a_batch_of_pieces_is_the_batch_made_at_once(batches, monkeypatch):
-    monkeypatch.setattr(tfdata, "_cut_batches", lambda *_: (4, 3))
+    monkeypatch.setattr("cls_jax.data.pipelines.tfdata._cut_batches", lambda *_: (4, 3))
     for ours, theirs in zip(create_batches(0, 5), batches, strict=True):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 

@@ -45,25 +45,37 @@ def context(browser):
 
 @pytest.fixture
 def open_page(context):
-    """Opens the page at a port in a new window. No window may log an error.
+    """Opens the page at a port. No window may log an error.
 
-    Windows of a test share nothing with those of another one: each server has a port of its own,
-    and the page keeps what it stores by window.
+    The window of the test before is used again, since opening another one takes longer than the
+    page. Nothing is left in it: each server has a port of its own.
     """
-    problems = []
+    problems, free = [], context.pages
+
+    def note_error(error):
+        problems.append(str(error.error))
+
+    def note_message(one):
+        problems.append(f"{one.text} {one.location['url']}")
 
     def open_address(port, viewport=DESKTOP, secret="token"):
-        page = context.new_page()
+        page = free.pop() if free else context.new_page()
         page.set_viewport_size(viewport)
         page.set_default_timeout(30_000)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda one: problems.append(f"{one.text} {one.location['url']}"))
         page.goto(f"http://127.0.0.1:{port}/#{secret}")
         return page
 
+    context.on("weberror", note_error)
+    context.on("console", note_message)
     yield open_address
-    for page in context.pages:
+    context.remove_listener("weberror", note_error)
+    context.remove_listener("console", note_message)
+    for page in context.pages[1:]:
         page.close()
+    for page in context.pages:
+        page.unroute_all()
+        page.emulate_media(color_scheme="light", reduced_motion="reduce")
+        page.goto("about:blank")
     # A photo that is gone is none of the page's own files.
     expected = "status of 4(0[39]|22)|status of 404 .*/photos/|net::ERR_"
     assert [problem for problem in problems if not re.search(expected, problem)] == []

@@ -728,8 +728,11 @@ def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
         page.locator("nav button[data-view=result]").press("Enter")
         page.locator("#train").press("Enter")
         page.locator("#accept:visible").press("Enter")
+        metrics = tmp_path / "runs/photos-trained/metrics.jsonl"
+        while not (metrics.exists() and metrics.stat().st_size):
+            page.wait_for_timeout(10)
+        training._process.send_signal(signal.SIGSTOP)  # Not to end before the page says so.
         wait_for_phase(page, "of 10")
-        training._process.send_signal(signal.SIGSTOP)  # Not to end first on a fast machine.
         page.reload()  # The training continues, and is shown again.
         read_name(page)
         page.locator("nav button[data-view=result]").press("Enter")

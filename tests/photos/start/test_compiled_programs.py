@@ -27,6 +27,7 @@ def photos(tmp_path, monkeypatch):
     return tmp_path / "photos"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed("pretrained"), reason="needs the pretrained networks")
 def test_an_instant_classifier_compiles_few_programs(photos, monkeypatch):
     monkeypatch.setattr("cls_jax.photos.features.neighbors.has_many_devices", lambda: False)

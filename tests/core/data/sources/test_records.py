@@ -13,12 +13,12 @@ from cls_jax.training.loop import run_training
 from tests.conftest import load_config
 from tests.core.methods.tiny_model import tiny_model
 
-tfds = pytest.importorskip("tensorflow_datasets")
 __all__ = ["tiny_model"]
 NAMES = ("cat", "dog", "owl")
 
 
 def prepare(folder, name, train_rows, file_format="array_record", **options):
+    tfds = pytest.importorskip("tensorflow_datasets")
     features = {
         "image": tfds.features.Image(encoding_format="jpeg"),
         "label": tfds.features.ClassLabel(names=NAMES),
