@@ -260,31 +260,29 @@ def _find_bare_files(table: Table, index: FileIndex) -> int | None:
     return None
 
 
-def check_repeated(table: Table, label: int) -> Fault | None:
-    """The fault of a column whose cells hardly repeat, if no header calls it classes."""
-    num_cells = sum(map(bool, map(str.strip, table.get(label))))
-    num_classes = len(table.get_distinct(label))
-    if table.simple[label] not in _LABEL_HEADERS and 3 * num_classes > 2 * num_cells:
-        return Fault(
-            f"{table.name} may have the classes in {table.show(label)!r}, but they hardly repeat: "
-            "pass --label-column with the column of the classes.",
-            UNCLEAR,
-        )
-    return None
+def doubt_label(table: Table, label: int) -> tuple[Fault | None, bool]:
+    """What speaks against a column that no header calls classes.
 
-
-def hold_measures(table: Table, label: int) -> bool:
-    """Whether a column has numbers that are rather ages or sizes than classes.
-
-    Its header says so, or the numbers have large gaps or fractions, which no classes have.
+    The fault that its cells hardly repeat, and whether they are rather ages or sizes than classes:
+    the header says so, or the numbers have large gaps or fractions, which no classes have.
     """
-    numbers = [_read_number(cell).removesuffix("%") for cell in table.get_distinct(label)]
-    if table.simple[label] in _LABEL_HEADERS or not all(numbers) or not any(table.header):
-        return False
+    header, cells = table.simple[label], table.get_distinct(label)
+    if header in _LABEL_HEADERS:
+        return None, False
+    num_cells = sum(map(bool, map(str.strip, table.get(label))))
+    if 3 * len(cells) > 2 * num_cells:
+        sentence = (
+            f"{table.name} may have the classes in {table.show(label)!r}, but they hardly repeat: "
+            "pass --label-column with the column of the classes."
+        )
+        return Fault(sentence, UNCLEAR), False
+    numbers = [_read_number(cell).removesuffix("%") for cell in cells]
+    if not all(numbers) or not any(table.header):
+        return None, False
     values = list(map(float, numbers))
-    are_whole = all(value.is_integer() for value in values)
     has_gaps = max(values) - min(values) >= _LARGEST_GAPS * len(values)
-    return table.simple[label] in _MEASURES or not are_whole or has_gaps
+    has_fractions = not all(value.is_integer() for value in values)
+    return None, header in _MEASURES or has_gaps or has_fractions
 
 
 def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> _Column | Fault:
@@ -310,7 +308,7 @@ def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> 
         clear = [place for place in clear if place in [one.place for one in named]]
     best = [one for one in found if one.kind < 2 or one.place in clear] if named else found
     chosen = min(best, key=lambda one: (one.place not in usual, one.kind, -one.num_fits))
-    for other in best:
+    for other in (one for one in best if one.place != chosen.place):
         better = _choose_better(table, chosen, other, clear)
         if better is None:
             return Fault(
@@ -362,8 +360,6 @@ def _choose_better(
 
     `clear` are the columns whose headers say that they have files.
     """
-    if one.place == other.place:
-        return one
     cells = zip(table.get(one.place), table.get(other.place), strict=True)
     pairs = {(a, b) for a, b in cells if a.strip() and b.strip()}
     if all(_agree(one, a, other, b) for a, b in pairs):  # Take the one that names more.

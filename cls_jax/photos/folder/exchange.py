@@ -45,7 +45,7 @@ from cls_jax.photos.folder.readers import (
     JSON_LINES,
     LABEL_STUDIO,
 )
-from cls_jax.photos.folder.reading import Folder, Reading
+from cls_jax.photos.folder.reading import Reading
 from cls_jax.photos.folder.sidecars import parse_all_sidecars
 from cls_jax.photos.images.decode import read_header
 from cls_jax.photos.images.files import list_images
@@ -112,14 +112,14 @@ def import_labels(
         moment = find_next_time(max((row.time for row in table.rows), default=""))
         rows = [LabelRow(file, label, LABEL, moment) for file, label in new]
         with explain_writing(table_path, "change its permissions"):
-            append_rows(table_path, rows, table, catalog.index, catalog.options)
+            append_rows(table_path, rows, table, catalog.folder.files, catalog.folder.options)
     num_known = len(labels) - len(new)
     return Imported(len(new), num_known, table_path, found.sentence, warnings)
 
 
 def _read_file(catalog: Catalog, path: pathlib.Path, name: str, options: FolderOptions) -> Reading:
     """The labels in a file of another program, or in a folder of files about an image each."""
-    folder = Folder(catalog.root, catalog.listing, catalog.index, options)
+    folder = catalog.folder._replace(options=options)
     if path.is_dir():
         parsed, fault = parse_all_sidecars(path)
         if fault:

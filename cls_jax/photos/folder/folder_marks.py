@@ -23,7 +23,7 @@ def start_marks(catalog: Catalog) -> FileMarks:
     # A table cannot name the others, so no answer about them could be saved.
     base = {name: label for name, label in catalog.list_base().items() if _is_unicode(name)}
     held_out = {name for name, part in catalog.parts.items() if part in HELD_OUT}
-    for name in catalog.listing.files.names():
+    for name in catalog.folder.listing.files.names():
         top, *rest = name.split("/")
         if rest and catalog.splits.get(top) in HELD_OUT:
             held_out.add(name)

@@ -147,7 +147,11 @@ class FileIndex:
             return self._match_in("", cells)
         found = []
         for top in self._tops:
-            found.append(_keep_alike(self._match_in(top, cells), top))
+            matches = self._match_in(top, cells)
+            if cells and not matches.dropped and matches.count(EXACT) == len(matches.files):
+                found.append(matches)
+                break
+            found.append(_keep_alike(matches, top))
             if top and cells and found[-1].count_whole() == len(set(cells)):
                 break
         best = functools.reduce(_choose, found)
@@ -165,14 +169,14 @@ class FileIndex:
         If no cell names a file, the folders that all of them begin with are left out: those of
         another machine. A file that is named exactly belongs to no cell that only resembles it.
         """
-        exact = set(self._names.find(map(fold, cells), top)).intersection(cells)
-        found = {cell: Match(top + cell) for cell in cells if cell in exact}
-        roots = self._list_roots(top)
-        wanted = {
-            cell: list(dict.fromkeys(_spell(cell, roots))) for cell in cells if cell not in exact
-        }
-        found |= self._look_up(wanted, STEM, top)
+        found = self._look_up({cell: [cell] for cell in cells}, EXACT, top)
+        rest = [cell for cell, one in found.items() if not one.name]
         dropped = ""
+        if not rest:
+            return Matches(found, dropped)
+        roots = self._list_roots(top)
+        wanted = {cell: list(dict.fromkeys(_spell(cell, roots))) for cell in rest}
+        found |= self._look_up(wanted, STEM, top)
         if not any(one.name for one in found.values()):
             others, dropped = self._match_without_folders(found, top)
             found |= others

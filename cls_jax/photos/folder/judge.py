@@ -120,6 +120,8 @@ def join_alike(readings: Sequence[Reading]) -> list[Reading]:
     Those that label the same images, or are alone, stay as they are. A table that cannot be read
     makes those like it unreadable, unless it need not have classes.
     """
+    if len(readings) < 2:
+        return list(readings)
     kinds: dict[tuple[str, ...], list[Reading]] = {}
     for one in readings:
         kinds.setdefault(_split_name(one.origin)[0], []).append(one)

@@ -112,13 +112,19 @@ Cells = TypeVar("Cells")
 class Reader(NamedTuple, Generic[Cells]):
     """How the files of a format are known and read.
 
-    Both functions may raise `PARSE_ERRORS` for a damaged file.
+    All functions may raise `PARSE_ERRORS` for a damaged file.
     """
 
-    claims: Callable[[LabelFile], bool]
+    knows: Callable[[LabelFile], bool]  # A file that begins as those of the format do.
     read: Callable[[LabelFile], Cells]
     endings: tuple[str, ...]  # Of the files that are looked at where nobody names them.
     extra: str = ""  # Of this package, that reading needs.
+    starts: tuple[bytes, ...] = ()  # With one of these the files begin, () for any.
+
+    def claims(self, file: LabelFile) -> bool:
+        """Whether a file has this format."""
+        is_begun = file.start in self.starts or file.raw.startswith(self.starts)
+        return (is_begun or not self.starts) and self.knows(file)
 
 
 def find_format(file: LabelFile) -> str:
@@ -457,13 +463,14 @@ def _split_lines(file: LabelFile) -> list[list[str]]:
     If some have more than others, the first one of each line, and the rest.
     """
     text = file.raw.decode("utf-8-sig")
+    if any(mark in text[:_HEAD_CHARACTERS] for mark in ",;\t|\0"):
+        return []
     texts = [line.strip() for line in text.splitlines() if not line.lstrip().startswith("#")]
     lines = [line.split() for line in texts if line]
     if len(set(map(len, lines))) > 1:  # Names of classes have several words.
         lines = [line.split(maxsplit=1) for line in texts if line]
-    head = text[:_HEAD_CHARACTERS]
-    is_other = any(mark in head for mark in ",;\t|\0") or len(set(map(len, lines))) != 1
-    return [] if is_other or len(lines) < 2 or len(lines[0]) < 2 else lines
+    is_other = len(set(map(len, lines))) != 1 or len(lines) < 2 or len(lines[0]) < 2
+    return [] if is_other else lines
 
 
 def _read_words(file: LabelFile) -> ParsedTable:
@@ -475,25 +482,28 @@ def _read_table(file: LabelFile) -> ParsedTable | None:
     return parse_table(file.path, file.index, file.options, file.raw)
 
 
-def _start_with(*starts: bytes) -> Callable[[LabelFile], bool]:
-    return lambda file: file.raw.startswith(starts) or file.start in starts
+def _take(file: LabelFile) -> bool:
+    return True
 
 
 _JSON, _LINES = (".json", ".labels"), (".jsonl", ".ndjson", ".manifest")
+_OBJECT = (b"{",)
 # The first one that claims a file reads it: the formats of one program before those of many.
 READERS: dict[str, Reader[ParsedTable | None]] = {
-    PARQUET: Reader(_start_with(b"PAR1"), _read_parquet, (".parquet",), extra="parquet"),
-    DATUMARO: Reader(_is_datumaro, _read_datumaro, _JSON),
-    MANIFEST: Reader(_have("source-ref"), _read_manifest, _LINES),
-    VERTEX: Reader(_have("imageGcsUri"), _read_vertex, _LINES),
-    LABELBOX: Reader(_have("data_row", "projects"), _read_labelbox, _LINES),
-    COCO: Reader(_is_coco, _read_coco, _JSON),
-    CVAT: Reader(_start_with(_ZIP, b"<"), _read_cvat, (".xml",)),
-    JSON_LINES: Reader(_has_lines, _read_lines, _LINES),
-    JSON_OBJECT: Reader(_is_mapping, _read_mapping, _JSON),
-    JSON_RECORDS: Reader(lambda file: bool(_find_records(file)), _read_records, _JSON),
-    FIFTYONE: Reader(_is_fiftyone, _read_fiftyone, _JSON),
-    LABEL_STUDIO: Reader(_start_with(b"["), _read_label_studio, _JSON),
+    PARQUET: Reader(_take, _read_parquet, (".parquet",), extra="parquet", starts=(b"PAR1",)),
+    DATUMARO: Reader(_is_datumaro, _read_datumaro, _JSON, starts=_OBJECT),
+    MANIFEST: Reader(_have("source-ref"), _read_manifest, _LINES, starts=_OBJECT),
+    VERTEX: Reader(_have("imageGcsUri"), _read_vertex, _LINES, starts=_OBJECT),
+    LABELBOX: Reader(_have("data_row", "projects"), _read_labelbox, _LINES, starts=_OBJECT),
+    COCO: Reader(_is_coco, _read_coco, _JSON, starts=_OBJECT),
+    CVAT: Reader(_take, _read_cvat, (".xml",), starts=(_ZIP, b"<")),
+    JSON_LINES: Reader(_has_lines, _read_lines, _LINES, starts=_OBJECT),
+    JSON_OBJECT: Reader(_is_mapping, _read_mapping, _JSON, starts=_OBJECT),
+    JSON_RECORDS: Reader(
+        lambda one: bool(_find_records(one)), _read_records, _JSON, starts=_OBJECT
+    ),
+    FIFTYONE: Reader(_is_fiftyone, _read_fiftyone, _JSON, starts=_OBJECT),
+    LABEL_STUDIO: Reader(_take, _read_label_studio, _JSON, starts=(b"[",)),
     WORDS: Reader(lambda file: bool(_split_lines(file)), _read_words, (".txt",)),
     CSV: Reader(lambda file: file.start != b"{", _read_table, (".csv", ".tsv", ".tab", ".txt")),
 }

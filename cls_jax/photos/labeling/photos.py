@@ -49,10 +49,10 @@ def open_session(
     catalog.table.format.check_appending()
     answers = Answers(
         catalog.table_path,
-        list(catalog.listing.files.names()),
+        list(catalog.folder.listing.files.names()),
         start_marks(catalog),
         class_names,
-        catalog.options,
+        catalog.folder.options,
         catalog.names,
     )
     if not catalog.base.origin and catalog.base.labels.keys() >= set(files):
@@ -73,7 +73,7 @@ def find_new(session: Session) -> dict[str, int]:
     catalog = read_catalog(session.root, list_images(session.root), session.options)
     session.sources, _ = catalog.sources()
     load = functools.partial(load_all, backbones=session.backbones)
-    names = list(catalog.listing.files.names())
+    names = list(catalog.folder.listing.files.names())
     return session.extend(catalog.list_labelable(), names, start_marks(catalog), load)
 
 

@@ -336,7 +336,13 @@ def test_commands_for_a_folder_repeat_each_option(tmp_path, option):
     assert words in "\n".join(describe_training(plan, Facts(proposed=DINOV2)))
     run = types.SimpleNamespace(
         **{"is_folder": True, "class_names": ("a",), "result": {"step": 1}, "method": None},
-        **{"link_root": str(tmp_path), "suspects": None, "dataset": None, "labeled": None},
+        **{
+            "link_root": str(tmp_path),
+            "suspects": None,
+            "dataset": None,
+            "labeled": None,
+            "label_counts": None,
+        },
         config=config,
     )
     assert words in "\n".join(command or "" for _, command in view_next(run)["steps"])

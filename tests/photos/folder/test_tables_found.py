@@ -228,7 +228,7 @@ def test_new_labels_go_to_a_table_of_their_own(tmp_path):
     other = row._replace(file="photos/4.png", label="mel")
     catalog = read_catalog(root, list_images(root), options)
     path = root / "labels.csv"
-    append_rows(path, [row, other], catalog.table, catalog.index, catalog.options)
+    append_rows(path, [row, other], catalog.table, catalog.folder.files, catalog.folder.options)
     assert (root / "meta.csv").read_bytes() == content
     labels = {"photos/1.png": "nv", "photos/2.png": "nv", "photos/3.png": "nv"}
     layout = read(root, label_column="dx")
@@ -244,7 +244,7 @@ def test_a_table_without_a_place_for_labels_stays_as_it_is(tmp_path):
     catalog = read_catalog(root, list_images(root))
     row = LabelRow("photos/3.png", "red", LABEL, "2026-01-01T00:00:00.000000Z")
     with pytest.raises(UserError, match="has a column for each class"):
-        append_rows(root / "labels.csv", [row], catalog.table, catalog.index)
+        append_rows(root / "labels.csv", [row], catalog.table, catalog.folder.files)
     assert (root / "labels.csv").read_text() == ONE_HOT
     (root / "labels.csv").rename(root / "given.csv")
     assert sorted(open_session(root)._answers.class_names) == ["blue", "red"]

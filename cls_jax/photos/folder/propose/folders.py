@@ -41,6 +41,8 @@ class _Top(NamedTuple):
 
 def propose_folders(listing: Listing, options: FolderOptions) -> list[Reading]:
     """The readings of a folder by its folders alone: one, or two where both are possible."""
+    if not listing.folders:
+        return [Reading()]
     tops = _list_tops(listing)
     sure = _find_sure(tops)
     layouts = {options.layout: ""}
@@ -67,6 +69,8 @@ def propose_folders(listing: Listing, options: FolderOptions) -> list[Reading]:
 
 def find_splits(listing: Listing, options: FolderOptions) -> dict[str, str]:
     """Folder → its contents, as `find_part` names them, where a table has the classes."""
+    if not listing.folders:
+        return {}
     return _find_splits(listing, _list_tops(listing), options.layout, has_table=True)
 
 
@@ -135,10 +139,8 @@ def _list_layouts(tops: Mapping[str, _Top], sure: Mapping[str, str]) -> dict[str
     # A folder called train without class folders is a class, if anything.
     doubtful = {name: top for name, top in found.items() if top.has_classes}
     others = {name: top for name, top in found.items() if name not in doubtful}
-    bases = [top for top in doubtful.values() if top.part == "train"]
-    classes = set(map(fold_class, others))
-    if bases:
-        classes = set().union(*(top.inner for top in bases))
+    within = [top.inner for top in doubtful.values() if top.part == "train"]
+    classes = set().union(*within) if within else set(map(fold_class, others))
     may_be_classes = _may_be_classes(others, doubtful, classes)
     if may_be_classes and doubtful and len(classes) >= 2:
         kinds = {"train": "training", "test": "test", "validation": "validation"}

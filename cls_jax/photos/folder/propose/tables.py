@@ -9,7 +9,7 @@ import pathlib
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS
-from cls_jax.photos.folder.columns import Table, check_repeated, hold_measures, name_files
+from cls_jax.photos.folder.columns import Table, doubt_label, name_files
 from cls_jax.photos.folder.index import FOLDED, FileIndex
 from cls_jax.photos.folder.judge import find_evidence
 from cls_jax.photos.folder.label_table import (
@@ -132,6 +132,8 @@ def _join_paths(parsed: ParsedTable | None, index: FileIndex) -> ParsedTable | N
         if not all(cell.strip().lower().endswith(SUFFIXES) for cell in cells):
             continue
         best = max(best, index.match(cells).count(FOLDED))
+        if best == len(cells):  # Each row names a file of its own.
+            return parsed
         for folder in (place for place in places if place != file):
             paths = list(map(_join_path, tried.get(folder), cells))
             if (num_found := index.match(paths).count(FOLDED)) > best:
@@ -180,8 +182,8 @@ def _read_table(folder: Folder, name: str) -> Reading | None:
     read = read_parsed(path, parsed, near, options, name)
     if options.label_column or parsed.label_column or read.format.one_hot or read.fault:
         return _weigh(name, read, read.fault)
-    label = read.format.places[1]
-    return _weigh(name, read, check_repeated(table, label), hold_measures(table, label))
+    fault, has_measures = doubt_label(table, read.format.places[1])
+    return _weigh(name, read, fault, has_measures)
 
 
 def _weigh(

@@ -1,0 +1,174 @@
+"""What a folder lacks to be trained on, and what to do: the ends of errors, and whole ones."""
+
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.names import find_part, fold, means_unlabeled
+from cls_jax.photos.folder.options import CLASSES
+from cls_jax.photos.folder.propose.names import describe_inner_folders, describe_names
+from cls_jax.photos.folder.reading import HELD_OUT, Folder, Reading
+from cls_jax.photos.folder.skipped import describe_skipped
+from cls_jax.photos.folder.unread import describe_packed
+from cls_jax.photos.images.files import SkippedFile
+
+_REMEDY = (
+    "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
+    "it, or as one folder for each class (see cls-jax help own_images)"
+)
+_NUM_TRIED = 100_000  # Names that may carry classes.
+# Endings of tables → what makes one readable.
+_TABLES = {
+    (".csv",): "pass --labels {}",
+    (".csv.txt", ".ods", ".tsv", ".xls", ".xlsx"): f"save it as {LABELS_CSV}, a CSV file in UTF-8",
+}
+_NUMBER = re.compile("0*([0-9]+)")
+
+
+def describe_missing(
+    folder: Folder,
+    class_names: Collection[str],
+    splits: Mapping[str, str],
+    table: str,
+    skipped: Sequence[SkippedFile],
+) -> str:
+    """The sentence that fewer than two classes have a labeled image, with what to do."""
+    what = f"only the class {min(class_names)!r}" if class_names else "no labeled image"
+    needed = f"{folder.root} has {what}, but at least two classes are needed"
+    if not table:
+        held_out = [name for name, kind in splits.items() if kind in HELD_OUT]
+        if remedy := _find_remedy(folder, held_out):
+            return f"{needed}: {remedy}."
+        return f"{needed}{describe_skipped(skipped)}: {_REMEDY}."
+    write = f"write the classes of more images into {table}"
+    if "*" in table:
+        write = "label more of the images"
+    if table == "--label-pattern":
+        write = "change the pattern of --label-pattern"
+    return f"{needed}{describe_skipped(skipped)}: {write}."
+
+
+def describe_unnamed(folder: Folder, table: str, found: Reading) -> str | None:
+    """A sentence if no row of a table names an image."""
+    files = folder.listing.files
+    if not found.skipped or found.labels or not len(files):
+        return None
+    cell = found.skipped[0][0]
+    return (
+        f"No row of {table} names an image of {folder.root}: it has names such as {cell!r:.200}, "
+        f"and the folder has {_find_alike(cell, files.names())}"
+    )
+
+
+def describe_class_folders(
+    folder: Folder,
+    splits: Mapping[str, str],
+    labeled: Collection[str],
+    skipped: Sequence[SkippedFile],
+) -> str | None:
+    """A sentence if a class folder has no image, or only images in subfolders.
+
+    Those of the `labeled` images that are in subfolders are allowed if the user has said that these
+    folders are classes.
+    """
+    bases = [name for name, kind in splits.items() if kind == "train"]
+    depth = 1 if bases else 0
+    with_images: set[str] = set()
+    nested: dict[str, str] = {}
+    for name in labeled:
+        parts = name.split("/")
+        top = "/".join(parts[: depth + 1])
+        if len(parts) == depth + 2 or folder.options.layout == CLASSES:
+            with_images.add(top)
+        else:
+            nested.setdefault(top, "/".join(parts[: depth + 2]))
+    if only_nested := sorted(nested.keys() - with_images):
+        example = nested[only_nested[0]]
+        remedy = _describe_inner(folder, labeled, depth)
+        return (
+            f"The class folder {only_nested[0]!r} has no image of its own, only folders such as "
+            f"{example!r}: {remedy}."
+        )
+    if with_images and not bases and all(map(find_part, with_images)):
+        held_out = [name for name, kind in splits.items() if kind != "train"]
+        held_out += [name for name in with_images if find_part(name) != "train"]
+        return (
+            f"{folder.root} has no labeled image, because there is no class folder in "
+            f"{' or '.join(map(repr, sorted(with_images)))}: "
+            f"{_find_remedy(folder, held_out) or _REMEDY}."
+        )
+    empty = sorted(
+        name
+        for name in set(folder.listing.folders) - with_images - splits.keys()
+        if name.count("/") == depth and (not bases or name.split("/")[0] in bases)
+        if not means_unlabeled(name.split("/")[-1])
+    )
+    if not empty or not with_images:
+        return None
+    return (
+        f"The class {empty[0].split('/')[-1]!r} has no image in {folder.root / empty[0]}"
+        f"{describe_skipped(skipped, empty[0] + '/')}: add at least one, or move the folder "
+        "elsewhere."
+    )
+
+
+def _describe_inner(folder: Folder, labeled: Iterable[str], depth: int) -> str:
+    """What to do where images of a class are all in folders of their own."""
+    if inner := describe_inner_folders(folder.root, labeled, depth, folder.options):
+        return inner
+    folders = {os.path.dirname(name) for name in folder.listing.files.names()}
+    common = os.path.commonpath(folders) if all(folders) else ""
+    depths = {name[len(common) :].count("/") for name in folders}
+    if common and depths == {1} and len(folders) > 1:
+        whole = shlex.quote(str(folder.root / common))
+        return f"move the images up, or pass {whole}, whose folders are then the classes"
+    return "move the images up, or pass the folder whose subfolders are the classes"
+
+
+def _find_remedy(folder: Folder, held_out: Collection[str]) -> str | None:
+    """What to do with a folder without classes, by what lies in it, or None.
+
+    Images in folders that are `held_out` carry no classes.
+    """
+    root, listing = folder.root, folder.listing
+    tried = itertools.islice(listing.files.names(), _NUM_TRIED)
+    names = [name for name in tried if name.split("/")[0] not in held_out]
+    if remedy := describe_names(root, names, folder.options):
+        return remedy
+    for endings, remedy in _TABLES.items():
+        tables = [name for name in listing.others if name.lower().endswith(endings)]
+        if top := [name for name in tables if "/" not in name]:
+            path = shlex.quote(str(root / top[0]))
+            return f"if {top[0]!r} has the labels, {remedy.format(path)}"
+    if packed := describe_packed(root, listing.others):
+        return packed
+    try:
+        around = [entry.name for entry in os.scandir(root.parent) if entry.is_file()]
+    except OSError:
+        return None
+    tables = [name for name in around if name.lower().endswith(".csv")]
+    if len(tables) != 1:
+        return None
+    path = shlex.quote(str(root.parent / tables[0]))
+    return f"if {tables[0]!r} beside this folder has the labels, pass --labels {path}"
+
+
+def _find_alike(cell: str, names: Iterable[str]) -> str:
+    """The file that a cell of a table seems to mean, or any other, and what to write instead."""
+
+    def simplify_path(path: str) -> tuple[str, str]:
+        return os.path.splitext(fold(path.replace("\\", "/").rpartition("/")[2]))
+
+    stem, ending = simplify_path(cell)
+    first = ""
+    for name in names:
+        first = first or name
+        other, other_ending = simplify_path(name)
+        if stem == other and ending != other_ending:
+            return f"{name!r:.200}. Write names with the extensions of the files."
+        if stem != other and _NUMBER.sub(r"\1", stem) == _NUMBER.sub(r"\1", other):
+            return f"{name!r:.200}. Write names with all their zeros, which spreadsheets leave out."
+    return f"{first!r:.200}. Write names relative to the folder."
