@@ -22,10 +22,11 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.features.extract import extract_features, open_backbone
+from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.instant import fit_classifier
-from cls_jax.photos.features.labels import label_images
-from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
 from cls_jax.process import prepare_process
 from experiments.paper import grid
 
@@ -56,7 +57,7 @@ def open_photos(folder: str, has_partner: bool = True) -> Photos:
         rows = np.split(np.arange(len(truth)), [len(digits.train.labels)])
         pixels = images.reshape(len(images), -1).astype(np.float16)
         frozen = FrozenFeatures(pixels, pixels, pixels[:, :0])
-        return Photos(frozen, truth, *rows, group_near_copies(frozen))
+        return Photos(frozen, truth, *rows, Relations(frozen).group())
     root = pathlib.Path(folder)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
@@ -68,7 +69,7 @@ def open_photos(folder: str, has_partner: bool = True) -> Photos:
         features = features._replace(others=(extract_features(files, partner),))
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
     train = np.setdiff1d(np.arange(len(files)), test)
-    return Photos(features, truth, train, test, group_near_copies(features))
+    return Photos(features, truth, train, test, Relations(features).group())
 
 
 def split(photos: Photos, seed: int) -> Photos:
@@ -118,8 +119,9 @@ def _measure(photos: Photos, number: int, seed: int) -> dict[str, float | None]:
     other = frozen.convert(lambda rows: rows[test])
     found: dict[str, float | None] = {}
     for what, features in {"": known, ", one network": known._replace(others=())}.items():
-        inferred = label_images(features, labels, truth.max() + 1)
-        classifier = fit_classifier(None, known, inferred)
+        relations = Relations(features)
+        inferred = infer(relations, mark_labels(labels, truth.max() + 1))
+        classifier = fit_classifier(None, relations, inferred)
         alone = classifier._replace(neighbors=None)
         is_right, is_right_alone = (
             each.predict_with_features(other)[0][0].argmax(1) == truth[test]

@@ -30,11 +30,12 @@ from cls_jax.photos.features.accuracy import (
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
 from cls_jax.photos.features.heads import INSTANT_C, fit_head
-from cls_jax.photos.features.labels import label_images
-from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.photos.features.infer import infer
+from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.propagation import Propagation
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import Answers
@@ -173,7 +174,7 @@ def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple
     outcomes = []
     for budget in _BUDGETS:
         chosen = choose(pool, budget)
-        propagation = Propagation(graph, group_near_copies(pool.frozen))
+        propagation = Propagation(graph)
         propagation.add_classes(num_classes)
         propagation.update({int(i): int(pool.labels[i]) for i in chosen})
         probabilities = propagation.compute_probabilities()
@@ -190,7 +191,8 @@ def fit_and_score(pool: Pool, labels: np.ndarray) -> tuple[float, float]:
     Also the page's estimate for the photos without a label, NaN while it is too early to say.
     """
     num_classes = int(pool.labels.max()) + 1
-    inferred, inputs = label_images(pool.frozen, labels, num_classes), pool.frozen.pooled
+    inputs = pool.frozen.pooled
+    inferred = infer(Relations(pool.frozen), mark_labels(labels, num_classes))
     head = fit_head(inputs, inferred.labels, num_classes, INSTANT_C, inferred.sample_weights)
     right = 100 * float(np.mean(head.predict(pool.test_inputs) == pool.test_labels))
     estimated = inferred.estimate.accuracy if inferred.estimate else None
@@ -249,7 +251,7 @@ def _learn(frozen: FrozenFeatures, truth: np.ndarray, known: np.ndarray) -> _Lea
     """Infers labels from the true classes of the known photos."""
     labels = np.full(len(truth), -1)
     names, labels[known] = np.unique(truth[known], return_inverse=True)
-    inferred = label_images(frozen, labels, len(names))
+    inferred = infer(Relations(frozen), mark_labels(labels, len(names)))
     assert inferred.estimate is not None, "there are other photos"
     is_right = names[inferred.probabilities.argmax(axis=1)] == truth
     return _Learned(inferred.probabilities, is_right, labels < 0, inferred.estimate)

@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image, ImageEnhance
 
 from cls_jax.photos.features.extract import concatenate_features, extract_features, open_backbone
-from cls_jax.photos.features.near_copies import group_near_copies
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
 from cls_jax.process import prepare_process
 
 _NUM_PHOTOS = 100
@@ -86,7 +86,7 @@ VARIANTS: dict[str, list[Change]] = {
 
 def rate(tag: str, features: FrozenFeatures, photos: np.ndarray) -> None:
     """Prints how well the groups are those of `photos`, int [B]."""
-    groups = group_near_copies(features)
+    groups = Relations(features).group()
     pairs = {(photo, group) for photo, group in zip(photos, groups, strict=True)}
     together = sum(_count_pairs(groups[photos == photo]) for photo in np.unique(photos))
     all_pairs = _count_pairs(photos)

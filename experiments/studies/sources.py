@@ -24,9 +24,11 @@ from PIL import Image, ImageFilter
 from cls_jax.data.resize import to_square
 from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.extract import extract_features, open_backbone
+from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import fit_classifier
-from cls_jax.photos.features.labels import InferredLabels, label_images
+from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures, open_network
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.sources import find_sources
 from cls_jax.process import prepare_process
 from experiments.studies.instant import draw_labels
@@ -152,10 +154,11 @@ def measure(
     train, truth, of_known, test, truth_new = draw(rng)
     labels = draw_labels(rng, truth, num_labels)
     is_open, num_classes = labels < 0, int(truth.max()) + 1
+    relations = Relations(train)
 
-    def predict(sources: np.ndarray | None) -> tuple[InferredLabels, float]:
-        inferred = label_images(train, labels, num_classes, sources)
-        p_BK = fit_classifier(None, train, inferred).predict_with_features(test)[0][0]
+    def predict(sources: np.ndarray | None) -> tuple[Inferred, float]:
+        inferred = infer(relations, mark_labels(labels, num_classes), sources)
+        p_BK = fit_classifier(None, relations, inferred).predict_with_features(test)[0][0]
         return inferred, 100 * float(np.mean(p_BK.argmax(axis=1) == truth_new))
 
     inferred, right_new = predict(of_known)

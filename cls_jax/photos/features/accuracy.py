@@ -17,6 +17,7 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
+from cls_jax.photos.features.decide import decide
 from cls_jax.runs.result import wilson_interval
 
 # With a larger share of labels that are the only ones of their class, the confidence is too high.
@@ -86,7 +87,7 @@ def estimate_accuracy(
     if is_open.all() or not is_open.any():
         return None
     counts = count_labels(labels_B, groups_B)
-    confidences = probabilities_BK[is_open].max(axis=1).astype(np.float64)
+    confidences = decide(probabilities_BK[is_open]).confidence.astype(np.float64)
     share = float(confidences.mean())
     estimate = Estimate(
         len(counts),
@@ -152,7 +153,7 @@ def choose_to_check(
     # Wrong ones that are expected if only the first 0, 1, 2 and so on are looked at.
     wrong = np.append(np.cumsum(errors[::-1])[::-1], 0.0)
     most = (1 - share) * (len(order) + num_right)
-    return order[: int((wrong <= most + _ROUNDING).argmax())]
+    return order[: np.flatnonzero(wrong <= most + _ROUNDING)[0]]
 
 
 def _spread_errors(confidences_B: np.ndarray, mean: float) -> np.ndarray:

@@ -13,6 +13,8 @@ import numpy as np
 import scipy.special
 from threadpoolctl import threadpool_limits
 
+from cls_jax.photos.features.decide import decide
+
 # Inverse penalties, scikit-learn's C, for given labels and for inferred ones. The penalty is
 # strong, since there are many features (1,280 in EfficientNet-Lite0). With few labels, accuracy is
 # the same from 0.001 to 0.1.
@@ -34,12 +36,18 @@ class Head(NamedTuple):
 
     def predict(self, features_BC: np.ndarray) -> np.ndarray:
         """The most probable class of each image, int [B]."""
-        return self.compute_probabilities(features_BC).argmax(axis=1)
+        return decide(self.compute_probabilities(features_BC)).best
 
     def compute_probabilities(self, features_BC: np.ndarray) -> np.ndarray:
         """Probabilities float32 [B, K] of images with features [B, C]."""
         logits = features_BC.astype(np.float32) @ self.kernel + self.bias
-        return scipy.special.softmax(logits, axis=1)
+        return normalize_logits(logits)
+
+
+def normalize_logits(logits: np.ndarray) -> np.ndarray:
+    """Probabilities of classes, floating [..., K], of the dtype of the logits."""
+    probabilities: np.ndarray = scipy.special.softmax(logits, axis=-1)
+    return probabilities
 
 
 def fit_heads(

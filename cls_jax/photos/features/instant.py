@@ -11,24 +11,27 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import scipy.special
 
 from cls_jax.data.resize import DecodeOptions
-from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
 from cls_jax.models.layers import NEIGHBOR_HEAD, STAGE_HEAD, Architecture
 from cls_jax.models.neighbor_head import compare_in_numpy, multiply_heads
 from cls_jax.models.weights.layout import Weights
 from cls_jax.photos.features.graph import join_features
-from cls_jax.photos.features.heads import INSTANT_C, Head, choose_fitted, fit_head
-from cls_jax.photos.features.labels import InferredLabels
-from cls_jax.photos.features.neighbors import fit_whitening, normalize_rows
+from cls_jax.photos.features.heads import (
+    INSTANT_C,
+    Head,
+    choose_fitted,
+    fit_head,
+    normalize_logits,
+)
+from cls_jax.photos.features.infer import Inferred
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
+from cls_jax.photos.features.relations import Relations
 
 INSTANT_FILE = "instant.npz"
 _MAX_BYTES = 2**32  # Limit of a file.
-_MAX_KNOWN = 10_000  # Images that a new one is compared with. They take 5 MB.
 _ROWS_AT_ONCE = 1024  # New images, to bound memory.
 
 
@@ -77,7 +80,7 @@ class InstantClassifier(NamedTuple):
             inputs = np.concatenate([pooled_BC, features.stages], axis=1, dtype=np.float32)
             log_p_BK = self.neighbors.compute_log_probabilities(inputs)
             logits_BK = multiply_heads(logits_BK, log_p_BK)
-        return scipy.special.softmax(logits_BK, axis=1)[None], join_features(pooled_BC[None])
+        return normalize_logits(logits_BK)[None], join_features(pooled_BC[None])
 
     def create_model(self) -> tuple[Architecture, Any]:
         """The network with its heads, and its variables. Raises a ValueError if they do not fit."""
@@ -163,13 +166,14 @@ def read_instant(path: pathlib.Path) -> InstantClassifier:
 
 
 def fit_classifier(
-    network: FrozenNetwork | None, features: FrozenFeatures, inferred: InferredLabels
+    network: FrozenNetwork | None, relations: Relations, inferred: Inferred
 ) -> InstantClassifier:
     """The heads of the last layer and of all stages, fitted together to inferred labels.
 
-    The features are those of the network for the images of `inferred`, among which new ones are
-    placed. Images whose features are pixels have only the head.
+    The relations are those of the images of `inferred`, among which new ones are placed. Images
+    whose features are pixels have only the head.
     """
+    features = relations.features
     rows = choose_fitted(inferred.labels, inferred.sample_weights)
     inputs = np.concatenate([features.pooled[rows], features.stages[rows]], axis=1)
     kernel, bias = fit_head(
@@ -183,19 +187,16 @@ def fit_classifier(
     head = Head(kernel[:num_pooled], bias)
     if not features.stages.shape[1]:
         return InstantClassifier(network, head)
-    neighbors = find_known(features, inferred.probabilities)
+    neighbors = find_known(relations, inferred.probabilities)
     return InstantClassifier(network, head, kernel[num_pooled:], neighbors)
 
 
-def find_known(features: FrozenFeatures, p_BK: np.ndarray) -> KnownImages:
-    """The images with these features and inferred probabilities, at most 10,000, evenly spaced."""
-    rows = take_rows(np.arange(len(p_BK)), _MAX_KNOWN)
-    parts = [features.pooled[rows], features.stages[rows]]
-    inputs = np.concatenate(parts, axis=1, dtype=np.float32)
-    whitening = fit_whitening(inputs)
+def find_known(relations: Relations, p_BK: np.ndarray) -> KnownImages:
+    """The images of these relations with inferred probabilities, at most 10,000, evenly spaced."""
+    places = relations.places
     return KnownImages(
-        kernel=whitening.kernel,
-        bias=-whitening.mean @ whitening.kernel,
-        known=normalize_rows(whitening(inputs)).astype(np.float16),
-        probabilities=p_BK[rows].astype(np.float16),
+        kernel=places.whitening.kernel,
+        bias=-places.whitening.mean @ places.whitening.kernel,
+        known=places.components,
+        probabilities=p_BK[places.rows].astype(np.float16),
     )

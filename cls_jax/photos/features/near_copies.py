@@ -14,84 +14,139 @@ Shape suffixes: B images, C features, L labeled images.
 """
 
 import hashlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from cls_jax.photos.features.heads import standardize
-from cls_jax.photos.features.neighbors import Neighbors, find_neighbors, normalize_rows, whiten
-from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.neighbors import Neighbors, normalize_rows
 
 # Cosines from which two images are near-copies. Chosen on clothing, textures, scans and digits, and
 # then checked once on trash and CIFAR-10 (experiments/results/near_copies.md).
 _WHITENED_COSINE = 0.775
 _STANDARDIZED_COSINE = 0.84
-_NUM_NEIGHBORS = 20
 # A group with a larger share of a class's labels, and at least so many, is divided where its photos
 # are no near-copies on average, unless it is so large that the pairs would fill the memory.
 _LARGE_SHARE, _MIN_LARGE = 0.5, 5
 _MAX_DIVIDED = 5_000
 # With fewer features of stages, different images are as similar by chance.
-_MIN_FEATURES = 100
+MIN_FEATURES = 100
 _ROWS_AT_ONCE = 1000
 
 
-class _Pairs(NamedTuple):
+class Pairs(NamedTuple):
     """Pairs of near-copies."""
 
     rows: np.ndarray  # int [P].
     others: np.ndarray  # int [P].
     closeness: np.ndarray  # From 0 at a threshold to 1 for equal images, float32 [P].
 
+    def take(self, rows: np.ndarray, num_images: int) -> "Pairs":
+        """Those among some of the images, int [n], by their positions there."""
+        places = np.full(num_images, -1)
+        places[rows] = np.arange(len(rows))
+        is_kept = (places[self.rows] >= 0) & (places[self.others] >= 0)
+        first, second, closeness = (each[is_kept] for each in self)
+        return Pairs(places[first], places[second], closeness)
 
-def group_near_copies(
-    features: FrozenFeatures,
-    similar: Neighbors | None = None,
-    labels_B: np.ndarray | None = None,
+
+NO_PAIRS = Pairs(np.zeros(0, int), np.zeros(0, int), np.zeros(0, np.float32))
+
+
+class Scale(NamedTuple):
+    """How features of all stages are standardized."""
+
+    mean: np.ndarray  # float32 [C].
+    deviation: np.ndarray  # float32 [C].
+
+    def __call__(self, stages_BC: np.ndarray) -> np.ndarray:
+        """Standardized features of unit length, float32 [B, C]."""
+        return normalize_rows((stages_BC.astype(np.float32) - self.mean) / self.deviation)
+
+
+def fit_scale(stages_BC: np.ndarray) -> Scale:
+    """The scale of the features of all stages of some images."""
+    _, mean, deviation = standardize(stages_BC.astype(np.float32))
+    return Scale(mean, deviation)
+
+
+def find_same(descriptors_BC: np.ndarray) -> np.ndarray:
+    """The first image with the same features as each, int [B].
+
+    Images that could not be read, with features of 0, are not the same.
+    """
+    first: dict[bytes, int] = {}
+    return np.array(
+        [
+            first.setdefault(_hash(row), i) if row.any() else i
+            for i, row in enumerate(descriptors_BC)
+        ],
+        int,
+    )
+
+
+def find_pairs(unit_BC: np.ndarray, similar: Neighbors, is_read_B: np.ndarray) -> Pairs:
+    """Near-copies among the nearest neighbors by whitened stages.
+
+    `unit_BC` are standardized features of stages by a `Scale`. Images that could not be read, where
+    `is_read_B` is false, have none.
+    """
+    near = _compare(unit_BC, similar.indices)
+    close = np.maximum(
+        (near - _STANDARDIZED_COSINE) / (1 - _STANDARDIZED_COSINE),
+        (similar.cosines - _WHITENED_COSINE) / (1 - _WHITENED_COSINE),
+    )
+    is_copy = (close >= 0) & is_read_B[:, None] & is_read_B[similar.indices]
+    rows, places = np.nonzero(is_copy)
+    return Pairs(rows, similar.indices[rows, places], close[rows, places])
+
+
+def join_pairs(
+    pairs: Pairs,
+    same_B: np.ndarray,
+    labels_B: np.ndarray,
+    describe: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The group of each image, int [B] from 0. Most images are alone in theirs.
-
-    Without at least 100 features of stages, only images with the same features are grouped.
-    An image that could not be read, with features of 0, is alone. `similar` are the nearest
-    neighbors by whitened stages, if known.
+    """Groups of near-copies, int [B] from 0 in the order of their first images.
 
     Images with different `labels_B`, int [B], -1 where unknown, are in different groups. The
     closest pairs are joined first (single linkage with constraints: Davidson and Ravi, "Clustering
     with Constraints", SDM 2005). A group with most of a class's labels is divided by average
     linkage, which a burst passes and a chain of similar images does not: such a chain would make
     the class impossible to judge.
+
+    Args:
+        pairs: By `find_pairs`.
+        same_B: By `find_same`.
+        labels_B: int.
+        describe: Standardized features of the images at some rows. None to divide no group.
     """
-    num_images = len(features.stages)
-    if not num_images:
-        return np.zeros(0, int)
-    labels = np.full(num_images, -1) if labels_B is None else np.asarray(labels_B)
-    pairs = _find_pairs(features, similar)
-    groups = _join(pairs, labels)
-    dominating = find_dominating(groups, labels)
-    if not dominating or features.stages.shape[1] < _MIN_FEATURES:
-        return groups
-    unit = _normalize(features)
+    copies = np.flatnonzero(same_B != np.arange(len(same_B)))
+    joined = Pairs(
+        rows=np.append(same_B[copies], pairs.rows),
+        others=np.append(copies, pairs.others),
+        closeness=np.append(np.ones(len(copies), np.float32), pairs.closeness),
+    )
+    groups = _join(joined, labels_B)
+    dominating = find_dominating(groups, labels_B) if describe else {}
     for group in dominating:
         members = np.flatnonzero(groups == group)
-        if len(members) <= _MAX_DIVIDED:
-            groups[members] = groups.max() + _divide(unit, members, pairs)  # Parts from 1.
-    return np.unique(groups, return_inverse=True)[1].reshape(-1)
+        if describe and len(members) <= _MAX_DIVIDED:  # Parts are numbered from 1.
+            groups[members] = groups.max() + _divide(describe(members), members, joined)
+    return np.unique(groups, return_inverse=True)[1].reshape(-1) if dominating else groups
 
 
-def _normalize(features: FrozenFeatures) -> np.ndarray:
-    """Standardized features of all stages, of unit length, float32 [B, C]."""
-    return normalize_rows(standardize(features.stages.astype(np.float32))[0])
-
-
-def _divide(unit_BC: np.ndarray, members: np.ndarray, pairs: _Pairs) -> np.ndarray:
+def _divide(unit: np.ndarray, members: np.ndarray, pairs: Pairs) -> np.ndarray:
     """Parts of a group of n members, int [n] from 1, by average linkage of standardized cosines.
 
-    `pairs` count as near-copies whatever these cosines are.
+    `unit` are their standardized features, float32 [n, C]. `pairs` count as near-copies whatever
+    these cosines are.
     """
     from scipy.cluster import hierarchy  # Takes some tenths of a second.
     from scipy.spatial import distance
 
-    unit = unit_BC[members]
     distances = 1 - np.clip(unit @ unit.T, -1, 1)
     is_inside = np.isin(pairs.rows, members) & np.isin(pairs.others, members)
     rows, others = (
@@ -120,8 +175,25 @@ def find_dominating(groups_B: np.ndarray, labels_B: np.ndarray) -> dict[int, int
     return {int(group): int(label) for group, label in pairs[:, is_large].T}
 
 
-def _join(pairs: _Pairs, labels_B: np.ndarray) -> np.ndarray:
+def _join(pairs: Pairs, labels_B: np.ndarray) -> np.ndarray:
     """Connected images, int [B] from 0 in the order of their first images, without conflicts."""
+    num_images = len(labels_B)
+    edges = np.ones(len(pairs.rows)), (pairs.rows, pairs.others)
+    graph = sparse.coo_matrix(edges, shape=(num_images, num_images))
+    joined = sparse.csgraph.connected_components(graph, directed=False)[1]
+    # Only parts with labels of several classes need a look at each pair.
+    is_labeled = labels_B >= 0
+    found = np.unique(np.stack([joined[is_labeled], labels_B[is_labeled]]), axis=1)[0]
+    mixed = np.flatnonzero(np.bincount(found, minlength=1) > 1)
+    firsts = np.unique(joined, return_index=True)[1][joined]
+    if len(mixed):
+        images = np.flatnonzero(np.isin(joined, mixed))
+        firsts[images] = images[_join_mixed(pairs.take(images, num_images), labels_B[images])]
+    return np.unique(firsts, return_inverse=True)[1].reshape(-1)
+
+
+def _join_mixed(pairs: Pairs, labels_B: np.ndarray) -> np.ndarray:
+    """The first image of the group of each, int [B]. The closest pairs are joined first."""
     roots, classes = list(range(len(labels_B))), labels_B.tolist()
 
     def find(image: int) -> int:
@@ -130,7 +202,7 @@ def _join(pairs: _Pairs, labels_B: np.ndarray) -> np.ndarray:
             image = roots[image]
         return image
 
-    # The closest first, and equally close ones by position.
+    # Equally close ones by position.
     order = np.lexsort((pairs.others, pairs.rows, -pairs.closeness))
     for row, other in zip(pairs.rows[order].tolist(), pairs.others[order].tolist(), strict=True):
         one, two = sorted((find(row), find(other)))
@@ -138,34 +210,7 @@ def _join(pairs: _Pairs, labels_B: np.ndarray) -> np.ndarray:
             continue
         roots[two] = one
         classes[one] = max(classes[one], classes[two])
-    firsts = [find(image) for image in range(len(roots))]
-    return np.unique(firsts, return_inverse=True)[1].reshape(-1)
-
-
-def _find_pairs(features: FrozenFeatures, similar: Neighbors | None) -> _Pairs:
-    num_images = len(features.stages)
-    first: dict[bytes, int] = {}
-    pairs = [
-        (first.setdefault(_hash(row), i) if row.any() else i, i)
-        for i, row in enumerate(features.descriptors)
-    ]
-    rows, others = np.array(pairs, int).reshape(-1, 2).T
-    closeness = np.ones(len(rows), np.float32)
-    if features.stages.shape[1] >= _MIN_FEATURES and num_images > 1:
-        stages = features.stages.astype(np.float32)
-        if similar is None:
-            similar = find_neighbors(whiten(stages), min(_NUM_NEIGHBORS, num_images - 1))
-        near = _compare(_normalize(features), similar.indices)
-        is_read = np.asarray(features.descriptors.any(axis=1))
-        close = np.maximum(
-            (near - _STANDARDIZED_COSINE) / (1 - _STANDARDIZED_COSINE),
-            (similar.cosines - _WHITENED_COSINE) / (1 - _WHITENED_COSINE),
-        )
-        is_copy = (close >= 0) & is_read[:, None] & is_read[similar.indices]
-        found, places = np.nonzero(is_copy)
-        rows, others = np.append(rows, found), np.append(others, similar.indices[found, places])
-        closeness = np.append(closeness, close[found, places])
-    return _Pairs(rows, others, closeness)
+    return np.array([find(image) for image in range(len(roots))], int)
 
 
 def _hash(row: np.ndarray) -> bytes:
@@ -180,36 +225,3 @@ def _compare(unit_BC: np.ndarray, indices: np.ndarray) -> np.ndarray:
         for place, others in enumerate(indices[rows].T):
             cosines[rows, place] = np.einsum("bc,bc->b", unit_BC[rows], unit_BC[others])
     return cosines
-
-
-def is_copied(groups_B: np.ndarray, labels_B: np.ndarray) -> bool:
-    """Whether labels have near-copies among them more often than other images have.
-
-    Such labels predict each other better than other images, as those of a burst that somebody
-    labeled at once do. If as many of the other images have a labeled near-copy, it helps them as
-    much. Groups are those of `group_near_copies`, int [B]. Labels are int [B], -1 where unknown.
-    """
-    is_labeled = labels_B >= 0
-    counts_B = np.bincount(groups_B[is_labeled], minlength=int(groups_B.max(initial=0)) + 1)[
-        groups_B
-    ]
-    among_labels, among_others = counts_B[is_labeled] > 1, counts_B[~is_labeled] > 0
-    if not among_labels.any():
-        return False
-    return not len(among_others) or bool(among_labels.mean() > among_others.mean())
-
-
-def find_judged(labels_L: np.ndarray, groups_L: np.ndarray) -> np.ndarray:
-    """Which labels other labels can predict, bool [L]: the class has a label in another group.
-
-    Labels are classes, int [L], and their groups are from `group_near_copies`, int [L].
-    """
-    pairs = np.unique(np.stack([labels_L, groups_L]), axis=1)
-    return np.bincount(pairs[0], minlength=1)[labels_L] > 1
-
-
-def find_firsts(groups_L: np.ndarray) -> np.ndarray:
-    """Which images are the first of their groups, bool [L]. Only these count in an accuracy."""
-    is_first = np.zeros(len(groups_L), bool)
-    is_first[np.unique(groups_L, return_index=True)[1]] = True
-    return is_first

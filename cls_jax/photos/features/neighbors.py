@@ -6,6 +6,7 @@ Shape suffixes: B images, C features, R rows of a block.
 import importlib
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -67,6 +68,59 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> Neighbors:
     if num_images >= _MIN_APPROXIMATE and is_cpu and is_installed("scale"):
         return _search_links(normalized, num_neighbors)
     return _search_blocks(normalized, num_neighbors, is_cpu)
+
+
+def take_neighbors(
+    neighbors: Neighbors, rows: np.ndarray, describe: Callable[[], np.ndarray]
+) -> Neighbors:
+    """The neighbors of the images at `rows`, int [n], among each other, in this order.
+
+    Given those of all images, only images that lose a neighbor are compared again, by the features
+    floating [n, C] that `describe` returns.
+    """
+    places = np.full(len(neighbors.indices), -1, np.int32)
+    places[rows] = np.arange(len(rows))
+    indices, cosines = places[neighbors.indices[rows]], neighbors.cosines[rows]
+    num_neighbors = max(min(indices.shape[1], len(rows) - 1), 0)
+    is_lost = indices < 0
+    order = np.argsort(is_lost, axis=1, kind="stable")[:, :num_neighbors]
+    indices, cosines = (np.take_along_axis(each, order, axis=1) for each in (indices, cosines))
+    if len(short := np.flatnonzero((~is_lost).sum(axis=1) < num_neighbors)):
+        indices[short], cosines[short] = _search_rows(
+            normalize_rows(describe()), short, num_neighbors
+        )
+    return Neighbors(indices, cosines)
+
+
+def extend_neighbors(neighbors: Neighbors, features_BC: np.ndarray) -> Neighbors:
+    """The neighbors of all images, given those of the first ones among each other.
+
+    Features are floating [B, C], of all images. Images have as many neighbors as before.
+    """
+    num_before, num_neighbors = neighbors.indices.shape
+    unit = normalize_rows(features_BC)
+    new = np.arange(num_before, len(unit), dtype=np.int32)
+    indices = np.concatenate([neighbors.indices, np.tile(new, (num_before, 1))], axis=1)
+    cosines = np.concatenate([neighbors.cosines, unit[:num_before] @ unit[new].T], axis=1)
+    order = np.argsort(-cosines, axis=1, kind="stable")[:, :num_neighbors]
+    indices, cosines = (np.take_along_axis(each, order, axis=1) for each in (indices, cosines))
+    found, similarities = _search_rows(unit, new, num_neighbors)
+    return Neighbors(np.concatenate([indices, found]), np.concatenate([cosines, similarities]))
+
+
+def _search_rows(unit_BC: np.ndarray, rows: np.ndarray, num_neighbors: int) -> Neighbors:
+    """The neighbors of some images, int [n], among all, given features of unit length."""
+    parts = []
+    for start in range(0, len(rows), _MAX_BLOCK_ROWS):
+        block = rows[start : start + _MAX_BLOCK_ROWS]
+        products = unit_BC[block] @ unit_BC.T
+        products[np.arange(len(block)), block] = -np.inf
+        nearest = np.argpartition(-products, num_neighbors - 1, axis=1)[:, :num_neighbors]
+        cosines = np.take_along_axis(products, nearest, axis=1)
+        order = np.lexsort((nearest, -cosines), axis=1)
+        parts.append([np.take_along_axis(each, order, axis=1) for each in (nearest, cosines)])
+    indices, cosines = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Neighbors(indices.astype(np.int32), cosines)
 
 
 def _search_blocks(normalized: np.ndarray, num_neighbors: int, is_cpu: bool) -> Neighbors:

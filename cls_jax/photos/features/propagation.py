@@ -1,4 +1,4 @@
-"""Label propagation that is updated label by label, and which proposals to check.
+"""Label propagation that is updated label by label.
 
 The scores solve F = Y + alpha S F, as in `graph`. Each class is a column of F, so a new label
 changes only one, for which the solver starts from the previous solution.
@@ -31,7 +31,7 @@ class Propagation:
     """The current labels and the scores that they give to all images of a `graph`."""
 
     def __init__(self, graph: sparse.csr_matrix, groups_B: np.ndarray | None = None):
-        """Without labels. `groups_B` are the near-copies of `group_near_copies`, None for none."""
+        """Without labels. `groups_B` are held out together, None for none."""
         self.graph = graph
         num_images = graph.shape[0]
         self.groups = np.arange(num_images) if groups_B is None else groups_B  # int [B].
@@ -147,12 +147,3 @@ def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
     totals = scaled.sum(axis=1, keepdims=True)
     uniform = np.full_like(scaled, 1 / max(scores.shape[1], 1))
     return np.divide(scaled, totals, out=uniform, where=totals > 0)
-
-
-def find_confident(
-    probabilities_BK: np.ndarray, is_open_B: np.ndarray, label: int, num_images: int
-) -> np.ndarray:
-    """The open images whose most probable class is `label`, most confident first, int [M]."""
-    rows = np.flatnonzero(is_open_B & (probabilities_BK.argmax(axis=1) == label))
-    order = np.argsort(-probabilities_BK[rows, label], kind="stable")
-    return rows[order[:num_images]]

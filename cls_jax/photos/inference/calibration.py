@@ -27,6 +27,7 @@ import scipy.special
 
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, is_number, read_json, write_atomically
+from cls_jax.photos.features.heads import normalize_logits
 
 CALIBRATION = "calibration.json"
 MIN_IMAGES = 100
@@ -82,7 +83,7 @@ def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]
 def apply_calibration(p_BK: np.ndarray, temperature: float, uniform_share: float) -> np.ndarray:
     """Calibrated probabilities q, float64 [B, K]."""
     logits = np.log(np.maximum(p_BK, _SMALLEST), dtype=np.float64) / temperature
-    q_BK = scipy.special.softmax(logits, axis=-1)
+    q_BK = normalize_logits(logits)
     return (1 - uniform_share) * q_BK + uniform_share / p_BK.shape[-1]
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes, write_atomically
-from cls_jax.photos.features.groups import join_groups
+from cls_jax.photos.features.marks import join_groups
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.inference.unknown import UnknownScore
 

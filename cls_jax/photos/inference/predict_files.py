@@ -18,6 +18,7 @@ from tqdm import tqdm
 from cls_jax.bars import show_progress
 from cls_jax.errors import StoppedError, explain_writing
 from cls_jax.io import PARTIAL, make_printable
+from cls_jax.photos.features.decide import rank_classes
 from cls_jax.photos.images.files import ImageBatch, compute_key, stat_image
 from cls_jax.photos.images.store import hash_content
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
@@ -279,8 +280,7 @@ def _find_second(prediction: Prediction, calibration: Calibration | None) -> dic
     p_BK = prediction.probabilities
     if p_BK.shape[1] < 2:
         return {}
-    # A stable sort, like `argmax`, puts the first of equals first.
-    second = np.argsort(-p_BK, axis=1, kind="stable")[:, 1]
+    second = rank_classes(p_BK, 2)[:, 1]
     if calibration is not None:
         p_BK = apply_calibration(p_BK, calibration.temperature, calibration.uniform_share)
     confidence = np.take_along_axis(p_BK, second[:, None], axis=1)[:, 0]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.photos.features.decide import decide, rank_classes
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 
@@ -60,14 +61,14 @@ def create_prediction(
     """Derives a `Prediction` from the networks' probabilities, float32 [N, B, K]."""
     names = np.asarray(list(class_names), dtype=str)
     p_BK = p_NBK.mean(axis=0)
-    best_NB = p_NBK.argmax(axis=-1)
+    best_NB, said = decide(p_NBK).best, decide(p_BK)
     prediction = Prediction(
-        label=names[p_BK.argmax(axis=-1)],
-        confidence=p_BK.max(axis=-1),
+        label=names[said.best],
+        confidence=said.confidence,
         weight=compute_weight(p_BK),
         network_labels=names[best_NB],
         agree=(best_NB == best_NB[0]).all(axis=0),
-        complementary_label=names[p_BK.argmin(axis=-1)],
+        complementary_label=names[decide(-p_BK).best],
         probabilities=p_BK,
         network_probabilities=p_NBK,
         class_names=names,
@@ -76,7 +77,7 @@ def create_prediction(
     if calibration is None:
         return prediction
     q_BK = apply_calibration(p_BK, calibration.temperature, calibration.uniform_share)
-    confidence = q_BK.max(axis=-1).astype(np.float32)
+    confidence = decide(q_BK).confidence.astype(np.float32)
     return prediction._replace(
         calibrated_confidence=confidence, abstain=confidence < calibration.abstain_below
     )
@@ -87,7 +88,6 @@ def describe_top(p_K: np.ndarray, class_names: Sequence[str] | np.ndarray) -> st
 
     A ";" or a backslash in a name is escaped by a backslash.
     """
-    # A stable sort, like `argmax`, puts the first of equals first.
-    top = np.argsort(-p_K, kind="stable")[:_NUM_TOP]
+    top = rank_classes(p_K, _NUM_TOP)
     names = [class_names[k].replace("\\", "\\\\").replace(";", "\\;") for k in top]
     return ";".join(f"{name}:{p:.4f}" for name, p in zip(names, p_K[top], strict=True))

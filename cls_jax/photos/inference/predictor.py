@@ -30,7 +30,8 @@ from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
 from cls_jax.photos.features.accuracy import read_estimate
-from cls_jax.photos.features.groups import join_groups
+from cls_jax.photos.features.decide import decide
+from cls_jax.photos.features.marks import join_groups
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import CHECK, LABEL
 from cls_jax.photos.folder.options import get_folder_options
@@ -149,7 +150,7 @@ def _was_labeled_here(config: ConfigDict) -> bool:
 def _find_right(run: Run) -> np.ndarray:
     """Which validation images a run's classifier names right, bool [B]."""
     p_NBK, labels = run.held_out[VALIDATION]
-    return np.asarray(p_NBK.mean(axis=0).argmax(axis=1) == labels)
+    return decide(p_NBK.mean(axis=0)).is_right(labels)
 
 
 class Expected(NamedTuple):

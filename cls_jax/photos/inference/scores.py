@@ -10,6 +10,7 @@ import scipy.stats
 from sklearn.metrics import precision_recall_fscore_support
 
 from cls_jax.io import make_printable, to_csv, write_atomically
+from cls_jax.photos.features.decide import decide
 from cls_jax.runs.folder import read_result, write_result
 from cls_jax.runs.result import wilson_interval
 
@@ -59,7 +60,7 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
     The probabilities are float [B, K], and the labels, the true classes, int [B] with B ≥ 1.
     """
     num_classes = p_BK.shape[1]
-    predicted = p_BK.argmax(axis=1)
+    predicted = decide(p_BK).best
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=range(num_classes), zero_division=0
     )
@@ -202,12 +203,13 @@ def compute_reliability(probabilities: np.ndarray, labels: np.ndarray) -> Reliab
 
     scikit-learn's `calibration_curve` does not return the counts, which the error needs.
     """
-    confidence = probabilities.max(axis=-1).astype(np.float64)
+    said = decide(probabilities)
+    confidence = said.confidence.astype(np.float64)
     num_bins = min(max(len(labels) // _IMAGES_PER_BIN, 1), NUM_BINS)
-    is_right = probabilities.argmax(axis=-1) == labels
     # Rounding may raise a probability above 1, where there is no bin.
+    values = [confidence, said.is_right(labels)]
     (mean_confidence, accuracy), _, places = scipy.stats.binned_statistic(
-        np.minimum(confidence, 1.0), [confidence, is_right], bins=num_bins, range=(0, 1)
+        np.minimum(confidence, 1.0), values, bins=num_bins, range=(0, 1)
     )
     counts = np.bincount(places - 1, minlength=num_bins)
     error = np.nansum(counts * np.abs(accuracy - mean_confidence)) / len(labels)

@@ -12,9 +12,12 @@ import numpy as np
 from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.io import to_csv, write_atomically
+from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.extract import concatenate_features
-from cls_jax.photos.features.labels import HeldOutLabels, hold_out_labels
+from cls_jax.photos.features.infer import HeldOutLabels, hold_out_labels
+from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
 
 SUSPECTS = "suspects.csv"
 # More would take minutes on a CPU.
@@ -46,7 +49,7 @@ def choose_suspects(held_out: HeldOutLabels, labels_B: np.ndarray) -> np.ndarray
     q_BK, rows = held_out.probabilities, np.arange(len(labels_B))
     counts = np.bincount(labels_B[labels_B >= 0], minlength=q_BK.shape[1])
     is_known = (labels_B >= 0) & (counts[labels_B] >= _MIN_LABELS) & held_out.is_judged
-    margins = np.where(is_known, q_BK.max(axis=1) - q_BK[rows, labels_B], 0)
+    margins = np.where(is_known, decide(q_BK).confidence - q_BK[rows, labels_B], 0)
     suspects = np.flatnonzero(margins > _MIN_MARGIN)
     return suspects[np.argsort(-margins[suspects], kind="stable")]
 
@@ -85,7 +88,9 @@ def judge_labels(
     sources = None
     if dataset.train.sources is not None:
         sources = np.append(dataset.train.sources[train], np.full(len(test), -1))
-    held_out = hold_out_labels(features, labels, dataset.num_classes, sources)
+    held_out = hold_out_labels(
+        Relations(features), mark_labels(labels, dataset.num_classes), sources
+    )
     is_test = np.arange(len(labels)) >= len(train)
     return Judged(held_out, labels, is_test, positions=np.concatenate([train, test]))
 
@@ -93,12 +98,13 @@ def judge_labels(
 def list_suspects(judged: Judged) -> list[Suspect]:
     """The labels of a run that are suspect, see `choose_suspects`, as on the labeling page."""
     p_BK, labels = judged.held_out.probabilities, judged.labels
+    suggested = decide(p_BK).best
     return [
         Suspect(
             is_test=bool(judged.is_test[i]),
             position=int(judged.positions[i]),
             label=int(labels[i]),
-            suggested=int(p_BK[i].argmax()),
+            suggested=int(suggested[i]),
             quality=float(p_BK[i, labels[i]]),
         )
         for i in choose_suspects(judged.held_out, labels)
@@ -113,7 +119,7 @@ def count_confusions(judged: Judged) -> np.ndarray:
     is_counted = (judged.labels >= 0) & ~judged.is_test & judged.held_out.is_judged
     num_classes = judged.held_out.probabilities.shape[1]
     confusions = np.zeros((num_classes, num_classes), int)
-    suggested = judged.held_out.probabilities.argmax(axis=1)
+    suggested = decide(judged.held_out.probabilities).best
     np.add.at(confusions, (judged.labels[is_counted], suggested[is_counted]), 1)
     return confusions
 

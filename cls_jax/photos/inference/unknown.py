@@ -19,9 +19,8 @@ from scipy import sparse
 
 from cls_jax.io import is_number
 from cls_jax.photos.features.graph import build_graph, solve
-from cls_jax.photos.features.groups import join_groups
 from cls_jax.photos.features.heads import fit_head
-from cls_jax.photos.features.near_copies import find_judged
+from cls_jax.photos.features.marks import find_judged, join_groups
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.inference.calibration import read_fitted
 

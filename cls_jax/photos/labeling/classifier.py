@@ -8,29 +8,35 @@ it.
 Shape suffixes: B photos of the folder, C features, K classes.
 """
 
+import dataclasses
 import functools
 import itertools
 import os
 import pathlib
 import threading
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from cls_jax.io import describe_error, make_printable, to_csv, write_count
-from cls_jax.photos.features.accuracy import Estimate, correct_estimate, describe_estimate
+from cls_jax.photos.features.accuracy import (
+    Estimate,
+    correct_estimate,
+    count_labels,
+    describe_estimate,
+    is_too_early,
+)
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
+from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.extract import open_backbone
+from cls_jax.photos.features.infer import HeldOutLabels, Inferred, infer
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
-from cls_jax.photos.features.labels import HeldOutLabels, InferredLabels, label_images
+from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures, open_network
-from cls_jax.photos.features.new_sources import (
-    NewSources,
-    describe_new_sources,
-    read_new_sources,
-)
+from cls_jax.photos.features.new_sources import describe_new_sources
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder import exchange
 from cls_jax.photos.folder.log import Checked
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
@@ -49,24 +55,31 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _get_network = functools.cache(open_backbone)
 
 
-class Fitted(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Fitted:
     """A classifier fitted to some labels."""
 
     class_names: list[str]  # Those with a label, sorted.
     labels: np.ndarray  # int [B], -1 for photos without a label.
-    inferred: InferredLabels  # Of the photos that a run would be trained on, in its order.
+    relations: Relations  # Of all photos.
+    sources: np.ndarray | None  # What these come from, see `Session.number_sources`.
+    rows: np.ndarray  # The photos that a run would be trained on, int [M], in its order.
+    inferred: Inferred  # Of these.
     probabilities: np.ndarray  # Of all photos, float32 [B, K].
     held_out: HeldOutLabels  # Of all photos.
     checked: Checked  # The random photos that had been checked.
     classifier: InstantClassifier
-    descriptors: np.ndarray  # float32 [B, C], of unit length.
-    images: FolderImages | None  # What photos from elsewhere are compared with.
 
-    @property
-    def of_new_sources(self) -> NewSources | None:
-        """The accuracy to expect on photos of new sources. None if nothing is known of sources."""
-        figures = self.inferred.figures
-        return read_new_sources({f"labels_{name}": value for name, value in figures.items()})
+    @functools.cached_property
+    def descriptors(self) -> np.ndarray:
+        """float32 [B, C], of unit length."""
+        return normalize_rows(self.relations.features.descriptors)
+
+    @functools.cached_property
+    def images(self) -> FolderImages | None:
+        """What photos from elsewhere are compared with."""
+        sources = None if self.sources is None else self.sources[self.rows]
+        return collect_images(self.relations.features.pooled[self.rows], sources)
 
 
 class SessionClassifier:
@@ -122,7 +135,7 @@ class SessionClassifier:
             is_known = estimate is not None and estimate.accuracy is not None
             return describe_estimate(estimate, who) if estimate and is_known else choice
         sentences = [describe_estimate(estimate, _INSTANT)] if estimate else []
-        if (of_new := fitted.of_new_sources) is not None:
+        if (of_new := fitted.inferred.new_sources) is not None:
             sentences.append(describe_new_sources(of_new))
         return " ".join(sentences)
 
@@ -197,6 +210,9 @@ class SessionClassifier:
                 labels=fitted.labels,
                 probabilities=self._get_probabilities(fitted),
                 held_out=fitted.held_out,
+                is_early=is_too_early(
+                    count_labels(fitted.inferred.marks.labels, fitted.inferred.groups)
+                ),
             )
             self._session.adopt(found)
 
@@ -209,8 +225,8 @@ class SessionClassifier:
         """The class of a photo by the better classifier, and its probability."""
         better = self._trained.get(fitted.class_names) if self._trained else None
         if better is None:
-            p_K = fitted.classifier.predict_with_features(found)[0][0, 0]
-            return fitted.class_names[p_K.argmax()], float(p_K.max())
+            best, confidence, _ = decide(fitted.classifier.predict_with_features(found)[0][0, 0])
+            return fitted.class_names[best], float(confidence)
         file.seek(0)
         prediction = better.predict(file)
         return str(prediction.label[0]), float(prediction.confidence[0])
@@ -248,14 +264,14 @@ class SessionClassifier:
         """
         fitted = self._wait()
         p_BK = self._get_probabilities(fitted) if fitted else np.zeros((0, 0))
+        best_B, confidence_B, _ = decide(p_BK)
         rows = []
         for i, name, state in self._session.list_states():
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
             if fitted and not state.decision and i < len(fitted.labels):
-                p_K = p_BK[i]
-                source = UNSURE if p_K.max() < unsure_below else "suggested"
-                row |= {"label": fitted.class_names[p_K.argmax()], "source": source}
-                row["probability"] = float(p_K.max())
+                source = UNSURE if confidence_B[i] < unsure_below else "suggested"
+                row |= {"label": fitted.class_names[best_B[i]], "source": source}
+                row["probability"] = float(confidence_B[i])
             rows.append(row)
         return rows
 
@@ -330,51 +346,50 @@ def _describe_answers(fitted: Fitted) -> str:
 
 def fit(answered: Answered) -> Fitted:
     """Fits the classifier to labels. Raises a RefusedError without two classes."""
-    frozen, names = answered.features, answered.class_names
+    relations, names = answered.relations, answered.class_names
     class_names = sorted({names[k] for k in np.unique(answered.labels) if k >= 0})
-    if frozen is None or len(class_names) < 2:
+    if relations is None or len(class_names) < 2:
         raise RefusedError("Label photos of two classes first: then there is a classifier to save.")
     places = np.array([class_names.index(name) if name in class_names else -1 for name in names])
     labels = np.where(answered.labels >= 0, places[answered.labels], -1)
-    copies = _find_copies(frozen, labels)
-    rows = answered.rows[~np.isin(answered.rows, list(copies))]
-    known = frozen.convert(lambda values: values[rows])
-    sources = None if answered.sources is None else answered.sources[rows]
-    inferred = label_images(known, labels[rows], len(class_names), sources)
+    originals = _find_originals(relations.same, labels)
+    rows = answered.rows[originals[answered.rows] < 0]
+    known, sources = relations.take(rows), answered.sources
+    marks = mark_labels(labels[rows], len(class_names))
+    inferred = infer(known, marks, None if sources is None else sources[rows])
     classifier = fit_classifier(None, known, inferred)
     p_BK = np.zeros((len(labels), len(class_names)), np.float32)
     p_BK[rows] = inferred.probabilities
     if len(others := np.setdiff1d(np.arange(len(labels)), rows)):
-        left_out = frozen.convert(lambda values: values[others])
+        left_out = relations.features.convert(lambda values: values[others])
         p_BK[others] = classifier.predict_with_features(left_out)[0][0]
-    for image, original in copies.items():
-        p_BK[image] = np.arange(len(class_names)) == labels[original]
+    copies = np.flatnonzero(originals >= 0)
+    p_BK[copies] = labels[originals[copies], None] == np.arange(len(class_names))
     q_BK, is_judged = np.full_like(p_BK, 1 / len(class_names)), np.zeros(len(labels), bool)
     q_BK[rows], is_judged[rows] = inferred.held_out
     return Fitted(
         class_names=class_names,
         labels=labels,
+        relations=relations,
+        sources=sources,
+        rows=rows,
         inferred=inferred,
         probabilities=p_BK,
         held_out=HeldOutLabels(q_BK, is_judged),
         checked=answered.checked,
         classifier=classifier,
-        descriptors=normalize_rows(frozen.descriptors),
-        images=collect_images(known.pooled, sources),
     )
 
 
-def _find_copies(frozen: FrozenFeatures, labels: np.ndarray) -> dict[int, int]:
-    """Photo without a label → the first labeled one with the same features.
+def _find_originals(same_B: np.ndarray, labels_B: np.ndarray) -> np.ndarray:
+    """The first labeled photo with the same features as one without a label, int [B], or -1.
 
-    A run leaves these photos out. `labels` are int [B].
+    A run leaves copies of labeled photos out. `same_B` is `Relations.same`, and labels are int [B].
     """
-    first: dict[bytes, int] = {}
-    for i in np.flatnonzero(labels >= 0).tolist():
-        first.setdefault(frozen.descriptors[i].tobytes(), i)
-    others = np.flatnonzero(labels < 0).tolist()
-    found = {i: first.get(frozen.descriptors[i].tobytes()) for i in others}
-    return {i: original for i, original in found.items() if original is not None}
+    firsts_B = np.full(len(same_B), -1)
+    labeled = np.flatnonzero(labels_B >= 0)[::-1]
+    firsts_B[same_B[labeled]] = labeled  # The first one is written last.
+    return np.where(labels_B < 0, firsts_B[same_B], -1)
 
 
 def read_photo(file: BinaryIO, backbones: Backbones = DEFAULT_BACKBONES) -> FrozenFeatures:

@@ -12,9 +12,8 @@ from cls_jax.photos.features.accuracy import (
     MIN_CHECKS,
     Estimate,
     choose_to_check,
-    count_labels,
-    is_too_early,
 )
+from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABEL, NONE
 from cls_jax.photos.labeling.answers import RefusedError
@@ -39,14 +38,11 @@ def describe_photos(session: Session) -> dict[str, Any]:
         suggested = np.full(num_images, -1)
         confidences = np.zeros(num_images)
         copies = np.full(num_images, -1)
-        if (propagation := known.propagation) is not None:
-            if known.has_suggestions():
-                suggested = known.probabilities.argmax(axis=1)
-                confidences = known.probabilities.max(axis=1).round(4)
-            _, groups, sizes = np.unique(
-                propagation.groups, return_inverse=True, return_counts=True
-            )
-            copies = np.where(sizes[groups] > 1, groups, -1)
+        if known.has_suggestions():
+            suggested, confidences, _ = decide(known.probabilities)
+        if known.relations is not None:
+            groups = known.relations.group()
+            copies = np.where(np.bincount(groups)[groups] > 1, groups, -1)
         images = [image for image in range(num_images) if image not in known.gone]
         states = [known.get_state(image) for image in images]
         return {
@@ -59,7 +55,7 @@ def describe_photos(session: Session) -> dict[str, Any]:
                 places.get(state.label, -1) if state.decision else int(suggested[image])
                 for image, state in zip(images, states, strict=True)
             ],
-            "confidence": confidences[images].tolist(),
+            "confidence": confidences[images].round(4).tolist(),
             "revision": [state.revision for state in states],
             "copies": copies[images].tolist(),
         }
@@ -73,10 +69,10 @@ def find_similar(session: Session, image: int) -> dict[str, Any]:
     session.get_path(image)
     with session.reading() as known:
         gone = list(known.gone)
-    frozen = session.take_labels().features
-    if frozen is None:
+        relations = known.relations
+    if relations is None:
         raise RefusedError("This photo has not been read yet: try again soon.")
-    unit = normalize_rows(frozen.descriptors)
+    unit = normalize_rows(relations.features.descriptors)
     similarities = unit @ unit[image]
     similarities[[image, *gone]] = -np.inf
     order = np.argsort(-similarities, kind="stable")[:_NUM_SIMILAR]
@@ -95,15 +91,14 @@ def describe_check(
     """
     session.follow_classifier()
     with session.reading() as known:
-        propagation = known.propagation
-        if known.classified is None or propagation is None or not known.has_suggestions():
+        if known.classified is None or not known.has_suggestions():
             return {"message": "Label photos of two classes first."}
-        if is_too_early(count_labels(propagation.labels, propagation.groups)):
+        if known.classified.is_early:
             return {"message": "Too early to say: many classes have only one answer."}
         if estimate is None or estimate.accuracy is None:
             return {"message": f"Not known yet: check {MIN_CHECKS} random photos first."}
         images = np.flatnonzero(known.find_open())
-        confidences = known.probabilities[images].max(axis=1)
+        confidences = decide(known.probabilities[images]).confidence
         num_right = sum(bool(state.label) for _, state in known.list_answered())
     chosen = choose_to_check(confidences, num_right, percent / 100, estimate)
     highest = float(confidences[chosen].max(initial=0.0))

@@ -8,8 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.photos.features.accuracy import count_labels, is_too_early
-from cls_jax.photos.features.labels import HeldOutLabels
+from cls_jax.photos.features.decide import (
+    compute_margins,
+    decide,
+    find_partners,
+    rank_classes,
+)
+from cls_jax.photos.features.infer import HeldOutLabels
 
 
 class Mixed(NamedTuple):
@@ -26,6 +31,7 @@ class Classified(NamedTuple):
     labels: np.ndarray  # int [B], -1 for photos without a label.
     probabilities: np.ndarray  # float32 [B, K].
     held_out: HeldOutLabels
+    is_early: bool  # See `is_too_early`.
 
 
 def take_over_probabilities(
@@ -47,24 +53,22 @@ def take_over_probabilities(
     if not np.isin(known, present).all():  # A class has been renamed or deleted since.
         return
     num_images = len(found.labels)
-    is_known = np.isin(probabilities[:num_images].argmax(axis=1), known)
+    is_known = np.isin(decide(probabilities[:num_images]).best, known)
     rows = np.flatnonzero(is_known & (found.labels < 0) & (labels[:num_images] < 0))
     probabilities[rows] = 0
     probabilities[np.ix_(rows, known)] = found.probabilities[rows]
 
 
-def weigh_images(found: Classified | None, labels: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """The share of each photo in the coverage, float: 1 - (p1 - p2), or 1 if it is early.
+def weigh_images(found: Classified | None, num_images: int) -> np.ndarray:
+    """The share of each photo in the coverage, float [B]: 1 - (p1 - p2), or 1 if it is early.
 
     By the two highest probabilities of the classifier. While many answers are the only ones of
-    their class, it is sure of wrong classes (experiments/results/labeling.md). The labels of all
-    photos and their groups of near-copies are int.
+    their class, it is sure of wrong classes (experiments/results/labeling.md).
     """
-    shares = np.ones(len(labels))
-    if found is None or is_too_early(count_labels(labels, groups)):
-        return shares
-    second, first = np.sort(found.probabilities, axis=1)[:, -2:].T
-    shares[: len(first)] = np.where(found.labels < 0, 1 - (first - second), 1)
+    shares = np.ones(num_images)
+    if found is not None and not found.is_early:
+        margins = compute_margins(found.probabilities)
+        shares[: len(margins)] = np.where(found.labels < 0, 1 - margins, 1)
     return shares
 
 
@@ -82,17 +86,16 @@ def find_mixed(probabilities_BK: np.ndarray, is_sure_B: np.ndarray) -> list[Mixe
     unsure = np.flatnonzero(~is_sure_B)
     if num_classes < 2:
         return [nothing] * num_classes
-    pairs = np.sort(np.argsort(probabilities_BK[unsure], axis=1)[:, -2:], axis=1)
+    pairs = np.sort(rank_classes(probabilities_BK[unsure], 2), axis=1)
     counts = np.zeros((num_classes, num_classes), int)
     np.add.at(counts, (pairs[:, 0], pairs[:, 1]), 1)
     counts += counts.T
     mixed = []
-    for k, row in enumerate(counts):
-        partner = int(row.argmax())
-        if not row[partner]:
+    for k, partner in enumerate(find_partners(counts).tolist()):
+        if not counts[k, partner]:
             mixed.append(nothing)
             continue
         rows = unsure[(pairs == sorted((k, partner))).all(axis=1)]
-        order = np.argsort(probabilities_BK[rows].max(axis=1), kind="stable")
+        order = np.argsort(decide(probabilities_BK[rows]).confidence, kind="stable")
         mixed.append(Mixed(partner, rows[order]))
     return mixed

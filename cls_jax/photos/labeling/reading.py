@@ -9,6 +9,7 @@ import numpy as np
 
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.propagation import Propagation
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.log import Mark
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.labeling.answers import Answers
@@ -34,7 +35,8 @@ class Reading:
     unreadable: Mapping[str, str]  # The name of each other file → why it cannot be read.
     gone: AbstractSet[int]  # The photos whose files are no longer in the folder.
     answers: Answers
-    propagation: Propagation | None  # None before the features are known.
+    relations: Relations | None  # None before the features are known.
+    propagation: Propagation | None  # The same.
     probabilities: np.ndarray  # The proposals, floating [B, K].
     sample: Mapping[int, float]  # Random photos to check → the probability of each to be drawn.
     classified: Classified | None  # The newest, None before the first.

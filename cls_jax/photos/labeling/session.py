@@ -16,11 +16,10 @@ from cls_jax.io import describe_error
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.extract import concatenate_features
-from cls_jax.photos.features.graph import build_graph
-from cls_jax.photos.features.near_copies import group_near_copies
+from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.network import FrozenFeatures, Progress
 from cls_jax.photos.features.propagation import Propagation
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, KEY, LABEL, NONE, SKIP, UNDO
 from cls_jax.photos.folder.log import Check, Checked, FileMarks, Mark
 from cls_jax.photos.folder.names import clean
@@ -55,7 +54,7 @@ class Answered(NamedTuple):
     """What a session has been told so far, for a classifier of its B photos."""
 
     version: int  # Increases with each answer.
-    features: FrozenFeatures | None  # Of the photos. None before they are known.
+    relations: Relations | None  # Of the photos. None before they are known.
     labels: np.ndarray  # int [B], -1 for photos without a label.
     class_names: list[str]  # All of them.
     # The photos that a run would be trained on now, in its order, int [M]: without those that are
@@ -164,7 +163,7 @@ class Session:
         self._undo: dict[str, list[_Step]] = {}  # By window.
         self._questions = Questions()
         self._random = np.random.default_rng()
-        self._frozen: FrozenFeatures | None = None
+        self._relations: Relations | None = None
         self._propagation: Propagation | None = None
         self._unreadable: dict[str, str] = {}  # File → reason.
         self._gone: set[int] = set()
@@ -212,6 +211,7 @@ class Session:
             unreadable=self._unreadable,
             gone=self._gone,
             answers=self._answers,
+            relations=self._relations,
             propagation=self._propagation,
             probabilities=self._probabilities,
             sample=self._questions.sample,
@@ -277,18 +277,16 @@ class Session:
 
     def _take_over(self, files: Sequence[str], found: Features, before: Sequence[str]) -> None:
         """Appends files with features to those `before`, whose indices stay."""
-        frozen = found.frozen
-        if self._frozen is not None:
-            frozen = concatenate_features([self._frozen, frozen])
-        graph = build_graph(frozen.descriptors)
-        propagation = Propagation(graph, group_near_copies(frozen))
-        coverage = Coverage(graph)
+        known, new = self._relations, found.frozen
+        relations = Relations(new) if known is None else known.extend(new)
+        relations.group()  # Takes seconds for large folders, and no other thread should wait.
+        propagation, coverage = Propagation(relations.graph), Coverage(relations.graph)
         with self._lock:
             self._set_files([*before, *(files[i] for i in found.readable)])
             if self._pending:  # From here on, the better questions are asked.
                 self._questions.forget_random()
                 self._pending, self._pending_names, self._draws = [], frozenset(), None
-            self._frozen = frozen
+            self._relations = relations
             self._propagation = propagation
             self._coverage = coverage
             self._phase = "ready"
@@ -344,7 +342,7 @@ class Session:
             left = [image for image in range(len(labels)) if image not in self._left_out]
             return Answered(
                 version=self.answers_version,
-                features=self._frozen,
+                relations=self._relations,
                 labels=labels,
                 class_names=list(self._answers.class_names),
                 rows=np.array(sorted(left, key=lambda i: (labels[i] < 0, self._files[i])), int),
@@ -491,8 +489,8 @@ class Session:
         found = self._classified
         if found is None or image >= len(found.labels) or found.labels[image] >= 0:
             return Check(sample[image])
-        p_K = found.probabilities[image]
-        return Check(sample[image], float(p_K.max()), found.class_names[p_K.argmax()])
+        best, confidence, _ = decide(found.probabilities[image])
+        return Check(sample[image], float(confidence), found.class_names[best])
 
     def _get_state(self, image: int) -> Mark:
         return self._answers.get(self._files[image])
@@ -752,7 +750,7 @@ class Session:
         self._num_moved += len(left_out ^ self._left_out)
         self._left_out = frozenset(left_out)
         if self._probabilities.shape[1] > len(index):  # Classes were removed.
-            self._propagation = Propagation(self._propagation.graph, self._propagation.groups)
+            self._propagation = Propagation(self._propagation.graph)
         self._propagation.add_classes(len(index))
         changed = np.flatnonzero(labels != self._propagation.labels)
         self.labels_version += len(changed)
@@ -763,7 +761,7 @@ class Session:
         is_open = known.find_open()
         self._questions.exclude_marked(is_open, index, self._probabilities)
         self._has_adopted = False
-        shares = weigh_images(self._classified, labels, self._propagation.groups)
+        shares = weigh_images(self._classified, len(labels))
         self._questions.choose(is_open, self._coverage, shares, self.number_sources())
 
     def share_out(self, window: str, shown: int | None = None) -> list[int]:

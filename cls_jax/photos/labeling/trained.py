@@ -12,6 +12,7 @@ import numpy as np
 
 from cls_jax.io import describe_error, make_printable
 from cls_jax.photos.features.accuracy import Estimate, measure_accuracy
+from cls_jax.photos.features.decide import decide
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predictor import TRAINED, describe_choice
@@ -150,7 +151,7 @@ class TrainedNetworks:
         names = found.classifier.class_names
         p_BK = found.probabilities
         is_right = [
-            names[p_BK[image].argmax()] == label
+            names[decide(p_BK[image]).best] == label
             for image, label in self._session.list_checked().items()
             if image < len(p_BK) and not np.isnan(p_BK[image, 0])
         ]

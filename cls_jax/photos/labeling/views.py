@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cls_jax.io import make_printable
-from cls_jax.photos.features.accuracy import Estimate, count_labels, find_sure, is_too_early
-from cls_jax.photos.features.propagation import find_confident
+from cls_jax.photos.features.accuracy import Estimate, find_sure
+from cls_jax.photos.features.decide import decide, find_confident, rank_classes
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.inference.suspects import choose_suspects
 from cls_jax.photos.labeling.answers import RefusedError
@@ -114,11 +114,12 @@ def describe_suspects(session: Session) -> dict[str, Any]:
         if (found := known.classified) is not None:
             for i in choose_suspects(found.held_out, found.labels).tolist():
                 state, p_K = known.get_state(i), found.held_out.probabilities[i]
-                suggested = found.class_names[p_K.argmax()]
+                best, confidence, _ = decide(p_K)
+                suggested = found.class_names[best]
                 has_changed = state.label != found.class_names[found.labels[i]]
                 if has_changed or state.is_confirmed or suggested not in known.answers.class_names:
                     continue
-                proposal = {"label": suggested, "probability": round(float(p_K.max()), 4)}
+                proposal = {"label": suggested, "probability": round(float(confidence), 4)}
                 images.append(_describe_image(known, i) | {"proposals": [proposal]})
         return {"version": known.version, "images": images[:_NUM_SUSPECTS]}
 
@@ -136,14 +137,13 @@ def describe_result(session: Session, estimate: Estimate | None = None) -> dict[
         proposed = np.zeros(num_classes, int)
         num_sure = None
         mixed: list[dict[str, Any]] = []
-        propagation = known.propagation
-        if propagation is not None and known.has_suggestions():
+        if known.has_suggestions():
             images = np.flatnonzero(known.find_open())
             p_open = known.probabilities[images]
-            proposed = np.bincount(p_open.argmax(axis=1), minlength=num_classes)
-            is_early = is_too_early(count_labels(propagation.labels, propagation.groups))
-            if known.classified is not None and not is_early:
-                is_sure = find_sure(p_open.max(axis=1), estimate)
+            named, confidences, _ = decide(p_open)
+            proposed = np.bincount(named, minlength=num_classes)
+            if known.classified is not None and not known.classified.is_early:
+                is_sure = find_sure(confidences, estimate)
                 num_sure = int(is_sure.sum())
                 mixed = _describe_mixed(known.answers.class_names, images, p_open, is_sure)
         return {
@@ -163,7 +163,7 @@ def _describe_mixed(
     names: Sequence[str], images: np.ndarray, p_BK: np.ndarray, is_sure: np.ndarray
 ) -> list[dict[str, Any]]:
     """For each class, how sure the photos named so are, and what it is mixed up with."""
-    confidences, named = p_BK.max(axis=1), p_BK.argmax(axis=1)
+    named, confidences, _ = decide(p_BK)
     described = []
     for k, (partner, rows) in enumerate(find_mixed(p_BK, is_sure)):
         of_class = confidences[named == k]
@@ -195,9 +195,9 @@ def _describe_image(known: Reading, image: int) -> dict[str, Any]:
 def _describe_proposals(known: Reading, p_BK: np.ndarray, row: int) -> list[dict[str, Any]]:
     if not known.has_suggestions():
         return []
-    order = np.argsort(-p_BK[row], kind="stable")[:_NUM_PROPOSALS]
     names = known.answers.class_names
-    return [{"label": names[k], "probability": round(float(p_BK[row, k]), 4)} for k in order]
+    best = rank_classes(p_BK[row], _NUM_PROPOSALS)
+    return [{"label": names[k], "probability": round(float(p_BK[row, k]), 4)} for k in best]
 
 
 def _describe_notes(known: Reading, name: str) -> dict[str, Any]:

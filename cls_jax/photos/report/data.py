@@ -20,6 +20,7 @@ from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
 from cls_jax.io import describe_error
 from cls_jax.methods import Method, get_method
+from cls_jax.photos.features.decide import decide
 from cls_jax.photos.folder.instant_config import describe_kind
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
 from cls_jax.photos.inference.open import check_photos, open_run
@@ -66,12 +67,12 @@ class Predictions:
     @functools.cached_property
     def predicted(self) -> np.ndarray:
         """The most probable class by network, int64 [N, B]."""
-        return self.probabilities.argmax(axis=-1)
+        return decide(self.probabilities).best
 
     @functools.cached_property
     def confidence(self) -> np.ndarray:
         """The probability of that class, float32 [N, B]."""
-        return self.probabilities.max(axis=-1)
+        return decide(self.probabilities).confidence
 
     @functools.cached_property
     def mistakes(self) -> np.ndarray:
@@ -298,7 +299,7 @@ def count_named(run: RunData, source: Run) -> np.ndarray | None:
         return np.array([counts[name] for name in run.class_names])
     if found is None or found.is_test:
         return None
-    return np.bincount(found.probabilities[0].argmax(axis=1), minlength=len(run.class_names))
+    return np.bincount(found.predicted[0], minlength=len(run.class_names))
 
 
 def leave_out_folders(text: str, *folders: str | os.PathLike) -> str:

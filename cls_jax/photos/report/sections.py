@@ -16,6 +16,7 @@ from cls_jax.config import create_defaults, flatten, show_value
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.parallel import compilation
+from cls_jax.photos.features.decide import decide, find_partners
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
@@ -193,7 +194,7 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
         return None
     probabilities, labels = run.tested
     num_classes = len(run.class_names)
-    confusions = confusion_matrix(labels, probabilities[0].argmax(-1), labels=range(num_classes))
+    confusions = confusion_matrix(labels, decide(probabilities[0]).best, labels=range(num_classes))
     is_written = num_classes <= MAX_WRITTEN_CLASSES
     f1 = [row.f1 for row in figures.classes]  # NaN, for classes without images, comes last.
     return {
@@ -201,7 +202,7 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
         "confusions": confusions.tolist(),
         "num_right": int(np.trace(confusions)),
         "num_images": len(labels),
-        "worst": (confusions - np.diag(np.diag(confusions))).argmax(axis=1).tolist(),
+        "worst": find_partners(confusions).tolist(),
         "order": range(num_classes) if is_written else np.argsort(f1, kind="stable").tolist(),
         "heat_map": None if is_written else color_confusions(confusions),
         "pairs": find_confused_pairs(confusions, _NUM_PAIRS),

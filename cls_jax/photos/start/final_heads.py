@@ -12,21 +12,17 @@ Shape suffixes: N networks, B images, C features, S features of stages, K classe
 
 import jax
 import numpy as np
-import scipy.special
 
 from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.models.layers import ALL_FEATURES
 from cls_jax.parallel.distributed import arrays_from_main_process
-from cls_jax.photos.features.graph import (
-    build_graph,
-    compute_weight,
-    join_features,
-    propagate_labels,
-)
+from cls_jax.photos.features.decide import decide
+from cls_jax.photos.features.graph import compute_weight, join_features, propagate_labels
 from cls_jax.photos.features.heads import INSTANT_C, Head, fit_head
-from cls_jax.photos.features.labels import take_log
-from cls_jax.photos.features.neighbors import whiten
+from cls_jax.photos.features.infer import pool, take_log
+from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import LAST, STAGES, Relations
 from cls_jax.photos.start.fit_labels import FittedLabels
 from cls_jax.training.evaluate import compute_trained_features
 from cls_jax.training.rounds import RecordLabels
@@ -69,15 +65,16 @@ def fit_final_heads(
     )
     width = len(heads[0].kernel)
     features_NBC, descriptors_NBC, stages_NBS = np.split(all_features, [width, 2 * width], axis=-1)
-    log_p_BK = take_log(_predict(heads, features_NBC)) + take_log(inferred.probabilities[used])
     num_classes = setup.dataset_spec.num_classes
     given = np.where(is_labeled[used], inferred.labels[used], -1)
-    similar = join_features(descriptors_NBC), whiten(np.concatenate(stages_NBS, axis=-1))
-    for features_BC, ratio in zip(similar, inferred.graph_ratios, strict=True):
-        p_graph_BK = propagate_labels(build_graph(features_BC), given, num_classes)
-        log_p_BK += _GRAPH_EXPONENT * min(ratio, _MAX_RATIO) * take_log(p_graph_BK)
-    p_BK = scipy.special.softmax(log_p_BK, axis=1)
-    labels = np.where(is_labeled[used], inferred.labels[used], p_BK.argmax(axis=1))
+    descriptors, stages = join_features(descriptors_NBC), np.concatenate(stages_NBS, axis=-1)
+    relations = Relations(FrozenFeatures(descriptors, descriptors, stages))
+    found = [_predict(heads, features_NBC), inferred.probabilities[used]]
+    for depth in (LAST, STAGES):
+        found.append(propagate_labels(relations.connect(0, depth), given, num_classes))
+    exponents = _GRAPH_EXPONENT * np.minimum(inferred.labeler_weights.graph_ratios, _MAX_RATIO)
+    p_BK = pool(np.array([1, 1, *exponents]), map(take_log, found))
+    labels = np.where(is_labeled[used], inferred.labels[used], decide(p_BK).best)
     weights = np.where(is_labeled[used], inferred.sample_weights[used], compute_weight(p_BK))
     heads = [fit_head(f_BC, labels, num_classes, INSTANT_C, weights) for f_BC in features_NBC]
     # Processes round sums differently, so all use process 0's heads.
@@ -88,7 +85,7 @@ def fit_final_heads(
     for first in range(0, len(others), MAX_IMAGES):  # All at once would fill the memory.
         part = others[first : first + MAX_IMAGES]
         p_BK = _predict(heads, compute_trained_features(setup, state, dataset.train.images, part))
-        columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
+        columns.append((part, decide(p_BK).best, compute_weight(p_BK)))
     rows, inferred_labels, inferred_weights = map(np.concatenate, zip(*columns, strict=True))
     record(rows, inferred_labels, inferred_weights)
     as_parameters = [head._asdict() for head in heads]

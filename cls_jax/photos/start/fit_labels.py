@@ -10,9 +10,11 @@ import numpy as np
 
 from cls_jax.data.types import Dataset
 from cls_jax.photos.features.accuracy import Estimate
+from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
-from cls_jax.photos.features.labels import InferredLabels, label_images
+from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.new_sources import NewSources
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.start.frozen import RunFeatures
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
@@ -38,7 +40,7 @@ class FittedLabels(NamedTuple):
 
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].
-    inferred: InferredLabels
+    inferred: Inferred
     classifier: InstantClassifier
     # In percent, on the validation and test images, where there are any. "probe" is fitted to the
     # given labels only, and "instant" is the classifier.
@@ -69,16 +71,15 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
         labeled: Training images that count as labeled, int [num_labels].
         features: Those of the run's images.
     """
-    network, rows, train = features.network, features.rows, features.train
+    network, rows, relations = features.network, features.rows, Relations(features.train)
     is_labeled = np.isin(rows, labeled)
     labels = np.where(is_labeled, dataset.train.labels[rows], -1)
     sources = dataset.train.sources
-    inferred = label_images(
-        train, labels, dataset.num_classes, None if sources is None else sources[rows]
-    )
+    marks = mark_labels(labels, dataset.num_classes)
+    inferred = infer(relations, marks, None if sources is None else sources[rows])
     classifiers = {
         "probe": InstantClassifier(network, inferred.probe),
-        "instant": fit_classifier(network, train, inferred),
+        "instant": fit_classifier(network, relations, inferred),
     }
     accuracies: dict[str, Accuracies] = {name: {} for name in classifiers}
     for part, held_out in features.held_out.items():

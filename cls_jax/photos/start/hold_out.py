@@ -19,8 +19,9 @@ from cls_jax.data.types import Dataset
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.extract import extract_features
-from cls_jax.photos.features.near_copies import find_dominating, group_near_copies
+from cls_jax.photos.features.near_copies import find_dominating
 from cls_jax.photos.features.network import FrozenNetwork
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.folder_marks import read_checked
@@ -107,7 +108,7 @@ def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:
     known = np.flatnonzero(dataset.train.labels >= 0)
     features = compute_frozen(dataset, dataset.train.take(known), config.data.data_dir, [network])
     labels = dataset.train.labels[known]
-    found = arrays_from_main_process(group_near_copies(features, labels_B=labels))
+    found = arrays_from_main_process(Relations(features).group(labels))
     groups = np.arange(len(dataset.train))
     groups[known] = known[np.unique(found, return_index=True)[1]][found]
     return groups
@@ -129,7 +130,7 @@ def count_near_copies(
     By features of the network that `model.init` names. Raises a UserError if it cannot be read.
     """
     network = _open_network(config, config.data.channels)
-    groups = group_near_copies(extract_features(files, network), labels_B=labels)
+    groups = Relations(extract_features(files, network)).group(labels)
     sizes = np.bincount(groups)
     classes = tuple(sorted(find_dominating(groups, labels).values()))
     return NearCopies(int(sizes[sizes > 1].sum()), int((sizes > 1).sum()), classes)

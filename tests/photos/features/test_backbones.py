@@ -10,8 +10,10 @@ from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB, Package
 from cls_jax.models.weights.layout import Weights
 from cls_jax.photos.features import extract
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones, format_backbones
-from cls_jax.photos.features.labels import hold_out_labels, label_images
+from cls_jax.photos.features.infer import hold_out_labels, infer
+from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.plan.request import Request
 
 LITE0, LITE2 = (f"{BUILTIN}efficientnet_lite{i}" for i in (0, 2))
@@ -95,8 +97,8 @@ def test_other_networks_are_of_the_table_and_named_once():
 def test_a_network_beside_itself_changes_nothing_without_held_out_labels(images):
     truth, _, good, _ = images
     labels = np.where(np.arange(len(truth)) < NUM_CLASSES, truth, -1)  # One per class.
-    alone = label_images(good, labels, NUM_CLASSES)
-    doubled = label_images(good._replace(others=(good,)), labels, NUM_CLASSES)
+    alone = infer(Relations(good), mark_labels(labels, NUM_CLASSES))
+    doubled = infer(Relations(good._replace(others=(good,))), mark_labels(labels, NUM_CLASSES))
     np.testing.assert_allclose(doubled.probabilities, alone.probabilities, atol=1e-5)
     assert doubled.figures["weight_others"] == pytest.approx(50)
     assert "weight_others" not in alone.figures
@@ -111,14 +113,16 @@ def test_held_out_labels_weigh_networks(images):
         "good first": good._replace(others=(useless,)),
         "useless first": useless._replace(others=(good,)),
     }.items():
-        inferred = label_images(features, known, NUM_CLASSES)
+        inferred = infer(Relations(features), mark_labels(known, NUM_CLASSES))
         accuracies[name] = np.mean(inferred.labels[known < 0] == truth[known < 0])
         weights[name] = inferred.figures.get("weight_others")
     assert weights["useless first"] > 50 > weights["good first"]
     assert accuracies["useless"] < 0.5
     for both in ("good first", "useless first"):
         assert accuracies[both] > accuracies["good"] - 0.03
-    held_out = hold_out_labels(useless._replace(others=(good,)), known, NUM_CLASSES)
+    held_out = hold_out_labels(
+        Relations(useless._replace(others=(good,))), mark_labels(known, NUM_CLASSES)
+    )
     right = held_out.probabilities.argmax(axis=1)[known >= 0] == truth[known >= 0]
     assert right.mean() > 0.8
 

@@ -19,10 +19,12 @@ from cls_jax.models.weights.layout import Weights, from_torch, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.cli import console
 from cls_jax.photos.features.heads import fit_head
+from cls_jax.photos.features.infer import hold_out_labels, infer
 from cls_jax.photos.features.instant import find_known, read_instant
-from cls_jax.photos.features.labels import hold_out_labels, label_images
+from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import find_neighbors, whiten
 from cls_jax.photos.features.network import FrozenFeatures, open_network
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run
@@ -31,7 +33,6 @@ from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.report import outcome
 from cls_jax.photos.report.outcome import describe_labelers
 from cls_jax.photos.report.page import write_report
-from cls_jax.photos.start import hold_out
 from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
@@ -55,7 +56,7 @@ def test_inferred_labels_teach_a_better_head_than_one_label_per_class(num_classe
     labels = np.where(np.arange(300) < num_classes, truth, -1)
     center = features.mean(axis=0)
     features, test_features = features - center, test_features - center
-    inferred = label_images(_freeze(features), labels, num_classes)
+    inferred = infer(Relations(_freeze(features)), mark_labels(labels, num_classes))
     np.testing.assert_array_equal(inferred.labels[:num_classes], truth[:num_classes])
     np.testing.assert_array_equal(inferred.weights[:num_classes], 1)
     instant = fit_head(features, inferred.labels, num_classes, 0.01, inferred.sample_weights)
@@ -66,12 +67,12 @@ def test_inferred_labels_teach_a_better_head_than_one_label_per_class(num_classe
 
 @pytest.mark.parametrize("most", [10_000, 40])
 def test_new_images_get_the_classes_of_similar_known_ones(monkeypatch, most):
-    monkeypatch.setattr("cls_jax.photos.features.instant._MAX_KNOWN", most)
+    monkeypatch.setattr("cls_jax.photos.features.relations._MAX_PLACED", most)
     monkeypatch.setattr("cls_jax.photos.features.instant._ROWS_AT_ONCE", 32)
     features, truth = _make_features(300)
     new, new_truth = _make_features(50, seed=1)
     p_BK = np.where(np.arange(K) == truth[:, None], 0.8, 0.2 / (K - 1))
-    known = find_known(_freeze(features, np.tanh(features)), p_BK)
+    known = find_known(Relations(_freeze(features, np.tanh(features))), p_BK)
     assert len(known.known) == min(most, 300)
     both = np.concatenate([new, np.tanh(new)], axis=1)
     log_p_BK = known.compute_log_probabilities(both.astype(np.float32))
@@ -98,7 +99,7 @@ def test_held_out_labels_are_predicted_without_them():
     labels = np.where(np.arange(300) < 30, truth, -1)
 
     def measure():
-        p_BK = hold_out_labels(_freeze(features), labels, K).probabilities
+        p_BK = hold_out_labels(Relations(_freeze(features)), mark_labels(labels, K)).probabilities
         return np.mean((p_BK.argmax(axis=1) == labels)[:30])
 
     assert measure() > 0.8
@@ -107,13 +108,13 @@ def test_held_out_labels_are_predicted_without_them():
     labels[order[::5]] = (labels[order[::5]] + 1) % K
     assert measure() < 0.85
     few = np.where(np.arange(300) < K, truth, -1)
-    names = label_images(_freeze(features), few, K).figures.keys()
+    names = infer(Relations(_freeze(features)), mark_labels(few, K)).figures.keys()
     counts = {"near_copies", "near_copy_groups", "classes", "classes_with_one_label"}
     confidences = {"confidence", "confidence_deviation", "images"}
     assert names == {"weight_graph", "weight_stages", *counts, *confidences}
     # Copies of the labeled images say nothing more.
     copied, doubled = np.vstack([features, features[:K]]), np.append(few, truth[:K])
-    assert label_images(_freeze(copied), doubled, K).figures.keys() == names
+    assert infer(Relations(_freeze(copied)), mark_labels(doubled, K)).figures.keys() == names
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
@@ -123,13 +124,13 @@ def test_the_depth_that_separates_the_labels_gets_more_weight(is_deep):
     good, noise = good - good.mean(axis=0), rng.standard_normal(good.shape)
     features = _freeze(noise, good) if is_deep else _freeze(good, noise)
     labels = np.where(np.arange(300) < 60, truth, -1)
-    inferred = label_images(features, labels, K)
+    inferred = infer(Relations(features), mark_labels(labels, K))
     assert np.mean(inferred.labels == truth) > 0.9
     assert (inferred.figures["weight_stages"] > 40) == is_deep  # 33 before any label.
-    assert (inferred.graph_ratios[1] > 0.3) == is_deep  # 0.2.
+    assert (inferred.labeler_weights.graph_ratios[1] > 0.3) == is_deep  # 0.2.
     # Without a class with two labels, the prior decides.
-    alone = label_images(features, np.where(np.arange(300) < K, truth, -1), K)
-    np.testing.assert_allclose(alone.graph_ratios, [1, 0.2])
+    alone = infer(Relations(features), mark_labels(np.where(np.arange(300) < K, truth, -1), K))
+    np.testing.assert_allclose(alone.labeler_weights.graph_ratios, [1, 0.2])
 
 
 def test_whitening_keeps_a_direction_that_strong_ones_hide():
@@ -155,7 +156,9 @@ def test_a_wrong_graph_gets_no_weight():
     features -= features.mean(axis=0)
     wrong = np.random.default_rng(3).standard_normal(features.shape)
     labels = np.where(np.arange(300) < 60, truth, -1)
-    inferred = label_images(FrozenFeatures(features, wrong, wrong[:, :0]), labels, K)
+    inferred = infer(
+        Relations(FrozenFeatures(features, wrong, wrong[:, :0])), mark_labels(labels, K)
+    )
     assert inferred.figures["weight_graph"] < 20
     assert np.mean(inferred.labels == truth) > 0.9
 
@@ -170,10 +173,12 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
     labels_B[: len(labels)] = labels
     for most in (1_000, 3):
         for name in ("_MAX_HELD_OUT", "_MAX_PROBED"):
-            monkeypatch.setattr(f"cls_jax.photos.features.labels.{name}", most)
-        q_BK = hold_out_labels(_freeze(features, features[:, :5]), labels_B, K).probabilities
+            monkeypatch.setattr(f"cls_jax.photos.features.infer.{name}", most)
+        q_BK = hold_out_labels(
+            Relations(_freeze(features, features[:, :5])), mark_labels(labels_B, K)
+        ).probabilities
         np.testing.assert_allclose(q_BK.sum(axis=1), 1, rtol=1e-5)
-        inferred = label_images(_freeze(features, features[:, :5]), labels_B, K)
+        inferred = infer(Relations(_freeze(features, features[:, :5])), mark_labels(labels_B, K))
         np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)
         labeled = labels_B >= 0
         np.testing.assert_array_equal(inferred.labels[labeled], labels_B[labeled])
@@ -185,7 +190,9 @@ def test_of_many_classes_with_few_labels_each_the_labels_still_choose_the_weight
     features, truth = _make_features(1_260, 252)
     noise = np.random.default_rng(3).standard_normal(features.shape)
     features -= features.mean(axis=0)
-    inferred = label_images(FrozenFeatures(features, noise, noise[:, :0]), truth, 252)
+    inferred = infer(
+        Relations(FrozenFeatures(features, noise, noise[:, :0])), mark_labels(truth, 252)
+    )
     assert inferred.figures["weight_graph"] < 20  # 42 before any label.
 
 
@@ -195,9 +202,9 @@ def test_features_of_any_width_and_a_single_class_give_probabilities(num_columns
     few = features[:, :num_columns]
     assert np.isfinite(whiten(few)).all()
     labels = np.where(np.arange(40) < 9, truth, -1)
-    inferred = label_images(_freeze(features, few), labels, K)
+    inferred = infer(Relations(_freeze(features, few)), mark_labels(labels, K))
     np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)
-    alone = label_images(_freeze(features, few), np.minimum(labels, 0), 1)
+    alone = infer(Relations(_freeze(features, few)), mark_labels(np.minimum(labels, 0), 1))
     np.testing.assert_array_equal(alone.weights, 1)
 
 
@@ -393,11 +400,11 @@ def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(tra
     sizes = []
 
     def group(groups):
-        def group_near_copies(features, labels_B):
-            sizes.append(len(features.pooled))
+        def find(self, labels_B):
+            sizes.append(len(self))
             return np.array(groups)
 
-        monkeypatch.setattr(hold_out, "group_near_copies", group_near_copies)
+        monkeypatch.setattr(Relations, "group", find)
 
     group([0, 0, 1, 2, 3, 3])  # Two images each of blue, green and red.
     run = train("validated", instant=True, data__validation=0.5)
@@ -428,7 +435,7 @@ def test_the_plan_says_how_many_labels_are_near_copies(train, run, capsys, monke
         ([0, 1, 2, 3, 4, 5], "Near-copies: none among the labels"),
     ):
         found = np.array(groups)
-        monkeypatch.setattr(hold_out, "group_near_copies", lambda *_, found=found, **__: found)
+        monkeypatch.setattr(Relations, "group", lambda *_, found=found: found)
         console.run(console.parse_arguments([str(part) for part in command]))
         said = capsys.readouterr().out
         assert line in said

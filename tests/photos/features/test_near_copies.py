@@ -3,15 +3,11 @@
 import numpy as np
 import pytest
 
-from cls_jax.photos.features.labels import hold_out_labels, label_images
-from cls_jax.photos.features.near_copies import (
-    find_dominating,
-    find_firsts,
-    find_judged,
-    group_near_copies,
-    is_copied,
-)
+from cls_jax.photos.features.infer import hold_out_labels, infer
+from cls_jax.photos.features.marks import find_firsts, find_judged, is_copied, mark_labels
+from cls_jax.photos.features.near_copies import find_dominating
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
 
 K = 4
 
@@ -29,10 +25,10 @@ def _create(num_photos, num_copies, num_features=200, seed=0):
 @pytest.mark.parametrize(("num_photos", "num_copies"), [(600, 1), (300, 2), (100, 6), (8, 30)])
 def test_groups_are_those_of_the_photos(num_photos, num_copies):
     features, photos, _ = _create(num_photos, num_copies)
-    groups = group_near_copies(features)
+    groups = Relations(features).group()
     np.testing.assert_array_equal(groups, photos)
     shuffled = np.random.default_rng(0).permutation(len(photos))
-    again = group_near_copies(features.convert(lambda rows: rows[shuffled]))
+    again = Relations(features.convert(lambda rows: rows[shuffled])).group()
     same = photos[shuffled][:, None] == photos[shuffled]
     np.testing.assert_array_equal(again[:, None] == again, same)
 
@@ -40,12 +36,12 @@ def test_groups_are_those_of_the_photos(num_photos, num_copies):
 def test_without_features_of_stages_only_exact_copies_are_grouped():
     features, _, _ = _create(5, 4)
     pixels = features._replace(stages=features.stages[:, :0])
-    assert len(set(group_near_copies(pixels))) == 20
+    assert len(set(Relations(pixels).group())) == 20
     copied = pixels.convert(lambda rows: rows[[0, 1, 0, 2, 1]])
-    np.testing.assert_array_equal(group_near_copies(copied), [0, 1, 0, 2, 1])
-    assert not len(group_near_copies(pixels.convert(lambda rows: rows[:0])))
+    np.testing.assert_array_equal(Relations(copied).group(), [0, 1, 0, 2, 1])
+    assert not len(Relations(pixels.convert(lambda rows: rows[:0])).group())
     unread = np.arange(20)[:, None] < 3
-    assert len(set(group_near_copies(features.convert(lambda rows: rows * ~unread))[:3])) == 3
+    assert len(set(Relations(features.convert(lambda rows: rows * ~unread)).group()[:3])) == 3
 
 
 def _create_chain(length, num_features=400):
@@ -58,9 +54,9 @@ def _create_chain(length, num_features=400):
 def test_images_with_different_labels_are_in_different_groups():
     features, photos, truth = _create(40, 5)
     labels = np.where(np.arange(len(photos)) % 5 < 3, truth, -1)
-    np.testing.assert_array_equal(group_near_copies(features, labels_B=labels), photos)
+    np.testing.assert_array_equal(Relations(features).group(labels), photos)
     labels[0], labels[1] = 0, 1  # Of one burst.
-    groups = group_near_copies(features, labels_B=labels)
+    groups = Relations(features).group(labels)
     assert groups[0] != groups[1]
     assert set(groups[:5]) == {groups[0], groups[1]}
     np.testing.assert_array_equal(groups[5:] - groups[5], photos[5:] - photos[5])
@@ -74,9 +70,9 @@ def test_a_chain_is_no_burst_where_it_has_most_of_a_class():
     rows = np.concatenate([features.stages, chain, burst])
     features = FrozenFeatures(rows, rows, rows)
     labels = np.concatenate([truth, [K] * len(chain), [K + 1] * len(burst)])
-    unlabeled = group_near_copies(features)
+    unlabeled = Relations(features).group()
     assert len(set(unlabeled[60:100])) == 1
-    groups = group_near_copies(features, labels_B=labels)
+    groups = Relations(features).group(labels)
     sizes = np.unique(groups[60:100], return_counts=True)[1]
     assert len(sizes) >= 4
     assert len(set(groups[100:])) == 1
@@ -84,7 +80,7 @@ def test_a_chain_is_no_burst_where_it_has_most_of_a_class():
     assert find_judged(labels, groups)[60:].tolist() == [True] * 40 + [False] * 12
     # Where the class has many other labels, the chain stays as it is.
     more = np.concatenate([np.full(60, K), labels[60:]])
-    assert len(set(group_near_copies(features, labels_B=more)[60:100])) == 1
+    assert len(set(Relations(features).group(more)[60:100])) == 1
 
 
 def test_a_label_is_judged_by_labels_of_other_groups_and_each_group_once():
@@ -110,18 +106,20 @@ def test_near_copies_give_labels_away_where_other_images_have_fewer():
 
 @pytest.mark.parametrize("most", [1_000, 100])
 def test_held_out_labels_are_not_predicted_by_their_near_copies(most, monkeypatch):
-    monkeypatch.setattr("cls_jax.photos.features.labels._MAX_HELD_OUT", most)
+    monkeypatch.setattr("cls_jax.photos.features.infer._MAX_HELD_OUT", most)
     features, photos, truth = _create(200, 3)
     labels = np.where(photos < 80, truth, -1)  # All three photos of a burst.
-    inferred = label_images(features, labels, K)
+    inferred = infer(Relations(features), mark_labels(labels, K))
     accuracy = 100 * np.mean((inferred.labels == truth)[labels < 0])
     num_groups = inferred.figures["near_copies"], inferred.figures["near_copy_groups"]
     assert num_groups == (160, 80)
-    held_out = hold_out_labels(features, labels, K)
+    held_out = hold_out_labels(Relations(features), mark_labels(labels, K))
     p_BK = held_out.probabilities
     right = 100 * np.mean((p_BK.argmax(axis=1) == truth)[labels >= 0])
     assert abs(right - accuracy) < 20
     np.testing.assert_array_equal(held_out.is_judged, labels >= 0)
     # A class with one burst cannot be judged.
     alone = np.where((truth > 0) | (photos == 0), labels, -1)
-    np.testing.assert_array_equal(hold_out_labels(features, alone, K).is_judged, alone > 0)
+    np.testing.assert_array_equal(
+        hold_out_labels(Relations(features), mark_labels(alone, K)).is_judged, alone > 0
+    )

@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.log import Checked
 from cls_jax.photos.inference import open as open_lib
 from cls_jax.photos.inference.foreign import (
@@ -106,7 +107,9 @@ def test_the_labeling_page_has_the_same_rule():
     labels = np.where(np.arange(100) < 20, np.arange(100) % 4, -1)
     # Its descriptors, by which it shows similar photos, do not decide.
     frozen = FrozenFeatures(features, np.random.default_rng(0).normal(size=(100, C)), none)
-    answered = Answered(0, frozen, labels, list("abcd"), np.arange(100), None, Checked([], []))
+    answered = Answered(
+        0, Relations(frozen), labels, list("abcd"), np.arange(100), None, Checked([], [])
+    )
     images = fit(answered).images
     for one, other in zip(images, collect_images(features), strict=True):
         np.testing.assert_array_equal(one, other)

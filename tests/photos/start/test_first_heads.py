@@ -1,5 +1,7 @@
 """Heads that start from a linear probe. A run with one resumes in `test_prepare.py`."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from cls_jax.data.sampling import StreamSpec
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.photos.features.heads import Head, fit_heads
+from cls_jax.photos.features.infer import LabelerWeights
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.start import final_heads
 from cls_jax.photos.start.final_heads import fit_final_heads
@@ -158,8 +161,11 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     pairs = zip(forced["kernel"], forced["bias"], strict=True)
     heads = [{"kernel": kernel, "bias": bias} for kernel, bias in pairs]
     state = state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
-    unsure = start.inferred._replace(probabilities=np.full_like(start.inferred.probabilities, 0.1))
+    uniform = np.full_like(start.inferred.probabilities, 0.1)
     for ratios in ((0, 0), (9, 0), (0, 9)):  # A graph overrules them where it was right before.
-        inferred = unsure._replace(graph_ratios=np.array(ratios))
+        weights = LabelerWeights(np.array([ratios]), np.ones((1, 1)))
+        inferred = dataclasses.replace(
+            start.inferred, probabilities=uniform, labeler_weights=weights
+        )
         fit_final_heads(setup, state, dataset, start._replace(inferred=inferred), record)
         assert ((recorded[-1][1] == 3).mean() > 0.5) == (ratios == (0, 0))

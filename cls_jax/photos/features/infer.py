@@ -1,16 +1,19 @@
 """Labels of all images, inferred from frozen features and a few given labels.
 
-`label_images` is the only place that derives them, from several labelers. Each labeler, a graph or
-a linear probe, predicts the labels held out from it, each together with those of its near-copies
-(`near_copies`) if these would give it away. Its weight, an exponent in a product of probabilities
+`infer` is the only place that derives them, from several labelers. Each labeler, a graph or a
+linear probe, predicts the labels held out from it, each together with those of its near-copies
+(`marks.groups`) if these would give it away. Its weight, an exponent in a product of probabilities
 (a logarithmic opinion pool: Heskes, "Selecting Weighting Factors in Logarithmic Opinion Pools",
 NIPS 1997), maximizes the likelihood of these labels. This is stacking (Wolpert, 1992) with a prior,
 because a few labels carry little information: the accuracy on 20 labels moves in steps of 5 points.
 Weights below 1 also temper overconfident labelers.
 
-Shape suffixes: B images, C features, K classes, L labeled images, M labelers.
+Shape suffixes: B images, C features, K classes, L labeled images, M labelers, N networks.
 """
 
+import dataclasses
+import functools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,25 +23,13 @@ from scipy import sparse
 
 from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.accuracy import Estimate, estimate_accuracy
-from cls_jax.photos.features.graph import (
-    NUM_NEIGHBORS,
-    build_graph,
-    compute_weight,
-    connect_neighbors,
-    propagate_labels,
-)
-from cls_jax.photos.features.groups import join_groups
+from cls_jax.photos.features.decide import decide
+from cls_jax.photos.features.graph import compute_weight, propagate_labels
 from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
-from cls_jax.photos.features.near_copies import (
-    find_firsts,
-    find_judged,
-    group_near_copies,
-    is_copied,
-)
-from cls_jax.photos.features.neighbors import find_neighbors, whiten
-from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.marks import Marks, find_firsts, find_judged, groups, is_copied
 from cls_jax.photos.features.new_sources import NewSources, count_single, estimate_new_sources
 from cls_jax.photos.features.propagation import Propagation
+from cls_jax.photos.features.relations import EARLY, LAST, STAGES, Relations
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of
 # clothing gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
@@ -64,12 +55,6 @@ _NUM_PARTS, _SHARES = 8, 10
 # Of more, fifths are held out together.
 _MAX_HELD_OUT = 1_000
 _MAX_PROBED = 3_000  # Labels to which a probe is fitted that judges other labels.
-# Images times classes. Above this, only the last layer is used, to bound memory.
-_MAX_NUMBERS = 2**25
-
-# The share of the columns of all stages that belongs to early ones: four of the seven stages of
-# EfficientNet-Lite0 (but for seven deviations), two of the four of a ResNet.
-_EARLY_SHARE = 0.2
 
 
 class _Labelers(NamedTuple):
@@ -77,8 +62,34 @@ class _Labelers(NamedTuple):
 
     graphs: list[sparse.csr_matrix]  # [B, B].
     probes: list[tuple[np.ndarray, float]]  # Inputs, floating [B, C], and inverse penalties.
-    copies: np.ndarray  # The near-copies, int [B], as far as they are labeled.
     num_networks: int
+
+
+class LabelerWeights(NamedTuple):
+    """The weights of the labelers: for each network those of the last layer, then of stages."""
+
+    graphs: np.ndarray  # float64 [N, 1 or 3].
+    probes: np.ndarray  # float64 [N, 1 or 2].
+
+    @property
+    def graph_ratios(self) -> np.ndarray:
+        """Of the graphs of the last layer and of all stages, relative to the probes, float [2]."""
+        ratios_2 = np.append(self.graphs.sum(axis=0), 0)[:2]  # 0 without a graph of all stages.
+        return np.asarray(ratios_2 / max(self.probes.sum(), 1e-12))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares in percent: of graphs, of all stages, and of further networks if there are any."""
+        total = max(self.graphs.sum() + self.probes.sum(), 1e-12)
+        of_stages = self.graphs[:, 1:].sum() + self.probes[:, 1:].sum()
+        of_others = self.graphs[1:].sum() + self.probes[1:].sum()
+        shares = {
+            "weight_graph": 100 * float(self.graphs.sum() / total),
+            "weight_stages": 100 * float(of_stages / total),
+        }
+        if len(self.graphs) > 1:
+            shares["weight_others"] = 100 * float(of_others / total)
+        return shares
 
 
 class HeldOutLabels(NamedTuple):
@@ -88,34 +99,51 @@ class HeldOutLabels(NamedTuple):
     is_judged: np.ndarray  # bool [B], whether any of these labels are of the image's class.
 
 
-class InferredLabels(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Inferred:
     """Labels of all images, from graphs and linear probes."""
 
+    marks: Marks  # What was given.
     probabilities: np.ndarray  # float32 [B, K].
-    labels: np.ndarray  # int [B], the given class of a labeled image, else the most probable one.
-    weights: np.ndarray  # float32 [B] in [0, 1], w = 1 - H(p) / log K, and 1 for labeled images.
-    sample_weights: np.ndarray  # float32 [B], for a head: the same, but larger for labeled images.
+    labeler_weights: LabelerWeights
     probe: Head  # On the last layer.
-    # In percent: the share of the weights for the graphs, for the stages before the last layer, and
-    # for further networks ("weight_graph", "weight_stages", "weight_others"). The known fields of
-    # the `estimate`, and with sources those of `NewSources`. Numbers: labeled images beyond the
-    # first of each group of near-copies ("near_copies"), and such groups ("near_copy_groups").
-    figures: dict[str, float]
-    # The weights of the graphs of the last layer and of all stages, relative to those of the
-    # probes, float [2].
-    graph_ratios: np.ndarray
-    copies: np.ndarray  # The near-copies, int [B], as far as they are labeled.
+    groups: np.ndarray  # The near-copies, int [B], see `marks.groups`.
     estimate: Estimate | None  # The expected accuracy, see `estimate_accuracy`.
+    new_sources: NewSources | None  # The same on new sources. None where no source is known.
     # Without their own labels, or those of their sources, if these are known: up to 1,000 images.
     held_out: HeldOutLabels
 
+    @functools.cached_property
+    def labels(self) -> np.ndarray:
+        """The given class of a labeled image, else the most probable one, int [B]."""
+        given = self.marks.labels
+        return np.where(given >= 0, given, decide(self.probabilities).best)
 
-def label_images(
-    features: FrozenFeatures,
-    labels_B: np.ndarray,
-    num_classes: int,
-    sources_B: np.ndarray | None = None,
-) -> InferredLabels:
+    @functools.cached_property
+    def weights(self) -> np.ndarray:
+        """How sure labels are, w = 1 - H(p) / log K, and 1 for labeled images, float32 [B]."""
+        return compute_weight(self.probabilities)
+
+    @property
+    def sample_weights(self) -> np.ndarray:
+        """The same for a head, where labeled images weigh more, float32 [B]."""
+        return np.where(self.marks.labels >= 0, np.float32(_LABELED_WEIGHT), self.weights)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What is known, by name: weights in percent, the `estimate`, `new_sources`, near-copies.
+
+        "near_copies" are labeled images beyond the first of each group, of which "near_copy_groups"
+        are larger than one.
+        """
+        found = [part._asdict() for part in (self.estimate, self.new_sources) if part]
+        known = {name: float(v) for part in found for name, v in part.items() if v is not None}
+        sizes = np.unique(self.groups[self.marks.labels >= 0], return_counts=True)[1]
+        known |= {"near_copies": float((sizes - 1).sum())}
+        return self.labeler_weights.shares | known | {"near_copy_groups": float((sizes > 1).sum())}
+
+
+def infer(relations: Relations, marks: Marks, sources_B: np.ndarray | None = None) -> Inferred:
     """Infers the labels of all images by graphs and linear probes, weighted by held-out labels.
 
     A graph uses which images are similar, a probe which features separate the classes. Both use
@@ -123,78 +151,59 @@ def label_images(
     probabilities, with exponents from `weigh_labelers`.
 
     Args:
-        features: Of B training images.
-        labels_B: int [B], -1 for images without a label.
-        num_classes: K.
+        relations: Of B images.
+        marks: What is given about them.
         sources_B: What the images come from, int, -1 where unknown. None where nothing is known.
             They say how the classifier will do on new sources, and change no inferred label:
             weights that are chosen by labels held out with their sources are no better on new
             sources, and up to 19 points worse on the other images of known ones
             (experiments/results/sources.md).
     """
+    labels_B, num_classes = marks.labels, marks.num_classes
     labeled = np.flatnonzero(labels_B >= 0)
-    labelers = _list_labelers(features, labels_B, num_classes)
-    graphs, probes, copies_B, num_networks = labelers
+    labelers = _list_labelers(relations, num_classes)
+    copies_B = groups(relations, marks)
     groups_B = copies_B if is_copied(copies_B, labels_B) else np.arange(len(labels_B))
-    given, copies, groups = labels_B[labeled], copies_B[labeled], groups_B[labeled]
-    hidden = _list_folds(given, groups)[0]
+    given, groups_L = labels_B[labeled], groups_B[labeled]
+    hidden = _list_folds(given, groups_L)[0]
     held_out = _hold_out(labelers, groups_B, labeled, given, num_classes, hidden=hidden)
-    judged = (find_judged(given, groups) & find_firsts(groups))[hidden]
-    weights_M = _weigh(held_out[:, judged], given[hidden[judged]], num_networks)
-    heads = [fit_head(x_BC[labeled], labels_B[labeled], num_classes, c) for x_BC, c in probes]
-    log_p_MBK = [take_log(propagate_labels(graph, labels_B, num_classes)) for graph in graphs]
-    for head, (inputs_BC, _) in zip(heads, probes, strict=True):
+    judged = (find_judged(given, groups_L) & find_firsts(groups_L))[hidden]
+    weights_M = _weigh(held_out[:, judged], given[hidden[judged]], labelers.num_networks)
+    heads = [fit_head(x_BC[labeled], given, num_classes, c) for x_BC, c in labelers.probes]
+    log_p_MBK = [
+        take_log(propagate_labels(graph, labels_B, num_classes)) for graph in labelers.graphs
+    ]
+    for head, (inputs_BC, _) in zip(heads, labelers.probes, strict=True):
         log_p_MBK.append(take_log(head.compute_probabilities(inputs_BC)))
-    logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
-    probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
-    probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
+    probabilities = pool(weights_M, log_p_MBK)
+    probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[given]
+    new_sources = None
+    if sources_B is None:
+        of_labels = _combine(held_out, weights_M, labeled, given, groups_L, hidden, len(labels_B))
+    else:
+        of_labels = _hold_out_sources(labelers, labels_B, sources_B, num_classes, weights_M)
+        new_sources = _judge_sources(of_labels, labels_B, sources_B)
     graph_weights, probe_weights = (
-        part.reshape(num_networks, -1) for part in np.split(weights_M, [len(graphs)])
+        part.reshape(labelers.num_networks, -1)
+        for part in np.split(weights_M, [len(labelers.graphs)])
     )
-    # 0 for the graph of all stages if there is none.
-    ratios = np.append(graph_weights.sum(axis=0), 0)[:2] / max(probe_weights.sum(), 1e-12)
-    figures = _share_weights(graph_weights, probe_weights)
-    estimate = estimate_accuracy(probabilities, labels_B, copies_B)
-    known = estimate._asdict() if estimate else {}
-    combined = _combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B))
-    if sources_B is not None:
-        combined = _hold_out_sources(labelers, labels_B, sources_B, num_classes, weights_M)
-        known |= _judge_sources(combined, labels_B, sources_B)._asdict()
-    figures |= {name: float(value) for name, value in known.items() if value is not None}
-    sizes = np.unique(copies, return_counts=True)[1]
-    figures["near_copies"] = float((sizes - 1).sum())
-    figures["near_copy_groups"] = float((sizes > 1).sum())
-    weights = compute_weight(probabilities)
-    labels = probabilities.argmax(axis=1)
-    sample_weights = np.where(labels_B >= 0, np.float32(_LABELED_WEIGHT), weights)
-    return InferredLabels(
+    return Inferred(
+        marks=marks,
         probabilities=probabilities,
-        labels=labels,
-        weights=weights,
-        sample_weights=sample_weights,
+        labeler_weights=LabelerWeights(graph_weights, probe_weights),
         probe=heads[0],
-        figures=figures,
-        graph_ratios=ratios,
-        copies=copies_B,
-        estimate=estimate,
-        held_out=combined,
+        groups=copies_B,
+        estimate=estimate_accuracy(probabilities, labels_B, copies_B),
+        new_sources=new_sources,
+        held_out=of_labels,
     )
 
 
-def _share_weights(graphs_NW: np.ndarray, probes_NW: np.ndarray) -> dict[str, float]:
-    """Shares of the weights in percent: of graphs, of all stages, and of further networks.
-
-    A row has the weights of one network: the last layer's, and that of all stages, if there is one.
-    """
-    total = max(np.concatenate([graphs_NW.ravel(), probes_NW.ravel()]).sum(), 1e-12)
-    shares = {
-        "weight_graph": 100 * float(graphs_NW.sum() / total),
-        "weight_stages": 100 * float((graphs_NW[:, 1:].sum() + probes_NW[:, 1:].sum()) / total),
-    }
-    if len(graphs_NW) > 1:
-        of_others = graphs_NW[1:].sum() + probes_NW[1:].sum()
-        shares["weight_others"] = 100 * float(of_others / total)
-    return shares
+def pool(weights_M: np.ndarray, log_p_MBK: Iterable[np.ndarray]) -> np.ndarray:
+    """The normalized product of probabilities, float32 [B, K], given logarithms and exponents."""
+    logits_BK = sum(w * log_p_BK for w, log_p_BK in zip(weights_M, log_p_MBK, strict=True))
+    pooled: np.ndarray = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
+    return pooled
 
 
 def _hold_out_sources(
@@ -237,7 +246,7 @@ def _hold_out_sources(
                 hidden=np.searchsorted(rows, hidden),
                 most=_MAX_PROBED,
             )
-            q_BK[hidden] = scipy.special.softmax(np.tensordot(weights_M, log_p_MLK, 1), axis=1)
+            q_BK[hidden] = pool(weights_M, log_p_MLK)
             is_judged[hidden] = True
     return HeldOutLabels(q_BK, is_judged)
 
@@ -254,7 +263,7 @@ def _judge_sources(
 ) -> NewSources:
     """The accuracy to expect on new sources, from labels that were held out with their sources."""
     images = np.flatnonzero(held_out.is_judged)
-    is_right = held_out.probabilities[images].argmax(axis=1) == labels_B[images]
+    is_right = decide(held_out.probabilities[images]).is_right(labels_B[images])
     labeled = labels_B >= 0
     of_labels = sources_B[labeled]
     return estimate_new_sources(is_right, sources_B[images])._replace(
@@ -264,42 +273,27 @@ def _judge_sources(
 
 
 def hold_out_labels(
-    features: FrozenFeatures,
-    labels_B: np.ndarray,
-    num_classes: int,
-    sources_B: np.ndarray | None = None,
+    relations: Relations, marks: Marks, sources_B: np.ndarray | None = None
 ) -> HeldOutLabels:
-    """Predicts each labeled image from the labels of others, as `label_images` does.
+    """Predicts each labeled image from the labels of others, as `infer` does.
 
     Of over 1,000 labels, fifths are held out in turn, and probes are fitted to 3,000 of the others.
-    The arguments are those of `label_images`.
+    The arguments are those of `infer`.
     """
+    labels_B, num_classes = marks.labels, marks.num_classes
     labeled = np.flatnonzero(labels_B >= 0)
-    labelers = _list_labelers(features, labels_B, num_classes)
-    copies_B = labelers.copies
-    groups_B = _group(copies_B, sources_B, labels_B)
-    given, copies, groups = labels_B[labeled], copies_B[labeled], groups_B[labeled]
-    folds = _list_folds(given, groups)
+    labelers = _list_labelers(relations, num_classes)
+    copies_B, groups_B = groups(relations, marks), groups(relations, marks, sources_B)
+    given, groups_L = labels_B[labeled], groups_B[labeled]
+    folds = _list_folds(given, groups_L)
     parts = [
         _hold_out(labelers, groups_B, labeled, given, num_classes, hidden=hidden, most=_MAX_PROBED)
         for hidden in folds
     ]
-    held_out = np.concatenate(parts, axis=1)
-    hidden = np.concatenate(folds)
-    judged = (find_judged(given, groups) & find_firsts(copies))[hidden]
+    held_out, hidden = np.concatenate(parts, axis=1), np.concatenate(folds)
+    judged = (find_judged(given, groups_L) & find_firsts(copies_B[labeled]))[hidden]
     weights_M = _weigh(held_out[:, judged], given[hidden[judged]], labelers.num_networks)
-    return _combine(held_out, weights_M, labeled, given, groups, hidden, len(labels_B))
-
-
-def _group(copies_B: np.ndarray, sources_B: np.ndarray | None, labels_B: np.ndarray) -> np.ndarray:
-    """The images that are held out together, int [B]: near-copies, and those of one source.
-
-    Near-copies alone if no class has labels of two sources: nothing could be predicted.
-    """
-    if sources_B is None:
-        return copies_B
-    groups_B, labeled = join_groups(copies_B, sources_B), labels_B >= 0
-    return groups_B if find_judged(labels_B[labeled], groups_B[labeled]).any() else copies_B
+    return _combine(held_out, weights_M, labeled, given, groups_L, hidden, len(labels_B))
 
 
 def _combine(
@@ -314,7 +308,7 @@ def _combine(
     """The held-out labels at the positions `hidden` of those `labeled`, by all labelers."""
     num_classes = held_out_MLK.shape[-1]
     q_BK = np.full((num_images, num_classes), 1 / num_classes, np.float32)
-    q_BK[labeled[hidden]] = scipy.special.softmax(np.tensordot(weights_M, held_out_MLK, 1), axis=1)
+    q_BK[labeled[hidden]] = pool(weights_M, held_out_MLK)
     is_judged = np.zeros(num_images, bool)
     is_judged[labeled[hidden]] = find_judged(labels_L, groups_L)[hidden]
     return HeldOutLabels(q_BK, is_judged)
@@ -375,36 +369,21 @@ def _weigh(held_out_MLK: np.ndarray, labels_L: np.ndarray, num_networks: int) ->
     return weigh_labelers(held_out_MLK, labels_L, np.concatenate(parts))
 
 
-def _list_labelers(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> _Labelers:
+def _list_labelers(relations: Relations, num_classes: int) -> _Labelers:
     """Graphs and probes of each network in the order of `_PRIOR`.
 
-    Only those of the last layer if a network has no stages, or images and classes are many. The
-    first network finds the near-copies.
+    Only those of the last layer if a network has no stages, or images and classes are many.
     """
-    networks = features, *features.others
-    is_deep = all(each.stages.shape[1] for each in networks)
-    is_deep &= len(features.stages) * num_classes <= _MAX_NUMBERS
-    graphs, probes, groups = [], [], None
-    for each in networks:
-        graphs.append(build_graph(each.descriptors))
-        probes.append((each.pooled, PROBE_C))
-        if not is_deep:
-            continue
-        stages = each.stages.astype(np.float32)
-        inputs = np.concatenate([each.pooled.astype(np.float32), stages], axis=1)
-        early = stages[:, : max(round(_EARLY_SHARE * stages.shape[1]), 1)]
-        similar = find_neighbors(whiten(stages), min(NUM_NEIGHBORS, len(stages) - 1))
-        graphs += [connect_neighbors(similar), build_graph(whiten(early))]
-        probes.append((inputs, _DEPTH_PROBE_C))
-        if groups is None:
-            groups = group_near_copies(each, similar, labels_B)
-    if groups is None:  # Only labeled images are compared.
-        groups, labeled = np.arange(len(features.pooled)), np.flatnonzero(labels_B >= 0)
-        found = group_near_copies(
-            features.convert(lambda rows: rows[labeled]), labels_B=labels_B[labeled]
-        )
-        groups[labeled] = labeled[np.unique(found, return_index=True)[1]][found]
-    return _Labelers(graphs, probes, groups, len(networks))
+    graphs, probes = [], []
+    is_deep = relations.is_deep(num_classes)
+    for i, network in enumerate(relations.networks):
+        depths = (LAST, STAGES, EARLY) if is_deep else (LAST,)
+        graphs += [relations.connect(i, depth) for depth in depths]
+        probes.append((network.pooled, PROBE_C))
+        if is_deep:
+            parts = network.pooled, network.stages
+            probes.append((np.concatenate(parts, axis=1, dtype=np.float32), _DEPTH_PROBE_C))
+    return _Labelers(graphs, probes, len(relations.networks))
 
 
 def _hold_out_of_graph(

@@ -1,0 +1,220 @@
+"""What lies between images, whatever their labels: neighbors, graphs of similar images, copies.
+
+It takes most of the time that inferring labels takes, and a label changes nothing about it. So it
+is made once for the images of a session or a run, and whoever infers something receives it. For
+other labels there are other orders and parts of the same images, which derive theirs from it.
+
+Shape suffixes: B images, C features.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from cls_jax.data.sampling import take_rows
+from cls_jax.photos.features.extract import concatenate_features
+from cls_jax.photos.features.graph import NUM_NEIGHBORS, connect_neighbors
+from cls_jax.photos.features.near_copies import (
+    MIN_FEATURES,
+    NO_PAIRS,
+    Pairs,
+    Scale,
+    find_pairs,
+    find_same,
+    fit_scale,
+    join_pairs,
+)
+from cls_jax.photos.features.neighbors import (
+    Neighbors,
+    Whitening,
+    extend_neighbors,
+    find_neighbors,
+    fit_whitening,
+    normalize_rows,
+    take_neighbors,
+)
+from cls_jax.photos.features.network import FrozenFeatures
+
+# Depths at which images are compared: the last layer, all stages, and early stages.
+LAST, STAGES, EARLY = range(3)
+# The share of the columns of all stages that belongs to early ones: four of the seven stages of
+# EfficientNet-Lite0 (but for seven deviations), two of the four of a ResNet.
+_EARLY_SHARE = 0.2
+# Images times classes. Above this, only the last layer is used, to bound memory.
+_MAX_NUMBERS = 2**25
+_MAX_PLACED = 10_000  # Images that a new one is compared with. They take 5 MB.
+# With a larger share of new images, everything is made anew: what is fitted to all images, such as
+# the whitening, would be that of too few of them.
+_MOST_ADDED = 0.1
+
+
+class _Compared(NamedTuple):
+    """How images are compared at a depth, and what was found."""
+
+    neighbors: Neighbors
+    whitening: Whitening | None  # None for the last layer, whose features are compared as they are.
+
+
+class Places(NamedTuple):
+    """Where some of the images lie, for new ones that are placed among them.
+
+    By the first network's features of the last layer and of all stages, side by side.
+    """
+
+    rows: np.ndarray  # The M images, int.
+    whitening: Whitening
+    components: np.ndarray  # Of unit length, float16 [M, R].
+
+
+class Relations:
+    """What lies between B images by one or several networks, each part made when first needed."""
+
+    def __init__(self, features: FrozenFeatures):
+        """For all images of these features."""
+        self.features = features
+        self._whole: tuple[Relations, np.ndarray] | None = None  # With the rows that these are.
+        self._num_fitted = len(features.pooled)  # The images of what is fitted to all.
+        self._found: dict[tuple[int, int], _Compared] = {}  # By network and depth.
+
+    def __len__(self) -> int:
+        return len(self.features.pooled)
+
+    @property
+    def networks(self) -> tuple[FrozenFeatures, ...]:
+        """The features of each network."""
+        return self.features, *self.features.others
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether every network has features of stages."""
+        return all(each.stages.shape[1] for each in self.networks)
+
+    def is_deep(self, num_classes: int) -> bool:
+        """Whether labels of K classes are inferred by stages, too."""
+        return self.has_stages and len(self) * num_classes <= _MAX_NUMBERS
+
+    def take(self, rows: np.ndarray) -> "Relations":
+        """Those of the images at `rows`, int [n] without duplicates, in this order.
+
+        Images that lose a neighbor are compared with the others again. What is fitted to all images
+        stays: the whitening, and the scale by which near-copies are found.
+        """
+        taken = Relations(self.features.convert(lambda columns: columns[rows]))
+        taken._whole, taken._num_fitted = (self, rows), self._num_fitted
+        return taken
+
+    def extend(self, features: FrozenFeatures) -> "Relations":
+        """Those of these images and of new ones, which come last.
+
+        New images are compared with all others, and the whitening stays, unless more than a tenth
+        of the images came since it was fitted: everything is made anew then.
+        """
+        extended = Relations(concatenate_features([self.features, features]))
+        is_small = len(extended) <= (1 + _MOST_ADDED) * self._num_fitted
+        if is_small and len(self) > NUM_NEIGHBORS:
+            extended._num_fitted = self._num_fitted
+            for (network, depth), (neighbors, whitening) in dict(self._found).items():
+                described = extended._describe(network, depth, whitening)
+                extended._found[network, depth] = _Compared(
+                    extend_neighbors(neighbors, described), whitening
+                )
+        return extended
+
+    def connect(self, network: int, depth: int) -> sparse.csr_matrix:
+        """The graph of similar images, [B, B] as `build_graph` returns it.
+
+        The last layer compares descriptors. Stages are whitened.
+        """
+        return connect_neighbors(self._compare(network, depth).neighbors)
+
+    @functools.cached_property
+    def graph(self) -> sparse.csr_matrix:
+        """The graph of the first network's last layer."""
+        return self.connect(0, LAST)
+
+    def _compare(self, network: int, depth: int) -> _Compared:
+        if (network, depth) not in self._found:
+            make = self._derive if self._whole else self._search
+            self._found[network, depth] = make(network, depth)
+        return self._found[network, depth]
+
+    def _describe(self, network: int, depth: int, whitening: Whitening | None) -> np.ndarray:
+        """What images are compared by, floating [B, C]."""
+        features = _select(self.networks[network], depth)
+        return features if whitening is None else whitening(features)
+
+    def _search(self, network: int, depth: int) -> _Compared:
+        features = _select(self.networks[network], depth)
+        whitening = None if depth == LAST else fit_whitening(features)
+        compared = features if whitening is None else whitening(features)
+        return _Compared(find_neighbors(compared, min(NUM_NEIGHBORS, len(self) - 1)), whitening)
+
+    def _derive(self, network: int, depth: int) -> _Compared:
+        assert self._whole is not None, "a part of other images"
+        whole, rows = self._whole
+        neighbors, whitening = whole._compare(network, depth)
+        describe = functools.partial(self._describe, network, depth, whitening)
+        return _Compared(take_neighbors(neighbors, rows, describe), whitening)
+
+    @functools.cached_property
+    def same(self) -> np.ndarray:
+        """The first image with the same features as each, int [B], see `find_same`."""
+        return find_same(self.features.descriptors)
+
+    @functools.cached_property
+    def _scale(self) -> Scale:
+        return self._whole[0]._scale if self._whole else fit_scale(self.features.stages)
+
+    @functools.cached_property
+    def _pairs(self) -> Pairs:
+        if self._whole is not None:
+            whole, rows = self._whole
+            return whole._pairs.take(rows, len(whole))
+        similar = self._compare(0, STAGES).neighbors
+        return find_pairs(self._scale(self.features.stages), similar, self.is_read)
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """Those of at most 10,000 images, evenly spaced."""
+        rows = take_rows(np.arange(len(self)), _MAX_PLACED)
+        if self._whole is not None and len(self._whole[0]) <= _MAX_PLACED:
+            _, whitening, components = self._whole[0].places
+            return Places(rows, whitening, components[self._whole[1]])
+        parts = self.features.pooled[rows], self.features.stages[rows]
+        inputs = np.concatenate(parts, axis=1, dtype=np.float32)
+        whitening = self._whole[0].places.whitening if self._whole else fit_whitening(inputs)
+        return Places(rows, whitening, normalize_rows(whitening(inputs)).astype(np.float16))
+
+    @property
+    def is_read(self) -> np.ndarray:
+        """Which images could be read, bool [B]: the features of others are 0."""
+        return np.asarray(self.features.descriptors.any(axis=1))
+
+    def group(self, labels_B: np.ndarray | None = None) -> np.ndarray:
+        """The group of near-copies of each image, int [B] from 0. Most are alone in theirs.
+
+        By the first network. Without at least 100 features of stages, only images with the same
+        features are grouped. An image that could not be read, with features of 0, is alone. Images
+        with different `labels_B`, int [B], -1 where unknown, are in different groups, see
+        `join_pairs`.
+        """
+        labels = np.full(len(self), -1) if labels_B is None else np.asarray(labels_B)
+        stages = self.features.stages
+        if stages.shape[1] < MIN_FEATURES or len(self) < 2:
+            return join_pairs(NO_PAIRS, self.same, labels)
+        return join_pairs(self._pairs, self.same, labels, lambda rows: self._scale(stages[rows]))
+
+
+def _select(features: FrozenFeatures, depth: int) -> np.ndarray:
+    """What a network's images are compared by at a depth, floating [B, C]."""
+    if depth == LAST:
+        return features.descriptors
+    stages = features.stages if depth == STAGES else take_early(features.stages)
+    return stages.astype(np.float32)
+
+
+def take_early(stages_BC: np.ndarray) -> np.ndarray:
+    """The columns of early stages, [B, ≥ 1]."""
+    return stages_BC[:, : max(round(_EARLY_SHARE * stages_BC.shape[1]), 1)]

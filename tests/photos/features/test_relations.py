@@ -1,0 +1,113 @@
+"""What lies between images is made once, and parts, other orders and more images derive theirs."""
+
+import numpy as np
+import pytest
+
+from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.features.infer import infer
+from cls_jax.photos.features.instant import find_known
+from cls_jax.photos.features.marks import mark_labels
+from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
+from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import EARLY, LAST, STAGES, Relations
+from cls_jax.photos.labeling.classifier import fit
+from cls_jax.photos.labeling.photos import open_session
+from cls_jax.photos.labeling.session import Features
+from tests.outcomes import count_calls
+from tests.photos.labeling.sessions import create_photos, decide
+
+K = 4
+
+
+def create(num_images, seed=0):
+    """Features of two networks, of images in bursts of three, and their classes."""
+    rng = np.random.default_rng(seed)
+    centers = np.random.default_rng(9).standard_normal((K, 120))
+    truth = np.arange(num_images) // 3 % K
+    photos = (
+        0.3 * centers[truth]
+        + rng.standard_normal((num_images // 3 + 1, 120))[np.arange(num_images) // 3]
+    )
+
+    def see(spread):
+        rows = photos + spread * rng.standard_normal(photos.shape)
+        return FrozenFeatures(*[rows.astype(np.float16)] * 3)
+
+    return see(0.1)._replace(others=(see(0.4),)), truth
+
+
+def connect_all(relations):
+    return [relations.connect(i, depth) for i in range(2) for depth in (LAST, STAGES, EARLY)]
+
+
+def assert_same_graphs(actual, expected):
+    for one, other in zip(connect_all(actual), connect_all(expected), strict=True):
+        np.testing.assert_allclose(one.toarray(), other.toarray(), atol=1e-6)
+
+
+def test_another_order_has_the_same_relations():
+    features, truth = create(240)
+    whole, order = Relations(features), np.random.default_rng(1).permutation(240)
+    taken, anew = whole.take(order), Relations(features.convert(lambda rows: rows[order]))
+    assert_same_graphs(taken, anew)
+    marks = mark_labels(np.where(np.arange(240) % 5 < 2, truth, -1)[order], K)
+    again, inferred = infer(taken, marks), infer(anew, marks)
+    np.testing.assert_allclose(again.probabilities, inferred.probabilities, atol=1e-6)
+    np.testing.assert_array_equal(again.groups, inferred.groups)
+    assert again.figures == pytest.approx(inferred.figures, abs=1e-4)
+    known, of_taken = (find_known(each, np.zeros((240, K))) for each in (whole, taken))
+    np.testing.assert_array_equal(of_taken.known, known.known[order])
+
+
+def test_a_part_is_compared_by_the_whitening_of_the_whole():
+    features, _ = create(240)
+    whole = Relations(features)
+    rows = np.flatnonzero(np.random.default_rng(1).random(240) < 0.8)[::-1]
+    part = whole.take(rows)
+    for i, each in enumerate(part.networks):
+        np.testing.assert_allclose(
+            part.connect(i, LAST).toarray(), build_graph(each.descriptors).toarray(), atol=1e-6
+        )
+        whitened = whole._describe(i, STAGES, whole._compare(i, STAGES).whitening)
+        np.testing.assert_allclose(
+            part.connect(i, STAGES).toarray(), build_graph(whitened[rows]).toarray(), atol=1e-6
+        )
+    groups = np.unique(whole.group()[rows], return_inverse=True)[1]
+    np.testing.assert_array_equal(part.group()[:, None] == part.group(), groups[:, None] == groups)
+    for few in (rows[:1], rows[:0]):
+        assert whole.take(few).connect(0, LAST).shape == (len(few), len(few))
+
+
+def test_few_new_images_join_the_others_and_many_make_all_anew():
+    features, _ = create(264)
+    first = Relations(features.convert(lambda rows: rows[:240]))
+    connect_all(first)
+    with count_calls(find_neighbors) as calls:
+        extended = first.extend(features.convert(lambda rows: rows[240:]))
+        graphs = connect_all(extended)
+    assert not calls
+    for i, each in enumerate(extended.networks):
+        whitened = extended._describe(i, STAGES, first._compare(i, STAGES).whitening)
+        for graph, compared in zip(graphs[3 * i :], (each.descriptors, whitened), strict=False):
+            np.testing.assert_allclose(graph.toarray(), build_graph(compared).toarray(), atol=1e-6)
+    more = features.convert(lambda rows: rows[:3])
+    anew = Relations(features.convert(lambda rows: np.concatenate([rows, rows[:3]])))
+    assert_same_graphs(extended.extend(more), anew)
+
+
+def test_a_session_compares_its_photos_once(tmp_path):
+    """Whatever the number of fits, also where some photos are of no class."""
+    features, truth = create(120)
+    create_photos(tmp_path / "photos", 120)
+    with count_calls(find_neighbors, fit_whitening) as calls:
+        session = open_session(tmp_path / "photos")
+        session.load(lambda report: Features(np.arange(120), features))
+        for image in range(0, 24, 2):
+            decide(session, image, "abcd"[truth[image]])
+        fit(session.take_labels())
+        for image, decision in ((1, "none"), (3, "skip")):
+            decide(session, image, "", decision=decision)
+            fit(session.take_labels())
+    # Of each network the last layer, all stages and early ones, which are whitened. One more
+    # whitening is for new photos.
+    assert calls == {"find_neighbors": 2 * 3, "fit_whitening": 2 * 2 + 1}
