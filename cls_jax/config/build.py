@@ -173,12 +173,6 @@ def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
             f"model.init_head={init_head} needs the features of a pretrained network: set "
             "model.init, or model.init_head=random."
         )
-    for key in ("model.bn_frozen", "optimizer.frozen_stages"):
-        if values[key] and not values["model.init"]:
-            raise UserError(
-                f"{key}={values[key]} keeps what a pretrained network has learned: set model.init, "
-                f"or leave {key} out."
-            )
     if values["data.shift"] >= values["data.image_size"]:
         raise UserError(
             f"data.shift={values['data.shift']} needs images of more than that many pixels, not "

@@ -76,7 +76,7 @@ class ChosenImages(NamedTuple):
 
 
 def check_packages(config: ConfigDict) -> None:
-    """Raises a UserError unless the extras that a configuration needs are installed.
+    """Raises a UserError unless the extras and weights that a configuration needs are there.
 
     Datasets check theirs when they are opened, which comes next. Reads nothing and costs nothing,
     so it comes before everything else.
@@ -85,6 +85,11 @@ def check_packages(config: ConfigDict) -> None:
     for init in (config.model.init, *split_inits(config.model.inferred_by)):
         if init:
             check_init(init)
+    if not config.model.init and (config.model.bn_frozen or config.optimizer.frozen_stages):
+        raise UserError(
+            "model.bn_frozen and optimizer.frozen_stages keep what a pretrained network has "
+            "learned: set model.init, or leave them out."
+        )
 
 
 def prepare_run(

@@ -77,8 +77,6 @@ def test_settings_are_those_of_the_papers_and_datasets_set_those_of_the_method_t
         ({"data__randaugment_pool": ("identity",) * 1000}, r"data\.randaugment_pool=.{100}… is"),
         ({"model__depth": 12}, "choose 6n \\+ 4"),
         ({"model__init_head": "probe"}, "needs the features of a pretrained network"),
-        ({"model__bn_frozen": True}, "keeps what a pretrained network has learned: set model.init"),
-        ({"optimizer__frozen_stages": 2}, "frozen_stages=2 keeps what a pretrained network has le"),
         ({"method__tau": 1.5}, "method.tau=1.5 is invalid: choose a number from 0 to 1"),
         ({"method__lambda_self": -1.0}, "lambda_self=-1.0 is invalid: choose a number from 0 to 1"),
         ({"data__image_size": 7}, "choose an integer from 8 to 1,024"),

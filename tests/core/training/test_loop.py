@@ -111,7 +111,8 @@ def test_a_list_of_labels_means_the_same_images_when_some_are_held_out(tmp_path)
 
 
 def test_run_that_does_not_fit_leaves_no_folder_behind_and_foreign_ones_alone(tmp_path):
-    for changes in ({"num_labels": 25}, {"mesh__data": 3}):
+    frozen = {"model__bn_frozen": True}, {"optimizer__frozen_stages": 1}  # Of random weights.
+    for changes in ({"num_labels": 25}, {"mesh__data": 3}, *frozen):
         with pytest.raises(UserError):
             run_training(create_tiny_config(**changes), tmp_path / "run")
     (tmp_path / "thesis.tex").write_text("precious")
