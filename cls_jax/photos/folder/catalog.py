@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import pathlib
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,9 +29,11 @@ from cls_jax.photos.folder.label_table import (
     LabelTable,
     is_begun_here,
     read_label_table,
+    read_text,
 )
 from cls_jax.photos.folder.labels import collect_labels
-from cls_jax.photos.folder.log import choose_spellings
+from cls_jax.photos.folder.log import NO_MARKS, FileMarks, choose_spellings, start
+from cls_jax.photos.folder.log import fold as fold_rows
 from cls_jax.photos.folder.names import (
     fold,
     fold_class,
@@ -72,9 +75,10 @@ from cls_jax.photos.folder.sources import (
     propose_by_folders,
     propose_pattern,
 )
-from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile
+from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile, list_images
 
 _MAX_COMPARED = 1_000  # Files about an image each that are compared with its folder.
+_CHECK = re.compile(r"\b(check|none) [\d.]")  # In a table.
 _PARTS = ("train", "validation", "test")
 _FOREIGN = -2  # A class without training images.
 Row = tuple[ImageFile, str]  # A file and its class.
@@ -143,6 +147,10 @@ def list_tables(listing: Listing) -> list[str]:
     return [table, *others] if table else others
 
 
+def _is_unicode(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
 def _refuse(sentence: str | None) -> None:
     """Raises a UserError if there is something to say."""
     if sentence:
@@ -177,19 +185,9 @@ class Catalog:
         is_sorted = self.base.labels or self.base.origin or "train" in splits.values()
         return splits if is_sorted else find_splits(self.folder.listing, self.folder.options)
 
-    @functools.cached_property
-    def parts(self) -> dict[str, str]:
-        """Image → part, of those whose rows say it."""
-        found = dict(self.base.parts)
-        for row in self.table.rows:
-            name = self.table.find(row) if row.part else None
-            if name and found.get(name) not in HELD_OUT:
-                found[name] = row.part
-        return found
-
     def has_part(self, part: str) -> bool:
         """Whether a folder or a row of a table is for a part of the data."""
-        return part in (*self.splits.values(), *self.parts.values())
+        return part in (*self.splits.values(), *self.reading.parts.values())
 
     @functools.cached_property
     def reading(self) -> Reading:
@@ -224,19 +222,19 @@ class Catalog:
             warnings += _compare_with_folders(shown, self.folder.listing, base, own)
         return own._replace(labels={**base.labels, **own.labels}, warnings=warnings)
 
+    def _find_part(self, name: str) -> str | None:
+        """The part of the data by the folder of an image, or by the row of a table."""
+        top, sign, _ = name.partition("/")
+        by_folder = self.splits.get(top) if sign else None
+        return by_folder if by_folder in HELD_OUT else self.reading.parts.get(name)
+
     def list_labelable(self) -> list[str]:
         """The images that a person may label: none for testing or validation.
 
         Names that are not Unicode are left out, since a table cannot contain them.
         """
-        kinds = {name for name, kind in self.splits.items() if kind in HELD_OUT}
-        return [
-            name
-            for name in self.folder.listing.files.names()
-            if not ("/" in name and name.split("/")[0] in kinds)
-            if self.parts.get(name) not in HELD_OUT
-            if not any("\ud800" <= character <= "\udfff" for character in name)
-        ]
+        names = filter(_is_unicode, self.folder.listing.files.names())
+        return [name for name in names if self._find_part(name) not in HELD_OUT]
 
     def labelable(self) -> dict[str, str | None]:
         """Image → class of those that a person may label.
@@ -245,6 +243,25 @@ class Catalog:
         """
         labels = self.reading.labels
         return {name: labels.get(name, NO_CLASS_NAME) for name in self.list_labelable()}
+
+    def start_marks(self) -> FileMarks:
+        """The marks of the images without labels.csv.
+
+        Those for testing or validation have a class, too: one that is renamed is so there as well.
+        """
+        names = list(self.folder.listing.files.names())
+        base = self.list_base()
+        for name in names:
+            top, *rest = name.split("/", 2)
+            if len(rest) > 1 and self.splits.get(top) in HELD_OUT:
+                base[name] = self.names.get(rest[0])
+        # No answer about the others could be saved.
+        base = {name: base[name] for name in filter(_is_unicode, base)}
+        return start(base, {name for name in names if self._find_part(name) in HELD_OUT})
+
+    def read_marks(self) -> FileMarks:
+        """The marks of the images by all that is in the folder."""
+        return fold_rows(self.names.name_rows(self.table.rows), self.start_marks(), self.table.find)
 
     def sources(self) -> tuple[dict[str, str], str]:
         """Image → what it comes from, as far as anything says it, and what does, as a column.
@@ -268,15 +285,13 @@ class Catalog:
         _refuse(self.fault and self.fault.sentence)
         read = {*self.base.files, self.names.file, self.table_name or ""}
         skipped = [*folder.listing.skip_others(read), *found.skipped]
-        warnings = list(found.warnings)
+        warnings = [*found.warnings, *self.warnings]
         table = self.table_name or self.base.origin  # Without one, folders have the classes.
+        _refuse(table and describe_unnamed(folder, table, found))
+        base = next((name for name, kind in splits.items() if kind == "train"), "")
+        find_place = functools.partial(_find_place, splits, base)
         if table:
-            _refuse(describe_unnamed(folder, table, found))
             find_place = functools.partial(_find_place_by_table, splits, found, table)
-        else:
-            base = next((name for name, kind in splits.items() if kind == "train"), "")
-            find_place = functools.partial(_find_place, splits, base)
-            warnings += self.warnings
         columns, classes = _number_classes(files, find_place, self.names, skipped)
         places, labels = columns["train"]
         if not table:
@@ -304,11 +319,8 @@ class Catalog:
             order = np.argsort(labels == -1, kind="stable")
             rows[part] = Rows(files, places[order], labels[order], class_names)
         of_files, origin = self.sources()
-        sources = None
-        if of_files:
-            numbers = number_sources((file.name for file, _ in rows["train"]), of_files)
-            sources = Sources(numbers, origin)
-            warnings += _describe_shared_sources(of_files, rows)
+        warnings += _describe_shared_sources(of_files, rows)
+        numbers = number_sources((file.name for file, _ in rows["train"]), of_files)
         return Layout(
             class_names=class_names,
             train=rows["train"],
@@ -317,7 +329,7 @@ class Catalog:
             skipped=skipped,
             warnings=warnings,
             table=found.sentence,
-            sources=sources,
+            sources=Sources(numbers, origin) if of_files else None,
             proposal="" if of_files else _propose_sources(rows["train"]),
         )
 
@@ -369,6 +381,18 @@ def read_catalog(
         warnings=warnings,
         fault=fault if name is None else None,
     )
+
+
+def read_checked(root: pathlib.Path, options: FolderOptions) -> FileMarks:
+    """The marks of a folder's images if some of them are checks, and otherwise none.
+
+    Raises a UserError as `read_catalog` does.
+    """
+    listing = list_images(root)
+    name = find_table(listing)
+    if name is None or not _CHECK.search(read_text(root / name)):
+        return NO_MARKS
+    return read_catalog(root, listing, options).read_marks()
 
 
 def _choose(

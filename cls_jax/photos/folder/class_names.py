@@ -9,13 +9,14 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
 
 from cls_jax.io import PARSE_ERRORS, make_printable, read_bytes
+from cls_jax.photos.folder.label_table import LabelRow
 from cls_jax.photos.folder.names import clean, fold_class, simplify
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing
@@ -53,6 +54,10 @@ class ClassNames(NamedTuple):
     def get(self, label: str) -> str:
         """The name of a class, or the label itself."""
         return self.names.get(_read_key(label), label) if self.names else label
+
+    def name_rows(self, rows: Iterable[LabelRow]) -> list[LabelRow]:
+        """The same in the rows of a table."""
+        return [row._replace(label=self.get(row.label)) for row in rows]
 
 
 def find_class_names(

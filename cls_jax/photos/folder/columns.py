@@ -7,7 +7,7 @@ another there. The column of files is the one whose cells name files of the fold
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.sampling import take_evenly
@@ -301,12 +301,7 @@ def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> 
     if not found:
         place = (usual or places)[0]
         return _match_column(place, list(table.get_distinct(place)), index)
-    # Numbers may name anything, unless their header says that these are files.
-    clear = [place for place in usual if table.simple[place] in _CLEAR_FILE_HEADERS]
-    named = [one for one in found if one.kind < 2]
-    if any(one.place in clear for one in named):
-        clear = [place for place in clear if place in [one.place for one in named]]
-    best = [one for one in found if one.kind < 2 or one.place in clear] if named else found
+    best, clear = _leave_out_numbers(table, found, usual)
     chosen = min(best, key=lambda one: (one.place not in usual, one.kind, -one.num_fits))
     for other in (one for one in best if one.place != chosen.place):
         better = _choose_better(table, chosen, other, clear)
@@ -318,6 +313,19 @@ def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> 
             )
         chosen = better
     return chosen
+
+
+def _leave_out_numbers(
+    table: Table, found: list[_Column], usual: Sequence[int]
+) -> tuple[list[_Column], list[int]]:
+    """The columns that may have files, and those whose headers say so.
+
+    Numbers may name anything, unless their header says that these are files.
+    """
+    named = [one for one in found if one.kind < 2]
+    clear = [place for place in usual if table.simple[place] in _CLEAR_FILE_HEADERS]
+    clear = [one.place for one in named if one.place in clear] or clear
+    return [one for one in found if one.kind < 2 or one.place in clear] if named else found, clear
 
 
 def _list_file_columns(table: Table, index: FileIndex, places: Iterable[int]) -> list[_Column]:
@@ -522,9 +530,8 @@ def find_header(
     lines: Sequence[Sequence[str]], index: FileIndex, options: FolderOptions
 ) -> Sequence[str]:
     """The first line of a table if it is a header, otherwise "" for each of its cells."""
-    first = lines[0]
-    simple = [simplify(cell) for cell in first]
-    usual = [name in (*_FILE_HEADERS, *_LABEL_HEADERS) for name in simple]
+    first, *rest = lines
+    usual = [simplify(cell) in (*_FILE_HEADERS, *_LABEL_HEADERS) for cell in first]
     wanted = [option for option in (options.file_column, options.label_column) if option]
     if sum(usual) > 1 or any(option in first for option in wanted):
         return first
@@ -532,17 +539,11 @@ def find_header(
     is_file = [cell in files and files[cell].name != "" for cell in first]
     if any(one and not other for one, other in zip(usual, is_file, strict=True)):
         return first
-    rest = lines[1:]
-    if list(_list_stripped(first)) == [str(i) for i in range(len(first))]:  # pandas's own names.
-        last = len(first) - 1
-        if all(len(line) <= last or line[last].strip() != str(last) for line in rest):
-            return first
-    if any(cell.lower().endswith(SUFFIXES) for cell in _list_stripped(first)):
-        return [""] * len(first)
-    if len(first) == 2 and clean(first[0]).isdecimal():
-        return [""] * len(first)
-    return [""] * len(first) if any(is_file) else first
-
-
-def _list_stripped(cells: Sequence[str]) -> Iterator[str]:
-    return (cell.strip() for cell in cells)
+    cells = [cell.strip() for cell in first]
+    is_numbered = cells == [str(i) for i in range(len(first))]  # pandas's own names.
+    last = len(first) - 1
+    if is_numbered and not any(line[last:] and line[last].strip() == str(last) for line in rest):
+        return first
+    has_numbers = len(first) == 2 and clean(first[0]).isdecimal()
+    are_files = any(is_file) or any(cell.lower().endswith(SUFFIXES) for cell in cells)
+    return [""] * len(first) if are_files or has_numbers else first

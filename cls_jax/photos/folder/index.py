@@ -74,11 +74,12 @@ class _Names:
         """Folded stem → the place of its file, or those of several."""
         places: dict[str, int | list[int]] = {}
         for place, name in enumerate(self._read(range(len(self._files)))):
-            before = places.setdefault(_cut_stem(fold(name)), place)
+            stem = _cut_stem(fold(name))
+            before = places.setdefault(stem, place)
             if isinstance(before, list):
                 before.append(place)
             elif before != place:
-                places[_cut_stem(fold(name))] = [before, place]
+                places[stem] = [before, place]
         return places
 
     def find(self, keys: Iterable[str], top: str) -> list[str]:

@@ -117,29 +117,28 @@ def compare(first: Reading, second: Reading) -> tuple[Reading | Question, str]:
 def join_alike(readings: Sequence[Reading]) -> list[Reading]:
     """Tables whose names differ in the part of the data, as train.csv and val.csv, as one reading.
 
-    Those that label the same images, or are alone, stay as they are. A table that cannot be read
-    makes those like it unreadable, unless it need not have classes.
+    Those that label the same images stay as they are.
     """
-    if len(readings) < 2:
-        return list(readings)
     kinds: dict[tuple[str, ...], list[Reading]] = {}
     for one in readings:
         kinds.setdefault(_split_name(one.origin)[0], []).append(one)
-    found = []
-    for alike in kinds.values():
-        good = [one for one in alike if not one.fault]
-        bad = [one for one in alike if one.fault]
-        wrong = [one for one in bad if one.fault and one.fault.kind != UNCLEAR]
+    return [one for alike in kinds.values() for one in _join(alike)]
+
+
+def _join(alike: Sequence[Reading]) -> list[Reading]:
+    """The same of tables of one kind. One that cannot be read makes the others unreadable, too.
+
+    That is not so if it need not have classes.
+    """
+    good = [one for one in alike if not one.fault]
+    wrong = [one for one in alike if one.fault and one.fault.kind != UNCLEAR]
+    if len(good) > 1:
+        joined = join_readings([_mark_part(one) for one in good])
         counts = Counter(image for one in good for image in one.labels)
-        if len(good) > 1:
-            joined = join_readings([_mark_part(one) for one in good])
-            parts = [joined] if max(counts.values()) == 1 else good
-            good = [one._replace(evidence=[find_evidence(joined.labels)]) for one in parts]
-        if wrong and good:
-            good = [one._replace(fault=wrong[0].fault) for one in good]
-            bad = [one for one in bad if one not in wrong]
-        found += [*good, *bad]
-    return found
+        parts = [joined] if max(counts.values()) == 1 else good
+        good = [one._replace(evidence=[find_evidence(joined.labels)]) for one in parts]
+    rest = [one for one in alike if one.fault and not (good and one in wrong)]
+    return [*(one._replace(fault=wrong[0].fault) if wrong else one for one in good), *rest]
 
 
 def find_evidence(labels: Mapping[str, str | None]) -> str:

@@ -100,18 +100,27 @@ def describe_class_folders(
             f"{' or '.join(map(repr, sorted(with_images)))}: "
             f"{_find_remedy(folder, held_out) or _REMEDY}."
         )
-    empty = sorted(
-        name
-        for name in set(folder.listing.folders) - with_images - splits.keys()
-        if name.count("/") == depth and (not bases or name.split("/")[0] in bases)
-        if not means_unlabeled(name.split("/")[-1])
-    )
-    if not empty or not with_images:
+    if not with_images:
+        return None
+    empty = _list_empty(folder.listing.folders, bases, {*with_images, *splits})
+    if not empty:
         return None
     return (
         f"The class {empty[0].split('/')[-1]!r} has no image in {folder.root / empty[0]}"
         f"{describe_skipped(skipped, empty[0] + '/')}: add at least one, or move the folder "
         "elsewhere."
+    )
+
+
+def _list_empty(
+    folders: Iterable[str], bases: Collection[str], known: Collection[str]
+) -> list[str]:
+    """The folders that would be classes if they had images, but for those that are `known`."""
+    inside = [name.rpartition("/") for name in folders if name not in known]
+    return sorted(
+        f"{top}{sign}{name}"
+        for top, sign, name in inside
+        if (top in bases if bases else not top) and not means_unlabeled(name)
     )
 
 

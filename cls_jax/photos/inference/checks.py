@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cls_jax.photos.features.accuracy import correct_estimate, read_estimate
-from cls_jax.photos.folder.folder_marks import read_checked
+from cls_jax.photos.folder.catalog import read_checked
 from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import get_folder_options
 

@@ -11,7 +11,6 @@ from cls_jax.errors import UserError
 from cls_jax.io import hold_lock, make_printable
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.class_names import ClassNames
-from cls_jax.photos.folder.folder_marks import name_rows
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import CHECK, KEY, LABEL, NOTES, LabelRow, LabelTable
 from cls_jax.photos.folder.log import (
@@ -315,7 +314,7 @@ class Answers:
             start = 0
             table = self._read_table(content, start)
         marks, notes = (self.marks, self.notes) if start else (self._base, {})
-        rows = name_rows(table.rows, self._numbered)
+        rows = self._numbered.name_rows(table.rows)
         marks = fold(rows, marks, table.find)
         if len(marks.names.keys() | set(map(fold_class, self.class_names))) > MAX_CLASSES:
             raise UserError(

@@ -17,7 +17,6 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import extract_all_features, open_backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.folder.folder_marks import start_marks
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.decode import find_suffix, read_upright
@@ -50,7 +49,7 @@ def open_session(
     answers = Answers(
         catalog.table_path,
         list(catalog.folder.listing.files.names()),
-        start_marks(catalog),
+        catalog.start_marks(),
         class_names,
         catalog.folder.options,
         catalog.names,
@@ -74,7 +73,7 @@ def find_new(session: Session) -> dict[str, int]:
     session.sources, _ = catalog.sources()
     load = functools.partial(load_all, backbones=session.backbones)
     names = list(catalog.folder.listing.files.names())
-    return session.extend(catalog.list_labelable(), names, start_marks(catalog), load)
+    return session.extend(catalog.list_labelable(), names, catalog.start_marks(), load)
 
 
 def load_all(

@@ -22,9 +22,8 @@ from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.near_copies import find_dominating
 from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.folder.catalog import Layout
+from cls_jax.photos.folder.catalog import Layout, read_checked
 from cls_jax.photos.folder.dataset import open_dataset
-from cls_jax.photos.folder.folder_marks import read_checked
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
 from cls_jax.photos.start.frozen import compute_frozen, create_frozen_network, find_native_size

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cls_jax.photos.folder.folder_marks import read_checked
+from cls_jax.photos.folder.catalog import read_checked
 from cls_jax.photos.folder.label_table import LABELS_CSV, LabelRow
 from cls_jax.photos.folder.log import compare_checks, fold
 from cls_jax.photos.folder.options import AUTOMATIC

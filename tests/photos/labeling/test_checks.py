@@ -6,8 +6,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.data.types import NO_IMAGES, Dataset, Split
 from cls_jax.photos.features.accuracy import Estimate
-from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.folder.folder_marks import read_checked
+from cls_jax.photos.folder.catalog import read_catalog, read_checked
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import AUTOMATIC
