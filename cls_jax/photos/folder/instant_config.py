@@ -28,7 +28,6 @@ _KEYS = (
     "num_labels",
     "data.name",
     "data.data_dir",
-    "data.labeled_subset",
     *(f"data.{name}" for name in FolderOptions._fields),
     "data.image_size",
     "data.channels",
