@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import jax
 import numpy as np
@@ -237,6 +238,7 @@ def train(one_block, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        patch.setitem(sys.modules, "jax2onnx", None)  # Seconds for each export.
         yield train
 
 

@@ -95,6 +95,7 @@ def photos(tmp_path, monkeypatch):
     return tmp_path / "photos"
 
 
+@pytest.mark.slow
 def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypatch):
     size = MODELS[BACKBONES[init].name].image_size
     settings = {"model.init": init, "data.image_size": size, "data.pipeline": "device"}
