@@ -14,7 +14,7 @@ import json
 import pathlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,7 +123,18 @@ class Layout(NamedTuple):
     table: str = ""  # A sentence about the columns of labels.csv, "" without one.
     # What the training images come from. None where nothing says it.
     sources: Sources | None = None
-    proposal: str = ""  # A sentence about sources that the names of files may carry.
+
+    @property
+    def proposal(self) -> str:
+        """A sentence about unknown sources that folders or names of images may carry, or ""."""
+        if self.sources is not None:
+            return ""
+        train = self.train
+        is_labeled = train.labels >= 0
+        of_labeled = [file.name for file in train.files.take(train.places[is_labeled])]
+        first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
+        by_folder = propose_by_folders(of_labeled, train.labels[is_labeled])
+        return by_folder or propose_pattern(first) or ""
 
 
 def find_table(listing: Listing) -> str | None:
@@ -288,11 +299,7 @@ class Catalog:
         warnings = [*found.warnings, *self.warnings]
         table = self.table_name or self.base.origin  # Without one, folders have the classes.
         _refuse(table and describe_unnamed(folder, table, found))
-        base = next((name for name, kind in splits.items() if kind == "train"), "")
-        find_place = functools.partial(_find_place, splits, base)
-        if table:
-            find_place = functools.partial(_find_place_by_table, splits, found, table)
-        columns, classes = _number_classes(files, find_place, self.names, skipped)
+        columns, classes = self._number_classes(table, skipped)
         places, labels = columns["train"]
         if not table:
             labeled = [file.name for file in files.take(places[labels > 0])]
@@ -307,17 +314,15 @@ class Catalog:
         rows = {}
         for part, (places, labels) in columns.items():
             is_foreign = known[labels] == _FOREIGN
-            reason = f"a {part} image of a class without labeled images"
-            skipped += [(file.name, reason) for file in files.take(places[is_foreign])]
-            foreign = sorted(classes[k] for k in np.unique(labels[is_foreign]))
-            if foreign:
-                warnings.append(
-                    f"{part}/ has {write_count(len(foreign), 'class', 'classes')} that no labeled "
-                    f"image has, such as {foreign[0]!r}: their images are left out."
-                )
-            places, labels = places[~is_foreign], known[labels[~is_foreign]]
-            order = np.argsort(labels == -1, kind="stable")
-            rows[part] = Rows(files, places[order], labels[order], class_names)
+            if is_foreign.any():
+                names_left_out = [classes[k] for k in np.unique(labels[is_foreign])]
+                warnings.append(_describe_foreign(part, names_left_out))
+                reason = f"a {part} image of a class without labeled images"
+                skipped += [(file.name, reason) for file in files.take(places[is_foreign])]
+            # Labeled before unlabeled.
+            order = np.argsort(known[labels] == -1, kind="stable")
+            order = order[~is_foreign[order]]
+            rows[part] = Rows(files, places[order], known[labels[order]], class_names)
         of_files, origin = self.sources()
         warnings += _describe_shared_sources(of_files, rows)
         numbers = number_sources((file.name for file, _ in rows["train"]), of_files)
@@ -330,8 +335,32 @@ class Catalog:
             warnings=warnings,
             table=found.sentence,
             sources=Sources(numbers, origin) if of_files else None,
-            proposal="" if of_files else _propose_sources(rows["train"]),
         )
+
+    def _number_classes(
+        self, table: str, skipped: list[SkippedFile]
+    ) -> tuple[dict[str, list[np.ndarray]], list[str]]:
+        """The images of each part as places and numbers of classes, int [B], by folder or `table`.
+
+        Also the classes by number, in order of appearance, after "" for none.
+        """
+        splits = self.base.splits
+        base = next((name for name, kind in splits.items() if kind == "train"), "")
+        find_place = functools.partial(_find_place, splits, base)
+        if table:
+            find_place = functools.partial(_find_place_by_table, splits, self.reading, table)
+        parts = {part: (array.array("q"), array.array("i")) for part in _PARTS}
+        numbers = {NO_CLASS_NAME: 0}
+        for place, name in enumerate(self.folder.listing.files.names()):
+            part, label = find_place(name)
+            if part:
+                places, labels = parts[part]
+                places.append(place)
+                labels.append(numbers.setdefault(self.names.get(label), len(numbers)))
+            else:
+                skipped.append((name, label))
+        columns = {part: [np.array(column) for column in both] for part, both in parts.items()}
+        return columns, list(numbers)
 
     def _list_doubtful(self, class_names: Sequence[str], table: str) -> list[str]:
         """A warning about each class whose name may mean that there is no label."""
@@ -503,29 +532,12 @@ def _compare_with_folders(
     return warnings
 
 
-def _number_classes(
-    files: ImageFiles,
-    find_place: Callable[[str], tuple[str, str]],
-    names: ClassNames,
-    skipped: list[SkippedFile],
-) -> tuple[dict[str, list[np.ndarray]], list[str]]:
-    """The images of each part as places and numbers of classes, int [B].
-
-    `find_place` returns the part and the class of a file, or "" and the reason for which it is
-    skipped. Also returns the classes by number, in order of appearance, after "" for none.
-    """
-    parts = {part: (array.array("q"), array.array("i")) for part in _PARTS}
-    numbers = {NO_CLASS_NAME: 0}
-    for place, name in enumerate(files.names()):
-        part, label = find_place(name)
-        if part:
-            places, labels = parts[part]
-            places.append(place)
-            labels.append(numbers.setdefault(names.get(label), len(numbers)))
-        else:
-            skipped.append((name, label))
-    columns = {part: [np.array(column) for column in both] for part, both in parts.items()}
-    return columns, list(numbers)
+def _describe_foreign(part: str, foreign: Sequence[str]) -> str:
+    """A warning about the classes of a part that no labeled image has."""
+    return (
+        f"{part}/ has {write_count(len(foreign), 'class', 'classes')} that no labeled image has, "
+        f"such as {min(foreign)!r}: their images are left out."
+    )
 
 
 def _find_place(splits: Mapping[str, str], base: str, name: str) -> tuple[str, str]:
@@ -573,14 +585,6 @@ def _find_place_by_table(
     return "", f"a {kind} image {where}"
 
 
-def _propose_sources(train: Rows) -> str:
-    """A sentence about sources that folders or names of training images may carry, or ""."""
-    is_labeled = train.labels >= 0
-    of_labeled = [file.name for file in train.files.take(train.places[is_labeled])]
-    first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
-    return propose_by_folders(of_labeled, train.labels[is_labeled]) or propose_pattern(first) or ""
-
-
 def _describe_shared_sources(of_files: Mapping[str, str], rows: Mapping[str, Rows]) -> list[str]:
     """A sentence for each held-out part that has sources of the training images, too."""
     of_parts = {
@@ -596,14 +600,7 @@ def pack_layout(layout: Layout) -> bytes:
     buffer = io.BytesIO()
     files = layout.train.files
     origin = layout.sources.origin if layout.sources else ""
-    rest = (
-        layout.class_names,
-        layout.skipped,
-        layout.warnings,
-        layout.table,
-        origin,
-        layout.proposal,
-    )
+    rest = layout.class_names, layout.skipped, layout.warnings, layout.table, origin
     parts = zip(_PARTS, (layout.train, layout.validation, layout.test), strict=True)
     columns: Any = {part: np.stack([rows.places, rows.labels]) for part, rows in parts}
     if layout.sources:
@@ -621,7 +618,7 @@ def pack_layout(layout: Layout) -> bytes:
 def unpack_layout(content: bytes) -> Layout:
     """The layout that `pack_layout` has packed."""
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        names, skipped, warnings, table, origin, proposal = json.loads(str(stored["rest"]))
+        names, skipped, warnings, table, origin = json.loads(str(stored["rest"]))
         sources = Sources(stored["sources"], origin) if "sources" in stored else None
         files = ImageFiles((), stored["text"].tobytes(), stored["numbers"].tobytes())
         train, validation, test = (
@@ -638,7 +635,6 @@ def unpack_layout(content: bytes) -> Layout:
         warnings=warnings,
         table=table,
         sources=sources,
-        proposal=proposal,
     )
 
 

@@ -9,8 +9,9 @@ from ml_collections import FrozenConfigDict
 from cls_jax.config import flatten, validate_config
 from cls_jax.methods import METHODS
 from cls_jax.models import MODELS
-from cls_jax.photos.folder.catalog import Layout
+from cls_jax.photos.folder.catalog import Layout, Rows
 from cls_jax.photos.folder.dataset import FolderSummary
+from cls_jax.photos.images.files import ImageFiles
 from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.rules import Plan, Resources, apply_settings, create_folder_config
 from cls_jax.training.prepare import resolve_model
@@ -26,7 +27,8 @@ PRETRAINED = CPU._replace(has_pretrained=True)
 def create_summary(side=500, num_images=10_000, root=pathlib.Path("photos")):
     counts = {"cat": 20, "dog": 20}
     sizes = np.asarray([[side, 2 * side]] * 9)
-    layout = Layout(("cat", "dog"), [], [], [], [], [])
+    empty = Rows(ImageFiles(), np.zeros(0, int), np.zeros(0, np.int32), ("cat", "dog"))
+    layout = Layout(("cat", "dog"), empty, empty, empty, [], [])
     return FolderSummary(root, layout, counts, num_images - 40, 0, sizes)
 
 
