@@ -20,8 +20,10 @@ from playwright import sync_api
 
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.labeling import listening, server, views
+from cls_jax.photos.labeling.changes import Change, DescribeClass, SetExample
+from cls_jax.photos.labeling.known import Features
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change, Features, Session
+from cls_jax.photos.labeling.session import Session
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 SCHEMES = ("light", "dark")
@@ -197,9 +199,11 @@ def open_drawn_session(root: pathlib.Path) -> Session:
         label = names[(kinds[item["image"]] + (i in WRONG)) % len(names)]
         session.decide([Change(item["image"], "label", label, item["revision"])], "w")
     for name in names[:2]:
-        session.describe_class("w", name, {"boat": "With its sails", "fish": "Under water"}[name])
-        labels = [views.describe_image(session, i)["label"] for i in range(NUM_PICTURES)]
-        session.set_example("w", labels.index(name))
+        session.change(
+            "w", DescribeClass(name, {"boat": "With its sails", "fish": "Under water"}[name])
+        )
+        labels = [views.describe_image(session.known, i)["label"] for i in range(NUM_PICTURES)]
+        session.change("w", SetExample(labels.index(name)))
     return session
 
 

@@ -22,7 +22,7 @@ from playwright import sync_api
 
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.labeling import photos, start
-from cls_jax.photos.labeling.session import Features
+from cls_jax.photos.labeling.known import Features
 from docs.draw_images import KINDS, draw_picture
 from experiments.paper import grid
 

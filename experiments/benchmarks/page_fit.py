@@ -16,7 +16,7 @@ from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.log import Checked
 from cls_jax.photos.labeling.classifier import fit
-from cls_jax.photos.labeling.session import Answered
+from cls_jax.photos.labeling.known import Answered
 
 _NUM_CLASSES, _NUM_FITS = 10, 4
 _NUM_POOLED, _NUM_STAGES = 1_280, 1_568  # Of EfficientNet-Lite0.

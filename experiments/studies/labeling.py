@@ -39,7 +39,9 @@ from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import Answers
-from cls_jax.photos.labeling.session import NUM_ANSWERS, Change, Features, Session
+from cls_jax.photos.labeling.changes import Change
+from cls_jax.photos.labeling.known import Features
+from cls_jax.photos.labeling.session import NUM_ANSWERS, Session
 from experiments.paper import grid
 from experiments.studies.instant import Photos, open_photos
 

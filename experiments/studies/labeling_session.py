@@ -27,16 +27,12 @@ from cls_jax.photos.folder.label_table import LABEL
 from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predictor import TRAINED, expect_gain
 from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.grid import describe_check
+from cls_jax.photos.labeling.known import Features, count, get_path, list_paths, list_states
 from cls_jax.photos.labeling.photos import load_all, open_session
-from cls_jax.photos.labeling.session import (
-    JAX_THREAD,
-    NUM_ANSWERS,
-    Change,
-    Features,
-    Session,
-)
+from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from cls_jax.runs.folder import read_result
@@ -150,8 +146,8 @@ def _train(
     Also whether they should predict, and what earlier runs would have let expect of them.
     """
     rows = {row["file"]: row["label"] for row in instant.list_rows()}
-    networks.forget(session.labels_version)
-    training.start(FINE_TUNE, session.count(), minutes=1)
+    networks.forget(session.known.labels_version)
+    training.start(FINE_TUNE, count(session.known), minutes=1)
     while training.is_running():
         time.sleep(1)
     said = training.describe()
@@ -162,11 +158,11 @@ def _train(
         return _Said(f"Training failed: {said['message']}")
     classifier = load(pathlib.Path(said["run"]), trained=True)
     named = {}
-    for batch in classifier.read_files(session.list_paths()):
+    for batch in classifier.read_files(list_paths(session.known)):
         labels = classifier.predict(batch.images).label
         files = [f for f, error in zip(batch.files, batch.errors, strict=True) if error is None]
         named |= {pathlib.Path(file).name: label for file, label in zip(files, labels, strict=True)}
-    others = [name for _, name, state in session.list_states() if not state.decision]
+    others = [name for _, name, state in list_states(session.known) if not state.decision]
     before, after = (
         100 * float(np.mean([found[name] == truth[name] for name in others]))
         for found in (rows, named)
@@ -220,7 +216,7 @@ def _compare(
         if check["message"]:
             yield _Said(f'The page: "{check["message"]}"')
             continue
-        looked_at = {session.get_path(image).name for image in check["images"]}
+        looked_at = {get_path(session.known, image).name for image in check["images"]}
         reached = 100 * float(np.mean([is_right[name] or name in looked_at for name in is_right]))
         found = sum(not is_right[name] for name in looked_at)
         said = (
@@ -238,7 +234,7 @@ def _correct(session: Session, classifier: SessionClassifier, truth: Mapping[str
     """Corrects the photos to look at, as one group, and says what is right after learning them."""
     changes = []
     for image in describe_check(session, _TARGETS[-1], classifier.estimate()).get("images", ()):
-        photo = views.describe_image(session, image)
+        photo = views.describe_image(session.known, image)
         label = session.add_class(truth[photo["name"]])
         changes.append(Change(image, LABEL, label, photo["revision"]))
     session.decide(changes, _WINDOW)

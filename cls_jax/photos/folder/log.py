@@ -85,6 +85,10 @@ class FileMarks(NamedTuple):
     names: Mapping[str, str] = MappingProxyType({})
     held_out: Collection[str] = frozenset()  # Files whose spelling of a class does not count.
 
+    def get(self, file: str) -> Mark:
+        """What is said of a file."""
+        return self.files.get(file, _UNMARKED)
+
     def find_used(self) -> set[str]:
         """The folded names of the classes that files have now."""
         spellings = {mark.spelled for mark in self.files.values()}

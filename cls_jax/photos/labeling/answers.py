@@ -3,29 +3,24 @@
 import contextlib
 import os
 import pathlib
-import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
-from cls_jax.io import hold_lock, make_printable
+from cls_jax.io import hold_lock
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.class_names import ClassNames
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.label_table import CHECK, KEY, LABEL, NOTES, LabelRow, LabelTable
+from cls_jax.photos.folder.label_table import CHECK, LABEL, LabelRow, LabelTable
 from cls_jax.photos.folder.log import (
     NO_MARKS,
     Check,
-    Checked,
     FileMarks,
     Mark,
-    compare_checks,
     fold,
 )
-from cls_jax.photos.folder.names import clean, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.labeling.keys import NO_KEY, assign_keys
-from cls_jax.photos.labeling.notes import Note, Notes, NoteText, find_saved_keys, follow_notes
+from cls_jax.photos.labeling.notes import Note, Notes, NoteText, follow_notes
 
 MAX_CLASSES = 1000
 _LOCK_SECONDS = 3.0  # Others append within milliseconds.
@@ -55,8 +50,6 @@ class Answers:
         path: The table.
         marks: What it says of each file.
         notes: What it says of classes.
-        class_names: All classes that a file has or that were added since. A class that loses its
-            last label stays until the session ends.
     """
 
     def __init__(
@@ -64,16 +57,13 @@ class Answers:
         path: pathlib.Path,
         names: Sequence[str],
         base: FileMarks = NO_MARKS,
-        class_names: Sequence[str] = (),
         options: FolderOptions = AUTOMATIC,
         numbered: ClassNames | None = None,
     ):
         """Reads the answers so far. The table need not exist.
 
         `names` are all images of the folder, and `base` has their marks without the table.
-        `class_names` are offered from the start, in this order, and `numbered` classes have numbers
-        in the table. Raises a UserError if a class has an unusable name or the table cannot be
-        read.
+        `numbered` classes have numbers in the table. Raises a UserError if it cannot be read.
         """
         self.path = path
         self._options = options
@@ -81,67 +71,9 @@ class Answers:
         self._numbered = numbered or ClassNames()
         self.marks = NO_MARKS
         self.notes: Notes = {}
-        self.class_names: list[str] = []
-        # By folded names: class → its first key, or `NO_KEY`, at the end of classes that are gone,
-        # and its place among all that there have ever been.
-        self._keys: dict[str, str] = {}
-        self._order: dict[str, int] = {}
         self._stamp: tuple[int, ...] | None = None
         self._last_time = ""
-        try:
-            for name in class_names:
-                self.add_class(name)
-        except RefusedError as error:
-            raise UserError(f"--classes: {error}") from error
         self.index(names, base)
-
-    def add_class(self, name: str) -> str:
-        """Adds a class without labels and returns its name, as spelled first.
-
-        Raises a RefusedError if the name is empty, too long, says that there is no label, or
-        contains characters that control a terminal or the direction of writing.
-        """
-        name = clean(unicodedata.normalize("NFC", name))
-        if not name or len(name) > label_table.LONGEST_CLASS:
-            raise RefusedError(
-                f"The name of a class must have 1 to {label_table.LONGEST_CLASS} characters."
-            )
-        if make_printable(name) != name:
-            raise RefusedError("The name of a class cannot contain control characters.")
-        if means_unlabeled(name):
-            raise RefusedError(f"{name} means no label: skip the photo, or choose another name.")
-        folded, names = fold_class(name), self.class_names
-        for known in names:
-            if fold_class(known) == folded:
-                return known
-        if len(names) >= MAX_CLASSES:
-            raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
-        places = [self._order.get(fold_class(known), MAX_CLASSES) for known in names]
-        place = self._order.get(folded, MAX_CLASSES)  # Between the classes where it once was.
-        names.insert(next((i for i, k in enumerate(places) if k > place), len(names)), name)
-        return name
-
-    def restore_classes(self, names: Sequence[str]) -> None:
-        """Restores former classes, and keeps those that have received labels since."""
-        used = self.marks.find_used()
-        others = [k for k in self.class_names if k not in names and fold_class(k) in used]
-        self.class_names[:] = [*names, *others]
-
-    def remove_unused(self, names: Sequence[str]) -> list[Decision]:
-        """Removes those classes that no photo has and about which nothing is noted.
-
-        Returns the rows that take their saved keys from them.
-        """
-        used = self.marks.find_used()
-        for name in names:
-            first = self._keys.get(fold_class(name))  # As `find_unsaved_keys` may have saved it.
-            notes = {kind: self.get_note(kind, name).text for kind in NOTES}
-            if any(text and (kind != KEY or text != first) for kind, text in notes.items()):
-                used.add(fold_class(name))
-        unused = [name for name in names if fold_class(name) not in used]
-        self.class_names[:] = [name for name in self.class_names if name not in unused]
-        saved = [name for name in unused if self.get_note(KEY, name).text]
-        return [Decision(Note(KEY, name), KEY, "") for name in saved]
 
     def index(self, names: Sequence[str], base: FileMarks) -> None:
         """Replaces the images of the folder, and reads the table again."""
@@ -151,73 +83,16 @@ class Answers:
         self._content = b""  # The part of the table that has been read.
         self._replay()
 
-    def get(self, file: str) -> Mark:
-        """What is said of a file."""
-        return self.marks.files.get(file, Mark())
-
-    def get_note(self, kind: str, class_name: str) -> NoteText:
-        """What is noted about a class."""
-        return self.notes.get(Note(kind, class_name).folded, NoteText())
-
     def find(self, key: Key) -> Mark | NoteText:
         """What is said of a file, or what a note says."""
-        return self.get(key) if isinstance(key, str) else self.get_note(key.kind, key.class_name)
+        if isinstance(key, str):
+            return self.marks.get(key)
+        return self.notes.get(key.folded, NoteText())
 
-    def find_keys(self) -> dict[str, str]:
-        """The number keys of the classes that have one, as a person has chosen them.
-
-        The others keep the one that they got first, or none: the key of a class that is deleted is
-        for classes that are new, unless it has been saved.
-        """
-        names = {fold_class(name): name for name in self.class_names}
-        chosen = find_saved_keys(self.notes)
-        keys = assign_keys([*{**names, **chosen}], chosen, self._keys)
-        first = {
-            # One that was chosen may be undone.
-            name: (self._keys.get(name) if name in chosen else None) or keys.get(name, NO_KEY)
-            for name in names
-        }
-        self._keys = first | {k: v for k, v in self._keys.items() if k not in names}
-        return {names[name]: key for name, key in keys.items() if name in names}
-
-    def find_unsaved_keys(self) -> list[Decision]:
-        """The keys of all classes that have photos, if the table alone does not give them these.
-
-        None in a table of another program, whose rows would get more cells than it has columns.
-        """
-        if not self._table.format.has_decisions:
-            return []
-        used = self.marks.find_used()
-        names = [name for name in self.class_names if fold_class(name) in used]
-        keys, folded = self.find_keys(), [fold_class(name) for name in names]
-        again = assign_keys(folded, find_saved_keys(self.notes), self._read_keys())
-        if [again.get(name) for name in folded] == [keys.get(name) for name in names]:
-            return []
-        found = {name: keys.get(name, NO_KEY) for name in names}
-        return [
-            Decision(Note(KEY, name), KEY, key)
-            for name, key in found.items()
-            if self.get_note(KEY, name).text != key
-        ]
-
-    def _read_keys(self) -> dict[str, str]:
-        """The first keys of the classes of the table, as the next session gives them."""
-        keys = assign_keys([*self.marks.names], find_saved_keys(self.notes), {})
-        return {name: keys.get(name, NO_KEY) for name in self.marks.names}
-
-    def move_key(self, name: str, new: str, key: str) -> list[Decision]:
-        """Lets a class that is about to be renamed keep its key. Returns the rows for that."""
-        self._keys[fold_class(new)] = key
-        old, found = (self.get_note(KEY, one).text for one in (name, new))
-        rows = {Note(KEY, name): "", Note(KEY, new): key} if old else {Note(KEY, new): key}
-        return [Decision(k, KEY, text) for k, text in rows.items()] if old or found else []
-
-    def release_key(self, key: str) -> list[Decision]:
-        """The rows that take a key from former classes for which it is saved."""
-        present = {fold_class(name) for name in self.class_names}
-        saved = find_saved_keys(self.notes)
-        former = [name for name, used in saved.items() if used == key and name not in present]
-        return [Decision(Note(KEY, name), KEY, "") for name in former]
+    @property
+    def has_decisions(self) -> bool:
+        """Whether the table has a column for them: rows of other tables would get more cells."""
+        return self._table.format.has_decisions
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -262,10 +137,6 @@ class Answers:
             self._replay()
         return has_changed
 
-    def compare_checks(self, left_out: Collection[str] = ()) -> Checked:
-        """The random photos that were checked, but those `left_out`."""
-        return compare_checks(self.marks, left_out)
-
     def append(self, decisions: Sequence[Decision]) -> None:
         """Records decisions on the disk and here.
 
@@ -287,17 +158,7 @@ class Answers:
         self._content = self._content + added if is_alone else b""
         self._stamp = stamp if is_alone else None
         self._last_time = moment
-        self._adopt(fold(rows, self.marks), follow_notes(rows, self.notes))
-
-    def _adopt(self, marks: FileMarks, notes: Notes) -> None:
-        """Takes over what the table says now."""
-        known = {fold_class(name): name for name in self.class_names}
-        used = marks.find_used()
-        names = known | {k: v for k, v in marks.names.items() if k in used or k not in known}
-        for folded in names:
-            self._order.setdefault(folded, len(self._order))
-        self.class_names[:] = [name for k, name in names.items() if k in known or k in used]
-        self.marks, self.notes = marks, notes
+        self.marks, self.notes = fold(rows, self.marks), follow_notes(rows, self.notes)
 
     def _replay(self) -> None:
         """Reads the table, or only its end if it has grown."""
@@ -316,13 +177,11 @@ class Answers:
         marks, notes = (self.marks, self.notes) if start else (self._base, {})
         rows = self._numbered.name_rows(table.rows)
         marks = fold(rows, marks, table.find)
-        if len(marks.names.keys() | set(map(fold_class, self.class_names))) > MAX_CLASSES:
+        if len(marks.names) > MAX_CLASSES:
             raise UserError(
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
             )
-        self._adopt(marks, follow_notes(rows, notes))
-        if not self._keys:  # Those of an earlier session.
-            self._keys = self._read_keys()
+        self.marks, self.notes = marks, follow_notes(rows, notes)
         self._stamp = stamp
         self._content = content
         self._table = table

@@ -43,8 +43,9 @@ from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.inference.foreign import FolderImages, collect_images
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.known import Answered, list_states, take_labels
 from cls_jax.photos.labeling.proposals import Classified
-from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Answered, Session
+from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.photos.labeling.sheet import write_sheet
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
@@ -102,13 +103,13 @@ class SessionClassifier:
     def follow(self) -> None:
         """Starts a new fit after every ten answers. Its probabilities become the proposals."""
         with self._lock:
-            if self._session.answers_version - max(self._version, 0) >= NUM_ANSWERS:
+            if self._session.known.answers_version - max(self._version, 0) >= NUM_ANSWERS:
                 self._start()
 
     def _start(self) -> bool:
         """Starts a fit if answers have changed and none is in progress. Whether one is now."""
         is_busy = self._thread.is_alive()
-        if self._session.answers_version != self._version and not is_busy:
+        if self._session.known.answers_version != self._version and not is_busy:
             self._thread = threading.Thread(target=self._fit, name=JAX_THREAD, daemon=True)
             self._thread.start()
             is_busy = True
@@ -187,7 +188,7 @@ class SessionClassifier:
     def _fit(self) -> None:
         fitted = None
         message = ""
-        answered = self._session.take_labels()
+        answered = take_labels(self._session.known)
         self._version = answered.version
         try:
             fitted = fit(answered)
@@ -245,7 +246,7 @@ class SessionClassifier:
         with self._turn:  # One at a time, to bound memory.
             if (fitted := self._wait()) is None:
                 raise RefusedError(self._message)
-            found = read_photo(file, self._session.backbones)
+            found = read_photo(file, self._session.known.backbones)
             label, probability = self._name(fitted, file, found)
         similarities = fitted.descriptors @ normalize_rows(found.descriptors)[0]
         labeled = np.flatnonzero(fitted.labels >= 0)
@@ -254,7 +255,7 @@ class SessionClassifier:
             "label": label,
             "probability": round(probability, 4),
             "is_far": bool(fitted.images and fitted.images.find_foreign(found.pooled)[0]),
-            "nearest": [describe_image(self._session, int(image)) for image in nearest],
+            "nearest": [describe_image(self._session.known, int(image)) for image in nearest],
         }
 
     def list_rows(self, unsure_below: float = 0.0) -> list[dict[str, Any]]:
@@ -266,7 +267,7 @@ class SessionClassifier:
         p_BK = self._get_probabilities(fitted) if fitted else np.zeros((0, 0))
         best_B, confidence_B, _ = decide(p_BK)
         rows = []
-        for i, name, state in self._session.list_states():
+        for i, name, state in list_states(self._session.known):
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
             if fitted and not state.decision and i < len(fitted.labels):
                 source = UNSURE if confidence_B[i] < unsure_below else "suggested"
@@ -299,11 +300,11 @@ class SessionClassifier:
         Raises a RefusedError if there is none, and a UserError as `exchange.write_labels`.
         """
         self._session.leave_out_missing()
-        states = self._session.list_states()
+        states = list_states(self._session.known)
         rows = sorted((file, state.label) for _, file, state in states if state.label)
         if not rows:
             raise RefusedError("No photo has a label yet.")
-        return exchange.write_labels(self._session.root, rows, name)
+        return exchange.write_labels(self._session.known.root, rows, name)
 
     def copy_by_class(self, unsure_below: float = 0.0) -> dict[str, Any]:
         """Copies all photos that have or are suggested a class into FOLDER-classes/<class>/.
@@ -314,7 +315,7 @@ class SessionClassifier:
         if it cannot be written.
         """
         self._session.leave_out_missing()
-        root = self._session.root.resolve()
+        root = self._session.known.root.resolve()
         rows = [row for row in self.list_rows(unsure_below) if row["label"]]
         if not rows:
             raise RefusedError("No photo has a class yet: label some first.")

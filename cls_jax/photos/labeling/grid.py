@@ -17,8 +17,9 @@ from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABEL, NONE
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.reading import show_name
-from cls_jax.photos.labeling.session import Change, Session
+from cls_jax.photos.labeling.changes import Change
+from cls_jax.photos.labeling.known import Known, get_path, show_name
+from cls_jax.photos.labeling.session import Session
 
 MAX_CHANGES = 50_000  # In one request, which is one step to undo.
 _NUM_SIMILAR = 24
@@ -30,51 +31,47 @@ def describe_photos(session: Session) -> dict[str, Any]:
     "label" is the place of the class among "classes", or -1: the answer, or what is suggested with
     "confidence". "copies" is the group of near-copies, or -1 for a photo without any.
     """
-    session.follow_classifier()
-    with session.reading() as known:
-        names = known.answers.class_names
-        places = {name: k for k, name in enumerate(names)}
-        num_images = len(known.files)
-        suggested = np.full(num_images, -1)
-        confidences = np.zeros(num_images)
-        copies = np.full(num_images, -1)
-        if known.has_suggestions():
-            suggested, confidences, _ = decide(known.probabilities)
-        if known.relations is not None:
-            groups = known.relations.group()
-            copies = np.where(np.bincount(groups)[groups] > 1, groups, -1)
-        images = [image for image in range(num_images) if image not in known.gone]
-        states = [known.get_state(image) for image in images]
-        return {
-            "version": known.version,
-            "classes": list(names),
-            "image": images,
-            "name": [show_name(known.files[image]) for image in images],
-            "decision": [state.decision for state in states],
-            "label": [
-                places.get(state.label, -1) if state.decision else int(suggested[image])
-                for image, state in zip(images, states, strict=True)
-            ],
-            "confidence": confidences[images].round(4).tolist(),
-            "revision": [state.revision for state in states],
-            "copies": copies[images].tolist(),
-        }
+    known = session.follow_classifier()
+    names = known.class_names
+    places = {name: k for k, name in enumerate(names)}
+    num_images = len(known.files)
+    suggested = np.full(num_images, -1)
+    confidences = np.zeros(num_images)
+    copies = np.full(num_images, -1)
+    if known.has_suggestions():
+        suggested, confidences, _ = decide(known.probabilities)
+    if known.relations is not None:
+        groups = known.relations.group()
+        copies = np.where(np.bincount(groups)[groups] > 1, groups, -1)
+    images = [image for image in range(num_images) if image not in known.gone]
+    states = [known.get_state(image) for image in images]
+    return {
+        "version": known.version,
+        "classes": list(names),
+        "image": images,
+        "name": [show_name(known.files[image]) for image in images],
+        "decision": [state.decision for state in states],
+        "label": [
+            places.get(state.label, -1) if state.decision else int(suggested[image])
+            for image, state in zip(images, states, strict=True)
+        ],
+        "confidence": confidences[images].round(4).tolist(),
+        "revision": [state.revision for state in states],
+        "copies": copies[images].tolist(),
+    }
 
 
-def find_similar(session: Session, image: int) -> dict[str, Any]:
+def find_similar(known: Known, image: int) -> dict[str, Any]:
     """The photos whose features are most like those of a photo, the most similar first.
 
     Raises a RefusedError if there is no such photo.
     """
-    session.get_path(image)
-    with session.reading() as known:
-        gone = list(known.gone)
-        relations = known.relations
-    if relations is None:
+    get_path(known, image)
+    if known.relations is None:
         raise RefusedError("This photo has not been read yet: try again soon.")
-    unit = normalize_rows(relations.features.descriptors)
+    unit = normalize_rows(known.relations.features.descriptors)
     similarities = unit @ unit[image]
-    similarities[[image, *gone]] = -np.inf
+    similarities[[image, *known.gone]] = -np.inf
     order = np.argsort(-similarities, kind="stable")[:_NUM_SIMILAR]
     return {"images": [int(i) for i in order if np.isfinite(similarities[i])]}
 
@@ -89,17 +86,16 @@ def describe_check(
     class, and "unsure_below" is the percentage of confidence that all other photos reach. While it
     is too early to say, there are only the reasons in "message".
     """
-    session.follow_classifier()
-    with session.reading() as known:
-        if known.classified is None or not known.has_suggestions():
-            return {"message": "Label photos of two classes first."}
-        if known.classified.is_early:
-            return {"message": "Too early to say: many classes have only one answer."}
-        if estimate is None or estimate.accuracy is None:
-            return {"message": f"Not known yet: check {MIN_CHECKS} random photos first."}
-        images = np.flatnonzero(known.find_open())
-        confidences = decide(known.probabilities[images]).confidence
-        num_right = sum(bool(state.label) for _, state in known.list_answered())
+    known = session.follow_classifier()
+    if known.classified is None or not known.has_suggestions():
+        return {"message": "Label photos of two classes first."}
+    if known.classified.is_early:
+        return {"message": "Too early to say: many classes have only one answer."}
+    if estimate is None or estimate.accuracy is None:
+        return {"message": f"Not known yet: check {MIN_CHECKS} random photos first."}
+    images = np.flatnonzero(known.find_open())
+    confidences = decide(known.probabilities[images]).confidence
+    num_right = sum(bool(state.label) for _, state in known.list_answered())
     chosen = choose_to_check(confidences, num_right, percent / 100, estimate)
     highest = float(confidences[chosen].max(initial=0.0))
     return {

@@ -44,6 +44,11 @@ def follow_notes(rows: Iterable[LabelRow], before: Notes) -> Notes:
     return notes
 
 
+def get_note(notes: Notes, kind: str, class_name: str) -> NoteText:
+    """What is noted about a class."""
+    return notes.get(Note(kind, class_name).folded, NoteText())
+
+
 def find_saved_keys(notes: Notes) -> dict[str, str]:
     """Folded name → number key that the notes give a class, also one that is gone."""
     return {

@@ -21,8 +21,10 @@ from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import list_images
-from cls_jax.photos.labeling.answers import Answers, check_writable
-from cls_jax.photos.labeling.session import Features, Session
+from cls_jax.photos.labeling.answers import Answers, RefusedError, check_writable
+from cls_jax.photos.labeling.classes import NO_CLASSES, add_class
+from cls_jax.photos.labeling.known import Features
+from cls_jax.photos.labeling.session import Session
 
 SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photo.
 
@@ -50,17 +52,22 @@ def open_session(
         catalog.table_path,
         list(catalog.folder.listing.files.names()),
         catalog.start_marks(),
-        class_names,
         catalog.folder.options,
         catalog.names,
     )
+    classes = NO_CLASSES
+    try:
+        for name in class_names:
+            classes, _ = add_class(classes, name)
+    except RefusedError as error:
+        raise UserError(f"--classes: {error}") from error
     if not catalog.base.origin and catalog.base.labels.keys() >= set(files):
         print(
             f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
             f"those without a label to {root / 'unlabeled'}."
         )
     sources, _ = catalog.sources()
-    return Session(root, files, answers, options, backbones, sources)
+    return Session(root, files, answers, options, backbones, sources, classes)
 
 
 def find_new(session: Session) -> dict[str, int]:
@@ -69,11 +76,13 @@ def find_new(session: Session) -> dict[str, int]:
     Raises a UserError if the folder cannot be read.
     """
     session.follow_table()  # A folder that is gone has not lost all its photos.
-    catalog = read_catalog(session.root, list_images(session.root), session.options)
-    session.sources, _ = catalog.sources()
-    load = functools.partial(load_all, backbones=session.backbones)
+    known = session.known
+    catalog = read_catalog(known.root, list_images(known.root), known.options)
+    sources, _ = catalog.sources()
+    load = functools.partial(load_all, backbones=known.backbones)
     names = list(catalog.folder.listing.files.names())
-    return session.extend(catalog.list_labelable(), names, catalog.start_marks(), load)
+    marks = catalog.start_marks()
+    return session.extend(catalog.list_labelable(), names, marks, sources, load)
 
 
 def load_all(

@@ -25,10 +25,12 @@ from cls_jax.io import describe_error, make_printable
 from cls_jax.photos.folder import exchange
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.changes import ConflictError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.guard import guard
+from cls_jax.photos.labeling.known import get_path
 from cls_jax.photos.labeling.photos import SIDES, encode_photo
-from cls_jax.photos.labeling.session import ConflictError, Session
+from cls_jax.photos.labeling.session import Session
 from cls_jax.photos.labeling.sheet import MEDIA_TYPE
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import Training
@@ -64,7 +66,9 @@ def create_app(
     The page is public. Everything else needs the `token` in the header X-Token, and each of `codes`
     can be exchanged for it once. `training` runs what the page trains.
     """
-    training = training or Training(session.root, (), session.options, session.backbones)
+    training = training or Training(
+        session.known.root, (), session.known.options, session.known.backbones
+    )
     service = _Service(session, training)
     app = Starlette(
         routes=[
@@ -81,7 +85,11 @@ def create_app(
             Route("/api/to_check/{percent:int}", service.get_check),
             Route("/api/{view}", service.get_view),
             Route("/api/{verb}", service.post, methods=["POST"]),
-        ]
+        ],
+        exception_handlers={
+            RefusedError: lambda _, error: _explain(error, 404),
+            UserError: lambda _, error: _explain(error, 422),
+        },
     )
     return guard(app, token, codes)
 
@@ -125,10 +133,7 @@ class _Service:
         if size not in SIDES:
             return PlainTextResponse("There is no such size.\n", 404)
         image = request.path_params["image"]
-        try:
-            path = self._session.get_path(image)
-        except RefusedError as error:
-            return PlainTextResponse(f"{error}\n", 404)
+        path = get_path(self._session.known, image)
         try:
             content = encode_photo(path, size, path.stat().st_mtime_ns)
         except (OSError, ImageError) as error:
@@ -144,15 +149,12 @@ class _Service:
             return JSONResponse(self._views[name]())
         if name != "state":
             return PlainTextResponse("There is no such view.\n", 404)
-        try:
-            self._session.follow_table()
-        except UserError as error:
-            return _explain(error, 422)
+        self._session.follow_table()
         return JSONResponse(self._describe(request))
 
     def _describe_suspects(self) -> dict[str, Any]:
         is_fitting = self._classifier.describe()["is_fitting"]
-        return views.describe_suspects(self._session) | {"is_fitting": is_fitting}
+        return views.describe_suspects(self._session.known) | {"is_fitting": is_fitting}
 
     def _describe(self, request: Request) -> dict[str, Any]:
         self._classifier.follow()
@@ -168,14 +170,13 @@ class _Service:
 
     def get_similar(self, request: Request) -> Response:
         """The photos most like another one."""
-        try:
-            return JSONResponse(grid.find_similar(self._session, request.path_params["image"]))
-        except RefusedError as error:
-            return _explain(error, 404)
+        return JSONResponse(grid.find_similar(self._session.known, request.path_params["image"]))
 
     def get_earlier(self, request: Request) -> Response:
         """The photo with the last answer but so many, if there is one."""
-        return JSONResponse(views.describe_earlier(self._session, request.path_params["place"]))
+        return JSONResponse(
+            views.describe_earlier(self._session.known, request.path_params["place"])
+        )
 
     async def get_events(self, request: Request) -> Response:
         """The training's progress as server-sent events: at once, and whenever it changes.

@@ -18,7 +18,8 @@ from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling import listening, photos, server, views
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.session import JAX_THREAD, Features
+from cls_jax.photos.labeling.known import Features, list_paths
+from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import Training
 
 _TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")
@@ -45,7 +46,7 @@ def label_folder(
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
     address = f"http://{listening.HOST}:{port}/#"  # Browsers do not send what follows the #.
-    training = Training(session.root, options=options, backbones=backbones)
+    training = Training(session.known.root, options=options, backbones=backbones)
     running = listening.create_server(server.create_app(session, token, [code], training))
     training.is_closing = lambda: running.should_exit
     is_stopping = threading.Event()
@@ -56,7 +57,7 @@ def label_folder(
                 raise StoppedError("Stopped.", signal.SIGINT)
             on_progress(done, total)
 
-        return photos.load_all(session.list_paths(), report, backbones)
+        return photos.load_all(list_paths(session.known), report, backbones)
 
     def load() -> None:
         try:

@@ -16,6 +16,7 @@ from cls_jax.photos.features.decide import decide
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predictor import TRAINED, describe_choice
+from cls_jax.photos.labeling.known import count, list_checked, list_paths
 from cls_jax.photos.labeling.runs import is_trained
 from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.runs.folder import read_result
@@ -59,9 +60,8 @@ class TrainedNetworks:
 
         Not before the photos are known.
         """
-        with self._session.reading() as known:
-            if known.propagation is None:
-                return
+        if self._session.known.relations is None:
+            return
         with self._lock:
             run = self._find_run()
             if run == self._seen:
@@ -83,13 +83,13 @@ class TrainedNetworks:
             result = read_result(run) or {}
             if result.get("predictor") != TRAINED or not result.get("predictor_gain_images"):
                 return
-            num_labels = self._session.count().labels
+            num_labels = count(self._session.known).labels
             learned = result.get("num_labels") or num_labels
             if started is None:  # It was trained in an earlier session.
-                started = self._session.labels_version - abs(num_labels - learned)
+                started = self._session.known.labels_version - abs(num_labels - learned)
             classifier = load(run)
             parts = []
-            for batch in classifier.read_files(self._session.list_paths()):
+            for batch in classifier.read_files(list_paths(self._session.known)):
                 part = np.full((len(batch.files), len(classifier.class_names)), np.nan, np.float32)
                 is_read = np.array([error is None for error in batch.errors], bool)
                 part[is_read] = classifier.predict(batch.images).probabilities
@@ -109,7 +109,7 @@ class TrainedNetworks:
         """What they say, if they are in use and have exactly these classes, in any order."""
         with self._lock:
             found = self._found
-            num_since = self._session.labels_version - self._labels_version
+            num_since = self._session.known.labels_version - self._labels_version
             if found is None or num_since >= NUM_ANSWERS:
                 return None
             is_same = sorted(found.classifier.class_names) == sorted(class_names)
@@ -152,7 +152,7 @@ class TrainedNetworks:
         p_BK = found.probabilities
         is_right = [
             names[decide(p_BK[image]).best] == label
-            for image, label in self._session.list_checked().items()
+            for image, label in list_checked(self._session.known).items()
             if image < len(p_BK) and not np.isnan(p_BK[image, 0])
         ]
         return measure_accuracy(estimate, is_right)

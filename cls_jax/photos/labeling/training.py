@@ -26,9 +26,9 @@ from cls_jax.photos.inference.list_runs import RUNS
 from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
+from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left
 from cls_jax.photos.labeling.runs import REPORT, FolderRuns
-from cls_jax.photos.labeling.session import Counts
 from cls_jax.process import write_command
 from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import CONFIG, RESULT, read_result

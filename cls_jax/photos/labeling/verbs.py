@@ -15,9 +15,19 @@ from typing import IO, Any, BinaryIO, NamedTuple
 from cls_jax.io import make_printable, parse_json
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.changes import (
+    Change,
+    ClassChange,
+    DescribeClass,
+    RenameClass,
+    SetExample,
+    SetKey,
+    describe_gone,
+)
 from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.known import count
 from cls_jax.photos.labeling.photos import add_photo, encode_file, find_new
-from cls_jax.photos.labeling.session import Change, Session, describe_gone
+from cls_jax.photos.labeling.session import Session
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 
@@ -87,15 +97,9 @@ def _take_name(content: Any) -> str:
     return str(_take(content, "name", str))
 
 
-class _ClassText(NamedTuple):
-    """A text for a class: its new name, its description or its key."""
-
-    name: str
-    text: str
-
-
-def _take_text(content: Any) -> _ClassText:
-    return _ClassText(_take(content, "name", str), _take(content, "text", str))
+def _take_text(kind: Callable[[str, str], ClassChange]) -> Callable[[Any], ClassChange]:
+    """Parses a change of a class by a text: its new name, its description or its key."""
+    return lambda content: kind(_take(content, "name", str), _take(content, "text", str))
 
 
 def _take_changes(content: Any) -> list[Change]:
@@ -113,15 +117,11 @@ def _take_changes(content: Any) -> list[Change]:
     ]
 
 
-class _Answers(NamedTuple):
-    """Decisions, and whether classes that are unknown are added."""
-
-    changes: list[Change]
-    adds: bool
-
-
-def _take_answers(parse: Callable[[Any], list[Change]]) -> Callable[[Any], _Answers]:
-    return lambda content: _Answers(parse(content), content.get("adds") is True)
+def _take_answers(
+    parse: Callable[[Any], list[Change]],
+) -> Callable[[Any], tuple[list[Change], bool]]:
+    """Parses decisions, and whether classes that are unknown are added."""
+    return lambda content: (parse(content), content.get("adds") is True)
 
 
 class _Mark(NamedTuple):
@@ -138,9 +138,10 @@ def _take_mark(content: Any) -> _Mark:
     return _Mark(images, _take(content, "label", str))
 
 
-def _decide(parts: Parts, answers: _Answers, window: str) -> Answer:
+def _decide(parts: Parts, answers: tuple[list[Change], bool], window: str) -> Answer:
     """Records decisions. Returns what to say of photos that are gone."""
-    gone = parts.session.decide(answers.changes, window, answers.adds)
+    changes, adds = answers
+    gone = parts.session.decide(changes, window, adds)
     return {"left_out": make_printable(describe_gone(gone)) if gone else "", "gone": len(gone)}
 
 
@@ -151,18 +152,18 @@ def _undo(parts: Parts, _: None, window: str) -> Answer:
     """
     former = parts.session.undo(window)
     images = list(former)[:1] if len(former) == 1 else []
-    with parts.session.reading() as known:
-        now = {(state.decision, state.label) for state in map(known.get_state, former)}
+    known = parts.session.known
+    now = {(state.decision, state.label) for state in map(known.get_state, former)}
     answers = {(state.decision, state.label) for state in former.values()}
     decision, label = answers.pop() if len(answers) == 1 and answers != now else ("", "")
     return {
-        "images": [views.describe_image(parts.session, image) for image in images],
+        "images": [views.describe_image(known, image) for image in images],
         "undone": {"count": len(former), "decision": decision, "label": label},
     }
 
 
-def _rename(parts: Parts, new: _ClassText, window: str) -> Answer:
-    return {"renamed": parts.session.rename_class(window, new.name, new.text)}
+def _change(parts: Parts, change: ClassChange, window: str) -> Answer:
+    return {"renamed": parts.session.change(window, change)}
 
 
 def _try(parts: Parts, file: BinaryIO, _: str) -> Answer:
@@ -174,13 +175,13 @@ def _try(parts: Parts, file: BinaryIO, _: str) -> Answer:
 def _add(parts: Parts, file: BinaryIO, _: str) -> Answer:
     """Saves a photo in the folder, which must still be there. Returns its name."""
     parts.session.follow_table()
-    return {"name": add_photo(parts.session.root, file)}
+    return {"name": add_photo(parts.session.known.root, file)}
 
 
 def _train(parts: Parts, wanted: tuple[str, float], _: str) -> None:
     kind, minutes = wanted
-    version = parts.session.labels_version
-    run = parts.training.start(kind, parts.session.count(), minutes)
+    version = parts.session.known.labels_version
+    run = parts.training.start(kind, count(parts.session.known), minutes)
     if kind == FINE_TUNE:
         parts.trained.expect(run, version)
 
@@ -203,19 +204,10 @@ VERBS = MappingProxyType(
             _take_name,
             lambda parts, name, window: {"label": parts.session.add_class(name, window)},
         ),
-        "rename": Verb(_take_text, _rename),
-        "describe": Verb(
-            _take_text,
-            lambda parts, new, window: parts.session.describe_class(window, new.name, new.text),
-        ),
-        "key": Verb(
-            _take_text,
-            lambda parts, new, window: parts.session.set_key(window, new.name, new.text),
-        ),
-        "example": Verb(
-            lambda content: _take(content, "image", int),
-            lambda parts, image, window: parts.session.set_example(window, image),
-        ),
+        "rename": Verb(_take_text(RenameClass), _change),
+        "describe": Verb(_take_text(DescribeClass), _change),
+        "key": Verb(_take_text(SetKey), _change),
+        "example": Verb(lambda content: SetExample(_take(content, "image", int)), _change),
         "mark": Verb(
             _take_mark, lambda parts, mark, _: parts.session.mark(mark.images, mark.label)
         ),
@@ -223,7 +215,7 @@ VERBS = MappingProxyType(
         "scan": Verb(_take_nothing, lambda parts, *_: find_new(parts.session), waits=True),
         "find": Verb(
             _take_name,
-            lambda parts, name, _: views.find_image(parts.session, name),
+            lambda parts, name, _: views.find_image(parts.session.known, name),
             shows_state=False,
         ),
         "try": Verb(
@@ -242,7 +234,7 @@ VERBS = MappingProxyType(
         ),
         "plan": Verb(
             lambda content: _take_number(content, "minutes"),
-            lambda parts, minutes, _: parts.training.plan(parts.session.count(), minutes),
+            lambda parts, minutes, _: parts.training.plan(count(parts.session.known), minutes),
         ),
         "train": Verb(
             lambda content: (_take(content, "kind", str), _take_number(content, "minutes")), _train

@@ -15,8 +15,9 @@ from cls_jax.photos.features.decide import decide, find_confident, rank_classes
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.inference.suspects import choose_suspects
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.known import Known, show_name
+from cls_jax.photos.labeling.notes import get_note
 from cls_jax.photos.labeling.proposals import find_mixed
-from cls_jax.photos.labeling.reading import Reading, show_name
 from cls_jax.photos.labeling.session import NUM_RECENT, Session
 from cls_jax.process import write_command
 
@@ -29,99 +30,89 @@ _NUM_PROPOSALS = 9  # Per photo.
 def describe(session: Session, window: str = "", question: int | None = None) -> dict[str, Any]:
     """The state that every view shows. The window shows the photo `question` if there is one."""
     shown = session.share_out(window, question)  # May draw photos.
-    with session.reading() as known:
-        recent = list(known.list_answered())
-        answered = [state for _, state in recent]
-        if known.pending:
-            answered = [known.answers.get(name) for name in known.pending]
-        counts = collections.Counter(state.decision for state in answered)
-        num_labels = collections.Counter(state.label for state in answered)
-        num_images = len(known.pending) or len(known.files) - len(known.gone)
-        keys = known.answers.find_keys()
-        options = [*known.backbones.to_arguments(), *known.options.to_arguments(known.root)]
-        return {
-            "version": known.version,
-            "phase": known.phase,
-            "message": known.message,
-            "progress": known.progress,
-            "folder": show_name(known.root.resolve().name),
-            "command": show_name(write_command(["train", str(known.root), *options])),
-            "networks": known.backbones.describe(),
-            "classes": [
-                {
-                    "name": name,
-                    "count": num_labels[name],
-                    "key": keys.get(name, ""),
-                    **_describe_notes(known, name),
-                }
-                for name in known.answers.class_names
-            ],
-            "counts": {
-                "images": num_images,
-                "labeled": counts[LABEL],
-                "none": counts[NONE],
-                "skipped": counts[SKIP],
-            },
-            "sample": sum(not known.get_state(image).decision for image in known.sample),
-            "next": [_describe_image(known, image) for image in shown],
-            "recent": [_describe_image(known, image) for image, _ in recent[:NUM_RECENT]],
-            "can_undo": session.can_undo(window),
-        }
+    known = session.known
+    recent = list(known.list_answered())
+    answered = [state for _, state in recent]
+    if known.pending:
+        answered = [known.marks.get(name) for name in known.pending]
+    counts = collections.Counter(state.decision for state in answered)
+    num_labels = collections.Counter(state.label for state in answered)
+    num_images = len(known.pending) or len(known.files) - len(known.gone)
+    keys = known.find_keys()
+    options = [*known.backbones.to_arguments(), *known.options.to_arguments(known.root)]
+    return {
+        "version": known.version,
+        "phase": known.phase,
+        "message": known.message,
+        "progress": known.progress,
+        "folder": show_name(known.root.resolve().name),
+        "command": show_name(write_command(["train", str(known.root), *options])),
+        "networks": known.backbones.describe(),
+        "classes": [
+            {
+                "name": name,
+                "count": num_labels[name],
+                "key": keys.get(name, ""),
+                **_describe_notes(known, name),
+            }
+            for name in known.class_names
+        ],
+        "counts": {
+            "images": num_images,
+            "labeled": counts[LABEL],
+            "none": counts[NONE],
+            "skipped": counts[SKIP],
+        },
+        "sample": sum(not known.get_state(image).decision for image in known.sample),
+        "next": [describe_image(known, image) for image in shown],
+        "recent": [describe_image(known, image) for image, _ in recent[:NUM_RECENT]],
+        "can_undo": session.steps.get_last(window) is not None,
+    }
 
 
-def describe_earlier(session: Session, place: int) -> dict[str, Any]:
+def describe_earlier(known: Known, place: int) -> dict[str, Any]:
     """The photo in a place among those with an answer, the last answer first, as a list."""
-    with session.reading() as known:
-        images = [image for image, _ in known.list_answered()][place : place + 1]
-        return {"images": [_describe_image(known, image) for image in images]}
+    images = [image for image, _ in known.list_answered()][place : place + 1]
+    return {"images": [describe_image(known, image) for image in images]}
 
 
-def describe_image(session: Session, image: int) -> dict[str, Any]:
-    """One photo."""
-    with session.reading() as known:
-        return _describe_image(known, image)
-
-
-def find_image(session: Session, name: str) -> dict[str, Any]:
+def find_image(known: Known, name: str) -> dict[str, Any]:
     """The photo of a name. Raises a RefusedError if there is none."""
-    with session.reading() as known:
-        image = known.index.get(name)
-        if image is None or image in known.gone:
-            raise RefusedError("There is no such photo.")
-        return _describe_image(known, image)
+    image = known.index.get(name)
+    if image is None or image in known.gone:
+        raise RefusedError("There is no such photo.")
+    return describe_image(known, image)
 
 
 def describe_check(session: Session) -> dict[str, Any]:
     """The most confident proposals of each class, once two classes have labels."""
-    session.follow_classifier()
-    with session.reading() as known:
-        is_open = known.find_open()
-        is_open[list(known.sample)] = False  # They are asked without a guess in sight.
-        rows = []
-        # A class just added has no column yet.
-        names = known.answers.class_names[: known.probabilities.shape[1]]
-        for k, name in enumerate(names if known.has_suggestions() else []):
-            chosen = find_confident(known.probabilities, is_open, k, _NUM_PER_CLASS)
-            images = [_describe_image(known, int(image)) for image in chosen]
-            rows.append({"label": name, "images": images})
-        return {"version": known.version, "rows": rows}
+    known = session.follow_classifier()
+    is_open = known.find_open()
+    is_open[list(known.sample)] = False  # They are asked without a guess in sight.
+    rows = []
+    # A class just added has no column yet.
+    names = known.class_names[: known.probabilities.shape[1]]
+    for k, name in enumerate(names if known.has_suggestions() else []):
+        chosen = find_confident(known.probabilities, is_open, k, _NUM_PER_CLASS)
+        images = [describe_image(known, int(image)) for image in chosen]
+        rows.append({"label": name, "images": images})
+    return {"version": known.version, "rows": rows}
 
 
-def describe_suspects(session: Session) -> dict[str, Any]:
+def describe_suspects(known: Known) -> dict[str, Any]:
     """Labels that the others contradict, by the newest classifier, see `choose_suspects`."""
-    with session.reading() as known:
-        images: list[dict[str, Any]] = []
-        if (found := known.classified) is not None:
-            for i in choose_suspects(found.held_out, found.labels).tolist():
-                state, p_K = known.get_state(i), found.held_out.probabilities[i]
-                best, confidence, _ = decide(p_K)
-                suggested = found.class_names[best]
-                has_changed = state.label != found.class_names[found.labels[i]]
-                if has_changed or state.is_confirmed or suggested not in known.answers.class_names:
-                    continue
-                proposal = {"label": suggested, "probability": round(float(confidence), 4)}
-                images.append(_describe_image(known, i) | {"proposals": [proposal]})
-        return {"version": known.version, "images": images[:_NUM_SUSPECTS]}
+    images: list[dict[str, Any]] = []
+    if (found := known.classified) is not None:
+        for i in choose_suspects(found.held_out, found.labels).tolist():
+            state, p_K = known.get_state(i), found.held_out.probabilities[i]
+            best, confidence, _ = decide(p_K)
+            suggested = found.class_names[best]
+            has_changed = state.label != found.class_names[found.labels[i]]
+            if has_changed or state.is_confirmed or suggested not in known.class_names:
+                continue
+            proposal = {"label": suggested, "probability": round(float(confidence), 4)}
+            images.append(describe_image(known, i) | {"proposals": [proposal]})
+    return {"version": known.version, "images": images[:_NUM_SUSPECTS]}
 
 
 def describe_result(session: Session, estimate: Estimate | None = None) -> dict[str, Any]:
@@ -131,32 +122,31 @@ def describe_result(session: Session, estimate: Estimate | None = None) -> dict[
     latter has the mean confidence of the photos named so, the class that it is mixed up with most,
     and the photos that may be either. `estimate` is of what names the photos.
     """
-    session.follow_classifier()
-    with session.reading() as known:
-        num_classes = len(known.answers.class_names)
-        proposed = np.zeros(num_classes, int)
-        num_sure = None
-        mixed: list[dict[str, Any]] = []
-        if known.has_suggestions():
-            images = np.flatnonzero(known.find_open())
-            p_open = known.probabilities[images]
-            named, confidences, _ = decide(p_open)
-            proposed = np.bincount(named, minlength=num_classes)
-            if known.classified is not None and not known.classified.is_early:
-                is_sure = find_sure(confidences, estimate)
-                num_sure = int(is_sure.sum())
-                mixed = _describe_mixed(known.answers.class_names, images, p_open, is_sure)
-        return {
-            "version": known.version,
-            "proposed": proposed.tolist(),
-            "sure": num_sure,
-            "mixed": mixed,
-            "unreadable": [
-                {"name": show_name(name), "reason": make_printable(reason)}
-                for name, reason in sorted(known.unreadable.items())[:_NUM_UNREADABLE]
-            ],
-            "num_unreadable": len(known.unreadable),
-        }
+    known = session.follow_classifier()
+    num_classes = len(known.class_names)
+    proposed = np.zeros(num_classes, int)
+    num_sure = None
+    mixed: list[dict[str, Any]] = []
+    if known.has_suggestions():
+        images = np.flatnonzero(known.find_open())
+        p_open = known.probabilities[images]
+        named, confidences, _ = decide(p_open)
+        proposed = np.bincount(named, minlength=num_classes)
+        if known.classified is not None and not known.classified.is_early:
+            is_sure = find_sure(confidences, estimate)
+            num_sure = int(is_sure.sum())
+            mixed = _describe_mixed(known.class_names, images, p_open, is_sure)
+    return {
+        "version": known.version,
+        "proposed": proposed.tolist(),
+        "sure": num_sure,
+        "mixed": mixed,
+        "unreadable": [
+            {"name": show_name(name), "reason": make_printable(reason)}
+            for name, reason in sorted(known.unreadable.items())[:_NUM_UNREADABLE]
+        ],
+        "num_unreadable": len(known.unreadable),
+    }
 
 
 def _describe_mixed(
@@ -177,7 +167,8 @@ def _describe_mixed(
     return described
 
 
-def _describe_image(known: Reading, image: int) -> dict[str, Any]:
+def describe_image(known: Known, image: int) -> dict[str, Any]:
+    """One photo."""
     state = known.get_state(image)
     is_check = image in known.sample and not state.decision
     return {
@@ -192,19 +183,19 @@ def _describe_image(known: Reading, image: int) -> dict[str, Any]:
     }
 
 
-def _describe_proposals(known: Reading, p_BK: np.ndarray, row: int) -> list[dict[str, Any]]:
+def _describe_proposals(known: Known, p_BK: np.ndarray, row: int) -> list[dict[str, Any]]:
     if not known.has_suggestions():
         return []
-    names = known.answers.class_names
+    names = known.class_names
     best = rank_classes(p_BK[row], _NUM_PROPOSALS)
     return [{"label": names[k], "probability": round(float(p_BK[row, k]), 4)} for k in best]
 
 
-def _describe_notes(known: Reading, name: str) -> dict[str, Any]:
+def _describe_notes(known: Known, name: str) -> dict[str, Any]:
     """The description of a class and its example, which must still have this class."""
-    example = known.answers.get_note(EXAMPLE, name).text
-    has_class = known.phase == "ready" and known.answers.get(example).label == name
+    example = get_note(known.notes, EXAMPLE, name).text
+    has_class = known.phase == "ready" and known.marks.get(example).label == name
     return {
-        "description": known.answers.get_note(DESCRIBE, name).text,
+        "description": get_note(known.notes, DESCRIBE, name).text,
         "example": known.index.get(example) if has_class else None,
     }

@@ -87,7 +87,7 @@ def test_the_named_file_counts_before_all_else(root, tmp_path, monkeypatch, wher
     assert {name: label for name, label in found.items() if label} == RIGHT
     session = open_session(root, options=options)  # cls-jax label
     assert session._answers.path == root / "labels.csv"
-    assert sorted(session._answers.class_names) == ["a", "b"]
+    assert sorted(session.known.class_names) == ["a", "b"]
     export_labels(root, tmp_path / "out.csv", options=options)  # cls-jax labels
     assert "cat/1.png,a" in (tmp_path / "out.csv").read_text()
     words = shlex.split(" ".join(map(shlex.quote, options.to_arguments(root))))

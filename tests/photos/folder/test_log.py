@@ -8,9 +8,9 @@ from cls_jax.photos.folder.catalog import read_checked
 from cls_jax.photos.folder.label_table import LABELS_CSV, LabelRow
 from cls_jax.photos.folder.log import compare_checks, fold
 from cls_jax.photos.folder.options import AUTOMATIC
-from cls_jax.photos.labeling.answers import Decision
+from cls_jax.photos.labeling.known import find_checked
 from cls_jax.photos.labeling.photos import open_session
-from tests.photos.labeling.sessions import read_training
+from tests.photos.labeling.sessions import create_photos, decide, open_ready, read_training
 
 CLASSES = ["cat", "Cat", " CAT", "dog", "DOG", "ｄｏｇ", "owl", "Owl\u200b", "big cat", "Big  cat"]
 FOLDERS = {
@@ -57,14 +57,12 @@ def test_page_and_run_say_the_same_of_random_folders(tmp_path, part):
     for seed in range(10 * part, 10 * part + 10):
         root = tmp_path / f"{seed}"
         create_folder(root, seed)
-        session = open_session(root)
-        answers = session._answers
-        files = {path.relative_to(root).as_posix() for path in session.list_paths()}
-        of_page = {name: answers.get(name) for name in files}
+        known = open_session(root).known
+        files = {*known.pending}
+        of_page = {name: known.marks.get(name) for name in files}
         of_run = read_checked(root, AUTOMATIC)
-        assert compare_checks(of_run) == answers.compare_checks(), seed
-        checked = [name for name, mark in answers.marks.files.items() if mark.guessed]
-        assert of_run.list_checked() == checked, seed
+        assert compare_checks(of_run) == find_checked(known), seed
+        assert of_run.list_checked() == known.marks.list_checked(), seed
         labels = {name: mark.label for name, mark in of_page.items() if mark.label}
         if len({*labels.values()}) < 2:  # There is nothing to train.
             continue
@@ -74,7 +72,7 @@ def test_page_and_run_say_the_same_of_random_folders(tmp_path, part):
         assert files - of_training.keys() == {
             name for name, mark in of_page.items() if mark.decision in ("none", "skip")
         }, seed
-        assert {*labels.values()} <= {*answers.class_names}, seed
+        assert {*labels.values()} <= {*known.class_names}, seed
 
 
 def test_rows_that_are_appended_give_the_marks_of_the_whole_table():
@@ -94,14 +92,14 @@ def test_rows_that_are_appended_give_the_marks_of_the_whole_table():
 
 
 def test_classes_that_have_numbers_have_names_on_the_page_as_in_training(tmp_path):
-    for i in range(4):
-        (tmp_path / f"{i}.jpg").touch()
+    kinds = create_photos(tmp_path, 4, [f"{i}.jpg" for i in range(4)])
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
     (tmp_path / LABELS_CSV).write_text("file,label\n0.jpg,0\n1.jpg,1\n")
-    answers = open_session(tmp_path)._answers
-    assert answers.class_names == ["cat", "dog"]
-    answers.append([Decision("2.jpg", "label", answers.add_class("owl"))])
-    expected = {"0.jpg": "cat", "1.jpg": "dog", "2.jpg": "owl", "3.jpg": ""}
-    assert read_training(tmp_path)[0] == expected
-    again = open_session(tmp_path)._answers
-    assert {name: again.get(name).label for name in expected} == expected
+    session = open_ready(tmp_path, kinds)
+    assert session.known.class_names == ("cat", "dog")
+    decide(session, 2, "owl")
+    decide(session, 3, "cat")
+    labels = dict(zip(session.known.files, ["cat", "dog", "owl", "cat"], strict=True))
+    assert read_training(tmp_path)[0] == labels
+    marks = open_session(tmp_path).known.marks
+    assert {name: marks.get(name).label for name in labels} == labels

@@ -270,7 +270,7 @@ def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
         num_rows = len(LABELS) + (kind != WORDS)
         assert layout.table.endswith(f"; {num_rows} of {num_rows} rows found.")
         session = open_session(root)  # cls-jax label
-        assert sorted(session._answers.class_names) == ["cat", "dog"]
+        assert sorted(session.known.class_names) == ["cat", "dog"]
         found = read_catalog(root, list_images(root)).labelable()  # cls-jax suggest
         assert sum(map(bool, found.values())) == len(LABELS)
         assert inside.read_bytes() == content

@@ -223,7 +223,7 @@ def test_new_labels_go_to_a_table_of_their_own(tmp_path):
     options = FolderOptions(label_column="dx")
     session = open_session(root, options=options)
     assert session._answers.path == root / "labels.csv"
-    assert sorted(session._answers.class_names) == ["mel", "nv"]
+    assert sorted(session.known.class_names) == ["mel", "nv"]
     row = LabelRow("photos/2.png", "nv", LABEL, "2026-01-01T00:00:00.000000Z")
     other = row._replace(file="photos/4.png", label="mel")
     catalog = read_catalog(root, list_images(root), options)
@@ -247,7 +247,7 @@ def test_a_table_without_a_place_for_labels_stays_as_it_is(tmp_path):
         append_rows(root / "labels.csv", [row], catalog.table, catalog.folder.files)
     assert (root / "labels.csv").read_text() == ONE_HOT
     (root / "labels.csv").rename(root / "given.csv")
-    assert sorted(open_session(root)._answers.class_names) == ["blue", "red"]
+    assert sorted(open_session(root).known.class_names) == ["blue", "red"]
 
 
 def test_what_a_table_holds_out_is_not_shown(tmp_path):

@@ -24,7 +24,7 @@ from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predict_files import describe_foreign
 from cls_jax.photos.inference.unknown import UnknownScore
 from cls_jax.photos.labeling.classifier import fit
-from cls_jax.photos.labeling.session import Answered
+from cls_jax.photos.labeling.known import Answered
 from tests.outcomes import read_table
 
 C = 16

@@ -12,8 +12,10 @@ from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling import listening, server, views
+from cls_jax.photos.labeling.changes import Change
+from cls_jax.photos.labeling.known import Features, list_paths
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change, Features, Session
+from cls_jax.photos.labeling.session import Session
 from tests.processes import PATIENCE_S
 
 CLASSES = ("cat", "dog", "owl")
@@ -62,13 +64,13 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
     """Decides about a photo as a page that shows the current state."""
     if label:
         label = session.add_class(label)
-    revision = views.describe_image(session, image)["revision"]
+    revision = views.describe_image(session.known, image)["revision"]
     session.decide([Change(image, decision, label, revision)], window)
 
 
 def read_states(session):
     """Name → decision and label of everything that has an answer."""
-    images = [views.describe_image(session, i) for i in range(len(session.list_paths()))]
+    images = [views.describe_image(session.known, i) for i in range(len(list_paths(session.known)))]
     return {
         image["name"]: (image["decision"], image["label"]) for image in images if image["decision"]
     }

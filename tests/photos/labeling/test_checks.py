@@ -14,9 +14,10 @@ from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference import checks
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.changes import RenameClass
 from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.known import Counts, count, find_checked, list_checked
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Counts
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
 from cls_jax.photos.start.hold_out import hold_out_images
 from tests.photos.labeling.sessions import (
@@ -84,20 +85,20 @@ def test_checks_are_labels_that_tell_how_often_the_guess_was_right(checked):
     decide(session, images[-2], "", decision="none")
     wrong = "ba"[kinds[images[-1]] // 2]
     decide(session, images[-1], wrong)
-    found = session.compare_checks()
+    found = find_checked(session.known)
     assert found.is_right == [True] * 18 + [False] * 2
     assert all(0.5 <= confidence <= 1 for confidence in found.confidences)
     classifier._wait()
     said = classifier.describe()["accuracy"]
     assert said.endswith("%), measured on 20 random photos.")
-    assert (session.count().checks, len(session.list_checked())) == (20, 20)
-    assert session.list_checked()[images[-2]] == ""
+    assert (count(session.known).checks, len(list_checked(session.known))) == (20, 20)
+    assert list_checked(session.known)[images[-2]] == ""
     # The same elsewhere: a run, the next session.
     of_run = compare_checks(read_checked(folder, AUTOMATIC))
     assert of_run.is_right == found.is_right
     np.testing.assert_allclose(of_run.confidences, found.confidences, atol=1e-4)
     again = open_ready(folder, kinds)
-    assert again.compare_checks().is_right == found.is_right
+    assert find_checked(again.known).is_right == found.is_right
     assert views.describe(again)["counts"] == views.describe(session)["counts"]
     labels, _ = read_training(folder)
     names = [f"IMG_{image:04}.png" for image in images]
@@ -126,7 +127,7 @@ def test_random_photos_of_no_class_are_checks_for_a_run_as_well(checked):
     for image in list(session._questions.sample):
         decide(session, image, "", decision="none")
     expected = [False] * 20
-    assert session.compare_checks().is_right == expected
+    assert find_checked(session.known).is_right == expected
     assert compare_checks(read_checked(folder, AUTOMATIC)).is_right == expected
 
 
@@ -139,20 +140,20 @@ def test_checks_survive_what_is_undone(checked, change):
         decide(session, image, label, decision=decision)
     name = "a"
     if change == "rename and delete":
-        session.rename_class("w", "a", "c")
+        session.change("w", RenameClass("a", "c"))
         name = "c"
-    before = session.compare_checks()
+    before = find_checked(session.known)
     assert len(before.is_right) == 20
     if change in ("skip", "none"):
-        image = next(i for i in images if views.describe_image(session, i)["label"] == name)
+        image = next(i for i in images if views.describe_image(session.known, i)["label"] == name)
         decide(session, image, "", decision=change)
     else:
-        session.rename_class("w", name, "")
-    assert session.compare_checks() != before
+        session.change("w", RenameClass(name, ""))
+    assert find_checked(session.known) != before
     session.undo("w")
     for found in (
-        session.compare_checks(),
-        open_ready(folder, kinds).compare_checks(),
+        find_checked(session.known),
+        find_checked(open_ready(folder, kinds).known),
         compare_checks(read_checked(folder, AUTOMATIC)),
     ):
         assert sum(found.is_right) == sum(before.is_right)
@@ -179,18 +180,18 @@ def test_corrections_count_and_undone_or_renamed_checks_stay_true(checked):
     first, second, *_ = session._questions.sample
     right = "aab"[kinds[first]]
     decide(session, first, "ba"["ab".index(right)])
-    assert session.compare_checks().is_right == [False]
+    assert find_checked(session.known).is_right == [False]
     decide(session, first, right)  # It was a mistake.
-    assert session.compare_checks().is_right == [True]
-    session.rename_class("w", right, "c")
-    assert session.compare_checks().is_right == [True]
+    assert find_checked(session.known).is_right == [True]
+    session.change("w", RenameClass(right, "c"))
+    assert find_checked(session.known).is_right == [True]
     session.undo("w")
     decide(session, second, "d")
-    assert session.compare_checks().is_right == [True, False]
+    assert find_checked(session.known).is_right == [True, False]
     session.undo("w")
-    assert session.compare_checks().is_right == [True]
+    assert find_checked(session.known).is_right == [True]
     decide(session, second, "", decision="skip")
-    assert session.compare_checks().is_right == [True]
+    assert find_checked(session.known).is_right == [True]
 
 
 def test_two_windows_check_all_random_photos_though_one_of_them_stops(checked):
@@ -208,7 +209,7 @@ def test_two_windows_check_all_random_photos_though_one_of_them_stops(checked):
     for _ in range(17):
         assert check("two")[0] != shown
     assert check("two") == (shown, True)  # The last one, which the other window still shows.
-    assert len(session.compare_checks().is_right) == 20
+    assert len(find_checked(session.known).is_right) == 20
     assert views.describe(session, "two")["sample"] == 0
     assert check("two")[1] is False
 
@@ -220,7 +221,7 @@ def test_a_random_photo_that_is_skipped_is_replaced(checked):
     assert views.describe(session)["sample"] == 20
     for image in set(session._questions.sample) - {skipped}:
         decide(session, image, "aab"[kinds[image]])
-    assert len(session.compare_checks().is_right) == 20
+    assert len(find_checked(session.known).is_right) == 20
     decide(session, 39, "", decision="skip")  # Another photo.
     assert views.describe(session)["sample"] == 0
 
@@ -228,7 +229,7 @@ def test_a_random_photo_that_is_skipped_is_replaced(checked):
 def test_without_a_classifier_random_photos_are_labels_only(session):
     session.draw_sample()
     decide(session, next(iter(session._questions.sample)), "cat")
-    assert session.compare_checks().is_right == []
+    assert find_checked(session.known).is_right == []
     for image in range(30):
         decide(session, image, "", decision="none")
     with pytest.raises(RefusedError, match="All photos have an answer"):

@@ -8,7 +8,8 @@ from PIL import Image
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.labeling import classifier, photos, views
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.session import Change
+from cls_jax.photos.labeling.changes import Change, RenameClass
+from cls_jax.photos.labeling.known import get_path
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
     COUNT_ENTERS,
@@ -291,7 +292,7 @@ def test_a_photo_that_is_shown_stays_until_it_has_an_answer(open_page, folder):
     with serve(session) as port:
         page = open_page(port)
         name = read_name(page)
-        own = next(i for i in range(60) if session.get_path(i).name == name)
+        own = next(i for i in range(60) if get_path(session.known, i).name == name)
         for image in range(6, 60):
             if image != own and image % 3:
                 decide(session, image, CLASSES[image % 3], "other")
@@ -316,7 +317,7 @@ def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_t
     with serve(session) as port:
         page = open_page(port)
         name = read_name(page)
-        image = next(i for i in range(20) if session.get_path(i).name == name)
+        image = next(i for i in range(20) if get_path(session.known, i).name == name)
         page.evaluate(ANSWER_SWAP, name)
         decide(session, image, "dog", "other")
         page.wait_for_selector(".toast:has-text('look at it, then press again')")
@@ -405,7 +406,7 @@ def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(op
         page.keyboard.type("p")
         page.keyboard.press("ArrowDown")
         page.wait_for_selector("#enter:has-text('takes “paper”')")
-        session.rename_class("other", "paper", "")
+        session.change("other", RenameClass("paper", ""))
         page.wait_for_selector("#enter:has-text('There is no class “paper” anymore')")
         page.keyboard.press("Enter")
         page.wait_for_timeout(200)

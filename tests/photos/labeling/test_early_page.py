@@ -1,5 +1,6 @@
 """Random photos in a real browser: before the others are read, and to measure the accuracy."""
 
+import dataclasses
 import re
 
 import pytest
@@ -17,7 +18,7 @@ def test_labeling_starts_while_photos_are_read_and_goes_on_with_the_same_one(
     open_page, folder, kinds
 ):
     session = open_session(folder)
-    session._report_progress(3, 30)
+    session._known = dataclasses.replace(session.known, progress=(3, 30))
     with serve(session) as port:
         page = open_page(port)
         names = [press(page, "x", "Enter"), press(page, "1")]

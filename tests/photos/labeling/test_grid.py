@@ -9,9 +9,9 @@ from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.changes import Change, ConflictError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
     DESKTOP,
@@ -88,7 +88,7 @@ def test_photos_are_described_with_answers_suggestions_and_near_copies(folder, k
     for image, confidence in zip(found["image"], found["confidence"], strict=True):
         if image > 3:
             _, decision, label, revision, _ = rows[image]
-            (proposal, *_) = views.describe_image(session, image)["proposals"]
+            (proposal, *_) = views.describe_image(session.known, image)["proposals"]
             assert (decision, revision) == ("", 0)
             assert proposal == {"label": found["classes"][label], "probability": confidence}
 
@@ -96,10 +96,10 @@ def test_photos_are_described_with_answers_suggestions_and_near_copies(folder, k
 def test_similar_photos_are_the_nearest_of_those_in_the_folder(session, folder, kinds):
     unit = normalize_rows(create_features(kinds))
     order = [i for i in (-(unit @ unit[4])).argsort(kind="stable").tolist() if i != 4]
-    assert grid.find_similar(session, 4)["images"] == order[:24]
+    assert grid.find_similar(session.known, 4)["images"] == order[:24]
     (folder / f"IMG_{order[0]:04}.png").unlink()
     session.leave_out_missing()
-    assert grid.find_similar(session, 4)["images"] == order[1:25]
+    assert grid.find_similar(session.known, 4)["images"] == order[1:25]
 
 
 def test_while_photos_are_read_answers_are_shown_and_nothing_is_suggested(folder, kinds):
@@ -113,7 +113,7 @@ def test_while_photos_are_read_answers_are_shown_and_nothing_is_suggested(folder
         assert sum(label >= 0 for label in found["label"]) == 1
         assert "two classes" in grid.describe_check(session, 95)["message"]
         with pytest.raises(RefusedError, match="not been read yet"):
-            grid.find_similar(session, item["image"])
+            grid.find_similar(session.known, item["image"])
         return describe_some(range(len(kinds)), create_features(kinds))
 
     session.load(load)
@@ -239,7 +239,7 @@ def test_more_like_this_selects_those_that_the_page_names_alike(open_page, folde
                 found["name"], found["decision"], found["label"], strict=True
             )
         }
-        similar = grid.find_similar(session, int(source[4:8]))["images"]
+        similar = grid.find_similar(session.known, int(source[4:8]))["images"]
         shown = [source, *(f"IMG_{i:04}.png" for i in similar)]
         agreeing = [name for name in shown if known[name] == ("", "cat")]
         others = [name for name in shown if known[name] != ("", "cat")]

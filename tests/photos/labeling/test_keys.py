@@ -10,9 +10,16 @@ import pytest
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.keys import assign_keys
+from cls_jax.photos.labeling.changes import (
+    Change,
+    ConflictError,
+    DescribeClass,
+    RenameClass,
+    SetExample,
+    SetKey,
+)
+from cls_jax.photos.labeling.classes import assign_keys
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.conftest import BROWSER
 from tests.outcomes import read_table
 from tests.photos.labeling.pages import (
@@ -53,12 +60,12 @@ def test_a_key_is_chosen_undone_and_known_to_the_next_session_and_to_no_training
     for image, label in enumerate(CLASSES):
         decide(session, image, label)
     before = read_training(folder)[0]
-    session.set_key("w", "owl", "1")  # The class that had it gets the other's.
+    session.change("w", SetKey("owl", "1"))  # The class that had it gets the other's.
     assert read_keys(session) == {"cat": "3", "dog": "2", "owl": "1"}
     assert read_keys(open_session(folder)) == read_keys(session)
     assert read_training(folder)[0] == before
-    session.rename_class("w", "cat", "")
-    session.rename_class("w", "owl", "eule")
+    session.change("w", RenameClass("cat", ""))
+    session.change("w", RenameClass("owl", "eule"))
     assert read_keys(session) == {"dog": "2", "eule": "1"}
     for _ in range(2):
         session.undo("w")
@@ -71,21 +78,21 @@ def test_a_key_is_chosen_undone_and_known_to_the_next_session_and_to_no_training
     )
     for name, key in (("owl", "0"), ("owl", "12"), ("owl", ""), ("owl", "a"), ("fish", "1")):
         with pytest.raises(RefusedError):
-            session.set_key("w", name, key)
+            session.change("w", SetKey(name, key))
 
 
 def test_no_key_moves_while_classes_come_and_go(folder, kinds):
     session = open_ready(folder, kinds, ["a", "b", "c"])
-    session.rename_class("w", "b", "")
+    session.change("w", RenameClass("b", ""))
     assert read_keys(session) == {"a": "1", "c": "3"}
-    session.rename_class("w", "c", "d")
+    session.change("w", RenameClass("c", "d"))
     assert read_keys(session) == {"a": "1", "d": "3"}
     session.add_class("e")
     assert read_keys(session)["e"] == "2"
-    session.rename_class("w", "d", "a")  # A merger.
+    session.change("w", RenameClass("d", "a"))  # A merger.
     assert read_keys(session) == {"a": "1", "e": "2"}
     many = open_ready(folder, kinds, [f"class {i}" for i in range(12)])
-    many.set_key("w", "class 11", "1")
+    many.change("w", SetKey("class 11", "1"))
     keys = read_keys(many)
     assert (keys["class 11"], keys["class 0"], keys["class 1"]) == ("1", "", "2")
 
@@ -96,7 +103,7 @@ def test_a_class_whose_renaming_is_undone_has_its_key_again(folder, kinds):
         decide(session, image, label)
     before = read_keys(session)
     for _ in range(2):
-        session.rename_class("w", "river", "stream")
+        session.change("w", RenameClass("river", "stream"))
         assert read_keys(session) == {"stream": "1", "field": "2"}
         session.undo("w")
         assert read_keys(session) == read_keys(open_session(folder)) == before
@@ -132,7 +139,7 @@ def test_a_deleted_class_leaves_its_key_to_no_other_one_in_this_session_and_the_
         decide(session, image, name)
     before = read_keys(session)
     assert [before[name] for name in names] == [*"123456789", "", "", ""]
-    session.rename_class("w", names[0], "")
+    session.change("w", RenameClass(names[0], ""))
     del before[names[0]]
     for again in (session, open_ready(folder, kinds), open_ready(folder, kinds, names[::-1])):
         keys = read_keys(again)
@@ -152,12 +159,12 @@ def test_the_next_session_gives_the_same_keys_whatever_came_before(folder, kinds
         decide(session, image, label)
         read_keys(session)
     if change == "rename":
-        session.rename_class("w", "owl", "eule")
+        session.change("w", RenameClass("owl", "eule"))
     elif change == "deleted":
-        session.rename_class("w", "owl", "")
+        session.change("w", RenameClass("owl", ""))
         decide(session, 5, "new")
     elif change == "chosen and undone":
-        session.set_key("w", "dog", "1")
+        session.change("w", SetKey("dog", "1"))
         session.undo("w")
     used = {name: key for name, key in read_keys(session).items() if name != "never used"}
     assert len(set(used.values())) == 3
@@ -177,16 +184,16 @@ def test_no_key_changes_its_class_by_itself_whatever_is_done(folder, kinds, seed
         name, new, image = rng.choice(list(before) or names), rng.choice(names), rng.randrange(30)
         with contextlib.suppress(RefusedError):  # Not all of this makes sense.
             if action == "label":
-                revision = views.describe_image(session, image)["revision"]
+                revision = views.describe_image(session.known, image)["revision"]
                 session.decide([Change(image, "label", new, revision)], "w", True)
             elif action in ("delete", "rename"):
-                session.rename_class("w", name, "" if action == "delete" else new)
+                session.change("w", RenameClass(name, "" if action == "delete" else new))
             elif action == "undo":
                 session.undo("w")
             elif action == "add":
                 session.add_class(new)
             elif rng.random() < 0.3:
-                session.set_key("w", name, rng.choice("123456789"))
+                session.change("w", SetKey(name, rng.choice("123456789")))
         after = read_keys(session)
         if action not in ("undo", "key"):
             assert {k: after[k] for k in before if k in after}.items() <= before.items()
@@ -222,11 +229,11 @@ def test_the_undo_of_an_answer_takes_back_the_class_that_it_added(folder, kinds,
     if use == "label":
         decide(session, 2, "Shirt", "other")
     elif use == "describe":
-        session.describe_class("other", "Shirt", "with buttons")
+        session.change("other", DescribeClass("Shirt", "with buttons"))
     elif use == "example":
-        session.set_example("other", 0)
+        session.change("other", SetExample(0))
     elif use == "key":
-        session.set_key("other", "Shirt", "7")
+        session.change("other", SetKey("Shirt", "7"))
     session.undo("w")
     assert ("Shirt" in read_keys(session)) == bool(use)
     session.decide([Change(0, "label", "coat", 2)], "w", True)
@@ -396,7 +403,7 @@ def test_the_first_photo_to_look_at_has_the_focus(open_page, folder):
 
 def test_the_row_of_a_key_names_the_class_and_the_digit(folder, kinds):
     session = open_ready(folder, kinds, ["cat", "dog"])
-    session.set_key("w", "dog", "7")
+    session.change("w", SetKey("dog", "7"))
     last = (folder / LABELS_CSV).read_text().splitlines()[-1]
     assert last.split(",")[:3] == ["7", "dog", "key"]
 

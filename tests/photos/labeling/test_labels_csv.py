@@ -13,8 +13,8 @@ from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling import answers, views
+from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change
 from tests.photos.labeling.sessions import (
     create_photos,
     decide,
@@ -212,8 +212,8 @@ def test_a_table_of_another_program_keeps_every_class(folder, name, header):
     decide(session, 4, name)
     session.undo("w")
     assert (folder / LABELS_CSV).read_text().startswith(table)
-    states = open_ready(folder, kinds)._answers
-    assert states.get("IMG_0003.png").label == name
-    assert states.get("IMG_0004.png").label == ""
+    marks = open_ready(folder, kinds).known.marks
+    assert marks.get("IMG_0003.png").label == name
+    assert marks.get("IMG_0004.png").label == ""
     rows = read_catalog(folder, list_images(folder)).train().train
     assert {file.name: label for file, label in rows if label}["IMG_0003.png"] == name

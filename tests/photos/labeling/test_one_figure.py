@@ -11,8 +11,8 @@ from cls_jax.photos.folder.dataset import load_folder
 from cls_jax.photos.folder.log import NO_MARKS
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.known import Features, list_paths
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Features
 from cls_jax.photos.start.fit_labels import fit_labels
 from cls_jax.photos.start.frozen import RunFeatures
 from tests.conftest import BROWSER, load_config
@@ -57,12 +57,12 @@ def test_a_run_with_the_same_answers_states_the_same_figure(folder, features, is
 
     session = open_session(folder)
     session.share_out("w")  # Photos that are asked while the others are read come first.
-    names = [path.name for path in session.list_paths()]
+    names = [path.name for path in list_paths(session.known)]
     session.load(lambda report: gather(names))
     classifier = SessionClassifier(session)
 
     def answer(name, **decision):
-        image = views.find_image(session, name)["image"]
+        image = views.find_image(session.known, name)["image"]
         decide(session, image, decision.pop("label", ""), **decision)
 
     for i in range(20):
@@ -89,10 +89,10 @@ def test_a_run_with_the_same_answers_states_the_same_figure(folder, features, is
     who = "the instant classifier"
     assert classifier.describe()["accuracy"] == describe_estimate(run.estimate, who)
     # Photos that the fit leaves out are named, too: they may be taken back.
-    rows = [views.find_image(session, name)["image"] for name in dataset.train.files]
+    rows = [views.find_image(session.known, name)["image"] for name in dataset.train.files]
     np.testing.assert_allclose(fitted.probabilities[rows], run.probabilities, atol=exact)
     assert fitted.probabilities.sum(axis=1) == pytest.approx(1, abs=1e-5)
-    copy = views.find_image(session, "copy of 0.png")["image"]
+    copy = views.find_image(session.known, "copy of 0.png")["image"]
     assert fitted.class_names[fitted.probabilities[copy].argmax()] == NAMES[0]
 
 
@@ -125,12 +125,12 @@ def test_new_photos_are_part_of_the_figure(folder, kinds):
         decide(session, image, "abc"[kinds[image]])
     classifier = SessionClassifier(session)
     assert classifier._wait().inferred.estimate.images == 21
-    names = [path.name for path in session.list_paths()]
+    names = [path.name for path in list_paths(session.known)]
     for i in range(3):
         (folder / f"new {i}.png").write_bytes((folder / names[i]).read_bytes())
         names.append(f"new {i}.png")
     found = describe_some(range(3), -create_features([0, 1, 2]))
-    session.extend(names, names, NO_MARKS, lambda paths: found)
+    session.extend(names, names, NO_MARKS, {}, lambda paths: found)
     assert classifier._wait().inferred.estimate.images == 24
 
 

@@ -16,6 +16,8 @@ from PIL import Image
 import cls_jax
 from cls_jax.photos.features import network
 from cls_jax.photos.labeling import classifier, photos, views
+from cls_jax.photos.labeling.changes import DescribeClass, SetExample
+from cls_jax.photos.labeling.known import list_paths
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from cls_jax.process import write_command
 from tests.conftest import BROWSER, ROOT
@@ -448,8 +450,8 @@ def test_a_view_has_its_heading_before_its_content_arrives(open_page, folder):
 def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewport):
     session = open_labeled(folder, 24)
     decide(session, 6, CLASSES[1], "other")
-    session.describe_class("other", CLASSES[0], "has whiskers")
-    session.set_example("other", 0)
+    session.change("other", DescribeClass(CLASSES[0], "has whiskers"))
+    session.change("other", SetExample(0))
     with serve(session) as port:
         page = open_page(port, viewport)
         read_name(page)
@@ -696,7 +698,7 @@ def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
     sizes = {"num_steps": 10, "data.image_size": 32, "batch_size": 4, "mu": 1}
     sizes |= {"data.randaugment_ops": 0, "optimizer.frozen_stages": 6, "data.pipeline": "device"}
     session = photos.open_session(folder)
-    session.load(lambda report: photos.load_all(session.list_paths(), report))
+    session.load(lambda report: photos.load_all(list_paths(session.known), report))
     training = Training(folder, [f"--config.{key}={value}" for key, value in sizes.items()])
     # Nothing is planned where the number of steps is given.
     offer = {"sentence": "10 steps", "minutes": 10, "is_possible": True}

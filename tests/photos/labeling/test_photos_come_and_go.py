@@ -11,9 +11,10 @@ from cls_jax.photos.cli import commands
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.changes import Change, ConflictError, DescribeClass, RenameClass
 from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.known import get_path, list_paths
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.outcomes import read_table
 from tests.photos.labeling import sessions
 from tests.photos.labeling.sessions import (
@@ -81,8 +82,8 @@ def test_a_folder_that_is_unplugged_loses_nothing_and_labeling_goes_on(session, 
         session.follow_table,
         lambda: session.decide(decision, "w"),
         lambda: session.undo("w"),
-        lambda: session.rename_class("w", "cat", "owl"),
-        lambda: session.describe_class("w", "cat", "has whiskers"),
+        lambda: session.change("w", RenameClass("cat", "owl")),
+        lambda: session.change("w", DescribeClass("cat", "has whiskers")),
         lambda: photos.find_new(session),
         SessionClassifier(session).copy_by_class,
     ):
@@ -119,16 +120,20 @@ def test_a_failure_of_the_feature_pass_is_shown(folder, kinds):
         state = views.describe(session)
         assert (state["phase"], state["progress"]) == ("reading", (3, 30))
         with pytest.raises(RefusedError, match="no such photo"):
-            session.get_path(29)
+            get_path(session.known, 29)
         with pytest.raises(RefusedError, match="still being read"):
-            session.rename_class("w", "cat", "dog")
+            session.change("w", RenameClass("cat", "dog"))
         raise UserError("The weights are missing.")
 
     with pytest.raises(UserError):
         session.load(fail)
     state = views.describe(session)
     assert (state["phase"], state["message"]) == ("failed", "The weights are missing.")
-    assert views.describe_check(session)["rows"] == views.describe_suspects(session)["images"] == []
+    assert (
+        views.describe_check(session)["rows"]
+        == views.describe_suspects(session.known)["images"]
+        == []
+    )
 
 
 def test_random_photos_are_labeled_while_the_others_are_read_and_keep_their_places(folder, kinds):
@@ -155,15 +160,15 @@ def test_random_photos_are_labeled_while_the_others_are_read_and_keep_their_plac
 
     session.load(load)
     for image, name in asked.items():
-        assert views.describe_image(session, image)["name"] == name
+        assert views.describe_image(session.known, image)["name"] == name
     *_, gone = asked
     assert views.describe(session)["counts"] == {
         **{"images": 28, "labeled": 8, "none": 0, "skipped": 0}
     }
     rows = read_table(folder / LABELS_CSV)
     known = {row["label"] for row in rows}  # Eight random photos may leave a kind out.
-    for image, path in enumerate(session.list_paths()):
-        item = views.describe_image(session, image)
+    for image, path in enumerate(list_paths(session.known)):
+        item = views.describe_image(session.known, image)
         if image not in asked and "abc"[kind_of[path.name]] in known:
             # The features are those of this photo.
             assert item["proposals"][0]["label"] == "abc"[kind_of[path.name]]

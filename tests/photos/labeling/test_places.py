@@ -4,6 +4,8 @@ import pytest
 from PIL import Image
 
 from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling.changes import RenameClass
+from cls_jax.photos.labeling.known import get_path
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
     PHONE,
@@ -108,7 +110,7 @@ def test_a_row_that_another_window_has_answered_is_refused_and_then_asks_anew(op
     with serve(session) as port:
         page = open_check(open_page, port)
         names = list_rows(page)[0][1]
-        image = next(i for i in range(90) if session.get_path(i).name == names[3])
+        image = next(i for i in range(90) if get_path(session.known, i).name == names[3])
         decide(session, image, CLASSES[1], "other")
         wait_for_count(page, "7")
         page.wait_for_timeout(300)
@@ -120,7 +122,7 @@ def test_a_row_that_another_window_has_answered_is_refused_and_then_asks_anew(op
         page.wait_for_timeout(SETTLE_MS)
         page.locator(".confirm").first.click(force=True)
         page.wait_for_selector(NEW)
-        session.rename_class("other", CLASSES[1], "")
+        session.change("other", RenameClass(CLASSES[1], ""))
         page.wait_for_selector(f".row:has-text('There is no class {CLASSES[1]} anymore.')")
         assert page.locator(".confirm:visible").count() == 2
     assert len(read_decisions(folder)) == 7 + 3  # The class's photos lost their label.
@@ -177,7 +179,7 @@ def test_a_suspect_that_another_window_has_answered_is_refused(open_page, folder
     with serve(session) as port:
         page = open_suspects(open_page, port)
         name = page.locator(".card").first.get_attribute("aria-label")
-        image = next(i for i in range(60) if session.get_path(i).name == name)
+        image = next(i for i in range(60) if get_path(session.known, i).name == name)
         decide(session, image, CLASSES[image % 3], "other")
         before = len(read_decisions(folder))
         page.wait_for_timeout(2500)
@@ -379,7 +381,7 @@ def test_a_class_that_comes_under_the_pointer_by_another_window_is_not_taken(ope
         page = open_page(port)
         read_name(page)
         page.evaluate(CLICK_WHEN_CHANGED)
-        session.rename_class("other", "cat", "")
+        session.change("other", RenameClass("cat", ""))
         page.wait_for_selector(".toast:has-text('The classes have changed: look at them')")
         before = len(read_decisions(folder))
         page.wait_for_timeout(700)

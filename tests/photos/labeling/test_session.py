@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.changes import (
+    Change,
+    ConflictError,
+    DescribeClass,
+    RenameClass,
+    SetExample,
+)
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.labeling.session import Change, ConflictError
 from tests.outcomes import read_table
 from tests.photos.labeling import sessions, writers
 from tests.photos.labeling.sessions import (
@@ -118,7 +124,7 @@ def test_all_answers_about_one_photo_are_undone_one_by_one(session):
         decide(session, 0, label, decision="label" if label else "skip")
     for expected in ("", "dog", "cat"):
         session.undo("w")
-        assert views.describe_image(session, 0)["label"] == expected
+        assert views.describe_image(session.known, 0)["label"] == expected
     session.undo("other")
     assert read_states(session) == {}
     decide(session, 1, "cat")
@@ -142,7 +148,10 @@ def test_nothing_changes_on_a_full_disk(session, folder, monkeypatch, num_writte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", write_a_part)
-    for change in (decide_at_once(1, "label", "cat"), lambda s: s.rename_class("w", "cat", "owl")):
+    for change in (
+        decide_at_once(1, "label", "cat"),
+        lambda s: s.change("w", RenameClass("cat", "owl")),
+    ):
         with pytest.raises(OSError, match="No space left"):
             change(session)
     assert views.describe(session, "w") | {"version": 0} == before | {"version": 0}
@@ -196,11 +205,11 @@ def test_a_class_is_renamed_merged_or_deleted_and_all_of_it_undone(folder, start
     if start == "own table":
         for i, label in enumerate(labels):
             decide(session, i, label)
-    session.describe_class("w", "cat", 'has = whiskers, and "fur"')
-    session.set_example("w", 1)
+    session.change("w", DescribeClass("cat", 'has = whiskers, and "fur"'))
+    session.change("w", SetExample(1))
     before = look(folder, session)
     assert ("cat", 2, 'has = whiskers, and "fur"', 1) in before[1]
-    assert session.rename_class("w", "cat", new) == 2
+    assert session.change("w", RenameClass("cat", new)) == 2
     states, used, tests = look(folder, session)
     renamed = {n: (d, new if label == "cat" else label) for n, (d, label) in before[0].items()}
     assert states == {name: state for name, state in renamed.items() if state[1]}
@@ -225,11 +234,11 @@ def decide_at_once(image, decision, label):
         *(decide_at_once(image, "label", "cat") for image in (-1, 30)),
         *(decide_at_once(1, "label", label) for label in ("fish", "")),
         *(decide_at_once(1, "none", "cat"), decide_at_once(1, "undo", "")),
-        *(lambda one, new=new: one.rename_class("w", "cat", new) for new in ("a\nb", "cat")),
-        lambda session: session.rename_class("w", "fish", "cat"),
-        *(lambda one, t=t: one.describe_class("w", "cat", t) for t in ("a\nb", "x" * 501)),
-        lambda session: session.describe_class("w", "fish", ""),
-        *(lambda session, image=image: session.set_example("w", image) for image in (5, 99)),
+        *(lambda one, new=new: one.change("w", RenameClass("cat", new)) for new in ("a\nb", "cat")),
+        lambda session: session.change("w", RenameClass("fish", "cat")),
+        *(lambda one, t=t: one.change("w", DescribeClass("cat", t)) for t in ("a\nb", "x" * 501)),
+        lambda session: session.change("w", DescribeClass("fish", "")),
+        *(lambda session, image=image: session.change("w", SetExample(image)) for image in (5, 99)),
     ],
 )
 def test_changes_that_make_no_sense_write_nothing(session, folder, change):

@@ -66,7 +66,7 @@ def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
     assert bool(sum(len(row["images"]) for row in rows)) == bool(expected)
     assert has_suggestions or not any(photos["confidence"])
     assert result["sure"] is None or has_suggestions
-    assert views.describe_suspects(session)["images"] == []
+    assert views.describe_suspects(session.known)["images"] == []
     classifier = SessionClassifier(session)
     classifier._wait()
     message = grid.describe_check(session, 95, classifier.estimate())["message"]

@@ -10,9 +10,10 @@ from PIL import Image
 
 from cls_jax.photos.labeling import start, training
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.changes import DescribeClass, SetKey
+from cls_jax.photos.labeling.known import Counts, count
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
 from cls_jax.photos.labeling.runs import FolderRuns
-from cls_jax.photos.labeling.session import Counts
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import open_labeled, read_name, show
@@ -63,7 +64,7 @@ def stopped(session, folder, tmp_path, monkeypatch):
         (training._run / "checkpoints" / "3").mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr(training, "_launch", launch)
-    training.start(FINE_TUNE, session.count()._replace(open=0), 1)  # None is left to check.
+    training.start(FINE_TUNE, count(session.known)._replace(open=0), 1)  # None is left to check.
     assert training.describe()["phase"] == "stopped"
     return training, launched
 
@@ -99,8 +100,8 @@ def test_resume_is_offered_exactly_where_it_works(stopped, session, folder, chan
 
 def test_notes_about_classes_change_nothing_that_is_trained_on(stopped, session):
     training, _ = stopped
-    session.describe_class("w", "cat", "has whiskers")
-    session.set_key("w", "dog", "7")
+    session.change("w", DescribeClass("cat", "has whiskers"))
+    session.change("w", SetKey("dog", "7"))
     assert training.describe()["can_resume"]
 
 

@@ -15,10 +15,12 @@ from cls_jax.photos.features.infer import HeldOutLabels
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.prediction import create_prediction
 from cls_jax.photos.labeling import grid, photos, proposals, trained, views
+from cls_jax.photos.labeling.changes import RenameClass
 from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.known import Counts, list_paths, take_labels
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.proposals import Classified
-from cls_jax.photos.labeling.session import JAX_THREAD, Counts
+from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
 from cls_jax.runs.folder import write_result
 from tests.photos.labeling.sessions import (
@@ -42,7 +44,7 @@ def test_accuracies_count_copies_once(folder, kinds):
     fitted = classifier._wait()
     described = classifier.describe()
     assert described["labels"] == 11
-    rows = session.take_labels().rows
+    rows = take_labels(session.known).rows
     counts = count_labels(fitted.labels[rows], fitted.inferred.groups)
     assert counts.tolist() == [3, 3, 3]
     who = "the instant classifier"
@@ -69,18 +71,18 @@ def test_views_follow_the_labels(folder, kinds):
     assert [row["label"] for row in rows] == ["a", "b", "c"]
     for k, row in enumerate(rows):
         assert {kinds[image["image"]] for image in row["images"]} == {k}
-    assert views.describe_suspects(session)["images"] == []
+    assert views.describe_suspects(session.known)["images"] == []
     result = views.describe_result(session)
     assert result["proposed"] == [7, 7, 7]
     assert result["sure"] is None  # There is no classifier yet.
     decide(session, 9, "b")  # Is of kind a.
     classifier = SessionClassifier(session)
     classifier._wait()
-    suspects = views.describe_suspects(session)["images"]
+    suspects = views.describe_suspects(session.known)["images"]
     assert [(image["image"], image["proposals"][0]["label"]) for image in suspects] == [(9, "a")]
     decide(session, 9, "b")  # A repeated label counts as confirmed.
     classifier._wait()
-    assert views.describe_suspects(session)["images"] == []
+    assert views.describe_suspects(session.known)["images"] == []
     head, *table = csv.reader("".join(SessionClassifier(session).write_table())[1:].splitlines())
     assert head == ["file", "label", "source", "probability"]
     labels = ["abc"[kind] for kind in kinds]
@@ -95,17 +97,17 @@ def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
         decide(session, image, "abc"[kinds[image]])
         classifier.follow()
     fitted = classifier._wait()
-    of_graph = views.describe_image(session, 20)["proposals"]
+    of_graph = views.describe_image(session.known, 20)["proposals"]
     for read in (lambda: decide(session, 10, "d"), lambda: views.describe_check(session)):
         read()
         p_K = fitted.probabilities[20]
         order = np.argsort(-p_K)
-        proposals = views.describe_image(session, 20)["proposals"][:3]
+        proposals = views.describe_image(session.known, 20)["proposals"][:3]
         expected = [{"label": "abc"[k], "probability": round(float(p_K[k]), 4)} for k in order]
         assert proposals == expected != of_graph[:3]
-    session.rename_class("w", "a", "e")  # The classifier does not know this class.
+    session.change("w", RenameClass("a", "e"))  # The classifier does not know this class.
     assert "a" not in {row["label"] for row in views.describe_check(session)["rows"]}
-    assert views.describe_image(session, 20)["proposals"][0]["label"] in "bcde"
+    assert views.describe_image(session.known, 20)["proposals"][0]["label"] in "bcde"
 
 
 class StubNetworks:
@@ -136,12 +138,14 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
         runs.append(tmp_path / f"run-{len(runs)}")
         runs[-1].mkdir()
         write_result(runs[-1], {"step": 1, "test_accuracy": None, **chosen})
-        networks.expect(runs[-1], session.labels_version)
+        networks.expect(runs[-1], session.known.labels_version)
         networks.follow()
         for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
             thread.join()
         views.describe_check(session)
-        proposed = [views.describe_image(session, i)["proposals"][0]["label"] for i in (18, 28)]
+        proposed = [
+            views.describe_image(session.known, i)["proposals"][0]["label"] for i in (18, 28)
+        ]
         labels = [row["label"] for row in classifier.list_rows()]
         return proposed, set(labels[9:28]), labels[28]
 
@@ -157,7 +161,7 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     assert classifier.describe()["accuracy"].startswith("Better: of 20 random photos")
     assert classifier.estimate().accuracy is None
     checked = {image: "abc"[kinds[image]] for image in range(2, 23)}
-    monkeypatch.setattr(session, "list_checked", lambda: checked)
+    monkeypatch.setattr(trained, "list_checked", lambda known: checked)
     (*_, last) = classifier.describe()["history"]
     assert classifier.describe()["accuracy"] == (
         f"About 33% of the other photos are named right by the trained networks of {runs[-1]} "
@@ -219,7 +223,7 @@ def test_a_class_that_a_photo_was_marked_not_to_be_is_proposed_in_no_view(sessio
     suggested = columns["label"][columns["image"].index(marked)]
     assert columns["classes"][suggested] != "cat"
     decide(session, marked, "cat")  # The mark ends with the answer.
-    assert views.describe_image(session, marked)["proposals"][0]["label"] == "cat"
+    assert views.describe_image(session.known, marked)["proposals"][0]["label"] == "cat"
 
 
 def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
@@ -258,12 +262,12 @@ def test_the_networks_of_a_session_see_new_photos_and_train(
     monkeypatch.setattr(photos, "extract_all_features", extract)
     backbones = Backbones.read(backbone)
     session = open_session(folder, backbones=backbones)
-    session.load(lambda report: photos.load_all(session.list_paths(), report, backbones))
+    session.load(lambda report: photos.load_all(list_paths(session.known), report, backbones))
     (folder / "new.png").write_bytes((folder / "IMG_0000.png").read_bytes())
     assert photos.find_new(session)["new"] == 1
     names = (backbone or "efficientnet_lite0").split(",")
     assert opened == [tuple(f"{BUILTIN}{name}" for name in names)] * 2
-    frozen = session.take_labels().relations.features
+    frozen = take_labels(session.known).relations.features
     assert len(frozen.others) == len(names) - 1
     state = views.describe(session)
     titles = [f"EfficientNet-Lite{name[-1]}" for name in names]
@@ -305,6 +309,6 @@ def test_the_result_has_a_line_for_each_class(folder, kinds):
         assert 0.5 < row["confidence"] <= 1
         assert row["partner"] in set("abc") - {"abc"[k]}
         for image in row["images"]:
-            first, second, *_ = views.describe_image(session, image)["proposals"]
+            first, second, *_ = views.describe_image(session.known, image)["proposals"]
             assert {first["label"], second["label"]} == {"abc"[k], row["partner"]}
     assert views.describe_result(session, classifier.estimate())["sure"] > 0

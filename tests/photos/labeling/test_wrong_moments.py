@@ -3,6 +3,8 @@
 import pytest
 
 from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling.changes import RenameClass
+from cls_jax.photos.labeling.known import get_path
 from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
     COUNT_ENTERS,
@@ -207,7 +209,7 @@ def test_a_group_is_refused_if_another_window_labels_one_while_its_class_is_type
         name = open_view(page, "photos")
         page.locator(".cell[data-decision='']").nth(1).click()
         page.keyboard.type("fox")
-        image = next(i for i in range(20) if session.get_path(i).name == name)
+        image = next(i for i in range(20) if get_path(session.known, i).name == name)
         decide(session, image, "dog", "other")
         page.wait_for_selector(f".cell[aria-label^='{name}, dog, your answer']")
         page.keyboard.press("Enter")
@@ -226,7 +228,7 @@ def test_a_class_that_another_window_has_deleted_is_not_added_again(open_page, f
         open_view(page, view)
         page.route("**/api/state", lambda route: None)  # This window does not know it yet.
         shown = page.locator(".class.proposed .name").inner_text() if view == "next" else "cat"
-        session.rename_class("other", shown, "")
+        session.change("other", RenameClass(shown, ""))
         page.keyboard.press("Enter" if view == "next" else "1")
         page.wait_for_selector(".toast:has-text('no such class')")
     assert shown not in [row["name"] for row in views.describe(session)["classes"]]
@@ -263,7 +265,7 @@ def test_a_photo_stays_while_its_class_is_typed_though_another_window_labels_it(
         page = open_page(port)
         name = read_name(page)
         page.keyboard.type("fox")
-        image = next(i for i in range(20) if session.get_path(i).name == name)
+        image = next(i for i in range(20) if get_path(session.known, i).name == name)
         decide(session, image, "dog", "other")
         wait_for_count(page, "7")
         assert read_name(page) == name

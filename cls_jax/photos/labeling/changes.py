@@ -1,0 +1,225 @@
+"""What a page changes, as values: each is planned from what is known, and then one step to undo."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from cls_jax.photos.features.decide import decide
+from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, KEY, LABEL, NONE, SKIP, UNDO
+from cls_jax.photos.folder.log import Check
+from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.labeling.answers import Decision, RefusedError
+from cls_jax.photos.labeling.classes import (
+    KEYS,
+    NO_KEY,
+    Classes,
+    add_class,
+    clean_name,
+    find_keys,
+    release_key,
+)
+from cls_jax.photos.labeling.known import Known, get_path
+from cls_jax.photos.labeling.notes import Note, get_note
+
+_LONGEST_DESCRIPTION = 500
+
+
+class ConflictError(RefusedError):
+    """The page is out of date: another window decided first, or the photo is gone."""
+
+
+class Change(NamedTuple):
+    """A decision that a page asks for."""
+
+    image: int  # The index of the photo.
+    decision: str  # "label", "none" or "skip".
+    label: str  # The class, or "".
+    revision: int  # The revision that the page has shown.
+
+
+class Plan(NamedTuple):
+    """A step that has not been saved."""
+
+    decisions: list[Decision]
+    classes: Classes  # With those that the decisions add.
+    added: Sequence[str] = ()  # These.
+    names: Sequence[str] | None = None  # All classes afterward, if it does more than add some.
+
+
+class ClassChange(Protocol):
+    """A change of classes or of what is noted about them."""
+
+    def plan(self, known: Known) -> Plan:
+        """The step. Raises a RefusedError if it makes no sense."""
+
+
+class RenameClass(NamedTuple):
+    """Renames or respells a class, merges it into another one, or deletes it if `new` is "".
+
+    Its photos get the other class, or none. Its description and its example stay if the other class
+    has none, and its key if it is no merger.
+    """
+
+    name: str
+    new: str
+
+    def plan(self, known: Known) -> Plan:
+        """See `ClassChange`."""
+        check_ready(known)
+        name, notes = self.name, known.notes
+        _check_class(known, name)
+        before = known.class_names
+        classes, found = add_class(known.classes, self.new) if self.new else (known.classes, "")
+        # Another spelling of the same class is its new name.
+        new = clean_name(self.new) if found == name else found
+        if new == name:
+            raise RefusedError(f"The name of this class is {name} already.")
+        decisions = [
+            Decision(file, LABEL if new else UNDO, new)
+            for file, mark in known.marks.files.items()
+            if mark.label == name
+        ]
+        for kind in (DESCRIBE, EXAMPLE) if new else ():
+            text = get_note(notes, kind, name).text
+            if text and not get_note(notes, kind, new).text:
+                decisions.append(Decision(Note(kind, new), kind, text))
+        names = [one for one in before if one != name]
+        if is_new := bool(new) and new not in before:
+            key = find_keys(known.classes, notes).get(fold_class(name), NO_KEY)
+            decisions += _move_key(known, name, new, key)
+            classes = classes._replace(keys={**classes.keys, fold_class(new): key})
+            names.insert(before.index(name), new)
+        added = [new] if is_new and found == new else []  # And no other spelling.
+        return Plan(decisions, classes, added, names)
+
+
+class DescribeClass(NamedTuple):
+    """Saves the description of a class."""
+
+    name: str
+    text: str
+
+    def plan(self, known: Known) -> Plan:
+        """See `ClassChange`."""
+        if len(self.text) > _LONGEST_DESCRIPTION or not self.text.isprintable():
+            raise RefusedError(
+                f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
+            )
+        _check_class(known, self.name)
+        return Plan([Decision(Note(DESCRIBE, self.name), DESCRIBE, self.text)], known.classes)
+
+
+class SetKey(NamedTuple):
+    """Gives a class another number key. The class that has this key gets its former one."""
+
+    name: str
+    key: str
+
+    def plan(self, known: Known) -> Plan:
+        """See `ClassChange`."""
+        if self.key not in list(KEYS):
+            raise RefusedError(f"The key of a class must be a digit from {KEYS[0]} to {KEYS[-1]}.")
+        _check_class(known, self.name)
+        keys = known.find_keys()
+        others = [name for name, key in keys.items() if key == self.key and name != self.name]
+        given = {self.name: self.key} | dict.fromkeys(others, keys.get(self.name, NO_KEY))
+        decisions = [Decision(Note(KEY, name), KEY, key) for name, key in given.items()]
+        decisions += release_key(known.classes, known.notes, self.key)
+        return Plan(decisions, known.classes)
+
+
+class SetExample(NamedTuple):
+    """Makes a labeled photo the example of its class."""
+
+    image: int
+
+    def plan(self, known: Known) -> Plan:
+        """See `ClassChange`."""
+        check_ready(known)
+        get_path(known, self.image)
+        if not (label := known.get_state(self.image).label):
+            raise RefusedError("An example needs a label first.")
+        decision = Decision(Note(EXAMPLE, label), EXAMPLE, known.files[self.image])
+        return Plan([decision], known.classes)
+
+
+def _check_class(known: Known, name: str) -> None:
+    if name not in known.class_names:
+        raise RefusedError("There is no such class.")
+
+
+def check_ready(known: Known) -> None:
+    """Raises a RefusedError while the photos are being read."""
+    if known.phase != "ready":
+        raise RefusedError("The photos are still being read.")
+
+
+def _move_key(known: Known, name: str, new: str, key: str) -> Iterator[Decision]:
+    """The rows that let a class that is renamed keep its key, if one of the names has any."""
+    old, found = (get_note(known.notes, KEY, one).text for one in (name, new))
+    if old:
+        yield Decision(Note(KEY, name), KEY, "")
+    if old or found:
+        yield Decision(Note(KEY, new), KEY, key)
+
+
+def add_named(known: Known, changes: Sequence[Change]) -> tuple[Classes, list[Change]]:
+    """The classes with those that are named by changes, and the changes with these names.
+
+    Raises a RefusedError as `add_class` does, and for another spelling of a class.
+    """
+    classes, names = known.classes, dict[str, str]()
+    for label in dict.fromkeys(change.label for change in changes if change.label):
+        classes, found = add_class(classes, label)
+        if found != clean_name(label):
+            raise RefusedError(f"There is a class {found} already: choose it from the list.")
+        names[label] = found
+    return classes, [change._replace(label=names.get(change.label, "")) for change in changes]
+
+
+def check_changes(known: Known, classes: Classes, changes: Sequence[Change]) -> list[int]:
+    """The photos of changes whose files are gone.
+
+    Raises a RefusedError if one makes no sense, and a ConflictError if a photo has another
+    revision.
+    """
+    if len({change.image for change in changes}) < len(changes):
+        raise RefusedError("A photo is listed twice.")
+    gone = []
+    for image, decision, label, revision in changes:
+        path = get_path(known, image)
+        if decision not in (LABEL, NONE, SKIP):
+            raise RefusedError("Unknown decision.")
+        if (decision == LABEL) != bool(label) or (label and label not in classes.names):
+            raise RefusedError("There is no such class.")
+        if not path.is_file():
+            gone.append(image)
+        elif known.get_state(image).revision != revision:
+            none = f"None of the {len(changes):,} photos was labeled: "
+            reason = f"{known.files[image]} was labeled in the meantime."
+            raise ConflictError((none if len(changes) > 1 else "") + reason)
+    return gone
+
+
+def describe_gone(names: Sequence[str]) -> str:
+    """A sentence about photos whose files are no longer there, by their names."""
+    if len(names) == 1:
+        return f"{names[0]} is no longer in the folder: left out."
+    return f"{len(names):,} photos are no longer in the folder, such as {names[0]}: left out."
+
+
+def find_check(known: Known, change: Change) -> Check | None:
+    """What the classifier guesses of a random photo, before it gets its first answer."""
+    image, sample = change.image, known.sample
+    if image not in sample or change.decision == SKIP or known.get_state(image).decision:
+        return None
+    found = known.classified
+    if found is None or image >= len(found.labels) or found.labels[image] >= 0:
+        return Check(sample[image])
+    best, confidence, _ = decide(found.probabilities[image])
+    return Check(sample[image], float(confidence), found.class_names[best])
+
+
+def is_to_check(known: Known, image: int) -> bool:
+    """Whether it is a random photo without an answer, drawn to measure the accuracy."""
+    is_drawn = known.phase == "ready" and image in known.sample
+    return is_drawn and not known.get_state(image).decision

@@ -1,0 +1,189 @@
+"""What a session knows at one moment, as a value: each change makes a new one.
+
+Shape suffixes: B photos, K classes.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.photos.features.backbones import Backbones
+from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.folder.log import NO_MARKS, Checked, FileMarks, Mark, compare_checks
+from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.sources import number_sources
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.classes import NO_CLASSES, Classes, find_keys
+from cls_jax.photos.labeling.notes import Notes
+from cls_jax.photos.labeling.proposals import Classified
+
+
+class Features(NamedTuple):
+    """The result of the feature pass over some files, of which B can be read."""
+
+    readable: np.ndarray  # int [B], indices of the files that could be read.
+    frozen: FrozenFeatures  # Of these B files.
+    reasons: Mapping[int, str] = {}  # Index of each other file → why it cannot be read.
+
+
+class Answered(NamedTuple):
+    """What a session has been told so far, for a classifier of its B photos."""
+
+    version: int  # Increases with each answer.
+    relations: Relations | None  # Of the photos. None before they are known.
+    labels: np.ndarray  # int [B], -1 for photos without a label.
+    class_names: list[str]  # All of them.
+    # The photos that a run would be trained on now, in its order, int [M]: without those that are
+    # skipped, of no class, or gone.
+    rows: np.ndarray
+    sources: np.ndarray | None  # What each photo comes from, see `list_sources`.
+    checked: Checked  # The random photos that were checked.
+
+
+class Counts(NamedTuple):
+    """How many of a session's photos there are of some kinds."""
+
+    classes: int  # Those with a label.
+    labels: int
+    checks: int  # Random photos with an answer, which a classifier had guessed before.
+    open: int  # Without an answer.
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What a session knows of B photos and K classes."""
+
+    root: pathlib.Path
+    options: FolderOptions  # How to read it.
+    backbones: Backbones  # The networks that see the photos.
+    sources: Mapping[str, str]  # What files come from, as far as anything says it.
+    pending: tuple[str, ...]  # All files that may be labeled, before the features are known.
+    progress: tuple[int, int]  # Images read, and images in all.
+    version: int = 0  # Increases with each change.
+    phase: str = "reading"  # Before the features are known; then "ready", or "failed".
+    message: str = ""  # Why it failed.
+    # The names of the photos, by their indices, which never change, and the indices by the names.
+    # Before the features are known, these are the random photos that have been asked so far.
+    files: tuple[str, ...] = ()
+    index: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    # The name of each other file → why it cannot be read.
+    unreadable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    gone: AbstractSet[int] = frozenset()  # The photos whose files are no longer in the folder.
+    marks: FileMarks = NO_MARKS  # What labels.csv says of all files of the folder.
+    notes: Notes = dataclasses.field(default_factory=dict)  # What it says of classes.
+    classes: Classes = NO_CLASSES
+    # Random photos to check → the probability of each to be drawn.
+    sample: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    relations: Relations | None = None  # Nothing before the features are known, as the next two.
+    labels: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))  # int [B].
+    # The proposals, floating [B, K].
+    probabilities: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
+    left_out: AbstractSet[int] = frozenset()  # The photos that no run is trained on.
+    labels_version: int = 0  # The number of changes of labels so far.
+    num_moved: int = 0  # The number of photos left out so far, taken back, or added.
+    classified: Classified | None = None  # The newest, None before the first.
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of all classes, in their order."""
+        return self.classes.names
+
+    @property
+    def answers_version(self) -> int:
+        """The number of changes so far of labels, and of the photos to fit a classifier to."""
+        return self.labels_version + self.num_moved
+
+    def get_state(self, image: int) -> Mark:
+        """What is said of a photo."""
+        return self.marks.get(self.files[image])
+
+    def list_answered(self) -> Iterator[tuple[int, Mark]]:
+        """The photos in the folder with a decision, the last decision first."""
+        for name, mark in reversed(list(self.marks.files.items())):
+            image = self.index.get(name)
+            if mark.decision and image is not None and image not in self.gone:
+                yield image, mark
+
+    def has_suggestions(self) -> bool:
+        """Whether labels of two classes are known: before, all photos would get the same class."""
+        return len(np.unique(self.labels[self.labels >= 0])) > 1
+
+    def find_open(self) -> np.ndarray:
+        """Which photos are in the folder and have no answer, bool [B]."""
+        is_open = np.ones(len(self.files), bool)
+        is_open[list(self.gone)] = False
+        is_open[[image for image, _ in self.list_answered()]] = False
+        return is_open
+
+    def find_keys(self) -> dict[str, str]:
+        """Class → number key of those that have one."""
+        names = self.classes.fold()
+        return {names[k]: key for k, key in find_keys(self.classes, self.notes).items()}
+
+
+def get_path(known: Known, image: int) -> pathlib.Path:
+    """The file of a photo. Raises a RefusedError if there is none."""
+    if not 0 <= image < len(known.files):
+        raise RefusedError("There is no such photo.")
+    return known.root / known.files[image]
+
+
+def list_paths(known: Known) -> list[pathlib.Path]:
+    """The files of all photos."""
+    return [known.root / name for name in known.pending or known.files]
+
+
+def list_states(known: Known) -> list[tuple[int, str, Mark]]:
+    """All photos in the folder: index, name and what is said of it."""
+    photos = enumerate(known.files)
+    return [
+        (image, name, known.get_state(image)) for image, name in photos if image not in known.gone
+    ]
+
+
+def list_sources(known: Known) -> np.ndarray | None:
+    """What each photo comes from, int32 [B], -1 where unknown. None if nothing is known."""
+    return number_sources(known.files, known.sources) if known.sources else None
+
+
+def find_checked(known: Known) -> Checked:
+    """The random photos in the folder that were checked, and what had been guessed of them."""
+    return compare_checks(known.marks, {known.files[image] for image in known.gone})
+
+
+def list_checked(known: Known) -> dict[int, str]:
+    """The same photos, and the class of each, "" for none of the classes."""
+    names = [name for name in known.marks.list_checked() if name in known.index]
+    return {known.index[name]: known.marks.get(name).label for name in names}
+
+
+def take_labels(known: Known) -> Answered:
+    """What has been answered so far."""
+    labels = known.labels
+    left = [image for image in range(len(labels)) if image not in known.left_out]
+    return Answered(
+        version=known.answers_version,
+        relations=known.relations,
+        labels=labels,
+        class_names=list(known.class_names),
+        rows=np.array(sorted(left, key=lambda i: (labels[i] < 0, known.files[i])), int),
+        sources=list_sources(known),
+        checked=find_checked(known),
+    )
+
+
+def count(known: Known) -> Counts:
+    """How many photos there are of some kinds."""
+    labels = known.labels[known.labels >= 0]
+    num_checks, num_open = len(find_checked(known).is_right), int(known.find_open().sum())
+    return Counts(len(np.unique(labels)), len(labels), num_checks, num_open)
+
+
+def show_name(name: str) -> str:
+    """A name for JSON, with "?" for bytes that are not Unicode."""
+    return name.encode("utf-8", "replace").decode()
