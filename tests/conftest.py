@@ -42,6 +42,7 @@ import pytest
 
 from cls_jax.batch import DatasetSpec, RawBatch
 from cls_jax.models import wide_resnet
+from cls_jax.runs.folder import RESULT
 
 # Of what `create_tiny_config` asks for.
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
@@ -181,17 +182,15 @@ def whole_networks(one_block):
 @pytest.fixture(scope="session")
 def trained_run(one_block, tmp_path_factory):
     """The folder of a short run of CLS on digits of 8 x 8 pixels. Not to be changed."""
-    from cls_jax.training.loop import run_training
-
-    workdir = tmp_path_factory.mktemp("trained") / "run"
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        run_training(create_tiny_config(), workdir)
-        return workdir
+    root = tmp_path_factory.getbasetemp()
     # The first worker to come trains it for all. Each has a copy of its own.
-    shared = tmp_path_factory.getbasetemp().parent / "trained"
+    shared = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "trained"
     with filelock.FileLock(f"{shared}.lock"):
-        run_training(create_tiny_config(), shared)
-    return shutil.copytree(shared, workdir)
+        if not (shared / RESULT).exists():
+            from cls_jax.training.loop import run_training
+
+            run_training(create_tiny_config(), shared)
+    return shutil.copytree(shared, tmp_path_factory.mktemp("trained") / "run")
 
 
 @pytest.fixture(scope="session")
