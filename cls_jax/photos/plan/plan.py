@@ -124,7 +124,8 @@ def _complete(plan: Plan, config: ConfigDict) -> ConfigDict:
     if plan.method is not None:
         return config
     whole = create_folder_config(config.data.data_dir, "cls")
-    return with_values(whole, flatten(config.to_dict()))
+    known = flatten(whole.to_dict())  # Keys of other datasets are not among them.
+    return with_values(whole, {k: v for k, v in flatten(config.to_dict()).items() if k in known})
 
 
 def _take_over(plan: Plan) -> Plan:
