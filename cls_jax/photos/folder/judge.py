@@ -135,7 +135,7 @@ def _join(alike: Sequence[Reading]) -> list[Reading]:
     if len(good) > 1:
         joined = join_readings([_mark_part(one) for one in good])
         counts = Counter(image for one in good for image in one.labels)
-        parts = [joined] if max(counts.values()) == 1 else good
+        parts = [joined] if max(counts.values(), default=1) == 1 else good
         good = [one._replace(evidence=[find_evidence(joined.labels)]) for one in parts]
     rest = [one for one in alike if one.fault and not (good and one in wrong)]
     return [*(one._replace(fault=wrong[0].fault) if wrong else one for one in good), *rest]

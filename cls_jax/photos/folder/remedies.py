@@ -14,6 +14,7 @@ from cls_jax.photos.folder.reading import HELD_OUT, Folder, Reading
 from cls_jax.photos.folder.skipped import describe_skipped
 from cls_jax.photos.folder.unread import describe_packed
 from cls_jax.photos.images.files import SkippedFile
+from cls_jax.process import write_command
 
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
@@ -42,7 +43,10 @@ def describe_missing(
         held_out = [name for name, kind in splits.items() if kind in HELD_OUT]
         if remedy := _find_remedy(folder, held_out):
             return f"{needed}: {remedy}."
-        return f"{needed}{describe_skipped(skipped)}: {_REMEDY}."
+        if class_names or not folder.listing.files:
+            return f"{needed}{describe_skipped(skipped)}: {_REMEDY}."
+        label = write_command(["label", str(folder.root)])
+        return f"{needed}: label some with {label}, or {_REMEDY}{describe_skipped(skipped)}."
     write = f"write the classes of more images into {table}"
     if "*" in table:
         write = "label more of the images"

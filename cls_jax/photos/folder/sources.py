@@ -12,7 +12,7 @@ import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
-from cls_jax.photos.folder.names import clean, fold
+from cls_jax.photos.folder.names import clean, find_part, fold, fold_class
 
 _MAX_NAMED = 3
 # Of a proposed pattern: the share of names that it fits, and the fewest images of a source.
@@ -21,6 +21,8 @@ NUM_NAMES = 1_000  # Enough to propose a pattern.
 _MAX_LEVELS = 4  # Of folders.
 # A word with a number, and then a number of its own, as in P012_03.png.
 _NUMBERED = re.compile(r"^([^\W\d_]+[-_]?\d+)[-_ ]\d+$")
+# As Roboflow names what it exports: three copies of cat.jpg are cat_jpg.rf.<hash>.jpg.
+_AUGMENTED = re.compile(r"(.+)\.rf\.\w+$")
 
 
 class Sources(NamedTuple):
@@ -91,6 +93,13 @@ def propose_pattern(names: Sequence[str]) -> str | None:
     words, these are rather the classes.
     """
     stems = [os.path.splitext(name.rpartition("/")[2])[0] for name in names]
+    copies = [match[1] for stem in stems if (match := _AUGMENTED.match(stem))]
+    if 2 * len(copies) > len(stems) and len(set(copies)) < len(copies):
+        example = make_printable(next(name for name in names if ".rf." in name))
+        return (
+            f"Names such as {example!r:.100} are those of augmented copies: with --source-pattern "
+            r"'([^/]+)\.rf\.', copies of one photo are held out together."
+        )
     found = [match[1] if (match := _NUMBERED.match(stem)) else "" for stem in stems]
     sources = set(found) - {""}
     num_found = len(found) - found.count("")
@@ -116,18 +125,19 @@ def propose_by_folders(names: Sequence[str], labels: np.ndarray) -> str | None:
     """A sentence about a level of folders that may say what labeled images come from, or None.
 
     As in `deer/site1/…`, or in `site1/…` if a table has the classes. Folders that stand one for one
-    for the classes, or of which there is only one, are another level's. Names are those of n
-    labeled images, with their folders, and labels int [n].
+    for the classes or for parts of the data, or of which there is only one, are another level's.
+    Names are those of n labeled images, with their folders, and labels int [n].
     """
     folders = [name.split("/")[:-1] for name in names]
     for level in range(_MAX_LEVELS):
-        inner = ["" if len(path) <= level else fold(path[level]) for path in folders]
+        inner = ["" if len(path) <= level else fold_class(path[level]) for path in folders]
         found, places = np.unique(inner, return_inverse=True)
         if inner.count("") > (1 - _MOST_NAMES) * len(inner):
             return None
         pairs = np.unique(np.stack([places.reshape(-1), labels]), axis=1)
         is_class = len(found) == pairs.shape[1] == len(np.unique(labels))
-        if len(found) < 2 or is_class:
+        are_parts = all(map(find_part, filter(None, found)))
+        if len(found) < 2 or is_class or are_parts:
             continue
         if len(names) < _FEWEST_IMAGES * len(found):
             return None

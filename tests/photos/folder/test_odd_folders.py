@@ -17,7 +17,7 @@ from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.photos.folder.dataset import load_folder
+from cls_jax.photos.folder.dataset import list_layout, load_folder
 from cls_jax.photos.images.files import find_images
 from tests.conftest import ROOT, load_config
 from tests.photos.helpers import read_image
@@ -382,3 +382,12 @@ def write_page() -> None:
 
 if __name__ == "__main__":
     write_page()
+
+
+def test_photos_beside_files_without_classes_are_to_be_labeled(tmp_path):
+    """As image generators write captions."""
+    for i in range(4):
+        place(tmp_path, f"{i}.jpg").touch()
+        (tmp_path / f"{i}.txt").write_text("a photo of a hat\n")
+    with pytest.raises(UserError, match=r"least two classes are needed: label some with .* label"):
+        list_layout(tmp_path)

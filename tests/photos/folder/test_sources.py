@@ -9,6 +9,7 @@ from cls_jax.photos.folder.catalog import pack_layout, read_catalog, unpack_layo
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.sources import (
     describe_sources,
+    find_sources,
     number_sources,
     propose_by_folders,
     propose_cameras,
@@ -117,6 +118,15 @@ def test_other_names_propose_nothing(names):
     assert propose_pattern(names) is None
 
 
+def test_augmented_copies_propose_their_photo():
+    names = [f"train/cat/{name}_jpg.rf.{i}ab4f.jpg" for i, name in enumerate(["a", "b", "a", "c"])]
+    assert propose_pattern(names).startswith(f"Names such as {names[0]!r} are those of augmented")
+    pattern = r"([^/]+)\.rf\."
+    assert f"--source-pattern '{pattern}'" in propose_pattern(names)
+    assert find_sources(names, pattern)[names[2]] == "a_jpg"
+    assert propose_pattern(names[:2]) is None  # No photo has two.
+
+
 def test_a_level_of_folders_is_proposed_and_never_taken(tmp_path):
     """Below the classes, where folders have them, or above the images, where a table does."""
     names = [
@@ -154,6 +164,15 @@ def test_a_level_of_folders_is_proposed_and_never_taken(tmp_path):
         ),
         (["1.png", "2.png", "a/3.png", "b/4.png"], [0, 0, 1, 1]),
         (["images/a/1.png", "images/b/1.png", "images/c/1.png"], [0, 0, 1]),  # One image each.
+        # Parts of the data, and spellings of a class.
+        (
+            ["labeled/a/1.png", "labeled/b/2.png", "unlabeled/3.png", "unlabeled/4.png"],
+            [0, 1, 0, 1],
+        ),
+        (
+            ["1/a.png", "1.0/a.png", "1.0/b.png", "2/a.png", "2/b.png", "2/c.png"],
+            [0, 0, 0, 1, 1, 1],
+        ),
         ([], []),
     ],
 )
