@@ -6,26 +6,31 @@ For 100 photos of a folder of class folders, it makes variants: compressed, resi
 noisy, brighter, as the next photo of a burst ("burst"), and as one of a moving camera ("harsh").
 For the whole folder with one variant of each, and for few photos with all variants but the harsh
 ones, it prints the share of pairs of one photo that are in one group, the share of images in a
-group with another photo, and the size of the largest group.
+group with another photo, and the size of the largest group. Then half of the other photos and all
+variants are held out: it prints the share that are taken for near-copies of the rest.
 """
 
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from PIL import Image, ImageEnhance
+from PIL import Image, ImageEnhance, ImageOps
 
+from cls_jax.photos.features.copies import find_copies
 from cls_jax.photos.features.extract import concatenate_features, extract_features, open_backbone
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.images.files import read_ahead
 from cls_jax.process import prepare_process
 
 _NUM_PHOTOS = 100
 _FEW = (5, 20, 40, 100)
 _SEED = 0
 _JPEG_QUALITY = 85
+_QUALITIES = {"compressed": 40}
+_PIXELS = 64
 
 Change = Callable[[Image.Image, np.random.Generator], Image.Image]
 
@@ -76,6 +81,9 @@ def resize(share: float) -> Change:
 VARIANTS: dict[str, list[Change]] = {
     "resized": [resize(2 / 3)],
     "cropped": [crop(0.9)],
+    "compressed": [],
+    "mirrored": [lambda image, _: ImageOps.mirror(image)],
+    "turned": [rotate(3)],
     "noisy": [add_noise(10)],
     "brighter": [brighten(0.1)],
     "mild": [crop(0.96), add_noise(3), brighten(0.07)],
@@ -97,6 +105,37 @@ def rate(tag: str, features: FrozenFeatures, photos: np.ndarray) -> None:
     )
 
 
+def read_pictures(paths: Sequence[pathlib.Path]) -> np.ndarray:
+    """Small images of files, uint8 [B, 64, 64, 3]."""
+    batches = read_ahead([str(path) for path in paths], (_PIXELS, _PIXELS, 3), len(paths))
+    return np.concatenate([batch.images for batch in batches])
+
+
+def rate_held_out(
+    originals: FrozenFeatures,
+    pictures: np.ndarray,
+    chosen: np.ndarray,
+    variants: dict[str, FrozenFeatures],
+    changed: dict[str, np.ndarray],
+) -> None:
+    """Prints how many held-out images are taken for near-copies of training images.
+
+    Of the photos that are not `chosen`, half are held out, and have no near-copy in the rest but
+    those that the folder has.
+    """
+    others = np.setdiff1d(np.arange(len(pictures)), chosen)
+    held_out = np.random.default_rng(_SEED).permutation(others)[: len(others) // 2]
+    train = np.setdiff1d(np.arange(len(pictures)), held_out)
+    relations = Relations(originals.convert(lambda table: table[train]))
+    rest = originals.convert(lambda table: table[held_out])
+    found = find_copies(relations, pictures[train], rest, pictures[held_out])
+    print(f"{'held out, alarms':32} {(found >= 0).mean():6.1%}", flush=True)
+    for name, features in variants.items():
+        found = find_copies(relations, pictures[train], features, changed[name])
+        is_found = found == np.searchsorted(train, chosen)
+        print(f"{f'held out, {name}':32} {is_found.mean():6.1%}", flush=True)
+
+
 def _count_pairs(names: np.ndarray) -> int:
     sizes = np.unique(names, return_counts=True)[1]
     return int((sizes * (sizes - 1)).sum())
@@ -109,7 +148,7 @@ def main() -> None:
     rng, network = np.random.default_rng(_SEED), open_backbone()
     chosen = np.sort(rng.choice(len(files), _NUM_PHOTOS, replace=False))
     originals = extract_features(files, network)
-    variants = {}
+    variants, pictures = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for name, changes in VARIANTS.items():
             paths = [pathlib.Path(folder, f"{name}{i}.jpg") for i in chosen]
@@ -117,8 +156,10 @@ def main() -> None:
                 image = Image.open(files[i]).convert("RGB")
                 for change in changes:
                     image = change(image, rng)
-                image.save(path, quality=_JPEG_QUALITY)
+                image.save(path, quality=_QUALITIES.get(name, _JPEG_QUALITY))
             variants[name] = extract_features(paths, network)
+            pictures[name] = read_pictures(paths)
+    rate_held_out(originals, read_pictures(files), chosen, variants, pictures)
     everything = np.arange(len(files))
     rate("folder", originals, everything)
     for name, features in variants.items():

@@ -148,17 +148,16 @@ def evaluate_workdir(
         if jax.process_count() > 1:
             raise UserError("evaluate FOLDER runs in a single process. Start only one.")
         found = evaluate_folder(workdir, folder, options, step)
-        if found.num_known:
-            known = f"{found.num_known:,} of these images are identical to training images"
-            print(f"{known}, so the accuracy is too high.", file=sys.stderr)
         unreadable = found.num_unreadable
         left_out = f" ({unreadable:,} more cannot be read)" if unreadable else ""
         title = f"Accuracy on {found.num_images:,} labeled images in {folder}{left_out}:"
     if not is_main_process():
         return
     print(title)
-    is_fair = not found.num_known
-    print(describe_accuracies(found.accuracies, found.step > 0, is_fair=is_fair))
+    print(describe_accuracies(found.accuracies, found.step > 0, is_fair=not found.num_copies))
+    if found.num_copies:
+        copies = f"{found.num_copies:,} of {found.num_images:,} images are near-copies"
+        print(f"{copies} of training images, so the accuracy with them is too high.")
     if found.figures:
         low, high = found.figures.interval
         whose = " of network 1" if found.step else ""

@@ -93,14 +93,24 @@ def find_pairs(unit_BC: np.ndarray, similar: Neighbors, is_read_B: np.ndarray) -
     `unit_BC` are standardized features of stages by a `Scale`. Images that could not be read, where
     `is_read_B` is false, have none.
     """
-    near = _compare(unit_BC, similar.indices)
-    close = np.maximum(
-        (near - _STANDARDIZED_COSINE) / (1 - _STANDARDIZED_COSINE),
-        (similar.cosines - _WHITENED_COSINE) / (1 - _WHITENED_COSINE),
-    )
+    close = measure_closeness(unit_BC, unit_BC, similar)
     is_copy = (close >= 0) & is_read_B[:, None] & is_read_B[similar.indices]
     rows, places = np.nonzero(is_copy)
     return Pairs(rows, similar.indices[rows, places], close[rows, places])
+
+
+def measure_closeness(unit: np.ndarray, unit_BC: np.ndarray, similar: Neighbors) -> np.ndarray:
+    """How close n images are to the nearest of B others, float32 [n, k].
+
+    From 0 for near-copies to 1 for equal images, and less for others. `unit` [n, C] and `unit_BC`
+    are standardized features of stages.
+    """
+    near = _compare(unit, unit_BC, similar.indices)
+    closeness: np.ndarray = np.maximum(
+        (near - _STANDARDIZED_COSINE) / (1 - _STANDARDIZED_COSINE),
+        (similar.cosines - _WHITENED_COSINE) / (1 - _WHITENED_COSINE),
+    )
+    return closeness
 
 
 def join_pairs(
@@ -217,11 +227,11 @@ def _hash(row: np.ndarray) -> bytes:
     return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
 
 
-def _compare(unit_BC: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Cosines float32 [B, k] with the images at `indices`, int [B, k]. Rows have unit length."""
+def _compare(unit: np.ndarray, unit_BC: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Cosines float32 [n, k] with the images at `indices`, int [n, k]. Rows have unit length."""
     cosines = np.empty(indices.shape, np.float32)
     for first in range(0, len(indices), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
         for place, others in enumerate(indices[rows].T):
-            cosines[rows, place] = np.einsum("bc,bc->b", unit_BC[rows], unit_BC[others])
+            cosines[rows, place] = np.einsum("bc,bc->b", unit[rows], unit_BC[others])
     return cosines

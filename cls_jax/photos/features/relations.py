@@ -25,6 +25,7 @@ from cls_jax.photos.features.near_copies import (
     find_same,
     fit_scale,
     join_pairs,
+    measure_closeness,
 )
 from cls_jax.photos.features.neighbors import (
     Neighbors,
@@ -48,6 +49,7 @@ _MAX_PLACED = 10_000  # Images that a new one is compared with. They take 5 MB.
 # With a larger share of new images, everything is made anew: what is fitted to all images, such as
 # the whitening, would be that of too few of them.
 _MOST_ADDED = 0.1
+_ROWS_AT_ONCE = 1000
 
 
 class _Compared(NamedTuple):
@@ -186,6 +188,28 @@ class Relations:
         inputs = np.concatenate(parts, axis=1, dtype=np.float32)
         whitening = self._whole[0].places.whitening if self._whole else fit_whitening(inputs)
         return Places(rows, whitening, normalize_rows(whitening(inputs)).astype(np.float16))
+
+    def find_similar(self, features: FrozenFeatures) -> tuple[Neighbors, np.ndarray]:
+        """The nearest of these images to n new ones by all stages, and their `measure_closeness`.
+
+        Both are [n, k], the nearest first.
+        """
+        whitening = self._compare(0, STAGES).whitening
+        assert whitening is not None, "stages are whitened"
+        own, new = (
+            normalize_rows(whitening(_select(each, STAGES))) for each in (self.features, features)
+        )
+        most = min(NUM_NEIGHBORS, len(self))
+        indices = np.empty((len(new), most), np.int32)
+        cosines = np.empty((len(new), most), np.float32)
+        for first in range(0, len(new), _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            products = new[rows] @ own.T
+            indices[rows] = np.argsort(-products, axis=1, kind="stable")[:, :most]
+            cosines[rows] = np.take_along_axis(products, indices[rows], axis=1)
+        similar = Neighbors(indices, cosines)
+        unit, unit_BC = (self._scale(each.stages) for each in (features, self.features))
+        return similar, measure_closeness(unit, unit_BC, similar)
 
     @property
     def is_read(self) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
+from cls_jax.photos.features.copies import measure_without_copies
 from cls_jax.photos.folder.compare import count_training_images
 from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.names import fold_class
@@ -25,10 +26,20 @@ from cls_jax.photos.inference.calibration import (
     read_calibration,
     write_fitted,
 )
+from cls_jax.photos.inference.copies import (
+    compare_with_training,
+    find_copied,
+    measure_copies,
+)
 from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, collect_images
 from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.inference.scores import Figures, compute_figures, write_figures
+from cls_jax.photos.inference.scores import (
+    Figures,
+    add_to_result,
+    compute_figures,
+    write_figures,
+)
 from cls_jax.photos.inference.suspects import take_unlabeled
 from cls_jax.photos.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
 from cls_jax.process import write_command
@@ -137,6 +148,7 @@ ASSESSMENTS: tuple[tuple[Callable[[Run], Any], Callable[[Run, Any], None]], ...]
     (score_unknown, lambda run, score: write_fitted(run.workdir / UNKNOWN, score)),
     (find_folder_images, lambda run, images: images.write(run.workdir / FOLDER_IMAGES)),
     (calibrate, lambda run, found: write_fitted(run.workdir / CALIBRATION, found)),
+    (measure_copies, lambda run, found: add_to_result(run.workdir, run.classifier.step, found)),
     (measure_classes, lambda run, found: write_figures(run.workdir, run.classifier.step, found)),
 )
 
@@ -150,7 +162,7 @@ class Evaluation(NamedTuple):
     step: int  # Of the checkpoint, 0 of an instant classifier.
     calibration: Calibration | None = None
     num_unreadable: int = 0  # Images that could not be read.
-    num_known: int = 0  # Images that are identical to training images.
+    num_copies: int = 0  # Images that are near-copies of training images, or the same.
 
 
 def evaluate_run(
@@ -184,11 +196,12 @@ def evaluate_run(
     accuracies = run.measure_test()
     figures = assess_run(run, writes=step is None)
     return Evaluation(
-        accuracies,
+        {**accuracies, **(measure_copies(run) or {})},
         figures,
         len(dataset.test),
         classifier.step,
         calibration=read_calibration(run.workdir, classifier.step),
+        num_copies=int(find_copied(run).sum()),
     )
 
 
@@ -219,25 +232,34 @@ def evaluate_folder(
             f"The run in {workdir} does not have the {'class' if is_one else 'classes'} {names}: "
             f"rename or remove {'its folder' if is_one else 'their folders'} in {root}."
         )
+    paths = [str(root / file.name) for file, _ in rows]
     parts = []
     is_read = []
     failures = []
-    for batch in classifier.read_files([str(root / file.name) for file, _ in rows]):
+    for batch in classifier.read_files(paths):
         parts.append(classifier.networks.predict_probabilities(batch.images))
         is_read += [error is None for error in batch.errors]
         failures += [(f, e) for f, e in zip(batch.files, batch.errors, strict=True) if e]
     p_NBK = np.concatenate(parts, axis=1)
-    labels = np.array([index[fold_class(name)] for _, name in rows])[np.array(is_read)]
+    readable = np.flatnonzero(is_read)
+    labels = np.array([index[fold_class(name)] for _, name in rows])[readable]
     if not len(labels):
         raise refuse_unreadable(f"None of the labeled images in {root}", failures)
     wanted = ["test/accuracy", "test/accuracy_network_2", "test/accuracy_ensemble"]
     measured = compute_accuracies(p_NBK, labels)
     accuracies = {name: measured[name] for name in (wanted if len(p_NBK) > 1 else wanted[:1])}
+    is_copy = compare_with_training(run, [paths[i] for i in readable])
+    if is_copy is None:
+        num_copies = count_training_images(workdir, run.config.data, layout, root)
+    else:
+        num_copies = int(is_copy.sum())
+        if (without := measure_without_copies(p_NBK, labels, is_copy)) is not None:
+            accuracies["test/accuracy_without_copies"] = without
     return Evaluation(
         accuracies,
         compute_figures(p_NBK[0], labels, classifier.class_names),
         len(labels),
         classifier.step,
         num_unreadable=len(rows) - len(labels),
-        num_known=count_training_images(workdir, run.config.data, layout, root),
+        num_copies=num_copies,
     )

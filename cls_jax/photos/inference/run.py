@@ -132,7 +132,7 @@ class Run(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def _frozen(self) -> FrozenNetwork | None:
+    def frozen(self) -> FrozenNetwork | None:
         """The frozen network of the instant classifier, if there is one."""
 
     @abc.abstractmethod
@@ -172,10 +172,10 @@ class Run(abc.ABC):
 
         Of the frozen network of the instant classifier, or, if there is none, of the classifier.
         """
-        if self._frozen is not None:
+        if self.frozen is not None:
             split = self._get_split(part).take(rows)
             data_dir = self.config.data.data_dir
-            return compute_frozen(self.dataset, split, data_dir, [self._frozen])
+            return compute_frozen(self.dataset, split, data_dir, [self.frozen])
         _, features_BC = self.predict_with_features(part, rows)
         return FrozenFeatures(features_BC, features_BC, features_BC[:, :0])
 
@@ -273,7 +273,8 @@ class TrainedRun(Run):
         return create_evaluate(setup)(state, test.images, test.labels)
 
     @property
-    def _frozen(self) -> FrozenNetwork | None:
+    def frozen(self) -> FrozenNetwork | None:
+        """That of the instant classifier."""
         return None if self.begun_with is None else self.begun_with.network
 
     def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -344,7 +345,8 @@ class InstantRun(Run):
         return compute_accuracies(p_NBK, labels)
 
     @property
-    def _frozen(self) -> FrozenNetwork | None:
+    def frozen(self) -> FrozenNetwork | None:
+        """Its own."""
         return self.network
 
     def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import itertools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,9 +163,17 @@ def write_figures(workdir: pathlib.Path, step: int, figures: Figures) -> None:
     Raises an OSError if the folder cannot be written, and a UserError if the result is damaged.
     """
     write_class_table(workdir, figures)
+    add_to_result(workdir, step, summarize_figures(figures))
+
+
+def add_to_result(workdir: pathlib.Path, step: int, figures: Mapping[str, Any]) -> None:
+    """Adds figures of the test images to a result of the same step that has a test accuracy.
+
+    Raises as `write_figures` does.
+    """
     result = read_result(workdir)
     if result is not None and result["step"] == step and result["test_accuracy"] is not None:
-        updated = result | summarize_figures(figures)
+        updated = {**result, **figures}
         if updated != result:
             write_result(workdir, updated)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from cls_jax.io import write_count
 from cls_jax.photos.features.accuracy import describe_estimate, read_estimate
 from cls_jax.photos.features.new_sources import describe_new_sources, read_new_sources
 from cls_jax.photos.inference.predictor import (
@@ -11,6 +12,7 @@ from cls_jax.photos.inference.predictor import (
     describe_choice,
     expect_accuracy,
 )
+from cls_jax.photos.start.copies import NEAR_COPIES
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.result import get_accuracy
 
@@ -47,17 +49,43 @@ def describe_accuracies(
         names["test_accuracy"] = "network 1 (EMA weights)"
         used = "instant classifier, which is used: the figure to report"
         names = {"test_accuracy_instant": used, **names}
-    if not is_fair:
+    by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
+    without = _find_without_copies(by_name)
+    if not is_fair or without is not None:
         names = {
             key: name.replace("the figure to report", "too high") for key, name in names.items()
         }
-    by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
-    return _format_percentages(by_name, names)
+    names = {"without_copies": "without near-copies of training images, to report", **names}
+    return _format_percentages(by_name | {"without_copies": without}, names)
+
+
+def _find_without_copies(result: Mapping[str, Any]) -> float | None:
+    """The accuracy of the classifier that predicts, without near-copies of training images."""
+    used = "_instant" if result.get("predictor") == INSTANT else ""
+    accuracy: float | None = result.get(f"test_accuracy{used}_without_copies")
+    return accuracy
+
+
+def describe_copies(result: Mapping[str, Any]) -> str | None:
+    """Sentences about held-out images that are near-copies of training images. None without any."""
+    sentences = []
+    for part in ("test", "validation"):
+        copies, images = (result.get(f"{part}_{name}") for name in ("near_copies", "images"))
+        if not copies or not images:
+            continue
+        are = write_count(copies, f"{part} image is a near-copy", f"{part} images are near-copies")
+        said = f"{copies:,} of {images:,} {are.partition(' ')[2]} of training images"
+        without = _find_without_copies(result) if part == "test" else None
+        end = f"so the {part} accuracy is too high"
+        if without is not None:
+            end = f"without them, the {part} accuracy is {without:.1f}%"
+        sentences.append(f"{said} (see {NEAR_COPIES}): {end}.")
+    return " ".join(sentences) or None
 
 
 def describe_outcome(result: dict[str, Any]) -> list[str]:
-    """Sentences about a run that starts from the instant classifier: accuracy, gain, predictor."""
-    describe = describe_expected, describe_gain, describe_predictor
+    """Sentences about a run that starts from the instant classifier."""
+    describe = describe_copies, describe_expected, describe_gain, describe_predictor
     return [sentence for function in describe if (sentence := function(result))]
 
 

@@ -24,6 +24,7 @@ from cls_jax.photos.folder.instant_config import (
     is_instant,
     read_run_config,
 )
+from cls_jax.photos.start.copies import write_copies
 from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures
 from cls_jax.photos.start.frozen import compute_run_features, read_networks
 from cls_jax.runs.folder import (
@@ -152,6 +153,7 @@ def write_instant_folder(
         write_pseudo_labels(
             folder, dataset, fitted.rows[is_new], inferred.labels[is_new], inferred.weights[is_new]
         )
+        write_copies(folder, dataset, fitted.rows, fitted.copies)
         accuracies, figures = fitted.accuracies[kind], fitted.figures
         result = {
             "step": 0,
@@ -160,6 +162,7 @@ def write_instant_folder(
             "method": INSTANT,
             "seed": config.seed,
             "test_accuracy": accuracies.get("test/accuracy"),
+            "test_accuracy_without_copies": accuracies.get("test/accuracy_without_copies"),
             "test_balanced_accuracy": accuracies.get("test/balanced_accuracy"),
             "validation_accuracy": accuracies.get("validation/accuracy"),
             **name_figures(figures),

@@ -10,6 +10,7 @@ import numpy as np
 
 from cls_jax.data.types import Dataset
 from cls_jax.photos.features.accuracy import Estimate
+from cls_jax.photos.features.copies import find_copies, measure_without_copies
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.marks import mark_labels
@@ -22,8 +23,13 @@ from cls_jax.training.evaluate import Accuracies, compute_accuracies
 BASELINES = (
     "test/accuracy_probe",
     "test/accuracy_instant",
+    "test/accuracy_instant_without_copies",
+    "test/images",
+    "test/near_copies",
     "validation/accuracy_probe",
     "validation/accuracy_instant",
+    "validation/images",
+    "validation/near_copies",
     *(f"labels/{name}" for name in Estimate._fields),
     "labels/weight_graph",
     "labels/weight_stages",
@@ -45,6 +51,8 @@ class FittedLabels(NamedTuple):
     # In percent, on the validation and test images, where there are any. "probe" is fitted to the
     # given labels only, and "instant" is the classifier.
     accuracies: dict[str, Accuracies]
+    # The image at `rows` that each of these is a near-copy of, int [n] by part, or -1.
+    copies: dict[str, np.ndarray]
 
     @property
     def figures(self) -> dict[str, float]:
@@ -52,8 +60,14 @@ class FittedLabels(NamedTuple):
         known = {f"labels/{name}": value for name, value in self.inferred.figures.items()}
         for name, accuracies in self.accuracies.items():
             for part in ("validation", "test"):
-                if f"{part}/accuracy" in accuracies:
-                    known[f"{part}/accuracy_{name}"] = accuracies[f"{part}/accuracy"]
+                for figure in ("accuracy", "accuracy_without_copies"):
+                    if f"{part}/{figure}" in accuracies:
+                        end = figure.removeprefix("accuracy")
+                        known[f"{part}/accuracy_{name}{end}"] = accuracies[f"{part}/{figure}"]
+        for part, copies in self.copies.items():
+            known[f"{part}/images"] = len(copies)
+            if count := int((copies >= 0).sum()):
+                known[f"{part}/near_copies"] = count
         return known
 
 
@@ -82,8 +96,14 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
         "instant": fit_classifier(network, relations, inferred),
     }
     accuracies: dict[str, Accuracies] = {name: {} for name in classifiers}
+    copies, images = {}, dataset.train.take(rows).images
     for part, held_out in features.held_out.items():
+        split = dataset.held_out[part]
+        copies[part] = find_copies(relations, images, held_out, split.images)
         for name, classifier in classifiers.items():
             p_NBK, _ = classifier.predict_with_features(held_out)
-            accuracies[name] |= compute_accuracies(p_NBK, dataset.held_out[part].labels, part)
-    return FittedLabels(rows, is_labeled, inferred, classifiers["instant"], accuracies)
+            accuracies[name] |= compute_accuracies(p_NBK, split.labels, part)
+            without = measure_without_copies(p_NBK, split.labels, copies[part] >= 0)
+            if without is not None:
+                accuracies[name][f"{part}/accuracy_without_copies"] = without
+    return FittedLabels(rows, is_labeled, inferred, classifiers["instant"], accuracies, copies)

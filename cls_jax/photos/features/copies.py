@@ -1,0 +1,102 @@
+"""Held-out images that are near-copies of training images: resized, compressed, mirrored or turned.
+
+Such images test what a classifier remembers. By the features of stages, the most similar training
+image is nearly always the right one. Where these say that two images are near-copies, as among the
+training images, that is enough. They do not where images are small or all alike, so pixels decide
+about the most similar one: parts of both must correlate after mirroring, turning or cropping it.
+
+Shape suffixes: B training images, C features.
+"""
+
+import numpy as np
+from PIL import Image
+
+from cls_jax.data.types import ImageSource
+from cls_jax.photos.features.decide import decide
+from cls_jax.photos.features.near_copies import MIN_FEATURES
+from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
+
+# Whitened cosine from which on pixels are compared, and the correlation of near-copies. Chosen on
+# clothing, faces and hands (experiments/results/near_copies.md).
+_MIN_COSINE, _MIN_CORRELATION = 0.4, 0.93
+_SIDE, _CORE = 32, 24  # Pixels of a view, and of the part of the other image that is looked for.
+_ANGLES = (-6, -3, 0, 3, 6)  # Degrees.
+_CROPPED = (0, 0.06, 0.14)  # Of the side.
+_IMAGES_AT_ONCE = 256
+
+
+def find_copies(
+    relations: Relations, train: ImageSource, features: FrozenFeatures, images: ImageSource
+) -> np.ndarray:
+    """The training image that each of n others is a near-copy of, int [n], or -1.
+
+    Args:
+        relations: Those of the B training images.
+        train: The same images, uint8 [B, H, W, C].
+        features: Those of the others, by the same network.
+        images: The others, uint8 [n, H, W, C].
+    """
+    num_images = len(features.descriptors)
+    copies = np.full(num_images, -1)
+    if features.stages.shape[1] < MIN_FEATURES or len(relations) < 2 or not num_images:
+        return copies
+    similar, closeness = relations.find_similar(features)
+    best = closeness.argmax(axis=1)[:, None]
+    nearest = np.take_along_axis(similar.indices, best, axis=1)[:, 0]
+    is_copy = np.take_along_axis(closeness, best, axis=1)[:, 0] >= 0
+    copies[is_copy] = nearest[is_copy]
+    unsure = np.flatnonzero(~is_copy & (similar.cosines[:, 0] >= _MIN_COSINE))
+    for start in range(0, len(unsure), _IMAGES_AT_ONCE):
+        rows = unsure[start : start + _IMAGES_AT_ONCE]
+        candidates = similar.indices[rows, 0]
+        for i, k, image, candidate in zip(
+            rows, candidates, images[rows], train[candidates], strict=True
+        ):
+            if correlate(image, candidate) >= _MIN_CORRELATION:
+                copies[i] = k
+    return copies
+
+
+def measure_without_copies(
+    p_NBK: np.ndarray, labels: np.ndarray, is_copy: np.ndarray
+) -> float | None:
+    """The accuracy of network 1 in percent on images that are no copies. None if none or all are.
+
+    By probabilities float [N, B, K], classes int [B], and bool [B].
+    """
+    if is_copy.all() or not is_copy.any():
+        return None
+    return 100 * float(decide(p_NBK[0]).is_right(labels)[~is_copy].mean())
+
+
+def correlate(image: np.ndarray, other: np.ndarray) -> float:
+    """The largest correlation of an image's center with a view of another one, from -1 to 1.
+
+    Images are uint8 [H, W, C]. Views are mirrored, turned and cropped.
+    """
+    margin = (_SIDE - _CORE) // 2
+    core = _view(_shrink(image))[margin:-margin, margin:-margin].reshape(-1)
+    core = core - core.mean()
+    small = _shrink(other)
+    views = np.stack([_view(small, angle, share) for angle in _ANGLES for share in _CROPPED])
+    views = np.concatenate([views, views[..., ::-1]])
+    windows = np.lib.stride_tricks.sliding_window_view(views, (_CORE, _CORE), axis=(1, 2))
+    parts = windows.reshape(-1, len(core))
+    parts = parts - parts.mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(parts, axis=1) * np.linalg.norm(core)
+    return float((parts @ core / np.maximum(norms, 1e-6)).max())
+
+
+def _shrink(image: np.ndarray) -> Image.Image:
+    """A gray image of 64 x 64 pixels."""
+    gray = Image.fromarray(image.mean(axis=-1).astype(np.uint8))
+    return gray.resize((2 * _SIDE, 2 * _SIDE), Image.Resampling.BOX)
+
+
+def _view(small: Image.Image, angle: float = 0, cropped: float = 0) -> np.ndarray:
+    """A view, float32 [32, 32], turned by so many degrees and cropped by a share on each side."""
+    edge = cropped * _SIDE
+    box = (edge, edge, small.width - edge, small.height - edge)
+    turned = small.rotate(angle, Image.Resampling.BICUBIC)
+    return np.asarray(turned.resize((_SIDE, _SIDE), Image.Resampling.BOX, box), np.float32)

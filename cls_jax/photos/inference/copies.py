@@ -1,0 +1,69 @@
+"""Evaluated images that are near-copies of training images, and the accuracy without them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cls_jax.data.sampling import take_rows
+from cls_jax.errors import UserError
+from cls_jax.photos.features.copies import find_copies, measure_without_copies
+from cls_jax.photos.features.extract import extract_features
+from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.images.files import read_ahead
+from cls_jax.photos.inference.run import Run
+from cls_jax.photos.start.copies import read_copies
+from cls_jax.runs.folder import read_labeled_rows
+
+_MAX_UNLABELED = 10_000  # Training images that others are compared with. More would take minutes.
+
+
+def find_copied(run: Run) -> np.ndarray:
+    """Which test images are near-copies of training images, bool [n], as the run has found."""
+    return read_copies((run.begun_with or run).workdir, run.dataset)["test"]
+
+
+def measure_copies(run: Run) -> dict[str, float] | None:
+    """The test accuracy without near-copies, for a result. None if there are none."""
+    if "test" not in run.held_out:
+        return None
+    p_NBK, labels = run.held_out["test"]
+    without = measure_without_copies(p_NBK, labels, find_copied(run))
+    return None if without is None else {"test_accuracy_without_copies": without}
+
+
+class _Files:
+    """Image files that can be read, as an `ImageSource`."""
+
+    def __init__(self, paths: Sequence[str], shape: tuple[int, int, int]):
+        """Reads nothing yet."""
+        self._paths, self._shape = paths, shape
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """uint8 [n, H, W, C] for int [n]."""
+        (batch,) = read_ahead([self._paths[row] for row in rows], self._shape, len(rows))
+        return batch.images
+
+
+def compare_with_training(run: Run, paths: Sequence[str]) -> np.ndarray | None:
+    """Which image files are near-copies of a run's training images, bool [n].
+
+    None without the frozen network that the run began with, or without the run's images.
+    """
+    if run.frozen is None:
+        return None
+    try:
+        train = run.dataset.train
+        labeled = read_labeled_rows(run.workdir, run.dataset)
+    except UserError:  # They were moved.
+        return None
+    most = run.config.model.inferred_images or _MAX_UNLABELED
+    others = np.setdiff1d(np.arange(len(train)), labeled)
+    rows = np.union1d(labeled, take_rows(others, most))
+    relations = Relations(run.extract("train", rows))
+    images = _Files(paths, run.dataset.image_shape)
+    features = extract_features(paths, run.frozen)
+    return find_copies(relations, train.take(rows).images, features, images) >= 0
