@@ -31,7 +31,6 @@ from cls_jax.photos.folder.label_table import (
     read_label_table,
     read_text,
 )
-from cls_jax.photos.folder.labels import collect_labels
 from cls_jax.photos.folder.log import NO_MARKS, FileMarks, choose_spellings, start
 from cls_jax.photos.folder.log import fold as fold_rows
 from cls_jax.photos.folder.names import (
@@ -47,6 +46,7 @@ from cls_jax.photos.folder.propose.names import (
     read_pattern,
 )
 from cls_jax.photos.folder.propose.tables import (
+    collect_labels,
     list_candidates,
     propose_sidecars,
     propose_tables,

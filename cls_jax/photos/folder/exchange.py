@@ -31,10 +31,9 @@ from cls_jax.photos.folder.label_table import (
     find_next_time,
     read_parsed,
 )
-from cls_jax.photos.folder.labels import collect_labels
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.propose.tables import read_named
+from cls_jax.photos.folder.propose.tables import collect_labels, read_named
 from cls_jax.photos.folder.readers import (
     ANNOTATIONS,
     COCO,

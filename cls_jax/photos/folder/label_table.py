@@ -80,16 +80,16 @@ class TableFormat(NamedTuple):
     one_hot: tuple[int, ...] = ()
     source: int | None = None  # The column of what images come from.
 
+    def show(self, place: int) -> str:
+        """A column's name for a sentence."""
+        return self.header[place].strip() or f"column {place + 1}"
+
     def describe(self) -> str:
         """The columns of a table, for a plan."""
-
-        def show(place: int) -> str:
-            return self.header[place].strip() or f"column {place + 1}"
-
-        classes = (
-            f"{len(self.one_hot)} columns of 0 and 1" if self.one_hot else show(self.places[1])
-        )
-        return f"files in {show(self.places[0])}, classes in {classes}"
+        classes = self.show(self.places[1])
+        if self.one_hot:
+            classes = f"{len(self.one_hot)} columns of 0 and 1"
+        return f"files in {self.show(self.places[0])}, classes in {classes}"
 
     def check_appending(self) -> None:
         """Raises a UserError if the table has no place for the row of a decision."""

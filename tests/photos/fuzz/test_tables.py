@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import read_label_table
-from cls_jax.photos.folder.labels import collect_labels
+from cls_jax.photos.folder.propose.tables import collect_labels
 from tests.photos.fuzz.thorough import FUZZ
 
 ROOT = pathlib.Path("/home/ben/album")

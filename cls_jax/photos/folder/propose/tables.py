@@ -5,21 +5,26 @@ A table is known by its content: a column names files of the folder, and another
 
 import os
 import pathlib
+from collections.abc import Iterator, Mapping, Sequence
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
-from cls_jax.io import PARSE_ERRORS
+from cls_jax.io import PARSE_ERRORS, write_count
 from cls_jax.photos.folder.columns import Table, doubt_label, name_files
 from cls_jax.photos.folder.index import FOLDED, FileIndex
 from cls_jax.photos.folder.judge import find_evidence
 from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
+    NONE,
+    NOTES,
+    SKIP,
     LabelTable,
     ParsedTable,
     read_content,
     read_parsed,
 )
-from cls_jax.photos.folder.labels import collect_labels
+from cls_jax.photos.folder.log import Mark
+from cls_jax.photos.folder.log import fold as fold_rows
 from cls_jax.photos.folder.names import fold
 from cls_jax.photos.folder.readers import (
     CSV,
@@ -198,3 +203,90 @@ def _weigh(
         return None
     evidence = {find_evidence(found.labels), *([MEASURES] if has_measures else [])}
     return found._replace(origin=name, files={name}, evidence=evidence)
+
+
+def collect_labels(table: LabelTable) -> Reading:
+    """The reading by a table alone: what `log.fold` says of each image.
+
+    Rows that name no image, or could name several, are skipped, with a warning.
+    """
+    shown = table.format.name
+    rows = [row for row in table.rows if row.decision not in NOTES]
+    marks = fold_rows(table.rows, find=table.find).files
+    found = [(row.file, table.find(row)) for row in rows]
+    unknown = [cell for cell, name in found if name == ""]
+    unclear = [cell for cell, name in found if name is None]
+    reasons = {"not in the folder": unknown, "it could be several images": unclear}
+    skipped = [(cell, f"in {shown}, but {why}") for why in reasons for cell in reasons[why]]
+    sources = {name: mark.source for name, mark in marks.items() if mark.source}
+    parts = {name: mark.part for name, mark in marks.items() if mark.part}
+    return Reading(
+        shown,
+        labels={
+            name: None if mark.decision in (NONE, SKIP) else "".join(mark.spelled)
+            for name, mark in marks.items()
+        },
+        parts=parts,
+        sources=sources,
+        source_origin=repr(table.format.show(table.format.source or 0)) if sources else "",
+        skipped=skipped,
+        warnings=[
+            *_describe_unmatched(shown, unknown, "no image"),
+            *_describe_unmatched(shown, unclear, "more than one image"),
+            *_list_contradictions(shown, marks),
+            *_list_without_label(table),
+        ],
+        sentence=f"{_describe_columns(table)}; {len(rows) - len(skipped):,} of {len(rows):,} rows "
+        "found.",
+        fault=table.fault,
+    )
+
+
+def _describe_unmatched(table: str, cells: Sequence[str], what: str) -> Iterator[str]:
+    """A warning about the rows with these names of files, if there are any."""
+    if cells:
+        rows_are = write_count(len(cells), f"row of {table} is", f"rows of {table} are")
+        yield f"{rows_are} left out, such as {cells[0]!r:.200}, which fits {what} of the folder."
+
+
+def _list_contradictions(table: str, marks: Mapping[str, Mark]) -> Iterator[str]:
+    """Warnings about images with rows that differ."""
+    if conflicting := [name for name, mark in marks.items() if mark.is_contradicted]:
+        have = write_count(len(conflicting), "image has", "images have")
+        yield (
+            f"{have} different labels in {table}, such as {min(conflicting)!r}: the last one "
+            "counts."
+        )
+    if moved := [name for name, mark in marks.items() if mark.has_moved]:
+        are = write_count(len(moved), "image is", "images are")
+        yield f"{are} held out, such as {min(moved)!r}, since {table} names several parts."
+
+
+def _list_without_label(table: LabelTable) -> Iterator[str]:
+    """Warnings about rows without a label, and names that begin on another machine."""
+    shown = table.format.name
+    if table.missing:
+        listed = ", ".join(map(repr, sorted(table.missing)[:3]))
+        rows_say = write_count(
+            sum(table.missing.values()),
+            f"row of {shown} has no label, because it says",
+            f"rows of {shown} have no label, because they say",
+        )
+        yield f"{rows_say} {listed}."
+    if table.format.one_hot and (num_empty := sum(not row.label for row in table.rows)):
+        rows_have = write_count(num_empty, f"row of {shown} has", f"rows of {shown} have")
+        yield f"{rows_have} no 1, and so no label."
+    if table.matches.dropped:
+        yield (
+            f"The names in {shown} begin with {table.matches.dropped!r:.200}, which is not in the "
+            "folder: they were looked up without it."
+        )
+
+
+def _describe_columns(table: LabelTable) -> str:
+    """The columns of a table, for a plan."""
+    text = f"{table.format.name}: {table.format.describe()}"
+    if kinds := sorted({row.part for row in table.rows} - {"", "train"}):
+        columns = " and ".join(map(table.format.show, table.format.parts))
+        text += f", {' and '.join(kinds)} images in {columns}"
+    return text
