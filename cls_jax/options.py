@@ -81,8 +81,3 @@ DECODING: dict[str, Option] = {
 # The keys that only some runs have, by the name of the dataset that reads them. Those of "" are the
 # product's, which every run has. A key that nothing reads is refused.
 ADDED: dict[str, dict[str, Option]] = {}
-
-
-def list_readers(key: str) -> list[str]:
-    """The datasets that read a key which not all of them do."""
-    return sorted(name for name, options in ADDED.items() if key in options)

@@ -171,10 +171,11 @@ def explain_usage_error(error: Exception) -> str:
     line = (text.splitlines() or [type(error).__name__])[-1].strip()[:400].rstrip(".")
     name = line
     if line.isidentifier():
-        line = f"The configuration has no key {line}"
+        line = f"The configuration of this dataset has no key {line}"
     elif unknown := re.fullmatch(r"Unknown command line flag '([\w-]+)'", line):
         name = unknown[1]
-    if key := _find_key(name):
+    typed = [word.partition("=")[0] for word in sys.argv]  # Perhaps for another dataset.
+    if (key := _find_key(name)) and f"--config.{key}" not in typed:
         line += f": did you mean --config.{key}?"
     end = " See" if line.endswith("?") else ": see"
     return f"{line}{end} --help and cls-jax help configuration."

@@ -14,7 +14,7 @@ from cls_jax.data.pipelines import get_default_pipeline
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json
 from cls_jax.methods import get_round_length
-from cls_jax.options import Option, list_readers
+from cls_jax.options import Option
 
 # AdamW moves every parameter by about the learning rate per step, whatever its gradient.
 _MAX_ADAMW_RATE = 0.01
@@ -143,8 +143,8 @@ def _check_names(values: Mapping[str, object], keys: Mapping[str, Option]) -> No
         )
     if wrong[0] in keys:  # A whole section was replaced, for example by --config.data={}.
         raise UserError(f"{wrong[0]} is missing: set keys one by one, as --config.{wrong[0]}.")
-    readers = f" of {values.get('data.name')}" if list_readers(wrong[0]) else ""
-    raise UserError(f"{wrong[0]:.100} is not a key of the configuration{readers}: remove it.")
+    dataset = values.get("data.name") or "any dataset"
+    raise UserError(f"{wrong[0]:.100} is not a key of a run on {dataset}: remove it.")
 
 
 def _is_valid(value: object, row: Option) -> bool:

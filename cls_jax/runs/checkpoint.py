@@ -37,7 +37,6 @@ from cls_jax.runs.folder import CHECKPOINTS
 # process can compute for the rows that it holds.
 FORMAT_VERSION = 4
 DAMAGED = "damaged_checkpoints"
-_BYTES_AT_ONCE = 2**24
 
 
 # The content of a checkpoint: step, state, and metadata, which include those given to `save`.
@@ -316,9 +315,7 @@ def _find_refusal(folder: pathlib.Path) -> str | None:
     try:
         for parent, _, names in os.walk(folder, onerror=refuse):
             for name in names:
-                with open(os.path.join(parent, name), "rb") as file:
-                    while file.read(_BYTES_AT_ONCE):
-                        pass
+                pathlib.Path(parent, name).read_bytes()
     except FileNotFoundError:  # A training in progress has just removed it.
         return None
     except OSError as error:

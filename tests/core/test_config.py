@@ -16,7 +16,6 @@ from cls_jax.config import (
 from cls_jax.errors import UserError
 from cls_jax.methods import METHODS
 from cls_jax.models import MODELS
-from cls_jax.options import list_readers
 from tests.conftest import ROOT, create_tiny_config, load_config
 
 # Every file of configs/, with its budgets, and the argument for a method.
@@ -99,9 +98,8 @@ def test_a_key_that_the_dataset_does_not_read_is_refused(key):
     with pytest.raises((AttributeError, KeyError)):  # As the parser of flags does.
         config.data[key] = list_options()[f"data.{key}"].default
     config = with_values(config, {f"data.{key}": list_options()[f"data.{key}"].default})
-    with pytest.raises(UserError, match=f"data.{key} is not a key of the configuration of digits"):
+    with pytest.raises(UserError, match=f"data.{key} is not a key of a run on digits"):
         validate_config(config)
-    assert list_readers(f"data.{key}")
 
 
 @pytest.mark.parametrize("argument", ["", "many", "40.5", "-40", ",cls", "40,fixmatsch"])

@@ -55,6 +55,7 @@ MISTAKES = [
     ),
     ([*DIGITS, "--seed=1"], "flag 'seed': did you mean --config.seed? See --help"),
     ([*DIGITS, "--config.optimizer.lr=1"], "no key lr: did you mean --config.optimizer.learning"),
+    ([*DIGITS, "--config.data.resize=pad"], "of this dataset has no key resize: see --help"),
     ([*DIGITS, "--config.seed=one"], "flag --config.seed=one"),
     ([*DIGITS, "--config.method.name=fixmatch"], "choose the method after the config's colon"),
     ([*DIGITS, "--config.mu=0"], "choose an integer from 1 to"),
