@@ -39,6 +39,12 @@ _SOURCE_HEADERS = tuple(
     )
     for ending in ("", "id", "name", "no", "nr", "number")
 )
+# Headers of who has labeled an image.
+_PEOPLE_HEADERS = tuple(
+    f"{name}{ending}"
+    for name in ("annotator", "worker", "user", "rater", "labeler", "coder", "createdby")
+    for ending in ("", "id", "name")
+)
 _MOST_SOURCES = 2 / 3  # Of the cells: in columns with more of them, hardly any source repeats.
 # Headers of columns that number the rows. pandas leaves the first one out.
 _NUMBER_HEADERS = ("", "unnamed0", "index", "id", "no", "nr", "number", "row", "rowid")
@@ -49,6 +55,7 @@ _MEASURES = (
     *("area", "depth", "distance", "count", "price", "temperature", "lat", "lon", "score"),
     *("latitude", "longitude"),
 )
+_ROUNDED, _CLEAR_LEAD = 0.02, 0.2  # Of shares: of their sum, and of the largest one.
 _LARGEST_GAPS = 3  # Of whole numbers, from the first to the last of them, for each.
 _MAX_NAMED = 6
 _FEWEST_COUNTED = 3  # Consecutive numbers, in a table without a header, that number its rows.
@@ -69,6 +76,8 @@ class Columns(NamedTuple):
     matches: Matches = Matches({})  # The files of the column of files.
     one_hot: tuple[int, ...] = ()  # Columns of 0 and 1 for each class, the first of them `label`.
     source: int | None = None  # What an image comes from.
+    are_shares: bool = False  # Whether the columns of `one_hot` have shares that add up to 1.
+    person: int | None = None  # Who has labeled the image.
     fault: Fault | None = None  # Why these are not the columns, or may not be.
 
 
@@ -161,9 +170,10 @@ def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Co
     source = wanted.get("source_column")
     if source is None:
         source = _find_source_column(table, rest, has_label=bool(labels))
-    rest = [place for place in rest if place != source]
+    person = next(iter(table.find_all(_PEOPLE_HEADERS)), None)
+    rest = [place for place in rest if place not in (source, person)]
     parts = [p for p in rest if is_part_column(table.header[p], table.get_distinct(p))]
-    found = Columns(file, 0, tuple(parts), matches, source=source)
+    found = Columns(file, 0, tuple(parts), matches, source=source, person=person)
     return _add_labels(found, table, labels, rest)
 
 
@@ -197,8 +207,9 @@ def _add_labels(
             "and no column of classes: write the class of each image into a column called label."
         )
         return found._replace(fault=Fault(sentence))
-    if _are_one_hot(table, others):
-        return found._replace(label=others[0], one_hot=tuple(others))
+    are_shares = _are_shares(table, others)
+    if are_shares or _are_one_hot(table, others):
+        return found._replace(label=others[0], one_hot=tuple(others), are_shares=are_shares)
     return _check_label_column(_choose_only(found, table, others), table)
 
 
@@ -444,7 +455,7 @@ def _leave_out_confidences(table: Table, places: list[int]) -> list[int]:
     numbers = {place: list(map(_read_number, table.get_distinct(place))) for place in places}
     words = [place for place in places if not any(numbers[place])]
     others = [numbers[place] for place in places if place not in words]
-    return words if words and all(map(_are_fractions, others)) else places
+    return words if words and all(map(are_fractions, others)) else places
 
 
 def _read_number(cell: str) -> str:
@@ -457,7 +468,9 @@ def _read_number(cell: str) -> str:
     return text
 
 
-def _are_fractions(numbers: Sequence[str]) -> bool:
+def are_fractions(cells: Sequence[str]) -> bool:
+    """Whether cells are numbers from 0 to 1 that are not all whole, or percentages."""
+    numbers = list(map(_read_number, cells))
     if not all(numbers):
         return False
     if all(number.endswith("%") for number in numbers):
@@ -478,6 +491,26 @@ def _are_one_hot(table: Table, places: Sequence[int]) -> bool:
     if not _hold_marks(table, places) or not all(clean(table.header[p]) for p in places):
         return False
     return any(fold_class(cell) in ONES for place in places for cell in table.get(place))
+
+
+def _are_shares(table: Table, places: Sequence[int]) -> bool:
+    """Whether columns with names have shares of each class, such as of votes, that add up to 1."""
+    if len(places) < 2 or not all(clean(table.header[p]) for p in places):
+        return False
+    numbers = [[_read_number(cell) for cell in table.get(place)] for place in places]
+    rows = [row for row in zip(*numbers, strict=True) if any(row)]
+    if not all(map(all, rows)) or any(cell.endswith("%") for row in rows for cell in row):
+        return False
+    values = [tuple(map(float, row)) for row in rows]
+    are_ones = all(abs(sum(row) - 1) <= _ROUNDED and min(row) >= 0 for row in values)
+    return are_ones and any(0 < value < 1 for row in values for value in row)
+
+
+def find_largest(shares: Sequence[str]) -> int | None:
+    """The place of the largest of some cells with shares, None unless it clearly leads."""
+    values = [float(_read_number(cell) or 0) for cell in shares]
+    second, first = sorted(values)[-2:]
+    return values.index(first) if first - second >= _CLEAR_LEAD else None
 
 
 def _choose_only(found: Columns, table: Table, places: Sequence[int]) -> Columns:

@@ -15,6 +15,7 @@ import io
 import os
 import pathlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,7 +28,14 @@ from cls_jax.photos.folder.cells import (
     read_parts,
     refuse_several,
 )
-from cls_jax.photos.folder.columns import ONES, Columns, Table, choose_columns, find_header
+from cls_jax.photos.folder.columns import (
+    ONES,
+    Columns,
+    Table,
+    choose_columns,
+    find_header,
+    find_largest,
+)
 from cls_jax.photos.folder.index import NO_MATCH, FileIndex, Match, Matches
 from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -79,6 +87,8 @@ class TableFormat(NamedTuple):
     # The columns of 0 and 1, one for each class, of a table without a column of classes.
     one_hot: tuple[int, ...] = ()
     source: int | None = None  # The column of what images come from.
+    are_shares: bool = False  # Whether the columns for the classes have shares.
+    person: int | None = None  # The column of who has labeled an image.
 
     def show(self, place: int) -> str:
         """A column's name for a sentence."""
@@ -88,7 +98,8 @@ class TableFormat(NamedTuple):
         """The columns of a table, for a plan."""
         classes = self.show(self.places[1])
         if self.one_hot:
-            classes = f"{len(self.one_hot)} columns of 0 and 1"
+            kind = "shares, of which the largest counts" if self.are_shares else "0 and 1"
+            classes = f"{len(self.one_hot)} columns of {kind}"
         return f"files in {self.show(self.places[0])}, classes in {classes}"
 
     def check_appending(self) -> None:
@@ -118,6 +129,8 @@ class LabelTable(NamedTuple):
     own: Mapping[str, Match] = _EMPTY  # The files of the rows that `cls-jax label` has written.
     matches: Matches = Matches({})  # Those of all others.
     missing: Mapping[str, int] = _EMPTY  # Words that mean no label → the rows with them.
+    # Files, as written, about which people or shares differ → whether most are for one class.
+    disputed: Mapping[str, bool] = _EMPTY
     fault: Fault | None = None  # Why it cannot be read, or may mean something else.
 
     def find(self, row: LabelRow) -> str | None:
@@ -216,6 +229,8 @@ def read_parsed(
         name,
         columns.one_hot,
         columns.source,
+        columns.are_shares,
+        columns.person,
     )
     return _read_rows(path, lines, table_format, index, columns)
 
@@ -309,16 +324,45 @@ def _read_rows(
         else row._replace(label="".join(classes[row.label]), part=parts[row.part])
         for row in rows
     ]
+    disputed: dict[str, bool] = {}
+    if table_format.are_shares:
+        disputed = {row.file: False for row in rows if not (row.label or row.decision)}
+    elif table_format.person is not None:
+        rows, disputed = _take_majority(rows)
     if any(len(row.label) > LONGEST_CLASS for row in rows):
         long = _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
         return LabelTable([], table_format, fault=Fault(str(long)))
     matches = columns.matches if columns else index.match(row.file for row in others)
-    return LabelTable(rows, table_format, own, matches, missing)
+    return LabelTable(rows, table_format, own, matches, missing, disputed)
+
+
+def _take_majority(rows: list[LabelRow]) -> tuple[list[LabelRow], dict[str, bool]]:
+    """Rows with the class that most people have chosen for their file, or "" without a majority.
+
+    Also the files about which people differ, and whether there is a majority.
+    """
+    votes: dict[str, Counter[str]] = {}
+    for row in rows:
+        if row.label and not row.decision:
+            votes.setdefault(row.file, Counter())[fold_class(row.label)] += 1
+    winners = {}
+    for file, counts in votes.items():
+        (first, most), *others = counts.most_common(2)
+        winners[file] = first if not others or others[0][1] < most else ""
+    spelled = {fold_class(row.label): row.label for row in reversed(rows)}
+    taken = [
+        row if row.decision else row._replace(label=spelled.get(winners.get(row.file, ""), ""))
+        for row in rows
+    ]
+    return taken, {file: bool(winners[file]) for file in votes if len(votes[file]) > 1}
 
 
 def _list_marked(line: Sequence[str], table_format: TableFormat) -> list[str]:
-    """The classes of a row with a 1 in their columns."""
+    """The classes of a row with a 1 in their columns, or with the share that clearly leads."""
     header, places = table_format.header, table_format.one_hot
+    if table_format.are_shares:
+        largest = find_largest([line[p] if p < len(line) else "" for p in places])
+        return [] if largest is None else [header[places[largest]]]
     return [header[p] for p in places if p < len(line) and fold_class(line[p]) in ONES]
 
 

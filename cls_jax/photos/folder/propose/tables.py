@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, write_count
-from cls_jax.photos.folder.columns import Table, doubt_label, name_files
+from cls_jax.photos.folder.columns import Table, are_fractions, doubt_label, name_files
 from cls_jax.photos.folder.index import FOLDED, FileIndex
 from cls_jax.photos.folder.judge import find_evidence
 from cls_jax.photos.folder.label_table import (
@@ -234,6 +234,7 @@ def collect_labels(table: LabelTable) -> Reading:
             *_describe_unmatched(shown, unknown, "no image"),
             *_describe_unmatched(shown, unclear, "more than one image"),
             *_list_contradictions(shown, marks),
+            *_list_disputes(table),
             *_list_without_label(table),
         ],
         sentence=f"{_describe_columns(table)}; {len(rows) - len(skipped):,} of {len(rows):,} rows "
@@ -262,6 +263,26 @@ def _list_contradictions(table: str, marks: Mapping[str, Mark]) -> Iterator[str]
         yield f"{are} held out, such as {min(moved)!r}, since {table} names several parts."
 
 
+def _list_disputes(table: LabelTable) -> Iterator[str]:
+    """Warnings about images that people see differently, and about classes that are numbers."""
+    shown = table.format.name
+    if table.disputed:
+        who = "shares" if table.format.are_shares else "people"
+        images = write_count(len(table.disputed), "image", "images")
+        num_unclear = sum(not is_clear for is_clear in table.disputed.values())
+        unlabeled = f", and {num_unclear:,} without one are unlabeled" if num_unclear else ""
+        yield (
+            f"The {who} in {shown} differ about {images}, such as {min(table.disputed)!r:.200}: "
+            f"the class of a clear majority counts{unlabeled}."
+        )
+    names = sorted({row.label for row in table.rows if row.label})
+    if names and are_fractions(names):
+        yield (
+            f"The classes in {shown} are numbers, such as {names[0]!r:.100}: if these are shares "
+            "or confidences, pass --label-column with another column."
+        )
+
+
 def _list_without_label(table: LabelTable) -> Iterator[str]:
     """Warnings about rows without a label, and names that begin on another machine."""
     shown = table.format.name
@@ -273,7 +294,8 @@ def _list_without_label(table: LabelTable) -> Iterator[str]:
             f"rows of {shown} have no label, because they say",
         )
         yield f"{rows_say} {listed}."
-    if table.format.one_hot and (num_empty := sum(not row.label for row in table.rows)):
+    has_marks = table.format.one_hot and not table.format.are_shares
+    if has_marks and (num_empty := sum(not row.label for row in table.rows)):
         rows_have = write_count(num_empty, f"row of {shown} has", f"rows of {shown} have")
         yield f"{rows_have} no 1, and so no label."
     if table.matches.dropped:
