@@ -1,7 +1,7 @@
 """What a page changes, as values: each is planned from what is known, and then one step to undo."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, KEY, LABEL, NONE, SKIP, UNDO
@@ -45,13 +45,6 @@ class Plan(NamedTuple):
     names: Sequence[str] | None = None  # All classes afterward, if it does more than add some.
 
 
-class ClassChange(Protocol):
-    """A change of classes or of what is noted about them."""
-
-    def plan(self, known: Known) -> Plan:
-        """The step. Raises a RefusedError if it makes no sense."""
-
-
 class RenameClass(NamedTuple):
     """Renames or respells a class, merges it into another one, or deletes it if `new` is "".
 
@@ -63,7 +56,7 @@ class RenameClass(NamedTuple):
     new: str
 
     def plan(self, known: Known) -> Plan:
-        """See `ClassChange`."""
+        """The step. Raises a RefusedError if it makes no sense."""
         check_ready(known)
         name, notes = self.name, known.notes
         _check_class(known, name)
@@ -99,7 +92,7 @@ class DescribeClass(NamedTuple):
     text: str
 
     def plan(self, known: Known) -> Plan:
-        """See `ClassChange`."""
+        """The step. Raises a RefusedError if it makes no sense."""
         if len(self.text) > _LONGEST_DESCRIPTION or not self.text.isprintable():
             raise RefusedError(
                 f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
@@ -115,7 +108,7 @@ class SetKey(NamedTuple):
     key: str
 
     def plan(self, known: Known) -> Plan:
-        """See `ClassChange`."""
+        """The step. Raises a RefusedError if it makes no sense."""
         if self.key not in list(KEYS):
             raise RefusedError(f"The key of a class must be a digit from {KEYS[0]} to {KEYS[-1]}.")
         _check_class(known, self.name)
@@ -133,13 +126,17 @@ class SetExample(NamedTuple):
     image: int
 
     def plan(self, known: Known) -> Plan:
-        """See `ClassChange`."""
+        """The step. Raises a RefusedError if it makes no sense."""
         check_ready(known)
         get_path(known, self.image)
         if not (label := known.get_state(self.image).label):
             raise RefusedError("An example needs a label first.")
         decision = Decision(Note(EXAMPLE, label), EXAMPLE, known.files[self.image])
         return Plan([decision], known.classes)
+
+
+# A change of classes or of what is noted about them.
+ClassChange = RenameClass | DescribeClass | SetKey | SetExample
 
 
 def _check_class(known: Known, name: str) -> None:
