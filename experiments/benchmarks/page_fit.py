@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.features.relations import LAST, Relations
 from cls_jax.photos.folder.log import Checked
 from cls_jax.photos.labeling.classifier import fit
 from cls_jax.photos.labeling.known import Answered
@@ -44,7 +44,7 @@ def measure(num_photos: int, num_labels: int, num_networks: int) -> str:
     features, truth = make_features(num_photos, num_networks)
     times = [time.process_time()]
     relations = Relations(features)
-    _ = relations.graph, relations.group()
+    _ = relations.connect(0, LAST), relations.copies
     times.append(time.process_time())
     for i in range(_NUM_FITS):
         num_known = num_labels + 10 * i

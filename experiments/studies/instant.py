@@ -57,7 +57,7 @@ def open_photos(folder: str, has_partner: bool = True) -> Photos:
         rows = np.split(np.arange(len(truth)), [len(digits.train.labels)])
         pixels = images.reshape(len(images), -1).astype(np.float16)
         frozen = FrozenFeatures(pixels, pixels, pixels[:, :0])
-        return Photos(frozen, truth, *rows, Relations(frozen).group())
+        return Photos(frozen, truth, *rows, Relations(frozen).copies)
     root = pathlib.Path(folder)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
@@ -69,7 +69,7 @@ def open_photos(folder: str, has_partner: bool = True) -> Photos:
         features = features._replace(others=(extract_features(files, partner),))
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
     train = np.setdiff1d(np.arange(len(files)), test)
-    return Photos(features, truth, train, test, Relations(features).group())
+    return Photos(features, truth, train, test, Relations(features).copies)
 
 
 def split(photos: Photos, seed: int) -> Photos:

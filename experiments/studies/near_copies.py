@@ -94,7 +94,7 @@ VARIANTS: dict[str, list[Change]] = {
 
 def rate(tag: str, features: FrozenFeatures, photos: np.ndarray) -> None:
     """Prints how well the groups are those of `photos`, int [B]."""
-    groups = Relations(features).group()
+    groups = Relations(features).copies
     pairs = {(photo, group) for photo, group in zip(photos, groups, strict=True)}
     together = sum(_count_pairs(groups[photos == photo]) for photo in np.unique(photos))
     all_pairs = _count_pairs(photos)

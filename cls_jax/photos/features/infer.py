@@ -164,11 +164,8 @@ def infer(relations: Relations, marks: Marks, sources_B: np.ndarray | None = Non
     labelers = _list_labelers(relations, num_classes)
     copies_B = groups(relations, marks)
     groups_B = copies_B if is_copied(copies_B, labels_B) else np.arange(len(labels_B))
-    given, groups_L = labels_B[labeled], groups_B[labeled]
-    hidden = _list_folds(given, groups_L)[0]
-    held_out = _hold_out(labelers, groups_B, labeled, given, num_classes, hidden=hidden)
-    judged = (find_judged(given, groups_L) & find_firsts(groups_L))[hidden]
-    weights_M = _weigh(held_out[:, judged], given[hidden[judged]], labelers.num_networks)
+    weights_M, held_out = _judge(labelers, labels_B, groups_B, groups_B, num_classes)
+    given = labels_B[labeled]
     heads = [fit_head(x_BC[labeled], given, num_classes, c) for x_BC, c in labelers.probes]
     log_p_MBK = [
         take_log(propagate_labels(graph, labels_B, num_classes)) for graph in labelers.graphs
@@ -178,11 +175,9 @@ def infer(relations: Relations, marks: Marks, sources_B: np.ndarray | None = Non
     probabilities = pool(weights_M, log_p_MBK)
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[given]
     new_sources = None
-    if sources_B is None:
-        of_labels = _combine(held_out, weights_M, labeled, given, groups_L, hidden, len(labels_B))
-    else:
-        of_labels = _hold_out_sources(labelers, labels_B, sources_B, num_classes, weights_M)
-        new_sources = _judge_sources(of_labels, labels_B, sources_B)
+    if sources_B is not None:
+        held_out = _hold_out_sources(labelers, labels_B, sources_B, num_classes, weights_M)
+        new_sources = _judge_sources(held_out, labels_B, sources_B)
     graph_weights, probe_weights = (
         part.reshape(labelers.num_networks, -1)
         for part in np.split(weights_M, [len(labelers.graphs)])
@@ -195,7 +190,7 @@ def infer(relations: Relations, marks: Marks, sources_B: np.ndarray | None = Non
         groups=copies_B,
         estimate=estimate_accuracy(probabilities, labels_B, copies_B),
         new_sources=new_sources,
-        held_out=of_labels,
+        held_out=held_out,
     )
 
 
@@ -280,38 +275,41 @@ def hold_out_labels(
     Of over 1,000 labels, fifths are held out in turn, and probes are fitted to 3,000 of the others.
     The arguments are those of `infer`.
     """
-    labels_B, num_classes = marks.labels, marks.num_classes
-    labeled = np.flatnonzero(labels_B >= 0)
-    labelers = _list_labelers(relations, num_classes)
+    labelers = _list_labelers(relations, marks.num_classes)
     copies_B, groups_B = groups(relations, marks), groups(relations, marks, sources_B)
+    return _judge(labelers, marks.labels, groups_B, copies_B, marks.num_classes, _MAX_PROBED)[1]
+
+
+def _judge(
+    labelers: _Labelers,
+    labels_B: np.ndarray,
+    groups_B: np.ndarray,
+    copies_B: np.ndarray,
+    num_classes: int,
+    most: int | None = None,
+) -> tuple[np.ndarray, HeldOutLabels]:
+    """The weights of the labelers, float [M], and what all say about labels held out from them.
+
+    Labels are held out with those of their group, and count once for all copies. Of over 1,000
+    labels, fifths are held out in turn, with probes that are fitted to at most `most` of the
+    others, or only the first fifth if that is None.
+    """
+    labeled = np.flatnonzero(labels_B >= 0)
     given, groups_L = labels_B[labeled], groups_B[labeled]
-    folds = _list_folds(given, groups_L)
+    folds = _list_folds(given, groups_L)[: None if most else 1]
     parts = [
-        _hold_out(labelers, groups_B, labeled, given, num_classes, hidden=hidden, most=_MAX_PROBED)
+        _hold_out(labelers, groups_B, labeled, given, num_classes, hidden=hidden, most=most)
         for hidden in folds
     ]
     held_out, hidden = np.concatenate(parts, axis=1), np.concatenate(folds)
-    judged = (find_judged(given, groups_L) & find_firsts(copies_B[labeled]))[hidden]
+    is_judged_L = find_judged(given, groups_L)
+    judged = (is_judged_L & find_firsts(copies_B[labeled]))[hidden]
     weights_M = _weigh(held_out[:, judged], given[hidden[judged]], labelers.num_networks)
-    return _combine(held_out, weights_M, labeled, given, groups_L, hidden, len(labels_B))
-
-
-def _combine(
-    held_out_MLK: np.ndarray,
-    weights_M: np.ndarray,
-    labeled: np.ndarray,
-    labels_L: np.ndarray,
-    groups_L: np.ndarray,
-    hidden: np.ndarray,
-    num_images: int,
-) -> HeldOutLabels:
-    """The held-out labels at the positions `hidden` of those `labeled`, by all labelers."""
-    num_classes = held_out_MLK.shape[-1]
-    q_BK = np.full((num_images, num_classes), 1 / num_classes, np.float32)
-    q_BK[labeled[hidden]] = pool(weights_M, held_out_MLK)
-    is_judged = np.zeros(num_images, bool)
-    is_judged[labeled[hidden]] = find_judged(labels_L, groups_L)[hidden]
-    return HeldOutLabels(q_BK, is_judged)
+    q_BK = np.full((len(labels_B), num_classes), 1 / num_classes, np.float32)
+    q_BK[labeled[hidden]] = pool(weights_M, held_out)
+    is_judged_B = np.zeros(len(labels_B), bool)
+    is_judged_B[labeled[hidden]] = is_judged_L[hidden]
+    return weights_M, HeldOutLabels(q_BK, is_judged_B)
 
 
 def _list_folds(labels_L: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from cls_jax.photos.features.heads import standardize
 from cls_jax.photos.features.neighbors import Neighbors, normalize_rows
@@ -187,23 +186,6 @@ def find_dominating(groups_B: np.ndarray, labels_B: np.ndarray) -> dict[int, int
 
 def _join(pairs: Pairs, labels_B: np.ndarray) -> np.ndarray:
     """Connected images, int [B] from 0 in the order of their first images, without conflicts."""
-    num_images = len(labels_B)
-    edges = np.ones(len(pairs.rows)), (pairs.rows, pairs.others)
-    graph = sparse.coo_matrix(edges, shape=(num_images, num_images))
-    joined = sparse.csgraph.connected_components(graph, directed=False)[1]
-    # Only parts with labels of several classes need a look at each pair.
-    is_labeled = labels_B >= 0
-    found = np.unique(np.stack([joined[is_labeled], labels_B[is_labeled]]), axis=1)[0]
-    mixed = np.flatnonzero(np.bincount(found, minlength=1) > 1)
-    firsts = np.unique(joined, return_index=True)[1][joined]
-    if len(mixed):
-        images = np.flatnonzero(np.isin(joined, mixed))
-        firsts[images] = images[_join_mixed(pairs.take(images, num_images), labels_B[images])]
-    return np.unique(firsts, return_inverse=True)[1].reshape(-1)
-
-
-def _join_mixed(pairs: Pairs, labels_B: np.ndarray) -> np.ndarray:
-    """The first image of the group of each, int [B]. The closest pairs are joined first."""
     roots, classes = list(range(len(labels_B))), labels_B.tolist()
 
     def find(image: int) -> int:
@@ -212,7 +194,7 @@ def _join_mixed(pairs: Pairs, labels_B: np.ndarray) -> np.ndarray:
             image = roots[image]
         return image
 
-    # Equally close ones by position.
+    # The closest first, and equally close ones by position.
     order = np.lexsort((pairs.others, pairs.rows, -pairs.closeness))
     for row, other in zip(pairs.rows[order].tolist(), pairs.others[order].tolist(), strict=True):
         one, two = sorted((find(row), find(other)))
@@ -220,7 +202,8 @@ def _join_mixed(pairs: Pairs, labels_B: np.ndarray) -> np.ndarray:
             continue
         roots[two] = one
         classes[one] = max(classes[one], classes[two])
-    return np.array([find(image) for image in range(len(roots))], int)
+    firsts = [find(image) for image in range(len(roots))]
+    return np.unique(firsts, return_inverse=True)[1].reshape(-1)
 
 
 def _hash(row: np.ndarray) -> bytes:

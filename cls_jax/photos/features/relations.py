@@ -88,14 +88,10 @@ class Relations:
         """The features of each network."""
         return self.features, *self.features.others
 
-    @property
-    def has_stages(self) -> bool:
-        """Whether every network has features of stages."""
-        return all(each.stages.shape[1] for each in self.networks)
-
     def is_deep(self, num_classes: int) -> bool:
         """Whether labels of K classes are inferred by stages, too."""
-        return self.has_stages and len(self) * num_classes <= _MAX_NUMBERS
+        has_stages = all(each.stages.shape[1] for each in self.networks)
+        return has_stages and len(self) * num_classes <= _MAX_NUMBERS
 
     def take(self, rows: np.ndarray) -> "Relations":
         """Those of the images at `rows`, int [n] without duplicates, in this order.
@@ -131,24 +127,24 @@ class Relations:
         """
         return connect_neighbors(self._compare(network, depth).neighbors)
 
-    @functools.cached_property
-    def graph(self) -> sparse.csr_matrix:
-        """The graph of the first network's last layer."""
-        return self.connect(0, LAST)
-
     def _compare(self, network: int, depth: int) -> _Compared:
         if (network, depth) not in self._found:
             make = self._derive if self._whole else self._search
             self._found[network, depth] = make(network, depth)
         return self._found[network, depth]
 
-    def _describe(self, network: int, depth: int, whitening: Whitening | None) -> np.ndarray:
+    def _describe(self, network: int, depth: int, whitening: Whitening | None = None) -> np.ndarray:
         """What images are compared by, floating [B, C]."""
-        features = _select(self.networks[network], depth)
+        if depth == LAST:
+            return self.networks[network].descriptors
+        stages = self.networks[network].stages
+        if depth == EARLY:
+            stages = stages[:, : max(round(_EARLY_SHARE * stages.shape[1]), 1)]
+        features = stages.astype(np.float32)
         return features if whitening is None else whitening(features)
 
     def _search(self, network: int, depth: int) -> _Compared:
-        features = _select(self.networks[network], depth)
+        features = self._describe(network, depth)
         whitening = None if depth == LAST else fit_whitening(features)
         compared = features if whitening is None else whitening(features)
         return _Compared(find_neighbors(compared, min(NUM_NEIGHBORS, len(self) - 1)), whitening)
@@ -197,7 +193,8 @@ class Relations:
         whitening = self._compare(0, STAGES).whitening
         assert whitening is not None, "stages are whitened"
         own, new = (
-            normalize_rows(whitening(_select(each, STAGES))) for each in (self.features, features)
+            normalize_rows(whitening(each.stages.astype(np.float32)))
+            for each in (self.features, features)
         )
         most = min(NUM_NEIGHBORS, len(self))
         indices = np.empty((len(new), most), np.int32)
@@ -216,7 +213,12 @@ class Relations:
         """Which images could be read, bool [B]: the features of others are 0."""
         return np.asarray(self.features.descriptors.any(axis=1))
 
-    def group(self, labels_B: np.ndarray | None = None) -> np.ndarray:
+    @functools.cached_property
+    def copies(self) -> np.ndarray:
+        """The group of near-copies of each image, int [B], whatever the labels. See `group`."""
+        return self.group(np.full(len(self), -1))
+
+    def group(self, labels_B: np.ndarray) -> np.ndarray:
         """The group of near-copies of each image, int [B] from 0. Most are alone in theirs.
 
         By the first network. Without at least 100 features of stages, only images with the same
@@ -224,21 +226,7 @@ class Relations:
         with different `labels_B`, int [B], -1 where unknown, are in different groups, see
         `join_pairs`.
         """
-        labels = np.full(len(self), -1) if labels_B is None else np.asarray(labels_B)
         stages = self.features.stages
         if stages.shape[1] < MIN_FEATURES or len(self) < 2:
-            return join_pairs(NO_PAIRS, self.same, labels)
-        return join_pairs(self._pairs, self.same, labels, lambda rows: self._scale(stages[rows]))
-
-
-def _select(features: FrozenFeatures, depth: int) -> np.ndarray:
-    """What a network's images are compared by at a depth, floating [B, C]."""
-    if depth == LAST:
-        return features.descriptors
-    stages = features.stages if depth == STAGES else take_early(features.stages)
-    return stages.astype(np.float32)
-
-
-def take_early(stages_BC: np.ndarray) -> np.ndarray:
-    """The columns of early stages, [B, ≥ 1]."""
-    return stages_BC[:, : max(round(_EARLY_SHARE * stages_BC.shape[1]), 1)]
+            return join_pairs(NO_PAIRS, self.same, labels_B)
+        return join_pairs(self._pairs, self.same, labels_B, lambda rows: self._scale(stages[rows]))

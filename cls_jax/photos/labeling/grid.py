@@ -41,7 +41,7 @@ def describe_photos(session: Session) -> dict[str, Any]:
     if known.has_suggestions():
         suggested, confidences, _ = decide(known.probabilities)
     if known.relations is not None:
-        groups = known.relations.group()
+        groups = known.relations.copies
         copies = np.where(np.bincount(groups)[groups] > 1, groups, -1)
     images = [image for image in range(num_images) if image not in known.gone]
     states = [known.get_state(image) for image in images]

@@ -20,7 +20,7 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.features.propagation import Propagation
-from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.features.relations import LAST, Relations
 from cls_jax.photos.folder.label_table import SKIP
 from cls_jax.photos.folder.log import FileMarks, Mark
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -180,8 +180,9 @@ class Session:
         """Appends files with features to those `before`, whose indices stay."""
         known, new = self._known.relations, found.frozen
         relations = Relations(new) if known is None else known.extend(new)
-        relations.group()  # Takes seconds for large folders, and no other thread should wait.
-        propagation, coverage = Propagation(relations.graph), Coverage(relations.graph)
+        _ = relations.copies  # Takes seconds for large folders, and no other thread should wait.
+        graph = relations.connect(0, LAST)
+        propagation, coverage = Propagation(graph), Coverage(graph)
         with self._lock:
             names = (*before, *(files[i] for i in found.readable))
             if self._known.pending:  # From here on, the better questions are asked.

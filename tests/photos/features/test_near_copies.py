@@ -25,10 +25,10 @@ def _create(num_photos, num_copies, num_features=200, seed=0):
 @pytest.mark.parametrize(("num_photos", "num_copies"), [(600, 1), (300, 2), (100, 6), (8, 30)])
 def test_groups_are_those_of_the_photos(num_photos, num_copies):
     features, photos, _ = _create(num_photos, num_copies)
-    groups = Relations(features).group()
+    groups = Relations(features).copies
     np.testing.assert_array_equal(groups, photos)
     shuffled = np.random.default_rng(0).permutation(len(photos))
-    again = Relations(features.convert(lambda rows: rows[shuffled])).group()
+    again = Relations(features.convert(lambda rows: rows[shuffled])).copies
     same = photos[shuffled][:, None] == photos[shuffled]
     np.testing.assert_array_equal(again[:, None] == again, same)
 
@@ -36,12 +36,12 @@ def test_groups_are_those_of_the_photos(num_photos, num_copies):
 def test_without_features_of_stages_only_exact_copies_are_grouped():
     features, _, _ = _create(5, 4)
     pixels = features._replace(stages=features.stages[:, :0])
-    assert len(set(Relations(pixels).group())) == 20
+    assert len(set(Relations(pixels).copies)) == 20
     copied = pixels.convert(lambda rows: rows[[0, 1, 0, 2, 1]])
-    np.testing.assert_array_equal(Relations(copied).group(), [0, 1, 0, 2, 1])
-    assert not len(Relations(pixels.convert(lambda rows: rows[:0])).group())
+    np.testing.assert_array_equal(Relations(copied).copies, [0, 1, 0, 2, 1])
+    assert not len(Relations(pixels.convert(lambda rows: rows[:0])).copies)
     unread = np.arange(20)[:, None] < 3
-    assert len(set(Relations(features.convert(lambda rows: rows * ~unread)).group()[:3])) == 3
+    assert len(set(Relations(features.convert(lambda rows: rows * ~unread)).copies[:3])) == 3
 
 
 def _create_chain(length, num_features=400):
@@ -70,7 +70,7 @@ def test_a_chain_is_no_burst_where_it_has_most_of_a_class():
     rows = np.concatenate([features.stages, chain, burst])
     features = FrozenFeatures(rows, rows, rows)
     labels = np.concatenate([truth, [K] * len(chain), [K + 1] * len(burst)])
-    unlabeled = Relations(features).group()
+    unlabeled = Relations(features).copies
     assert len(set(unlabeled[60:100])) == 1
     groups = Relations(features).group(labels)
     sizes = np.unique(groups[60:100], return_counts=True)[1]

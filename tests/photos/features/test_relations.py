@@ -1,8 +1,12 @@
 """What lies between images is made once, and parts, other orders and more images derive theirs."""
 
+import pathlib
+import re
+
 import numpy as np
 import pytest
 
+from cls_jax import photos
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.instant import find_known
@@ -72,8 +76,8 @@ def test_a_part_is_compared_by_the_whitening_of_the_whole():
         np.testing.assert_allclose(
             part.connect(i, STAGES).toarray(), build_graph(whitened[rows]).toarray(), atol=1e-6
         )
-    groups = np.unique(whole.group()[rows], return_inverse=True)[1]
-    np.testing.assert_array_equal(part.group()[:, None] == part.group(), groups[:, None] == groups)
+    groups = np.unique(whole.copies[rows], return_inverse=True)[1]
+    np.testing.assert_array_equal(part.copies[:, None] == part.copies, groups[:, None] == groups)
     for few in (rows[:1], rows[:0]):
         assert whole.take(few).connect(0, LAST).shape == (len(few), len(few))
 
@@ -111,3 +115,16 @@ def test_a_session_compares_its_photos_once(tmp_path):
     # Of each network the last layer, all stages and early ones, which are whitened. One more
     # whitening is for new photos.
     assert calls == {"find_neighbors": 2 * 3, "fit_whitening": 2 * 2 + 1}
+
+
+def test_probabilities_become_classes_in_one_place():
+    """What remains elsewhere chooses no class, or is a program on a device or for other people."""
+    inferring = {"decide.py", "infer.py", "heads.py"}
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in pathlib.Path(photos.__path__[0]).rglob("*.py")
+        if path.name not in inferring
+        for line in path.read_text().splitlines()
+        if re.search(r"\b(argmax|argmin|softmax)\(", line)
+    ]
+    assert len(found) <= 8, found
