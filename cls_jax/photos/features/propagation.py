@@ -6,7 +6,7 @@ changes only one, for which the solver starts from the previous solution.
 Shape suffixes: B images, K classes, L labeled images, M members of a group.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ class Propagation:
         self.graph = graph
         num_images = graph.shape[0]
         self.groups = np.arange(num_images) if groups_B is None else groups_B  # int [B].
+        self._find_members = _sort_groups(self.groups)
         self._scores_BK = np.zeros((num_images, 0))
         self.labels = np.full(num_images, -1)  # int [B], -1 for images without a label.
         # Scores are exactly 0 in parts of the graph without a label. A rounding error beside
@@ -91,12 +92,12 @@ class Propagation:
         scores_LK = self._scores_BK[labeled]
         sums_LK = np.tile(self._scores_BK.sum(axis=0), (len(labeled), 1))
         counts_LK = self._count_labels(labeled)
-        rows_of, members_of = _list_members(self.groups[labeled]), _list_members(self.groups)
+        find_rows, find_members = _sort_groups(self.groups[labeled]), self._find_members
         for images in left_out:
             k, group = self.labels[images[0]], self.groups[images[0]]
-            rows, response = rows_of[group], self._responses[images]
+            rows, response = find_rows(group), self._responses[images]
             before = scores_LK[rows, k]
-            rest = before - response.members[np.searchsorted(members_of[group], labeled[rows])]
+            rest = before - response.members[np.searchsorted(find_members(group), labeled[rows])]
             scores_LK[rows, k] = np.where(rest > _ROUNDING * before, rest, 0)
             sums_LK[rows, k] -= response.total
             parts = self._parts[labeled[rows]]
@@ -120,7 +121,6 @@ class Propagation:
 
     def _solve_responses(self, unsolved: list[tuple[int, ...]]) -> None:
         """Computes the responses to the labels of some images, each of one group."""
-        members_of = _list_members(self.groups) if unsolved else {}
         for first in range(0, len(unsolved), _COLUMNS_AT_ONCE):
             part = unsolved[first : first + _COLUMNS_AT_ONCE]
             source = np.zeros((len(self.labels), len(part)))
@@ -128,15 +128,20 @@ class Propagation:
                 source[list(images), column] = 1
             solved = solve(self.graph, source, ALPHA, _TOLERANCE)
             for column, images in enumerate(part):
-                members = solved[members_of[self.groups[images[0]]], column]
+                members = solved[self._find_members(self.groups[images[0]]), column]
                 self._responses[images] = _Response(members, float(solved[:, column].sum()))
 
 
-def _list_members(groups: np.ndarray) -> dict[int, np.ndarray]:
-    """The positions of each group, int, sorted."""
+def _sort_groups(groups: np.ndarray) -> Callable[[int], np.ndarray]:
+    """A function that returns the positions of a group, int, sorted."""
     order = np.argsort(groups, kind="stable")
-    names, firsts = np.unique(groups[order], return_index=True)
-    return dict(zip(names.tolist(), np.split(order, firsts[1:]), strict=True))
+    ordered = groups[order]
+
+    def find(group: int) -> np.ndarray:
+        first, end = np.searchsorted(ordered, [group, group + 1])
+        return order[first:end]
+
+    return find
 
 
 def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:

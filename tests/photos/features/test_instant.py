@@ -34,6 +34,7 @@ from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.report import outcome
 from cls_jax.photos.report.outcome import describe_labelers
 from cls_jax.photos.report.page import write_report
+from cls_jax.photos.start import hold_out
 from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
@@ -402,11 +403,11 @@ def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(tra
     sizes = []
 
     def group(groups):
-        def find(self, labels_B):
-            sizes.append(len(self))
+        def find(relations, labels_B):
+            sizes.append(len(labels_B))
             return np.array(groups)
 
-        monkeypatch.setattr(Relations, "group", find)
+        monkeypatch.setattr(hold_out, "Relations", type("Found", (Relations,), {"group": find}))
 
     group([0, 0, 1, 2, 3, 3])  # Two images each of blue, green and red.
     run = train("validated", instant=True, data__validation=0.5)
@@ -437,7 +438,8 @@ def test_the_plan_says_how_many_labels_are_near_copies(train, run, capsys, monke
         ([0, 1, 2, 3, 4, 5], "Near-copies: none among the labels"),
     ):
         found = np.array(groups)
-        monkeypatch.setattr(Relations, "group", lambda *_, found=found: found)
+        group = {"group": lambda *_, found=found: found}
+        monkeypatch.setattr(hold_out, "Relations", type("Found", (Relations,), group))
         console.run(console.parse_arguments([str(part) for part in command]))
         said = capsys.readouterr().out
         assert line in said
