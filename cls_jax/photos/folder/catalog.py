@@ -41,7 +41,12 @@ from cls_jax.photos.folder.names import (
     resemble,
 )
 from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, FolderOptions
-from cls_jax.photos.folder.propose.folders import find_splits, propose_folders, propose_labeled
+from cls_jax.photos.folder.propose.folders import (
+    find_splits,
+    list_held_out,
+    propose_folders,
+    propose_labeled,
+)
 from cls_jax.photos.folder.propose.names import (
     read_pattern,
 )
@@ -435,7 +440,10 @@ def _choose(
     if options.label_pattern or options.labels not in ("", name):
         chosen = _read_chosen(folder, "" if is_begun else name or "")
         _refuse(chosen.fault and chosen.fault.sentence)
-        return chosen, None, []
+        if options.label_pattern:
+            return chosen, None, []
+        added = _add_labeled(chosen, folder)
+        return added, None, list(_count_unused(added, folder))
     folders, *others = propose_folders(folder.listing, options)
     if others:
         return Question(folders, others[0]), None, []
@@ -448,6 +456,28 @@ def _choose(
         return folders, None, []
     found, warnings = _compare_others(folders, folder)
     return found, None, warnings
+
+
+def _add_labeled(chosen: Reading, folder: Folder) -> Reading:
+    """A reading with the labels of labeled/<class>/, too, as labels.csv adds to them."""
+    labels = dict[str, str | None](propose_labeled(folder.listing, folder.options).list_labels())
+    for image, label in chosen.labels.items():
+        labels[image] = labels.get(image, label) if label == NO_CLASS_NAME else label
+    return chosen._replace(labels=labels)
+
+
+def _count_unused(chosen: Reading, folder: Folder) -> Iterator[str]:
+    """A warning about images in class folders whose class does not count, if there are any."""
+    folders, *others = propose_folders(folder.listing, folder.options)
+    held_out = list_held_out(folder.listing, find_splits(folder.listing, folder.options))
+    known = chosen.labels.keys() | held_out.keys()
+    unused = [image for image in folders.list_labels() if image not in known]
+    if SORTED in folders.evidence and unused and not others:
+        are = write_count(len(unused), "image in class folders is", "images in class folders are")
+        yield (
+            f"{are} unlabeled, such as {min(unused)!r:.200}, since {chosen.origin} does not name "
+            "them: move them into labeled/<class>/ to use both."
+        )
 
 
 def _read_chosen(folder: Folder, table: str) -> Reading:

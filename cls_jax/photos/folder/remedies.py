@@ -14,7 +14,6 @@ from cls_jax.photos.folder.reading import HELD_OUT, Folder, Reading
 from cls_jax.photos.folder.skipped import describe_skipped
 from cls_jax.photos.folder.unread import describe_packed
 from cls_jax.photos.images.files import SkippedFile
-from cls_jax.process import write_command
 
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
@@ -45,8 +44,7 @@ def describe_missing(
             return f"{needed}: {remedy}."
         if class_names or not folder.listing.files:
             return f"{needed}{describe_skipped(skipped)}: {_REMEDY}."
-        label = write_command(["label", str(folder.root)])
-        return f"{needed}: label some with {label}, or {_REMEDY}{describe_skipped(skipped)}."
+        return f"{needed}: label some with cls-jax label, or {_REMEDY}{describe_skipped(skipped)}."
     write = f"write the classes of more images into {table}"
     if "*" in table:
         write = "label more of the images"

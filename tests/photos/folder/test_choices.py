@@ -12,6 +12,7 @@ from cls_jax.models.weights.backbones import DINOV2
 from cls_jax.photos.cli import console
 from cls_jax.photos.cli.console import parse_arguments
 from cls_jax.photos.folder.catalog import read_catalog
+from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.exchange import export_labels, import_labels
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
 from cls_jax.photos.folder.propose.names import (
@@ -402,3 +403,30 @@ def test_names_without_endings_that_are_paths_are_paths_in_all_rows(tmp_path):
     folder = make(tmp_path / "album", ["2.png", "3.png", "train/1.png"])
     (folder / "table.csv").write_text("file,label\n1,a\n2,b\n3,a\n")
     assert get_labels(read(folder).train) == {"2.png": "b", "3.png": "a"}
+
+
+@pytest.mark.parametrize("way", ["--labels", "labels.csv"])
+def test_a_table_adds_to_labeled_folders_however_it_is_named(tmp_path, way):
+    root, name = tmp_path / "photos", "labels.csv" if way == "labels.csv" else "../extra.csv"
+    for kind in ("hat", "shoes"):
+        for i in range(3):
+            place(root, f"labeled/{kind}/{kind}{i}.jpg").touch()
+        place(root, f"unlabeled/{kind}9.jpg").touch()
+    (root / name).write_text(
+        "file,label\nunlabeled/hat9.jpg,hat\nunlabeled/shoes9.jpg,shoes\nlabeled/hat/hat0.jpg,shoes\n"
+    )
+    labels = "" if way == "labels.csv" else str(tmp_path / "extra.csv")
+    layout = list_layout(root, FolderOptions(labels=labels))
+    found = {file.name: label for file, label in layout.train}
+    assert sorted(found.values()) == ["hat"] * 3 + ["shoes"] * 5
+    assert found["labeled/hat/hat0.jpg"] == "shoes"
+
+
+def test_class_folders_that_a_chosen_file_leaves_out_are_counted(tmp_path):
+    root = tmp_path / "photos"
+    for name in ("hat/0.jpg", "hat/1.jpg", "shoes/2.jpg", "shoes/3.jpg", "test/hat/4.jpg"):
+        place(root, name).touch()
+    (tmp_path / "extra.csv").write_text("file,label\nhat/0.jpg,hat\nshoes/2.jpg,shoes\n")
+    layout = list_layout(root, FolderOptions(labels=str(tmp_path / "extra.csv")))
+    sentence = "2 images in class folders are unlabeled, such as 'hat/1.jpg', since"
+    assert any(warning.startswith(sentence) for warning in layout.warnings)

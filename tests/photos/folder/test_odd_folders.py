@@ -389,5 +389,5 @@ def test_photos_beside_files_without_classes_are_to_be_labeled(tmp_path):
     for i in range(4):
         place(tmp_path, f"{i}.jpg").touch()
         (tmp_path / f"{i}.txt").write_text("a photo of a hat\n")
-    with pytest.raises(UserError, match=r"least two classes are needed: label some with .* label"):
+    with pytest.raises(UserError, match="classes are needed: label some with cls-jax label"):
         list_layout(tmp_path)
