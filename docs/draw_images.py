@@ -35,7 +35,8 @@ _VIEWPORT = {"width": 1120, "height": 720}
 _QUALITY = 80
 _ARE_SHOWN = """() => [...document.images].every((i) => i.complete && i.naturalWidth)
   && [...document.querySelectorAll(".thumb")].every((thumb) => thumb.children.length)"""
-_IS_FITTED = "() => !document.querySelector('.about')?.textContent.startsWith('Fitting')"
+_IS_FITTED = """() => ![...document.querySelectorAll("#view .hint")].some(
+  (hint) => /^(Learning from|Checking the)/.test(hint.textContent))"""
 # Where and how fast the run was computed says nothing to the reader.
 _LEAVE_OUT_THE_MACHINE = """(name) => {
   const isTime = (tile) => tile.textContent.includes("Training time");

@@ -10,6 +10,7 @@ from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.labeling.answers import Decision, RefusedError
 from cls_jax.photos.labeling.classes import (
     KEYS,
+    LETTERS,
     NO_KEY,
     Classes,
     add_class,
@@ -102,15 +103,15 @@ class DescribeClass(NamedTuple):
 
 
 class SetKey(NamedTuple):
-    """Gives a class another number key. The class that has this key gets its former one."""
+    """Gives a class another key. The class that has this key gets its former one."""
 
     name: str
     key: str
 
     def plan(self, known: Known) -> Plan:
         """The step. Raises a RefusedError if it makes no sense."""
-        if self.key not in list(KEYS):
-            raise RefusedError(f"The key of a class must be a digit from {KEYS[0]} to {KEYS[-1]}.")
+        if self.key not in list(KEYS + LETTERS):
+            raise RefusedError("The key of a class must be a digit from 1 to 9 or a letter.")
         _check_class(known, self.name)
         keys = known.find_keys()
         others = [name for name, key in keys.items() if key == self.key and name != self.name]

@@ -1,5 +1,6 @@
 """The classes of a session: their names in order, and which number key each has."""
 
+import string
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from cls_jax.photos.labeling.answers import MAX_CLASSES, Decision, RefusedError
 from cls_jax.photos.labeling.notes import Note, Notes, find_saved_keys, get_note
 
 KEYS = "123456789"
+LETTERS = string.ascii_lowercase  # Only those that a person chooses.
 NO_KEY = "-"  # Of a class that came when all keys were given.
 _LAST = sys.maxsize
 

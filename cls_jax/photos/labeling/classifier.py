@@ -97,7 +97,6 @@ class SessionClassifier:
         self._version = -1  # Of the answers that it is or will be fitted to.
         self._thread = threading.Thread()
         self._fitted: Fitted | None = None
-        self._history: list[list[float]] = []
         self._message = ""
 
     def follow(self) -> None:
@@ -120,13 +119,12 @@ class SessionClassifier:
         with self._lock:
             is_busy = self._start()
             message = self._message or (self._trained.message if self._trained else "")
-            described = {"is_fitting": is_busy, "message": message, "history": self._history}
+            described: dict[str, Any] = {"is_fitting": is_busy, "message": message}
             if self._fitted is None:
                 return described
             fitted, estimate = self._fitted, self._estimate(self._fitted)
             num_labels = int((fitted.labels >= 0).sum())
             described |= {"labels": num_labels, "classes": len(fitted.class_names)}
-            described["history"] = _add_point(self._history, num_labels, estimate)
             return described | {"accuracy": self._describe_accuracy(fitted, estimate)}
 
     def _describe_accuracy(self, fitted: Fitted, estimate: Estimate | None) -> str:
@@ -180,11 +178,6 @@ class SessionClassifier:
         checked = fitted.checked
         return correct_estimate(estimate, checked.is_right, checked.confidences)
 
-    def _remember(self, fitted: Fitted) -> None:
-        """Adds the accuracy to the history."""
-        num_labels = int((fitted.labels >= 0).sum())
-        self._history = _add_point(self._history, num_labels, self._estimate(fitted))
-
     def _fit(self) -> None:
         fitted = None
         message = ""
@@ -199,8 +192,6 @@ class SessionClassifier:
         with self._lock:
             self._fitted = fitted
             self._message = message
-            if fitted is not None:
-                self._remember(fitted)
         self._publish()
 
     def _publish(self) -> None:
@@ -325,20 +316,6 @@ class SessionClassifier:
         num_unsure = sum(row["source"] == UNSURE for row in rows)
         folder = make_printable(str(target))
         return {"copies": len(rows), "unsure": num_unsure, "folder": folder}
-
-
-def _add_point(
-    history: list[list[float]], num_labels: int, estimate: Estimate | None
-) -> list[list[float]]:
-    """The history with an estimate: answers, percent, and the ends of the interval.
-
-    In whole percent, as the sentence has them, so that both are the same figure.
-    """
-    if estimate is None or estimate.accuracy is None:
-        return history
-    numbers = (estimate.accuracy, estimate.accuracy_low, estimate.accuracy_high)
-    earlier = [one for one in history if one[0] < num_labels]  # Others were undone.
-    return [*earlier, [num_labels, *(float(f"{number or 0.0:.0f}") for number in numbers)]]
 
 
 def _describe_answers(fitted: Fitted) -> str:

@@ -3,7 +3,6 @@
 Each function may be called from any thread.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -82,9 +81,8 @@ def describe_check(
     """The fewest photos to look at so that `percent` of the sorted ones are right.
 
     `estimate` is of what names the photos, see `SessionClassifier.estimate`.
-    "images" are those, the least certain first, "sorted" counts all that have or are suggested a
-    class, and "unsure_below" is the percentage of confidence that all other photos reach. While it
-    is too early to say, there are only the reasons in "message".
+    "images" are those, the least certain first. While it is too early to say, there are only the
+    reasons in "message".
     """
     known = session.follow_classifier()
     if known.classified is None or not known.has_suggestions():
@@ -97,13 +95,7 @@ def describe_check(
     confidences = decide(known.probabilities[images]).confidence
     num_right = sum(bool(state.label) for _, state in known.list_answered())
     chosen = choose_to_check(confidences, num_right, percent / 100, estimate)
-    highest = float(confidences[chosen].max(initial=0.0))
-    return {
-        "message": "",
-        "images": images[chosen].tolist(),
-        "sorted": len(images) + num_right,
-        "unsure_below": math.ceil(100 * highest),
-    }
+    return {"message": "", "images": images[chosen].tolist()}
 
 
 def parse_percent(text: str) -> float:

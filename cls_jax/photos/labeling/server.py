@@ -29,6 +29,7 @@ from cls_jax.photos.labeling.changes import ConflictError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.guard import guard
 from cls_jax.photos.labeling.known import get_path
+from cls_jax.photos.labeling.next_step import describe_step
 from cls_jax.photos.labeling.photos import SIDES, encode_photo
 from cls_jax.photos.labeling.session import Session
 from cls_jax.photos.labeling.sheet import MEDIA_TYPE
@@ -82,7 +83,7 @@ def create_app(
             Route("/api/events", service.get_events),
             Route("/api/similar/{image:int}", service.get_similar),
             Route("/api/earlier/{place:int}", service.get_earlier),
-            Route("/api/to_check/{percent:int}", service.get_check),
+            Route("/api/step/{percent:int}", service.get_step),
             Route("/api/{view}", service.get_view),
             Route("/api/{verb}", service.post, methods=["POST"]),
         ],
@@ -102,7 +103,7 @@ class _Service:
         self._training = training
         trained = TrainedNetworks(session, training.find_used_run)
         self._classifier = SessionClassifier(session, trained)
-        self._parts = Parts(session, training, trained, self._classifier, reports={})
+        self._parts = Parts(session, training, trained, self._classifier, {}, {})
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
         self._long = {
             name: asyncio.Semaphore()
@@ -205,14 +206,15 @@ class _Service:
             return PlainTextResponse("Open the report from the page.\n", 404)
         return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
 
-    def get_check(self, request: Request) -> Response:
-        """The photos to look at for some percentage of right ones."""
+    def get_step(self, request: Request) -> Response:
+        """The next step for some percentage of right photos, and the classifier's status."""
         percent = request.path_params["percent"]
         if percent > 100:
             return PlainTextResponse("There is no such percentage.\n", 404)
-        is_fitting = self._classifier.describe()["is_fitting"]
-        found = grid.describe_check(self._session, percent, self._classifier.estimate())
-        return JSONResponse(found | {"is_fitting": is_fitting})
+        described = self._classifier.describe()
+        asked = self._parts.asked.get(percent, [])
+        step = describe_step(self._session, percent, self._classifier.estimate(), asked)
+        return JSONResponse(described | step)
 
     async def get_labels(self, request: Request) -> Response:
         """The labels that were given, as a file for another program."""

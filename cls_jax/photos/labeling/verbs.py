@@ -26,6 +26,7 @@ from cls_jax.photos.labeling.changes import (
 )
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import count
+from cls_jax.photos.labeling.next_step import ask
 from cls_jax.photos.labeling.photos import add_photo, encode_file, find_new
 from cls_jax.photos.labeling.session import Session
 from cls_jax.photos.labeling.trained import TrainedNetworks
@@ -46,6 +47,7 @@ class Parts:
     trained: TrainedNetworks
     classifier: SessionClassifier
     reports: dict[str, pathlib.Path]  # Those that may be opened, by code.
+    asked: dict[int, list[int]]  # Percentage → the photos that were asked to be looked at for it.
 
 
 class Verb(NamedTuple):
@@ -145,6 +147,12 @@ def _decide(parts: Parts, answers: tuple[list[Change], bool], window: str) -> An
     return {"left_out": make_printable(describe_gone(gone)) if gone else "", "gone": len(gone)}
 
 
+def _look(parts: Parts, percent: int, _: str) -> Answer:
+    """The photos to look at for some percentage of right ones."""
+    asked = parts.asked.setdefault(percent, [])
+    return {"images": ask(parts.session, percent, parts.classifier.estimate(), asked)}
+
+
 def _undo(parts: Parts, _: None, window: str) -> Answer:
     """Undoes a step. Returns its photo if it is only one, their number, and what they were.
 
@@ -212,6 +220,9 @@ VERBS = MappingProxyType(
             _take_mark, lambda parts, mark, _: parts.session.mark(mark.images, mark.label)
         ),
         "sample": Verb(_take_nothing, lambda parts, *_: {"sample": parts.session.draw_sample()}),
+        "look": Verb(
+            lambda content: int(grid.parse_percent(str(_take(content, "percent", int)))), _look
+        ),
         "scan": Verb(_take_nothing, lambda parts, *_: find_new(parts.session), waits=True),
         "find": Verb(
             _take_name,

@@ -116,16 +116,15 @@ def describe_suspects(known: Known) -> dict[str, Any]:
 
 
 def describe_result(session: Session, estimate: Estimate | None = None) -> dict[str, Any]:
-    """Counts, how sure the proposals are, by class as well, and files that cannot be read.
+    """Counts, how sure the proposals of each class are, and files that cannot be read.
 
-    "sure" is None and "mixed" empty while many classes have only one answer. For each class, the
-    latter has the mean confidence of the photos named so, the class that it is mixed up with most,
-    and the photos that may be either. `estimate` is of what names the photos.
+    "mixed" is empty while many classes have only one answer. For each class, it has the number of
+    photos named so that are not sure, the class that it is mixed up with most, and the photos that
+    may be either. `estimate` is of what names the photos.
     """
     known = session.follow_classifier()
     num_classes = len(known.class_names)
     proposed = np.zeros(num_classes, int)
-    num_sure = None
     mixed: list[dict[str, Any]] = []
     if known.has_suggestions():
         images = np.flatnonzero(known.find_open())
@@ -134,12 +133,10 @@ def describe_result(session: Session, estimate: Estimate | None = None) -> dict[
         proposed = np.bincount(named, minlength=num_classes)
         if known.classified is not None and not known.classified.is_early:
             is_sure = find_sure(confidences, estimate)
-            num_sure = int(is_sure.sum())
             mixed = _describe_mixed(known.class_names, images, p_open, is_sure)
     return {
         "version": known.version,
         "proposed": proposed.tolist(),
-        "sure": num_sure,
         "mixed": mixed,
         "unreadable": [
             {"name": show_name(name), "reason": make_printable(reason)}
@@ -152,14 +149,13 @@ def describe_result(session: Session, estimate: Estimate | None = None) -> dict[
 def _describe_mixed(
     names: Sequence[str], images: np.ndarray, p_BK: np.ndarray, is_sure: np.ndarray
 ) -> list[dict[str, Any]]:
-    """For each class, how sure the photos named so are, and what it is mixed up with."""
-    named, confidences, _ = decide(p_BK)
+    """For each class, the photos named so that are not sure, and what it is mixed up with."""
+    named, *_ = decide(p_BK)
     described = []
     for k, (partner, rows) in enumerate(find_mixed(p_BK, is_sure)):
-        of_class = confidences[named == k]
         described.append(
             {
-                "confidence": round(float(of_class.mean()), 4) if len(of_class) else None,
+                "unsure": int((~is_sure[named == k]).sum()),
                 "partner": names[partner] if partner >= 0 else "",
                 "images": images[rows].tolist(),
             }

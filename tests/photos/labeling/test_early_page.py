@@ -1,7 +1,6 @@
 """Random photos in a real browser: before the others are read, and to measure the accuracy."""
 
 import dataclasses
-import re
 
 import pytest
 
@@ -39,7 +38,7 @@ def test_twenty_random_photos_are_asked_without_a_guess_in_sight(open_page, fold
     with serve(session) as port:
         page = open_page(port)
         show(page, "result")
-        page.get_by_text("Check 20 random photos").press("Enter")
+        page.locator("button:text-is('Check 20 random photos'):enabled").press("Enter")
         page.wait_for_selector(".panel .hint:has-text('20 random photos left to check')")
         assert page.locator(".class.proposed").count() == 0
         read_name(page)
@@ -74,21 +73,10 @@ def test_next_and_result_say_the_same_of_the_same_answers(open_page, folder, kin
         )
 
 
-def test_the_accuracy_is_in_a_line_beside_the_photo_and_a_curve_in_the_result(
-    open_page, folder, kinds
-):
+def test_the_accuracy_is_in_a_line_beside_the_photo(open_page, folder, kinds):
     session = open_ready(folder, kinds)
     with serve(session) as port:
         page = open_page(port)
-        for count in (10, 20):
-            for image in range(count - 10, count):
-                decide(session, image, "abc"[kinds[image]])
-            show(page, "result")
-            page.wait_for_selector(f".about:has-text('{count} labels')")
-        label = page.locator(".estimate svg").get_attribute("aria-label")
-        # On a busy machine, there may be a point between these.
-        assert re.fullmatch(r"\d+% after 10 answers, (.*, )?\d+% after 20 answers", label)
-        first, *_, last = label.split(", ")
-        assert page.locator(".estimate .hint").inner_text() == f"Named right: {first}, {last}."
-        show(page, "next")
-        page.wait_for_selector(".live:text-matches('^About [0-9]+% named right after 20 answers$')")
+        for image in range(10):
+            decide(session, image, "abc"[kinds[image]])
+        page.wait_for_selector(".live:text-matches('^About [0-9]+% named right after 10 answers$')")

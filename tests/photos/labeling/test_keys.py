@@ -53,6 +53,9 @@ def test_keys_are_given_in_order_and_each_to_one_class():
     assert len(set(keys.values())) == len(keys) == 9
     assert (keys["class 4"], keys["class 0"], keys["class 1"]) == ("3", "5", "1")
     assert "class 11" not in keys
+    letters = assign_keys(names, {"class 11": "k", "class 0": "k"}, {})
+    assert (letters["class 0"], letters["class 1"], letters.get("class 11")) == ("k", "1", None)
+    assert len(letters) == 10  # The digits stay for others.
 
 
 def test_a_key_is_chosen_undone_and_known_to_the_next_session_and_to_no_training(folder, kinds):
@@ -76,7 +79,7 @@ def test_a_key_is_chosen_undone_and_known_to_the_next_session_and_to_no_training
         == read_keys(open_session(folder))
         == dict(zip(CLASSES, "123", strict=True))
     )
-    for name, key in (("owl", "0"), ("owl", "12"), ("owl", ""), ("owl", "a"), ("fish", "1")):
+    for name, key in (("owl", "0"), ("owl", "12"), ("owl", ""), ("owl", "é"), ("fish", "1")):
         with pytest.raises(RefusedError):
             session.change("w", SetKey(name, key))
 
@@ -256,7 +259,7 @@ def test_an_answer_that_is_refused_adds_no_class(folder, kinds):
 
 @needs_browser
 def test_a_key_means_the_same_class_in_every_view(open_page, folder):
-    """Also with more classes than keys, which are ordered by how probable they are."""
+    """Also with more classes than keys, whose order stays."""
     names = [*CLASSES, *(f"class {i}" for i in range(10))]
     session = open_ready(folder, create_photos(folder, 30), names)
     for image in range(6):
@@ -273,17 +276,24 @@ def test_a_key_means_the_same_class_in_every_view(open_page, folder):
         )
         page.wait_for_function("() => document.activeElement.id === 'key-12'")
         assert read_keys(session)["class 9"] == "2"
+        page.get_by_label("Key of class 8").select_option("k")  # A letter that a person chooses.
+        page.wait_for_selector("option[selected]:has-text('Key k')", state="attached")
         assert read_keys(session)["dog"] == ""
-        expected = []
+        expected, orders = [], []
         show(page, "next")
-        for key, label in (("1", "cat"), ("2", "class 9"), ("9", "class 5")):
+        for key, label in (("1", "cat"), ("2", "class 9"), ("9", "class 5"), ("k", "class 8")):
             read_name(page)
+            best, *order = page.locator(".class .name").all_inner_texts()
+            orders.append(order)  # Below the proposed class, which is marked in it, too.
+            assert page.locator(".class.proposed .name").all_inner_texts() == [best, best]
             shown = page.locator(f".class:has(kbd:text-is('{key}')) .name").inner_text()
             assert shown == label
             expected.append((press(page, key), label))
+        assert orders == [orders[0]] * 4
+        assert sorted(orders[0]) == sorted(names)
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
-        for key, label in (("1", "cat"), ("2", "class 9"), ("9", "class 5")):
+        for key, label in (("1", "cat"), ("2", "class 9"), ("9", "class 5"), ("k", "class 8")):
             cell = page.locator(".cell[data-decision='']").first
             name = cell.get_attribute("aria-label").split(",")[0]
             cell.click()
@@ -382,20 +392,25 @@ def test_the_first_photo_to_look_at_has_the_focus(open_page, folder):
         show(page, "result")
         page.wait_for_selector(".about:has-text('Learned from')")
         page.select_option("#target", "98")
-        page.wait_for_selector("#look:visible")
-        page.locator("#look").dblclick(delay=20)  # The second click may hit a photo.
+        look = page.locator("button:has-text('Look at these'):enabled")
+        look.dblclick(delay=20)  # The second click may hit a photo.
         page.wait_for_selector("h2:has-text('Photos to look at')")
         page.wait_for_timeout(300)
         assert page.locator("figcaption").count() == 0  # It is not opened.
         page.keyboard.press("Escape")
         show(page, "result")
-        page.wait_for_selector("#look:visible")
+        look.wait_for()
         page.wait_for_timeout(700)
-        page.click("#look")
+        look.click()
         page.wait_for_selector("h2:has-text('Photos to look at')")
         first = page.wait_for_selector(".cell:focus img")
         assert page.locator(".cell:focus").get_attribute("data-place") == "0"
         assert first.is_visible()
+        # What a key will do is seen: the ring and the panel say for which photo it is.
+        assert page.locator(".cell[aria-current=true]").get_attribute("data-place") == "0"
+        name = page.locator(".cell:focus").get_attribute("title")
+        assert page.locator(".selected-count").inner_text() == name
+        assert page.locator("[data-part=confirm]").is_enabled()
         page.keyboard.press("Enter")
         wait_for_count(page, "7")
         assert page.locator(".cell:focus").get_attribute("data-place") == "1"

@@ -312,10 +312,11 @@ def test_what_was_marked_or_dropped_is_there_when_its_view_is_shown_again(open_p
         for place in range(2):
             page.locator(".cell").nth(place).click()
         show(page, "try")
-        page.wait_for_selector(".toast:has-text('No longer selected: 2 photos.')")
         page.route("**/api/try", lambda route: None)
         page.set_input_files("#files", path)
         page.wait_for_selector(".card:has-text('Waiting')")
+        show(page, "photos")
+        assert page.locator(".cell[aria-selected=true]").count() == 2
         show(page, "check")
         assert page.locator(".tile[aria-pressed=true]").count() == 1
         assert page.locator(".confirm").first.inner_text() == "Confirm 7"

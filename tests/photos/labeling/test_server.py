@@ -153,7 +153,7 @@ JSON_VERBS = (
     "export",
     "report",
 )
-JSON_VERBS += ("plan", "train", "resume", "stop", "sample", "scan", "copies")
+JSON_VERBS += ("plan", "train", "resume", "stop", "sample", "scan", "copies", "look")
 WITH_OWN_TESTS = {"decide", "decide_all", "undo", "classes"}  # Of what they refuse.
 WITHOUT_VALUES = {"sample", "scan", "copies", "plan"}  # Or with minutes, which any body may have.
 
@@ -641,19 +641,34 @@ def test_without_labels_there_is_nothing_to_export(client):
 
 
 def test_which_photos_to_look_at_follows_the_goal(client):
-    assert "two classes" in client.get("/api/to_check/95").json()["message"]
+    assert "two classes" in client.get("/api/step/95").json()["sentence"]
     for image, label in enumerate(("cat", "dog", "dog")):
         decide(client, image, label)
     client.get("/api/proposals.csv")  # Waits for the classifier.
-    assert "Too early" in client.get("/api/to_check/95").json()["message"]
+    assert "Too early" in client.get("/api/step/95").json()["sentence"]
     decide(client, 4, "cat")
     client.get("/api/proposals.csv")
-    found = [client.get(f"/api/to_check/{percent}").json() for percent in (0, 90, 100)]
-    assert [len(one["images"]) for one in found][::2] == [0, 8]
-    assert found[1]["images"] == found[2]["images"][: len(found[1]["images"])]
-    assert {one["sorted"] for one in found} == {12}
-    assert found[0]["unsure_below"] == 0
-    assert client.get("/api/to_check/101").status_code == 404
+    found = [client.post("/api/look", json={"percent": n}).json()["images"] for n in (0, 90, 100)]
+    assert [len(one) for one in found][::2] == [0, 8]
+    assert found[1] == found[2][: len(found[1])]
+    assert client.get("/api/step/101").status_code == 404
+    assert client.post("/api/look", json={"percent": 101}).status_code == 400
+
+
+def test_a_list_of_photos_to_look_at_is_a_promise(client):
+    for image, label in enumerate(("cat", "dog", "cat", "dog")):
+        decide(client, image, label)
+    client.get("/api/proposals.csv")
+    asked = client.post("/api/look", json={"percent": 100}).json()["images"]
+    for place, image in enumerate(asked):
+        left = client.get("/api/step/100").json()
+        assert left["look"] == len(asked) - place
+        decide(client, image, "cat")
+        client.get("/api/proposals.csv")
+        assert (
+            client.post("/api/look", json={"percent": 100}).json()["images"] == asked[place + 1 :]
+        )
+    assert client.get("/api/step/100").json()["kind"] == "use"
 
 
 def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path, monkeypatch):

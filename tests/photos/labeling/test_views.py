@@ -53,8 +53,6 @@ def test_accuracies_count_copies_once(folder, kinds):
     assert classifier.describe_namer() == f"{who} after 11 answers"
     about = described["accuracy"].split("%")[0]
     assert classifier.describe_shortly() == f"{about}% named right after 11 answers"
-    # The curve has the figures of the sentence, in whole percent.
-    assert described["history"] == [[11, *map(round, fitted.inferred.estimate[2:5])]]
     for image in (1, 2, 4, 5):  # Two of three classes keep one answer.
         decide(session, image, "", decision="skip")
     classifier._wait()
@@ -74,7 +72,7 @@ def test_views_follow_the_labels(folder, kinds):
     assert views.describe_suspects(session.known)["images"] == []
     result = views.describe_result(session)
     assert result["proposed"] == [7, 7, 7]
-    assert result["sure"] is None  # There is no classifier yet.
+    assert result["mixed"] == []  # There is no classifier yet.
     decide(session, 9, "b")  # Is of kind a.
     classifier = SessionClassifier(session)
     classifier._wait()
@@ -162,13 +160,11 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     assert classifier.estimate().accuracy is None
     checked = {image: "abc"[kinds[image]] for image in range(2, 23)}
     monkeypatch.setattr(trained, "list_checked", lambda known: checked)
-    (*_, last) = classifier.describe()["history"]
     assert classifier.describe()["accuracy"] == (
         f"About 33% of the other photos are named right by the trained networks of {runs[-1]} "
         "(17 to 55%), measured on 21 random photos."
     )
     assert classifier.describe_shortly() == "About 33% named right by the trained networks"
-    assert last == [9, 33, 17, 55]
     for image in range(9, 19):  # Ten answers that the networks have not learned.
         decide(session, image, "abc"[kinds[image]])
     assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}
@@ -304,11 +300,12 @@ def test_the_result_has_a_line_for_each_class(folder, kinds):
     classifier._wait()
     estimate = Estimate(3, 0, 50.0, 40.0, 60.0, confidence=99.9, checks=20)  # Nothing is sure.
     result = views.describe_result(session, estimate)
-    assert (result["sure"], len(result["mixed"])) == (0, 3)
+    assert len(result["mixed"]) == 3
     for k, row in enumerate(result["mixed"]):
-        assert 0.5 < row["confidence"] <= 1
+        assert row["unsure"] == result["proposed"][k]
         assert row["partner"] in set("abc") - {"abc"[k]}
         for image in row["images"]:
             first, second, *_ = views.describe_image(session.known, image)["proposals"]
             assert {first["label"], second["label"]} == {"abc"[k], row["partner"]}
-    assert views.describe_result(session, classifier.estimate())["sure"] > 0
+    mixed = views.describe_result(session, classifier.estimate())["mixed"]
+    assert sum(row["unsure"] for row in mixed) < sum(result["proposed"])

@@ -1,6 +1,7 @@
 // The most confident proposals of each class: one click confirms a row.
 
-import { create, createButton, createPhoto, formatPercent } from "./dom.js";
+import { build, create, createButton, createPhoto } from "./dom.js";
+import { formatPercent } from "./words.js";
 
 const FRESH_MS = 1500; // During which photos that have just come are looked at, and not confirmed.
 const FRESH = "These photos are new: look at them, then press again.";
@@ -8,9 +9,8 @@ const FRESH = "These photos are new: look at them, then press again.";
 const marks = new Map(); // Class → the images of photos that were marked as wrong and not confirmed.
 
 export function mount(root, app) {
-  const list = create("div", { class: "rows" });
-  const hint = create("p", { class: "hint" });
-  root.append(create("div", { class: "page" }, create("h2", {}, "Check"), hint, list));
+  const { element: page, hint, list } = build("confirm");
+  root.append(page);
   const rows = new Map(); // By class. They stay in their places, as do their photos until they are confirmed.
   let version = -1;
 
@@ -27,7 +27,7 @@ export function mount(root, app) {
     }
     for (const [label, row] of rows) if (!state.classes.some(({ name }) => name === label)) row.close();
     const isEarly = state.classes.filter(({ count }) => count).length < 2;
-    const none = isEarly ? "Photos appear here once two classes have labels." : "No photos left to check.";
+    const none = isEarly ? "Photos appear here once two classes have labels." : "No photos left to confirm.";
     const isFilled = [...rows.values()].some((row) => row.isFilled());
     hint.textContent = isFilled ? "Click the wrong photos, then confirm the rest of the row." : none;
   }
@@ -39,11 +39,10 @@ export function mount(root, app) {
     const wrong = marks.get(label) ?? new Set();
     marks.set(label, wrong);
     const confirmed = new Set(); // Here, and not undone as far as known.
-    const confirm = createButton({ class: "primary confirm", click: confirmRow });
-    const tiles = create("div", { class: "tiles" });
-    const note = create("p", { class: "hint", hidden: true });
-    const head = create("div", { class: "row-head" }, create("h3", {}, label), confirm);
-    const element = create("section", { class: "row", "data-label": label, "aria-label": label }, head, tiles, note);
+    const { element, title, confirm, tiles, note } = build("confirm-row", { confirm: confirmRow });
+    title.textContent = label;
+    element.dataset.label = label;
+    element.setAttribute("aria-label", label);
 
     /** Shows what was found, if nothing is asked about or what was confirmed has been undone. */
     function follow(found) {
@@ -56,7 +55,7 @@ export function mount(root, app) {
       for (const { image } of images) confirmed.delete(image);
       pictures = images.map((item) => createPhoto(item, "small"));
       tiles.replaceChildren(...images.map(createTile));
-      describe("No photos left to check.");
+      describe("No photos left to confirm.");
       if (!isFirst) keepFresh(pictures);
     }
 

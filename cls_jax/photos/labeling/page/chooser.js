@@ -1,11 +1,12 @@
-// The classes as buttons, with number keys and a search field.
+// The classes as buttons, with their keys and a search field.
 
-import { create, createButton, createPhoto, formatPercent } from "./dom.js";
-import { fold } from "./names.js";
+import { build, create, createButton, createPhoto } from "./dom.js";
+import { complete, fold, interpret, search as searchNames } from "./names.js";
+import { formatPercent } from "./words.js";
 
 export const MOVED = "The classes have changed: look at them, then press again.";
 const MOVED_MS = 300; // For which a class that has just moved is not taken by a click.
-const NUM_KEYS = 9; // More classes than that are ordered by how probable they are.
+const NUM_KEYS = 9; // With more classes than that, the proposed one is above the list, too.
 
 /**
  * Creates the list of classes, and a button for none of them.
@@ -18,35 +19,28 @@ const NUM_KEYS = 9; // More classes than that are ordered by how probable they a
 export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) {
   let classes = [];
   let proposals = [];
-  let shown = [];
+  let shown = []; // { name, isNew, isTop }
   let chosen = null; // The name of the one that Enter takes.
   let lost = ""; // The one that it took until another window deleted it. Then it takes nothing.
   let described = "";
   let movedAt = -Infinity; // When another window has changed the classes.
   const examples = new Map(); // Pictures by photo.
 
-  const search = create("input", {
-    type: "search",
-    class: "search",
-    "data-class-field": true,
-    "aria-label": "Search or add a class",
-    "aria-controls": "classes",
-    "aria-describedby": "enter",
-    autocomplete: "off",
-    spellcheck: "false",
-    maxlength: "255",
-    input: find,
-    keydown: onSearchKey,
-  });
-  const enter = create("p", { id: "enter", class: "enter", role: "status", hidden: true });
-  const list = create("ol", { id: "classes", class: "classes", "aria-label": "Classes" });
-  const element = create("div", { class: "chooser", keydown: onOwnKey, blur: leave }, search, enter, list);
-  const noneKey = create("kbd", {}, "0");
-  const none = createButton({ click: onNone }, noneKey, "None of these");
+  const { element, search, enter, list } = build("chooser", { search: find });
+  search.addEventListener("keydown", onSearchKey);
+  element.addEventListener("keydown", onOwnKey);
+  element.addEventListener("blur", leave);
+  const { element: none, key: noneKey } = build("none");
+  none.addEventListener("click", onNone);
+
+  const getTyped = () => search.value.trim();
+  const getNames = () => classes.map(({ name }) => name);
+  const getMeaning = () => interpret(getTyped(), getNames());
+  const isNew = (name) => shown.some((one) => one.name === name && one.isNew);
 
   /** Returns whether the class was accepted. Otherwise, what is typed next replaces what was typed. */
-  function choose(name) {
-    const isAccepted = onChoose(name, shown.some((one) => one.name === name && one.isNew));
+  function choose(name, isNew = false) {
+    const isAccepted = onChoose(name, isNew);
     if (isAccepted) clear();
     else if (search.value) search.select(); // Which also gives it the focus.
     return isAccepted;
@@ -59,14 +53,40 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
   }
 
   function onSearchKey(event) {
-    if (event.key === "Enter") takeChosen();
+    const isFirst = !search.value && !classes.length;
+    if (event.key === "Enter") onEnter(event);
     else if (["ArrowDown", "ArrowUp"].includes(event.key)) moveChosen(event.key === "ArrowDown" ? 1 : -1);
-    else if (event.key === " " && !search.value && !classes.length) onSkip();
-    else if (event.key === "/" && !search.value && !classes.length) return event.preventDefault();
+    else if (event.key === "Tab" && !event.shiftKey) return onTab(event);
+    else if (event.key === " " && isFirst) onSkip();
+    else if (event.key === "/" && isFirst) return event.preventDefault();
     else if (event.key === "Escape") clear();
     else return;
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  /** Takes or adds what the page says. Half a name only marks the class that begins so. */
+  function onEnter({ shiftKey }) {
+    const typed = getTyped();
+    const { kind, name } = getMeaning();
+    let isDone = false;
+    if (shiftKey) isDone = typed !== "" && kind !== "take" && choose(typed, true);
+    else if (chosen !== null) isDone = choose(chosen, isNew(chosen));
+    else if (typed && kind === "mark" && !lost) {
+      chosen = name;
+      render();
+      isDone = true;
+    }
+    if (isDone) element.dispatchEvent(new Event("taken", { bubbles: true }));
+  }
+
+  /** Completes what was typed. If there is nothing to complete, the key moves the focus as it does elsewhere. */
+  function onTab(event) {
+    const text = complete(getTyped(), getNames());
+    if (!getTyped() || text === getTyped()) return;
+    search.value = text;
+    find();
+    event.preventDefault();
   }
 
   /** The focus is here if the button that had it is gone, and Space and Enter then do nothing. */
@@ -81,21 +101,18 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
     element.removeAttribute("tabindex");
   }
 
-  function takeChosen() {
-    if (chosen !== null && choose(chosen)) element.dispatchEvent(new Event("taken", { bubbles: true }));
-  }
-
   function moveChosen(step) {
-    if (!shown.length) return;
-    const place = shown.findIndex(({ name }) => name === chosen) + step;
-    const next = Math.max(0, Math.min(shown.length - 1, place));
-    chosen = shown[next].name;
+    const rows = shown.filter(({ isTop }) => !isTop);
+    if (!rows.length) return;
+    const place = rows.findIndex(({ name }) => name === chosen) + step;
+    const next = Math.max(0, Math.min(rows.length - 1, place));
+    chosen = rows[next].name;
     lost = "";
     render();
-    list.children[next].scrollIntoView({ block: "nearest" });
+    list.children[next + shown.length - rows.length].scrollIntoView({ block: "nearest" });
   }
 
-  /** Looks for what was typed. Enter then takes the class of exactly that name, or adds it. */
+  /** Looks for what was typed. */
   function find() {
     chosen = null;
     lost = "";
@@ -103,28 +120,22 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
   }
 
   function render() {
-    const typed = search.value.trim();
+    const typed = getTyped();
+    const { kind, name } = getMeaning();
     shown = typed ? findClasses(typed) : orderClasses();
-    if (!shown.some(({ name }) => name === chosen)) {
-      const first = typed && !lost ? shown[0].name : null;
+    if (!shown.some((one) => one.name === chosen)) {
+      const first = typed && !lost && ["take", "add"].includes(kind) ? name : null;
       if (chosen !== null && fold(first ?? "") !== fold(chosen)) lost = chosen;
       chosen = lost ? null : first;
     }
-    const first = chosen ?? proposals[0]?.label;
+    const proposed = chosen ?? (typed ? null : proposals[0]?.label);
     const focused = list.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-    list.replaceChildren(
-      ...shown.map(({ name, isNew }) => {
-        const probability = proposals.find((proposal) => proposal.label === name)?.probability ?? 0;
-        const button = createClassButton(name, probability, isNew, name === first);
-        return create("li", {}, button);
-      }),
-    );
+    list.replaceChildren(...shown.map((one) => create("li", {}, createClassButton(one, one.name === proposed))));
     if (focused !== null) keepFocus(focused);
     none.hidden = !classes.length;
     noneKey.hidden = begins("0");
-    enter.hidden = chosen === null && !lost;
-    if (lost) enter.textContent = `There is no class “${lost}” anymore. Arrow keys choose another.`;
-    else if (chosen !== null) enter.textContent = describeEnter(shown.find(({ name }) => name === chosen));
+    enter.hidden = !typed && chosen === null && !lost;
+    enter.textContent = describeEnter(typed);
   }
 
   /** Keeps the focus on the button of a class, whose press then means the same. */
@@ -134,21 +145,33 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
     (button ?? element).focus({ preventScroll: true });
   }
 
-  function describeEnter({ name, isNew }) {
+  /** What the next key does. */
+  function describeEnter(typed) {
+    if (lost) return `There is no class “${lost}” anymore. Arrow keys choose another.`;
+    const { kind, name, begun } = getMeaning();
+    const adds = `Shift Enter: new class “${typed}”`;
+    const isHalf = typed && ["mark", "guess"].includes(kind);
+    if (chosen === null) return kind === "mark" ? `Enter chooses ${name} · ${adds}` : `${begun.length} classes begin so: arrow keys choose one · ${adds}`;
+    if (isHalf && !isNew(chosen)) return `Enter: ${chosen} · ${adds}`;
     const others = shown.length > 1 ? " Arrow keys choose another." : "";
-    return `Enter ${isNew ? "adds the new class" : "takes"} “${name}”.${others}`;
+    return `Enter ${isNew(chosen) ? "adds the new class" : "takes"} “${chosen}”.${others}`;
   }
 
-  function createClassButton(name, probability, isNew, isFirst) {
+  function createClassButton({ name, isNew: adds, isTop }, isProposed) {
+    const probability = proposals.find(({ label }) => label === name)?.probability ?? 0;
     const bar = create("span", { class: "bar", "aria-hidden": "true" });
     bar.style.setProperty("--share", probability);
     const own = classes.find((known) => known.name === name)?.key ?? "";
-    const key = search.value.trim() || begins(own) ? "" : own; // Digits are part of a name.
+    const key = isTop || getTyped() || begins(own) ? "" : own; // What is typed may contain it.
     return createButton(
-      { click: () => (performance.now() - movedAt < MOVED_MS ? onMoved() : choose(name)), class: isFirst ? "class proposed" : "class", "data-name": name },
+      {
+        click: () => (performance.now() - movedAt < MOVED_MS ? onMoved() : choose(name, adds)),
+        class: isProposed ? "class proposed" : "class",
+        "data-name": name,
+      },
       bar,
-      create("kbd", {}, isFirst && key === "" ? "↵" : key),
-      create("span", { class: "name" }, isNew ? `Add “${name}”` : name, ...describeClass(name)),
+      create("kbd", {}, isProposed && key === "" ? "↵" : key),
+      create("span", { class: "name" }, adds ? `New class “${name}”` : name, ...describeClass(name)),
       create("span", { class: "share" }, probability ? formatPercent(probability) : ""),
     );
   }
@@ -161,34 +184,29 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
     return [examples.get(example), ...parts];
   }
 
+  /** In one order, by their keys. Those without a key come last. */
   function orderClasses() {
-    if (classes.length <= NUM_KEYS) {
-      const place = ({ key }) => Number(key || NUM_KEYS + 1); // Those without a key come last.
-      return [...classes].sort((a, b) => place(a) - place(b));
-    }
-    const rank = (name) => {
-      const position = proposals.findIndex((proposal) => proposal.label === name);
-      return position < 0 ? Infinity : position;
-    };
-    const ranked = classes.map(({ name }, i) => ({ name, rank: rank(name), i }));
-    return ranked.sort((a, b) => (a.rank === b.rank ? a.i - b.i : a.rank - b.rank));
+    const place = ({ key }) => (key === "" ? "~" : key); // After all digits and letters.
+    const ordered = [...classes].sort((a, b) => (place(a) < place(b) ? -1 : Number(place(a) > place(b))));
+    const [best] = classes.length > NUM_KEYS ? proposals : [];
+    return [...(best ? [{ name: best.label, isTop: true }] : []), ...ordered];
   }
 
   /** Whether a key begins to type a class: a letter, or a digit with which another class begins. */
   function begins(key) {
     const isDigit = /^\d$/.test(key);
+    const isOwn = classes.some((known) => known.key === key);
     return isDigit
       ? classes.some(({ name, key: own }) => name.startsWith(key) && own !== key)
-      : /^\p{L}$/u.test(key);
+      : /^\p{L}$/u.test(key) && !isOwn;
   }
 
-  /** First the class of exactly that name or a new one, then those that begin so or contain it. */
+  /** Those that begin so, a new one, and those that contain it. */
   function findClasses(typed) {
-    const wanted = fold(typed);
-    const matches = classes.filter(({ name }) => fold(name).includes(wanted));
-    const rank = ({ name }) => (fold(name) === wanted ? 0 : fold(name).startsWith(wanted) ? 1 : 2);
-    const found = matches.sort((a, b) => rank(a) - rank(b));
-    return found.length && !rank(found[0]) ? found : [{ name: typed, isNew: true }, ...found];
+    const { kind, begun } = getMeaning();
+    const found = searchNames(typed, getNames()).map((name) => ({ name }));
+    if (kind !== "take") found.splice(begun.length, 0, { name: typed, isNew: true });
+    return found;
   }
 
   return {
@@ -203,16 +221,17 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
       if (haveLeft) movedAt = performance.now();
       classes = newClasses;
       proposals = newProposals;
-      search.placeholder = classes.length ? "Search or add a class (press /)" : "Type a class and press Enter";
+      search.placeholder = classes.length ? "Search or add a class" : "Type a class";
       render();
     },
     /** Handles a key that was pressed outside of all fields; returns whether it did. */
-    onKey({ key, ctrlKey, metaKey, altKey }) {
+    onKey(event) {
+      const { key, ctrlKey, metaKey, altKey } = event;
       if (ctrlKey || metaKey || altKey) return false;
       const withKey = classes.find((known) => known.key === key);
-      if (key === "Enter" && chosen !== null) takeChosen();
-      else if (key === "Escape" && (chosen !== null || lost)) clear();
-      else if (key === "Enter" && proposals.length && !lost) choose(proposals[0].label);
+      if (key === "Enter" && (chosen !== null || lost || getTyped())) onEnter(event);
+      else if (key === "Escape" && (chosen !== null || lost || getTyped())) clear();
+      else if (key === "Enter" && proposals.length) choose(proposals[0].label);
       else if (begins(key) || key === "/") {
         search.focus();
         return key === "/"; // The browser writes any other into the field.
@@ -223,15 +242,15 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
     },
     focus: () => search.focus(),
     hasFocus: () => document.activeElement === search,
-    getTyped: () => search.value.trim(),
+    getTyped,
     /** Types for a person who has done so before. */
     type(text) {
       search.value = text;
       find();
       search.focus();
     },
-    /** Whether a class was typed or chosen with the arrow keys, which Enter takes. */
-    isChoosing: () => chosen !== null || lost !== "",
+    /** Whether a class was typed or chosen with the arrow keys. */
+    isChoosing: () => chosen !== null || lost !== "" || getTyped() !== "",
     clear,
   };
 }

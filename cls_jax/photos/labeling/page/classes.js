@@ -1,8 +1,10 @@
 // The classes: their names, descriptions and examples.
 
-import { create, createButton, createPhoto, formatCount } from "./dom.js";
+import { build, create, createPhoto } from "./dom.js";
+import { formatCount } from "./words.js";
 
-const KEYS = [..."123456789"];
+const DIGITS = [..."123456789"];
+const LETTERS = [..."abcdefghijklmnopqrstuvwxyz"]; // To choose with more classes than digits.
 
 // What was typed and not entered, for the next time that the view is shown: the name of a new class,
 // and new names by the present ones.
@@ -10,24 +12,12 @@ let newName = "";
 const drafts = new Map();
 
 export function mount(root, app) {
-  const rows = create("div", { class: "rows", focusout: () => setTimeout(() => update(app.state)) });
-  const hint = create("p", { class: "hint" });
-  const name = create("input", {
-    class: "search",
-    id: "new-class",
-    value: newName,
-    "data-class-field": true,
-    "aria-label": "Name of a new class",
-    placeholder: "New class",
-    maxlength: "255",
-    autocomplete: "off",
-    input: ({ target }) => (newName = target.value),
-    keydown: ({ key }) => key === "Enter" && add(),
-  });
+  const { element, hint, name, rows } = build("classes", { add, name: ({ target }) => (newName = target.value) });
+  name.value = newName;
+  name.addEventListener("keydown", ({ key }) => key === "Enter" && add());
+  rows.addEventListener("focusout", () => setTimeout(() => update(app.state)));
+  root.append(element);
   let removed = []; // The rows of classes that were deleted or merged here: { name, row, place }.
-  const adding = create("div", { class: "actions add" }, name, createButton({ click: add }, "Add"));
-  // Above the classes, which must not come under a hand that adds one.
-  root.append(create("div", { class: "page" }, create("h2", {}, "Classes"), hint, adding, rows));
   let version = -1;
 
   function add() {
@@ -59,7 +49,7 @@ export function mount(root, app) {
     if (id.startsWith("key-")) document.getElementById(id)?.focus();
   }
 
-  function createRow({ name, count, description, example, key }, i) {
+  function createRow({ name, count, description, example, key }, i, { length }) {
     const setKey = (field) =>
       app.run(async () => {
         try {
@@ -79,90 +69,62 @@ export function mount(root, app) {
         drafts.delete(name);
         if (isMerger) removed.push({ name, row: createGone(element, said), place: findPlace(element) });
         removed.sort((a, b) => a.place - b.place);
-        app.announce(`${said} Press Ctrl Z to ${text ? "undo" : `bring ${name} back`}.`, true);
-      });
-    const createField = (title, properties) =>
-      create("input", {
-        class: "search",
-        "aria-label": `${title} of ${name}`,
-        placeholder: title,
-        autocomplete: "off",
-        ...properties,
+        app.announce(`${said} Undo brings ${name} back.`, true);
       });
     let isDone = false; // Whether the name was entered, or its class deleted.
+    const parts = build("class", { keys: ({ target }) => setKey(target), remove: deleteClass });
+    const { element, nameField, note, keys, remove } = parts;
+    element.setAttribute("aria-label", name);
+    const titles = { nameField: "Name of", note: "Description of", keys: "Key of", remove: "Delete" };
+    for (const [part, title] of Object.entries(titles)) parts[part].setAttribute("aria-label", `${title} ${name}`);
+    parts.count.textContent = formatCount(count, "photo");
+    if (example !== null) parts.example.append(createPhoto({ image: example, name: `Example of ${name}` }, "small"));
+    keys.id = `key-${i}`;
+    const letters = length > DIGITS.length ? LETTERS : [];
+    const options = [...(key ? [] : [""]), ...DIGITS, ...letters];
+    keys.append(...options.map((one) => create("option", { value: one, selected: one === key }, one ? `Key ${one}` : "No key")));
+
     // Half a name could be another class's, and merge the two: only Enter takes it.
-    const nameField = createField("Name", {
-      value: drafts.get(name) ?? name,
-      maxlength: "255",
-      input: ({ target }) => {
-        isDone = false;
-        drafts.set(name, target.value);
-      },
-      keydown: ({ key, target }) => {
-        const text = target.value.trim();
-        if (key === "Escape" || (key === "Enter" && (!text || text === name))) {
-          drafts.delete(name);
-          target.value = name;
-          target.blur();
-          if (!text) app.announce(`A class needs a name: it is still ${name}.`, true);
-        } else if (key === "Enter") {
-          isDone = true;
-          rename(text);
-        }
-      },
-      blur: ({ target }) => {
-        if (!isDone && target.value !== name) app.announce(`Press Enter in the name field to rename ${name}.`, true);
-      },
+    nameField.defaultValue = drafts.get(name) ?? name;
+    nameField.addEventListener("input", () => {
+      isDone = false;
+      drafts.set(name, nameField.value);
     });
-    const noteField = createField("Description", {
-      value: description,
-      maxlength: "500",
-      keydown: ({ key, target }) => {
-        if (key === "Escape") target.value = description;
-        if (["Enter", "Escape"].includes(key)) target.blur();
-      },
-      // Not only when it has changed: it may not have been saved before.
-      blur: ({ target }) => {
-        const text = target.value.trim();
-        if (!isDone && text !== description) app.run(() => app.post("describe", { name, text }));
-      },
+    nameField.addEventListener("keydown", (event) => {
+      const text = nameField.value.trim();
+      if (event.key === "Escape" || (event.key === "Enter" && (!text || text === name))) {
+        drafts.delete(name);
+        nameField.value = name;
+        nameField.blur();
+        if (!text) app.announce(`A class needs a name: it is still ${name}.`, true);
+      } else if (event.key === "Enter") {
+        isDone = true;
+        rename(text);
+      }
     });
-    const keys = create(
-      "select",
-      {
-        id: `key-${i}`,
-        "aria-label": `Key of ${name}`,
-        change: ({ target }) => setKey(target),
-      },
-      ...(key ? KEYS : ["", ...KEYS]).map((one) =>
-        create("option", { value: one, selected: one === key }, one ? `Key ${one}` : "No key"),
-      ),
-    );
-    const remove = createButton(
-      {
-        // A field that was changed would be saved first, and the button replaced before its release.
-        mousedown: (event) => event.preventDefault(),
-        click: () => {
-          if (app.refuses()) return;
-          isDone = true;
-          document.activeElement.blur();
-          rename("");
-        },
-        "aria-label": `Delete ${name}`,
-      },
-      "Delete",
-    );
-    const picture = example === null ? "" : createPhoto({ image: example, name: `Example of ${name}` }, "small");
-    const element = create(
-      "section",
-      { class: "class-row", "aria-label": name },
-      create("div", { class: "example" }, picture),
-      keys,
-      nameField,
-      noteField,
-      create("span", { class: "share" }, formatCount(count, "photo")),
-      remove,
-    );
+    nameField.addEventListener("blur", () => {
+      if (!isDone && nameField.value !== name) app.announce(`Press Enter in the name field to rename ${name}.`, true);
+    });
+    note.defaultValue = description;
+    note.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") note.value = description;
+      if (["Enter", "Escape"].includes(event.key)) note.blur();
+    });
+    // Not only when it has changed: it may not have been saved before.
+    note.addEventListener("blur", () => {
+      const text = note.value.trim();
+      if (!isDone && text !== description) app.run(() => app.post("describe", { name, text }));
+    });
+    // A field that was changed would be saved first, and the button replaced before its release.
+    remove.addEventListener("mousedown", (event) => event.preventDefault());
+
+    function deleteClass() {
+      if (app.refuses()) return;
+      isDone = true;
+      document.activeElement.blur();
+      rename("");
+    }
+
     return element;
   }
 

@@ -21,6 +21,22 @@ export function createButton(properties, ...children) {
   return create("button", { type: "button", ...properties }, ...children);
 }
 
+const EVENTS = { SELECT: "change", INPUT: "input" };
+
+/**
+ * Clones a template of index.html. Returns its parts by their names in `data-part`, and all of it as
+ * `element`. `actions` are called when a part of that name is pressed, chosen or typed into.
+ */
+export function build(id, actions = {}) {
+  const element = document.getElementById(id).content.firstElementChild.cloneNode(true);
+  const parts = { element };
+  for (const part of element.querySelectorAll("[data-part]")) parts[part.dataset.part] = part;
+  for (const [name, action] of Object.entries(actions)) {
+    parts[name].addEventListener(EVENTS[parts[name].tagName] ?? "click", action);
+  }
+  return parts;
+}
+
 /** A photo. Its promise `shown` resolves to whether it could be decoded, which is `isShown` from then on. */
 export function createPhoto({ image, name }, size) {
   const picture = create("img", { alt: name, draggable: "false" });
@@ -39,14 +55,6 @@ async function show(picture, image, size) {
   } finally {
     URL.revokeObjectURL(picture.src);
   }
-}
-
-export function formatPercent(share) {
-  return `${Math.round(100 * share)}%`;
-}
-
-export function formatCount(count, noun, plural = `${noun}s`) {
-  return `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
 }
 
 /** Opens the report of a run in another tab, in a sandbox. */

@@ -1,89 +1,61 @@
 // A grid of any number of photos, of which only those in view are elements of the page.
 
-import { create } from "./dom.js";
+import { drawBand } from "./band.js";
+import { build, create } from "./dom.js";
+import { findBeside, findInside, findRow, lay } from "./layout.js";
+import * as selection from "./selection.js";
 import { createThumbnails } from "./thumbnails.js";
 
 const GAP = 8; // Pixels between cells.
 const HEAD = 3; // Heights in rem.
 const CAPTION = 1.6;
 const OVERSCAN = 400; // Pixels above and below the window that are drawn ahead.
-const DRAG_PIXELS = 5; // From which a press becomes a rectangle.
-const EDGE = 50; // Pixels from the window's edge where a rectangle scrolls.
 
 /**
  * Creates a grid. `describe` gives the name, caption and decision of a photo for its cell, `onSelect`
- * is called when the selection has changed, and `onOpen` gets a photo that is clicked twice.
+ * is called when the keys are for other photos, and `onOpen` gets a photo that is clicked twice.
  */
 export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   const thumbnails = createThumbnails();
-  const element = create("div", {
-    class: "grid",
-    role: "grid",
-    "aria-label": "Photos",
-    "aria-multiselectable": "true",
-    click: onClick,
-    dblclick: onDoubleClick,
-    pointerdown: onPress,
-  });
-  const band = create("div", { class: "band", role: "presentation", hidden: true });
-  const resized = new ResizeObserver(() => lay(true));
-  resized.observe(element);
-  addEventListener("scroll", ask, { passive: true });
-  addEventListener("resize", ask, { passive: true });
-
+  const { element, band } = build("grid");
   let sections = [];
   let photos = []; // Those of all sections.
-  let rows = []; // { top, height, first, count } or, above a section, { top, height, title }.
-  let rowOf = []; // Place of a photo → its row.
+  let chosen = selection.start([]);
+  let layout = lay([], {});
   let size = 150;
   let hasNames = false; // Whether the name of its file is below each photo.
   let columns = 1;
   let cell = 0; // Width of a cell.
   let width = 0;
-  let selected = new Set(); // Images.
-  let kept = new Set(); // Those selected before the range from the anchor.
-  let anchor = 0;
-  let current = 0; // Place of the photo for the keyboard.
-  let isAt = false; // Whether it has had the focus.
   let frame = 0;
   let hasDragged = false;
+  let isPressed = false; // Whether a pointer is what moves the focus.
   let clicked = []; // Places of the last two clicks on these photos.
   const shown = new Map(); // Row → its element.
 
+  const listeners = { click: onClick, dblclick: onDoubleClick, pointerdown: onPress };
+  for (const [type, listener] of Object.entries(listeners)) element.addEventListener(type, listener);
+  new ResizeObserver(() => element.clientWidth !== width && arrange(true)).observe(element);
+  for (const type of ["scroll", "resize"]) addEventListener(type, ask, { passive: true });
+
   /** Computes all rows. */
-  function lay(isResize = false) {
-    if (!element.isConnected || (isResize && element.clientWidth === width)) return;
+  function arrange(isResize = false) {
+    if (!element.isConnected) return;
     width = element.clientWidth;
     const rem = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
     columns = Math.max(1, Math.floor((width + GAP) / (size + GAP)));
     cell = (width - GAP * (columns - 1)) / columns;
-    rows = [];
-    rowOf = new Int32Array(photos.length);
-    let top = 0;
-    let first = 0;
-    for (const { title, items } of sections) {
-      if (title) {
-        rows.push({ top, height: HEAD * rem, title });
-        top += HEAD * rem;
-      }
-      const height = cell + CAPTION * rem * (hasNames ? 2 : 1);
-      for (let start = 0; start < items.length; start += columns) {
-        const count = Math.min(columns, items.length - start);
-        rowOf.fill(rows.length, first + start, first + start + count);
-        rows.push({ top, height, first: first + start, count });
-        top += height + GAP;
-      }
-      first += items.length;
-    }
-    element.hidden = !rows.length;
-    element.style.height = `${top}px`;
+    const height = cell + CAPTION * rem * (hasNames ? 2 : 1);
+    layout = lay(sections, { columns, height, head: HEAD * rem, gap: GAP });
+    element.hidden = !photos.length;
+    element.style.height = `${layout.height}px`;
     element.style.setProperty("--columns", columns);
-    element.setAttribute("aria-rowcount", rows.length);
+    element.setAttribute("aria-rowcount", layout.rows.length);
     element.setAttribute("aria-colcount", columns);
     const hadFocus = element.contains(document.activeElement);
     for (const row of shown.values()) row.remove();
     shown.clear();
-    if (isResize && photos.length) reveal(current);
+    if (isResize) reveal();
     draw();
     if (hadFocus) focusCell();
   }
@@ -92,49 +64,37 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     frame ||= requestAnimationFrame(draw);
   }
 
-  /** Draws the rows in view, and the one with the focus. */
+  /** Draws the rows in view, and the one that the keyboard is at. */
   function draw() {
     cancelAnimationFrame(frame);
     frame = 0;
     if (!element.isConnected) return;
+    const { rows, rowOf } = layout;
     const top = -element.getBoundingClientRect().top;
-    const first = Math.max(0, findRow(top - OVERSCAN));
-    const last = findRow(top + innerHeight + OVERSCAN);
-    const wanted = rows.length ? [...new Set([...range(first, last), rowOf[current] ?? 0])] : [];
-    wanted.sort((a, b) => a - b);
-    const isWanted = new Set(wanted);
+    const first = Math.max(0, findRow(rows, top - OVERSCAN));
+    const last = findRow(rows, top + innerHeight + OVERSCAN);
+    const wanted = new Set(Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => first + i));
+    if (photos.length) wanted.add(rowOf[chosen.place]);
     for (const [i, row] of shown) {
-      if (isWanted.has(i)) continue;
+      if (wanted.has(i)) continue;
       row.remove();
       shown.delete(i);
     }
     let before = null;
-    for (const i of wanted) {
+    for (const i of [...wanted].sort((a, b) => a - b)) {
       if (!shown.has(i)) {
         const row = createRow(i);
         shown.set(i, row);
         if (before) before.after(row);
         else element.prepend(row);
-        fillRow(i);
+        for (const one of row.querySelectorAll(".cell")) thumbnails.fill(one.firstChild, photos[one.dataset.place]);
       }
       before = shown.get(i);
     }
-    if (band.parentNode !== element) element.append(band);
-  }
-
-  /** The last row that begins above a height. */
-  function findRow(y) {
-    let [low, high] = [0, rows.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (rows[middle].top <= y) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
   }
 
   function createRow(i) {
-    const { top, height, title, first, count } = rows[i];
+    const { top, height, title, first, count } = layout.rows[i];
     const cells = title
       ? [create("div", { role: "rowheader", class: "name" }, title)]
       : Array.from({ length: count }, (_, column) => createCell(first + column, column));
@@ -145,34 +105,30 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   }
 
   function createCell(i, column) {
-    const properties = { role: "gridcell", class: "cell", "aria-colindex": column + 1, focus: () => onFocus(i) };
-    const mark = create("span", { class: "mark", "aria-hidden": "true" }, "✓");
-    const caption = create("span", { class: "caption" });
-    const file = create("span", { class: "caption file" }, photos[i].name);
-    const cell = create("div", properties, create("div", { class: "thumb" }), mark, caption, file);
+    const { element: cell, file } = build("cell");
+    cell.setAttribute("aria-colindex", column + 1);
+    cell.addEventListener("focus", () => onFocus(i));
     cell.dataset.place = i;
+    file.textContent = photos[i].name;
     renderCell(cell, i);
     return cell;
   }
 
+  /** By a key, such as Tab. What a pointer does is said by its click. */
   function onFocus(i) {
-    current = i;
-    isAt = true;
-  }
-
-  function fillRow(i) {
-    for (const cell of shown.get(i).querySelectorAll(".cell")) {
-      thumbnails.fill(cell.firstChild, photos[cell.dataset.place]);
-    }
+    const hasRing = i === chosen.place && chosen.hasRing;
+    if (!isPressed && !hasRing) choose(selection.move(chosen, i));
   }
 
   function renderCell(cell, i) {
     const photo = photos[i];
     const { name, caption, decision } = describe(photo);
+    const { selected, place, hasRing } = chosen;
     cell.setAttribute("aria-label", name);
     cell.title = photo.name;
     cell.setAttribute("aria-selected", String(selected.has(photo.image)));
-    cell.tabIndex = i === current ? 0 : -1;
+    cell.setAttribute("aria-current", String(i === place && hasRing && !selected.size));
+    cell.tabIndex = i === place ? 0 : -1;
     cell.dataset.decision = decision;
     cell.querySelector(".caption").textContent = caption;
   }
@@ -182,47 +138,31 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     for (const cell of element.querySelectorAll(".cell")) renderCell(cell, Number(cell.dataset.place));
   }
 
-  function select(images) {
-    selected = images;
+  function choose(value) {
+    chosen = value;
     renderCells();
     onSelect();
   }
 
-  /** Selects what was selected before, and all from the anchor to the current photo. */
-  function selectRange() {
-    const places = range(Math.min(anchor, current), Math.max(anchor, current));
-    select(new Set([...kept, ...places.map((i) => photos[i].image)]));
-  }
-
-  function toggle(i) {
-    const images = new Set(selected);
-    if (!images.delete(photos[i].image)) images.add(photos[i].image);
-    setAnchor(i, images);
-    select(images);
-  }
-
-  function setAnchor(i, images = selected) {
-    anchor = i;
-    kept = new Set(images);
-  }
-
-  /** Moves to a photo, scrolls to it and gives it the focus, unless something else keeps that. */
-  function move(i, isRange = false, takesFocus = true) {
-    current = Math.max(0, Math.min(photos.length - 1, i));
-    reveal(current);
+  /** Scrolls to the photo that the keyboard is at and gives it the focus, unless something else keeps that. */
+  function follow(value, takesFocus = true) {
+    chosen = value;
+    reveal();
     draw();
-    renderCells();
+    choose(value);
     if (takesFocus) focusCell();
-    if (isRange) selectRange();
-    else setAnchor(current);
   }
 
   function focusCell() {
-    element.querySelector(`[data-place="${current}"]`)?.focus({ preventScroll: true });
+    findCell()?.focus({ preventScroll: true });
   }
 
-  function reveal(i) {
-    const row = rows[rowOf[i]];
+  function findCell() {
+    return element.querySelector(`[data-place="${chosen.place}"]`);
+  }
+
+  function reveal() {
+    const row = layout.rows[layout.rowOf[chosen.place]];
     if (!row) return;
     const { above, below } = getMargins();
     const top = element.getBoundingClientRect().top + row.top;
@@ -231,43 +171,33 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     else if (over > 0) scrollBy(0, over);
   }
 
-  /** The photo above or below another one, by rows of photos. */
-  function findBeside(i, step) {
-    let row = rowOf[i] + step;
-    while (rows[row]?.title) row += step;
-    if (!rows[row]) return i;
-    const column = i - rows[rowOf[i]].first;
-    return rows[row].first + Math.min(column, rows[row].count - 1);
-  }
-
-  function findPage(i, step) {
-    const count = Math.max(1, Math.floor(innerHeight / (cell + GAP)) - 1);
-    return range(1, count).reduce((place) => findBeside(place, step), i);
-  }
-
-  function onKey(event) {
-    if (!photos.length || event.altKey) return false;
-    if (event.ctrlKey || event.metaKey) {
-      if (event.key.toLowerCase() !== "a") return false;
-      select(new Set(photos.map(({ image }) => image)));
+  function onKey({ key, shiftKey, altKey, ctrlKey, metaKey }) {
+    isPressed = false;
+    if (!photos.length || altKey) return false;
+    if (ctrlKey || metaKey) {
+      if (key.toLowerCase() !== "a") return false;
+      choose(selection.select(chosen, chosen.images));
       return true;
     }
+    const { place, hasRing, selected } = chosen;
+    const page = Math.max(1, Math.floor(innerHeight / (cell + GAP)) - 1);
     const moves = {
-      ArrowLeft: () => current - 1,
-      ArrowRight: () => current + 1,
-      ArrowUp: () => findBeside(current, -1),
-      ArrowDown: () => findBeside(current, 1),
-      PageUp: () => findPage(current, -1),
-      PageDown: () => findPage(current, 1),
+      ArrowLeft: () => place - 1,
+      ArrowRight: () => place + 1,
+      ArrowUp: () => findBeside(layout, place, -1),
+      ArrowDown: () => findBeside(layout, place, 1),
+      PageUp: () => findBeside(layout, place, -page),
+      PageDown: () => findBeside(layout, place, page),
       Home: () => 0,
       End: () => photos.length - 1,
     };
-    if (moves[event.key]) {
+    if (moves[key]) {
       // The first key goes to the photo that the keyboard is at.
-      const isInside = element.contains(document.activeElement);
-      move(isInside || event.shiftKey ? moves[event.key]() : current, event.shiftKey);
-    } else if (event.key === " ") toggle(current);
-    else if (event.key === "Escape" && selected.size) select(new Set());
+      const to = hasRing || selected.size || shiftKey ? moves[key]() : place;
+      const moved = selection.move(chosen, to);
+      follow(shiftKey ? { ...selection.stretch(chosen, moved.place), hasRing: true } : moved);
+    } else if (key === " ") choose(selection.toggle(chosen, place, true));
+    else if (key === "Escape" && selection.getTargets(chosen).length) choose(selection.clear(chosen));
     else return false;
     return true;
   }
@@ -279,11 +209,10 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
 
   function onClick(event) {
     const i = find(event);
+    isPressed = false;
     if (i < 0 || hasDragged) return;
     clicked = [...clicked.slice(-1), i];
-    current = i;
-    if (event.shiftKey) selectRange();
-    else toggle(i);
+    choose(event.shiftKey ? selection.stretch(chosen, i) : selection.toggle(chosen, i));
   }
 
   /** Opens a photo. The first of the clicks may have been on the button that has shown it. */
@@ -292,128 +221,56 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     if (i >= 0 && clicked.length === 2 && clicked.every((place) => place === i)) onOpen(photos[i]);
   }
 
-  /** Selects what a rectangle touches. A finger scrolls instead. */
   function onPress(press) {
     hasDragged = false;
+    isPressed = true;
     if (press.pointerType === "touch" || press.button !== 0) return;
-    const before = new Set(selected);
-    const start = locate(press);
-    let last = press;
-    let scrolling = 0;
-
-    function onMove(event) {
-      last = event;
-      if (!hasDragged && Math.hypot(event.clientX - press.clientX, event.clientY - press.clientY) < DRAG_PIXELS) return;
-      if (!hasDragged) element.setPointerCapture(press.pointerId);
+    const before = chosen.selected;
+    drawBand(press, element, band, getMargins, (box) => {
       hasDragged = true;
-      stretch();
-      scrolling ||= requestAnimationFrame(scroll);
-    }
-
-    function scroll() {
-      const over = last.clientY - (innerHeight - getMargins().below - EDGE);
-      const under = last.clientY - (getMargins().above + EDGE);
-      const distance = Math.max(0, over) + Math.min(0, under);
-      if (distance) {
-        scrollBy(0, distance / 3);
-        stretch();
-      }
-      scrolling = requestAnimationFrame(scroll);
-    }
-
-    function stretch() {
-      const end = locate(last);
-      const [left, right] = [Math.min(start.x, end.x), Math.max(start.x, end.x)];
-      const [top, bottom] = [Math.min(start.y, end.y), Math.max(start.y, end.y)];
-      band.hidden = false;
-      band.style.transform = `translate(${left}px, ${top}px)`;
-      band.style.width = `${right - left}px`;
-      band.style.height = `${bottom - top}px`;
-      select(new Set([...before, ...findInside(left, right, top, bottom)]));
-    }
-
-    function stop() {
-      cancelAnimationFrame(scrolling);
-      band.hidden = true;
-      if (hasDragged) setAnchor(current);
-      element.removeEventListener("pointermove", onMove);
-      for (const type of ["pointerup", "pointercancel"]) element.removeEventListener(type, stop);
-    }
-
-    element.addEventListener("pointermove", onMove);
-    for (const type of ["pointerup", "pointercancel"]) element.addEventListener(type, stop);
-  }
-
-  function locate({ clientX, clientY }) {
-    const { left, top } = element.getBoundingClientRect();
-    return { x: clientX - left, y: clientY - top };
-  }
-
-  /** The images whose cells are touched by a rectangle. */
-  function findInside(left, right, top, bottom) {
-    const images = [];
-    for (const i of range(Math.max(0, findRow(top)), findRow(bottom))) {
-      const row = rows[i];
-      if (row.title || row.top + row.height < top) continue;
-      for (const column of range(0, row.count - 1)) {
-        const x = column * (cell + GAP);
-        if (x <= right && x + cell >= left) images.push(photos[row.first + column].image);
-      }
-    }
-    return images;
+      const touched = findInside(layout, box, cell, GAP).map((i) => photos[i].image);
+      choose({ ...selection.select(chosen, [...before, ...touched]), hasRing: false });
+    });
   }
 
   return {
     element,
     onKey,
-    /** Shows photos in sections. Selected are those of `images` that are among them. */
-    show(newSections, images = new Set(), focused = null) {
+    draw,
+    /** Shows photos in sections. Selected are those of `selected` that are among them. */
+    show(newSections, { selected = [], focused = null, hasRing = false } = {}) {
       sections = newSections.filter(({ items }) => items.length);
       photos = sections.flatMap(({ items }) => items);
-      const place = photos.findIndex(({ image }) => image === focused);
-      current = Math.max(0, place);
-      isAt = false;
+      const place = Math.max(0, photos.findIndex(({ image }) => image === focused));
       clicked = [];
-      selected = new Set(photos.map(({ image }) => image).filter((image) => images.has(image)));
-      setAnchor(current);
-      lay();
-      if (place >= 0) reveal(current);
+      chosen = selection.start(photos.map(({ image }) => image), { selected, place, hasRing });
+      arrange();
+      if (place) reveal();
       onSelect();
     },
-    resize(newSize) {
+    resize(newSize, areNamesShown) {
       size = newSize;
-      lay();
-      reveal(current);
-    },
-    /** Shows the name of its file below each photo, or does not. */
-    showNames(areShown) {
-      hasNames = areShown;
-      element.classList.toggle("named", areShown);
-      lay();
-      reveal(current);
+      hasNames = areNamesShown;
+      element.classList.toggle("named", hasNames);
+      arrange();
+      reveal();
     },
     renderCells,
-    /** The selected photos, in their order. */
-    getSelected: () => photos.filter(({ image }) => selected.has(image)),
-    select,
-    /** The photo that has the focus, or had it before `field`. Otherwise null. */
-    getFocused(field) {
-      const focused = document.activeElement;
-      return element.contains(focused) || (isAt && focused === field) ? photos[current] : null;
+    /** Images that are selected, whether they are more than the one with the ring or not. */
+    getSelected: () => chosen.selected,
+    /** The photos that the keys are for, in their order. */
+    getTargets() {
+      const targets = new Set(selection.getTargets(chosen));
+      return photos.filter(({ image }) => targets.has(image));
     },
-    /** Whether the picture of that photo is there. */
-    isSeen: () => Boolean(element.querySelector(`[data-place="${current}"] img`)),
-    getCurrent: () => photos[current] ?? null,
-    /** Moves some photos on and gives that one the focus, unless something else keeps that. */
-    focus: (step = 0, takesFocus = true) => photos.length && move(current + step, false, takesFocus),
-    close() {
-      resized.disconnect();
-      removeEventListener("scroll", ask);
-      removeEventListener("resize", ask);
-    },
+    select: (images) => choose(selection.select(chosen, images)),
+    /** Selects nothing, and leaves no ring. */
+    clear: () => choose({ ...selection.select(chosen, []), hasRing: false }),
+    /** Whether the picture of the photo with the ring is there. */
+    isSeen: () => Boolean(findCell()?.querySelector("img")),
+    getCurrent: () => photos[chosen.place] ?? null,
+    /** Puts the ring some photos further and gives that one the focus, unless something else keeps that. */
+    focus: (step = 0, takesFocus = true) => photos.length && follow(selection.move(chosen, chosen.place + step), takesFocus),
+    focusCell,
   };
-}
-
-function range(first, last) {
-  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => first + i);
 }

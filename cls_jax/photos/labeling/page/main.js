@@ -8,8 +8,9 @@ import * as next from "./next.js";
 import * as photos from "./photos.js";
 import * as result from "./result.js";
 import * as tryIt from "./try.js";
-import { create, createButton, createPhoto, formatCount } from "./dom.js";
+import { build, create, createPhoto } from "./dom.js";
 import { findTyped, guard, keepFocus } from "./guards.js";
+import { describeDecision, formatCount } from "./words.js";
 
 const VIEWS = { next, check, suspects, classes, photos, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
@@ -27,6 +28,7 @@ const root = byId("view");
 let view = null;
 let viewName = "next";
 let busy = false;
+let entered = null; // Where a view that was not shown before is scrolled to.
 let isIncomplete = false; // Whether the view is, since the server could not be reached.
 let hasRefused = false; // Whether a key or a click came meanwhile.
 const edited = new WeakSet(); // Fields that got text since their last Enter.
@@ -121,21 +123,31 @@ const app = {
     app.look = look;
     show("photos");
   },
-  showNext: () => show("next"),
-  /** Shows a photo in the view "next". */
+  show,
+  /** Whether random photos are asked because a person wants to check them. */
+  isChecking: false,
+  /** Whether the view is shown again as it was left, to open a photo. */
+  isBack: false,
+  /** Shows a photo in the view "next", which leads back to where it was opened. */
   open(item) {
-    app.pinned = item;
-    show("next");
+    const from = viewName === "next" ? null : { view: viewName, top: scrollY };
+    show("next", { pinned: { ...item, from } });
+  },
+  /** Goes back to where a photo was opened, or to the question. */
+  close(pinned = app.pinned) {
+    if (pinned?.from) show(pinned.from.view, { top: pinned.from.top });
+    else app.pin(null);
   },
 };
 
 function report(error) {
   if (!(error instanceof api.RequestError)) throw error;
+  if (!error.status && !byId("stopped").open) byId("stopped").showModal();
   if (error.status === 409) {
     app.state = error.body;
     app.pinned = null;
   }
-  showToast(error.message);
+  if (error.status) showToast(error.message);
   byId("status").textContent = error.message;
 }
 
@@ -152,9 +164,12 @@ function showToast(text) {
   if (text !== SAVING) toastTimer = setTimeout(hideToast, TOAST_MS);
 }
 
-function show(name) {
+/** Shows a view, with a photo that is pinned there, at its `top` or as it was left so many pixels below. */
+function show(name, { pinned = null, top = null } = {}) {
   viewName = name;
-  if (name !== "next") app.pinned = null;
+  app.pinned = pinned;
+  app.isBack = top !== null;
+  entered = top ?? 0;
   if (name !== "photos") app.look = null;
   for (const button of document.querySelectorAll("nav button")) {
     if (button.dataset.view === name) button.setAttribute("aria-current", "page");
@@ -193,7 +208,10 @@ async function render() {
     report(error);
     isIncomplete = error.status === 0;
   }
-  if (!view || view === current) root.removeAttribute("aria-busy");
+  if (view && view !== current) return;
+  root.removeAttribute("aria-busy");
+  if (entered !== null) scrollTo(0, entered);
+  entered = null;
 }
 
 function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUndo }) {
@@ -207,18 +225,12 @@ function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUnd
 }
 
 function createStripItem(item) {
-  const answer = item.label || next.describe(item.decision);
-  const label = `${item.name}: ${answer}. Change`;
-  const open = () => app.run(() => app.open(item), true);
-  return create(
-    "li",
-    {},
-    createButton(
-      { click: open, "aria-label": label, title: item.name },
-      createPhoto(item, "small"),
-      create("span", { class: "name" }, answer),
-    ),
-  );
+  const { element, open, name } = build("answer", { open: () => app.run(() => app.open(item), true) });
+  name.textContent = item.label || describeDecision(item.decision);
+  open.title = item.name;
+  open.setAttribute("aria-label", `${item.name}: ${name.textContent}. Change`);
+  open.prepend(createPhoto(item, "small"));
+  return element;
 }
 
 /** How far the photos have been read, in a line. */
@@ -229,16 +241,13 @@ function describeProgress([done, total]) {
 function renderProgress({ phase, message, progress: [done, total] }) {
   if (phase === "failed") return renderFailure(message);
   const isRead = total > 0 && done >= total;
-  const text = `${done.toLocaleString("en")} of ${formatCount(total, "photo")}. This is slow only the first time.`;
-  root.replaceChildren(
-    create(
-      "div",
-      { class: "wait" },
-      create("h2", {}, isRead ? "Comparing photos…" : "Reading photos…"),
-      create("progress", { max: total || 1, value: done, "aria-label": "Photos read" }),
-      create("p", { class: "hint" }, isRead ? "All photos have been read." : text),
-    ),
-  );
+  const { element, title, bar, text } = build("reading");
+  title.textContent = isRead ? "Comparing photos…" : "Reading photos…";
+  bar.max = total || 1;
+  bar.value = done;
+  const read = `${done.toLocaleString("en")} of ${formatCount(total, "photo")}. This is slow only the first time.`;
+  text.textContent = isRead ? "All photos have been read." : read;
+  root.replaceChildren(element);
 }
 
 function renderFailure(message) {
@@ -248,6 +257,7 @@ function renderFailure(message) {
 /** Gets the state and renders it if it has changed. */
 async function refresh() {
   const state = await api.get("state");
+  byId("stopped").close();
   // A decision posted meanwhile has returned a newer state.
   const known = app.state ?? { version: -1 };
   // A training and the classifier go on while no answer changes the version.
@@ -285,7 +295,7 @@ function undo() {
 function describeUndone(photo, { count, decision, label }) {
   const what = photo?.name ?? formatCount(count, "photo");
   if (!decision) return what;
-  return `${what} ${count === 1 ? "is" : "are"} no longer ${label || next.describe(decision)}`;
+  return `${what} ${count === 1 ? "is" : "are"} no longer ${label || describeDecision(decision)}`;
 }
 
 /** What an undo has changed about the classes, "" if nothing. */
@@ -326,7 +336,8 @@ function onKey(event) {
   if (pressesButton) return;
   // The browser writes into the field that has the focus by then.
   if (findTyped() && (isUndo || isText(event))) return findTyped().focus();
-  if (isCombined(event)) return;
+  const addsTyped = event.key === "Enter" && event.shiftKey && findTyped();
+  if (isCombined(event) && !addsTyped) return;
   // Not on a control of another kind, where the key may be meant for it.
   const isElsewhere = event.target.matches("button:not(.class, .tile), a");
   if (isUndo || (event.key === "Backspace" && !isElsewhere)) undo();

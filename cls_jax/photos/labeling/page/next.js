@@ -1,9 +1,11 @@
 // One large photo and the classes beside it.
 
 import { setQuestion } from "./api.js";
-import { create, createButton, createPhoto, formatCount } from "./dom.js";
 import { createChooser, MOVED } from "./chooser.js";
+import { build, createPhoto } from "./dom.js";
 import { createPace, NEXT } from "./guards.js";
+import { describeDecision, describeUnsaved, formatCount } from "./words.js";
+import { createZoom } from "./zoom.js";
 
 const BROKEN = "This photo cannot be read. Skip it.";
 const SWAPPED = "This is another photo: look at it, then press again.";
@@ -21,44 +23,28 @@ export function mount(root, app) {
   let isPainted = false; // Whether it has been displayed.
   let isBroken = false; // Whether it could not be decoded. Then it can only be skipped.
   const pace = createPace();
+  const press = (key) => () => zoom.onKey({ key });
   const preloaded = new Map();
 
-  const frame = create("div", { class: "frame" });
-  const caption = create("figcaption");
+  const parts = build("next", { skip: () => decide("skip"), example: setExample, back: () => app.close(), enlarge: press("+"), screen: press("*") });
+  const { frame, photo, panel } = parts;
+  const zoom = createZoom(frame);
   const chooser = createChooser({
     onChoose: (label, isNew) => decide("label", label, isNew),
     onNone: () => decide("none"),
     onMoved: () => app.announce(MOVED, true),
     onSkip: () => decide("skip"),
   });
-  const example = createButton({
-    click: () =>
-      app.run(async () => {
-        await app.post("example", { image: current.image });
-        app.announce(`${current.name} is now the example for ${current.label}.`, true);
-      }),
-  });
-  const live = create("p", { class: "live", hidden: true });
-  const random = create("p", { class: "hint", hidden: true });
-  const panel = create(
-    "section",
-    { class: "panel", "aria-label": "What is it?" },
-    create("h2", {}, "What is it?"),
-    chooser.element,
-    create(
-      "div",
-      { class: "others" },
-      chooser.none,
-      createButton({ click: () => decide("skip") }, create("kbd", {}, "Space"), "Skip"),
-      example,
-    ),
-    // Below the classes, which a line that comes must not move under a hand.
-    random,
-    live,
-  );
-  const photo = create("figure", { class: "photo" }, frame, caption);
-  const done = create("p", { class: "empty", hidden: true }, "No photos left to label.");
-  root.append(create("div", { class: "next" }, photo, done, panel));
+  parts.back.after(chooser.element);
+  parts.skip.before(chooser.none);
+  root.append(parts.element);
+
+  function setExample() {
+    return app.run(async () => {
+      await app.post("example", { image: current.image });
+      app.announce(`${current.name} is now the example for ${current.label}.`, true);
+    });
+  }
 
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
   function decide(decision, label = "", adds = false) {
@@ -67,8 +53,9 @@ export function mount(root, app) {
       app.announce(BROKEN, true);
       return false;
     }
-    const { image, name, revision } = current;
+    const { image, name, revision, check } = current;
     const typed = chooser.getTyped();
+    const { pinned } = app;
     pace.answer();
     app.run(async () => {
       isRefused = true;
@@ -81,7 +68,9 @@ export function mount(root, app) {
       isRefused = false;
       if (question?.image === image) question = null;
       current = null;
-      app.announce(`${name}: ${label || describe(decision)}.`);
+      app.announce(`${name}: ${label || describeDecision(decision)}.`);
+      if (pinned?.from) app.close(pinned);
+      else if (check && app.isChecking && !app.state.sample) app.show("result"); // Which says what came of it.
     });
     return true;
   }
@@ -103,22 +92,34 @@ export function mount(root, app) {
       keepProposals(before, state.classes);
     }
     photo.hidden = panel.hidden = !current;
-    done.hidden = Boolean(current);
+    parts.done.hidden = Boolean(current);
     if (!current) return chooser.clear();
     show(state);
     const isOther = before ? before.image !== current.image : !chooser.hasFocus();
     if (isOther && chooser.isChoosing()) forget(before?.name);
     chooser.update(state.classes, current.proposals);
     bringBack();
-    live.hidden = !state.named_right;
-    live.textContent = state.named_right;
-    random.hidden = !current.check;
-    const left = formatCount(state.sample, "random photo");
-    if (state.phase === "reading") random.textContent = "A random photo, until all photos have been read.";
-    else random.textContent = `${left} left to check. What the classifier thinks of them is hidden so that it does not sway you.`;
-    example.hidden = !current.label;
-    example.textContent = `Use as the example of ${current.label}`;
+    describe(state);
     if (!state.classes.length) chooser.focus();
+  }
+
+  /** Says what is asked, and what is known. */
+  function describe(state) {
+    const given = current.decision && (current.label || describeDecision(current.decision));
+    parts.title.textContent = given ? `Your answer: ${given}` : "What is it?";
+    parts.back.hidden = !app.pinned || Boolean(current.isBack);
+    parts.place.textContent = `Back to ${app.pinned?.from ? app.pinned.from.view : "the question"}`;
+    parts.caption.textContent = current.name + (given ? ` · currently ${given}` : "");
+    parts.live.hidden = !state.named_right;
+    parts.live.textContent = state.named_right;
+    parts.random.hidden = !current.check;
+    const left = formatCount(state.sample, "random photo");
+    parts.random.textContent =
+      state.phase === "reading"
+        ? "A random photo, until all photos have been read."
+        : `${left} left to check. What the classifier thinks of them is hidden so that it does not sway you.`;
+    parts.example.hidden = !current.label;
+    parts.example.textContent = `Use as the example of ${current.label}`;
   }
 
   /** Takes away what was typed, which was for another photo than is shown now. */
@@ -178,14 +179,13 @@ export function mount(root, app) {
     const picture = preloaded.get(current.image);
     if (frame.firstChild !== picture) {
       frame.replaceChildren(picture);
+      zoom.reset();
       waitFor(picture);
     }
     for (const image of preloaded.keys()) {
       const isNeeded = image === current.image || state.next.some((item) => item.image === image);
       if (!isNeeded) preloaded.delete(image);
     }
-    const answer = current.decision ? ` · currently ${current.label || describe(current.decision)}` : "";
-    caption.textContent = current.name + answer;
   }
 
   async function waitFor(picture) {
@@ -214,17 +214,19 @@ export function mount(root, app) {
     if (place < 0) return app.pin(null);
     const found = recent[place] ?? (await app.get(`earlier/${place}`)).images[0];
     if (!found) return app.announce("There is no earlier answer.", true);
-    app.announce(`${found.name}: ${found.label || describe(found.decision)}`);
-    app.pin({ ...found, place });
+    app.announce(`${found.name}: ${found.label || describeDecision(found.decision)}`);
+    app.pin({ ...found, place, from: app.pinned?.from });
   }
 
   function onKey(event) {
     const steps = { ArrowLeft: 1, ArrowRight: -1 };
-    if (steps[event.key] && !event.altKey && !event.ctrlKey && !event.metaKey) {
+    const hasModifier = event.altKey || event.ctrlKey || event.metaKey;
+    if (!hasModifier && zoom.onKey(event)) return true;
+    if (steps[event.key] && !hasModifier) {
       // After what is being saved, and no key is for the photo that is still shown meanwhile.
       app.run(() => move(steps[event.key]), true);
     } else if (event.key === " ") decide("skip");
-    else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.pin(null);
+    else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.close();
     else if (event.key === "Enter" && current && !current.proposals.length && !chooser.isChoosing()) {
       app.announce("No class is proposed: press the key of one, or type its name.", true);
     } else return chooser.onKey(event);
@@ -232,13 +234,4 @@ export function mount(root, app) {
   }
 
   return { update, onKey, unmount };
-}
-
-/** What became of a class that was typed, and its photo no longer shown. */
-export function describeUnsaved(text, name) {
-  return `“${text}” was typed for ${name} and was not saved.`;
-}
-
-export function describe(decision) {
-  return { none: "none of these", skip: "skipped" }[decision] ?? "no label";
 }

@@ -1,22 +1,42 @@
-// Label counts, and training, which shows the expected accuracy.
+// What is known about the photos, the next step, and what the labels are good for.
 
 import { openWindow } from "./api.js";
-import { create, createButton, formatCount, formatPercent } from "./dom.js";
+import { build, create, createButton, save } from "./dom.js";
 import { createRuns } from "./runs.js";
-import { createSorting } from "./sorting.js";
 import { createTraining } from "./training.js";
+import { formatCount } from "./words.js";
+
+const FIT_MS = 700; // Polling interval while a classifier is being fitted.
+const HINT = "The least certain first. Confirm what is suggested, or give them another class.";
+
+let percent = "95"; // Of the photos that must be right, as it was chosen last.
 
 export function mount(root, app) {
-  const title = create("h2", {}, "Result");
-  const content = create("div", { class: "page" }, title);
-  const sorting = createSorting(app);
+  const act = (action) => () => app.run(action);
+  const parts = build("result", {
+    target: () => {
+      percent = parts.target.value;
+      return follow().catch(app.report);
+    },
+    csv: act(() => download("csv")),
+    xlsx: act(() => download("xlsx")),
+    labels: act(downloadLabels),
+    scan: () => app.scan(true),
+    window: openWindow,
+    copy: act(copyCommand),
+    answer: () => app.show("next"),
+    check: () => app.run(() => app.post("sample")).then(startChecks),
+    look: act(lookAt),
+    use: act(copy),
+  });
+  parts.target.value = percent;
   const runs = createRuns(app);
   const training = createTraining(app, () => runs.update().catch(app.report));
-  const others = create("div", { class: "page" });
-  const body = create("div", { class: "page" }, sorting.element, training.element, runs.element);
-  root.append(content, body, others);
+  parts.training.append(training.element, runs.element);
+  root.append(parts.element);
   let version = -1;
   let named = null;
+  let timer = 0;
 
   async function update(state) {
     training.update(state);
@@ -24,118 +44,119 @@ export function mount(root, app) {
     if (state.version === version && figures === named) return;
     version = state.version;
     named = figures;
+    app.isChecking = app.isChecking && state.sample > 0;
+    parts.command.textContent = state.command;
+    parts.networks.textContent = state.networks;
     const result = await app.get("result");
-    content.replaceChildren(title, createFigures(state, result), createTable(state, result), createNamer(state));
-    others.replaceChildren(createNextStep(state), createUnreadable(result));
-    training.fit();
-    await Promise.all([sorting.update(), runs.update()]);
+    renderClasses(state, result);
+    renderFiles(result);
+    await Promise.all([follow(), runs.update()]);
   }
 
-  function createFigures({ counts }, { sure }) {
-    const left = counts.images - counts.labeled - counts.none - counts.skipped;
-    return create(
-      "dl",
-      { class: "figures" },
-      createFigure("Labeled", counts.labeled, `of ${formatCount(counts.images, "photo")}`),
-      createFigure("90% sure or more", sure ?? "–", `of ${formatCount(left, "other photo")}`),
-    );
+  /** Says what is known and the next step, and again once the classifier of the current labels is fitted. */
+  async function follow() {
+    clearTimeout(timer);
+    const asked = percent;
+    const found = await app.get(`step/${asked}`);
+    if (!parts.element.isConnected || asked !== percent) return;
+    parts.accuracy.textContent = describeAccuracy(found);
+    parts.about.textContent = describe(found);
+    parts.step.textContent = found.is_fitting && !found.accuracy ? "" : found.sentence;
+    parts.look.textContent = found.look ? `Look at these ${found.look.toLocaleString("en")}` : "Look at some";
+    parts.look.disabled = !found.look;
+    parts.answer.disabled = !found.open;
+    parts.check.disabled = !found.open || !found.accuracy; // It measures a classifier.
+    // They keep their places, and only the next one is marked.
+    for (const step of ["answer", "check", "look", "use"]) parts[step].classList.toggle("primary", step === found.kind);
+    if (!found.is_fitting) return app.refresh(); // All views then say the same.
+    timer = setTimeout(() => follow().catch(app.report), FIT_MS);
   }
 
-  function createFigure(term, value, note) {
-    const number = create("b", {}, value.toLocaleString("en"));
-    return create("div", {}, create("dt", {}, term), create("dd", {}, number, create("span", {}, note)));
+  function startChecks() {
+    app.isChecking = true; // The last one leads back here.
+    app.show("next");
   }
 
-  function createTable({ classes }, { proposed, mixed }) {
-    const titles = ["Class", "Labels", "Others", "How sure", "Most mixed up with"];
-    const head = titles.slice(0, mixed.length ? 5 : 3).map((title, i) =>
-      create("th", { scope: "col", class: i % 4 ? "number" : undefined }, title),
-    );
-    const largest = Math.max(1, ...proposed);
+  async function lookAt() {
+    const { images } = await app.post("look", { percent: Number(percent) });
+    app.showPhotos({ title: "Photos to look at", hint: HINT, sections: [{ title: "", images }], isAsked: true });
+  }
+
+  /** The classes, those with the largest share of photos that are not sure first. */
+  function renderClasses({ classes, named_by: namer }, { proposed, mixed }) {
     const rows = classes.map(({ name, count }, i) => {
-      const bar = create("span", { class: "bar", "aria-hidden": "true" });
-      bar.style.setProperty("--share", (proposed[i] ?? 0) / largest);
-      return create(
-        "tr",
-        {},
-        create("th", { scope: "row" }, name),
-        create("td", { class: "number" }, count.toLocaleString("en")),
-        create("td", { class: "number proposed-count" }, bar, (proposed[i] ?? 0).toLocaleString("en")),
-        ...(mixed.length ? createMixed(name, mixed[i]) : []),
-      );
+      const { unsure, partner, images } = mixed[i] ?? { unsure: proposed[i] ?? 0, images: [] };
+      return { name, count, unsure, partner, images, all: count + (proposed[i] ?? 0) };
     });
+    rows.sort((a, b) => b.unsure / (b.all || 1) - a.unsure / (a.all || 1));
+    const most = Math.max(1, ...rows.map(({ all }) => all));
+    parts.rows.replaceChildren(...rows.map((row) => createRow(row, most)));
+    parts.namer.textContent = namer && `Photos without an answer are as named by ${namer}.`;
+    parts.legend.hidden = !rows.length;
+  }
+
+  function createRow({ name, count, unsure, partner, images, all }, most) {
+    const bar = create("div", { class: "shares", "aria-hidden": "true" });
+    const shares = { answers: count, sure: all - count - unsure, unsure };
+    for (const [kind, number] of Object.entries(shares)) {
+      const part = create("span", { class: kind });
+      part.style.width = `${(100 * number) / most}%`;
+      bar.append(part);
+    }
+    const text = `${formatCount(images.length, "photo")} ${images.length === 1 ? "looks" : "look"} like ${partner}, too`;
+    const look = () => app.showPhotos({ title: `${name} or ${partner}`, hint: HINT, sections: [{ title: "", images }] });
     return create(
-      "table",
-      { class: "result" },
-      create("thead", {}, create("tr", {}, ...head)),
-      create("tbody", {}, ...rows),
+      "tr",
+      {},
+      create("th", { scope: "row" }, name),
+      create("td", { class: "of-class" }, bar, `${count.toLocaleString("en")} + ${(all - count).toLocaleString("en")}`),
+      create("td", { class: "number" }, unsure.toLocaleString("en")),
+      create("td", {}, images.length ? createButton({ click: look, class: "mixed", title: text }, text) : "–"),
     );
   }
 
-  /** How sure the photos of a class are, and those that may be of another one. */
-  function createMixed(name, { confidence, partner, images } = { images: [] }) {
-    const look = () =>
-      app.showPhotos({
-        title: `${name} or ${partner}`,
-        hint: "The least certain first. Enter confirms what is suggested. Otherwise, press the key of a class.",
-        sections: [{ title: "", images }],
-      });
-    const text = `${images.length.toLocaleString("en")} of both: ${partner}`;
-    const label = `${text} or ${name}. Look at these`; // Begins with what is shown.
-    const button = createButton({ click: look, class: "mixed", "aria-label": label, title: label }, text);
-    return [
-      create("td", { class: "number" }, confidence ? formatPercent(confidence) : "–"),
-      create("td", {}, images.length ? button : "–"),
-    ];
+  function renderFiles({ unreadable, num_unreadable: count }) {
+    parts.unreadable.textContent = count ? `${formatCount(count, "file")} cannot be read:` : "All files can be read.";
+    parts.files.replaceChildren(...unreadable.map(({ name, reason }) => create("li", {}, `${name}: ${reason}`)));
   }
 
-  function createNamer({ named_by: namer }) {
-    const others = `Others: photos without an answer, as named by ${namer}.`;
-    const mixed = "Of both: those named as either class that may be the other.";
-    return create("p", { class: "hint", hidden: !namer }, `${others} ${mixed}`);
+  async function copy() {
+    const { copies, unsure, folder } = await app.post("copies", { unsure_below: Number(parts.limit.value) });
+    const rest = unsure ? ` ${unsure.toLocaleString("en")} of them are in unsure.` : "";
+    parts.copied.textContent = `${formatCount(copies, "photo")} copied into ${folder}.${rest}`;
   }
 
-  function createNextStep({ command, networks }) {
-    const copy = async () => {
-      await navigator.clipboard.writeText(command);
-      app.announce("Copied.", true);
-    };
-    return create(
-      "section",
-      { class: "go-on" },
-      create("h3", {}, "In a terminal"),
-      create("p", { class: "hint" }, networks),
-      create("p", { class: "hint" }, "The labels are in labels.csv in the folder. To train on them:"),
-      create(
-        "div",
-        { class: "command" },
-        create("code", {}, command),
-        createButton({ class: "primary", click: copy }, "Copy"),
-      ),
-      create("p", { class: "hint" }, "Add --instant to skip fine-tuning."),
-    );
+  async function download(kind) {
+    save(await app.getFile(`/api/proposals.${kind}?unsure_below=${Number(parts.limit.value)}`), `sorted.${kind}`);
   }
 
-  function createUnreadable({ unreadable, num_unreadable: count }) {
-    return create(
-      "section",
-      { class: "go-on" },
-      create("h3", {}, "Photos in the folder"),
-      create(
-        "p",
-        { class: "hint" },
-        count ? `${formatCount(count, "file")} cannot be read:` : "All files can be read.",
-      ),
-      create("ul", {}, ...unreadable.map(({ name, reason }) => create("li", {}, `${name}: ${reason}`))),
-      createButton({ click: () => app.scan(true), class: "download" }, "Check for new photos"),
-      createButton({ click: openWindow, class: "download", id: "window" }, "Open another window"),
-    );
+  async function downloadLabels() {
+    const { value, selectedOptions } = parts.format;
+    save(await app.getFile(`/api/labels/${value}`), selectedOptions[0].dataset.file);
+  }
+
+  async function copyCommand() {
+    await navigator.clipboard.writeText(app.state.command);
+    app.announce("Copied.", true);
   }
 
   function unmount() {
-    sorting.close();
+    clearTimeout(timer);
     training.close();
   }
 
   return { update, unmount, onKey: () => false };
+}
+
+function describe({ is_fitting: isFitting, message, labels, classes, checked }) {
+  if (isFitting) return "Learning from your labels…";
+  if (message) return message;
+  const measured = checked ? ` ${checked} That holds even if the classifier is wrongly sure of itself.` : "";
+  return `Learned from ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.${measured}`;
+}
+
+/** While newer answers are being learned, with the number of those that the figure is from. */
+function describeAccuracy({ is_fitting: isFitting, accuracy, labels }) {
+  if (!accuracy) return "";
+  return isFitting ? `${accuracy} After ${formatCount(labels, "answer")}, being updated.` : accuracy;
 }

@@ -1,6 +1,7 @@
 // The runs that were trained on this folder: report, use, export and delete.
 
-import { create, createButton, formatCount, openReport } from "./dom.js";
+import { create, createButton, openReport } from "./dom.js";
+import { formatCount } from "./words.js";
 
 export function createRuns(app) {
   const list = create("ul", { class: "runs" });

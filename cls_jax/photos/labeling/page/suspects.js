@@ -1,13 +1,13 @@
 // Labels that the other labels contradict: probably mistakes.
 
-import { create, createButton, createPhoto, formatPercent } from "./dom.js";
+import { build, create, createPhoto } from "./dom.js";
+import { formatPercent } from "./words.js";
 
 const FIT_MS = 700; // Polling interval while the classifier is being fitted.
 
 export function mount(root, app) {
-  const list = create("div", { class: "cards" });
-  const hint = create("p", { class: "hint" });
-  root.append(create("div", { class: "page" }, create("h2", {}, "Suspect labels"), hint, list));
+  const { element: page, hint, list } = build("suspects");
+  root.append(page);
   const cards = new Map(); // By photo. They stay in their places, so that no click is for another one.
   let version = -1;
   let timer = 0;
@@ -27,7 +27,7 @@ export function mount(root, app) {
     const isDone = [...cards.values()].every((card) => card.isClosed());
     const none = cards.size ? "No suspect labels are left." : "No suspect labels.";
     if (isDone) hint.textContent = isFitting ? "Checking the labels…" : none;
-    else hint.textContent = "The other labels contradict these. About 1 in 3 of these is a mistake.";
+    else hint.textContent = "The other labels contradict these: some are mistakes.";
     if (isFitting) timer = setTimeout(() => check().catch(app.report), FIT_MS);
   }
 
@@ -44,17 +44,18 @@ export function mount(root, app) {
   function createCard(item) {
     const { image, label, revision, proposals } = item;
     const [{ label: other, probability }] = proposals;
+    const parts = build("suspect", { open: () => app.open(item), keep: () => decide(label), change: () => decide(other) });
+    const { element, what, keep, change, open } = parts;
     const picture = createPhoto(item, "small");
-    const what = create(
-      "p",
-      {},
-      "Labeled ",
-      create("b", {}, label),
-      ", looks like ",
-      create("b", {}, other),
-      ` (${formatPercent(probability)})`,
-    );
-    const buttons = [label, other].map((name) => createButton({ click: () => decide(name) }, `It is ${name}`));
+    element.setAttribute("aria-label", item.name);
+    open.setAttribute("aria-label", `Open ${item.name}`);
+    open.title = item.name;
+    open.append(picture);
+    parts.label.textContent = label;
+    parts.other.textContent = other;
+    parts.share.textContent = ` (${formatPercent(probability)})`;
+    keep.textContent = `It is ${label}`;
+    change.textContent = `It is ${other}`;
     let isClosed = false;
 
     function decide(chosen) {
@@ -77,19 +78,9 @@ export function mount(root, app) {
       isClosed = true;
       what.style.minHeight = `${what.offsetHeight}px`; // The cards below stay where they are.
       what.replaceChildren(...reason);
-      for (const button of buttons) button.setAttribute("aria-disabled", "true");
+      for (const button of [keep, change]) button.setAttribute("aria-disabled", "true");
     }
 
-    const element = create(
-      "article",
-      { class: "card", "aria-label": item.name },
-      createButton(
-        { class: "tile", click: () => app.open(item), "aria-label": `Open ${item.name}`, title: item.name },
-        picture,
-      ),
-      what,
-      create("div", { class: "others" }, ...buttons),
-    );
     return { element, revision, isClosed: () => isClosed };
   }
 

@@ -1,8 +1,8 @@
 // The classifier fitted to the current labels: save it as a run, or plan a training and start it.
 
 import { follow } from "./api.js";
-import { createEstimate } from "./estimate.js";
-import { create, createButton, formatCount, openReport } from "./dom.js";
+import { create, createButton, openReport } from "./dom.js";
+import { formatCount } from "./words.js";
 
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 const CURVE = { width: 300, height: 80 }; // As in index.html.
@@ -12,16 +12,12 @@ const TITLES = { stopping: "Stopping", done: "Finished", stopped: "Stopped", fai
 /** `onEnd` is called when a training has begun or ended. */
 export function createTraining(app, onEnd) {
   const closing = new AbortController();
-  let timer = 0;
   let phase = null;
   let version = -1;
   let isFollowing = false;
   let isRunning = false;
   let offered = 0; // Minutes.
 
-  const about = create("p", { class: "hint about" }, "Learning from your labels…");
-  const estimate = createEstimate();
-  const accuracy = create("p", { class: "accuracy" });
   const minutes = create("input", {
     type: "number",
     id: "minutes",
@@ -35,7 +31,6 @@ export function createTraining(app, onEnd) {
   const plan = () => act("plan", { minutes: Number(minutes.value) }).then(watch);
   const save = createButton({ click: () => start("instant", 0), class: "primary", id: "save" }, "Save this classifier");
   const train = createButton({ click: plan, id: "train" }, "Train longer");
-  const check = createButton({ click: () => act("sample").then(app.showNext), id: "sample" }, "Check 20 random photos");
   const title = create("p", {});
   const bar = create("progress", { "aria-label": "Training", max: 1, value: 0 });
   const curve = createCurve();
@@ -59,11 +54,6 @@ export function createTraining(app, onEnd) {
     "section",
     { class: "go-on", "aria-label": "Classifier" },
     create("h3", {}, "Classifier"),
-    accuracy,
-    estimate.element,
-    about,
-    create("div", { class: "actions" }, check),
-    create("p", { class: "hint" }, "Random photos measure how many are named right. Your answers are labels as well."),
     create(
       "div",
       { class: "actions" },
@@ -81,22 +71,6 @@ export function createTraining(app, onEnd) {
   );
 
   const act = (verb, content) => app.run(() => app.post(verb, content));
-
-  /** Polls until the classifier of the current labels is fitted. */
-  async function fit() {
-    clearTimeout(timer);
-    try {
-      const found = await app.get("classifier");
-      about.textContent = describe(found);
-      accuracy.textContent = describeAccuracy(found);
-      estimate.show(found.history);
-      if (closing.signal.aborted) return;
-      if (found.is_fitting) timer = setTimeout(fit, FIT_MS);
-      else await app.refresh(); // All views then say the same.
-    } catch (error) {
-      app.report(error);
-    }
-  }
 
   async function watch() {
     if (isFollowing) return;
@@ -149,14 +123,11 @@ export function createTraining(app, onEnd) {
   function enable() {
     const hasClasses = app.state.classes.filter(({ count }) => count).length > 1;
     save.disabled = train.disabled = minutes.disabled = isRunning || !hasClasses;
-    const { images, labeled, none, skipped } = app.state.counts;
-    check.disabled = images === labeled + none + skipped;
   }
 
   watch(); // Shows how the last training ended.
   return {
     element,
-    fit,
     update(state) {
       enable();
       // Whether a training can be resumed depends on the labels.
@@ -164,22 +135,9 @@ export function createTraining(app, onEnd) {
       version = state.version;
     },
     close() {
-      clearTimeout(timer);
       closing.abort();
     },
   };
-}
-
-function describe({ is_fitting: isFitting, message, labels, classes }) {
-  if (isFitting) return "Learning from your labels…";
-  if (message) return message;
-  return `Learned from ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.`;
-}
-
-/** While newer answers are being learned, with the number of those that the figure is from. */
-function describeAccuracy({ is_fitting: isFitting, accuracy, labels }) {
-  if (!accuracy) return "";
-  return isFitting ? `${accuracy} After ${formatCount(labels, "answer")}, being updated.` : accuracy;
 }
 
 function describeTitle({ phase, kind, minutes, run, offer }) {

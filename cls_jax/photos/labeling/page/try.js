@@ -1,8 +1,9 @@
 // Classifies photos from elsewhere.
 
 import { post, upload } from "./api.js";
-import { create, createButton, createPhoto, formatCount, formatPercent } from "./dom.js";
-import { findClass } from "./names.js";
+import { build, create, createPhoto } from "./dom.js";
+import { interpret } from "./names.js";
+import { formatCount, formatPercent } from "./words.js";
 
 const MAX_BYTES = 2 ** 26;
 const ADD = "Add to the folder";
@@ -23,54 +24,24 @@ function createView(app) {
   let version = -1;
   let timer = 0;
 
-  const input = create("input", {
-    type: "file",
-    id: "files",
-    multiple: true,
-    accept: "image/*",
-    change: () => {
+  const { element, zone, input, names, count, cards, learning } = build("try", {
+    input: () => {
       add(input.files);
       input.value = "";
     },
   });
-  const zone = create(
-    "div",
-    { class: "drop", drop: (event) => add(event.dataTransfer.files) },
-    create("label", { for: "files" }, "Drop photos here or choose files. They are not stored."),
-    input,
-  );
-  const names = create("datalist", { id: "class-names" });
-  const count = create("p", { class: "hint" });
-  const cards = create("div", { class: "cards" });
-  const learning = create(
-    "div",
-    { hidden: true },
-    create("p", { class: "hint" }, "Learning from your labels…"),
-    create("progress", { "aria-label": "Learning from your labels" }),
-  );
-  const element = create(
-    "div",
-    { class: "page" },
-    create("h2", {}, "Try it"),
-    zone,
-    learning,
-    names,
-    count,
-    cards,
-  );
+  zone.addEventListener("drop", (event) => add(event.dataTransfer.files));
 
   function add(files) {
     for (const file of files) {
-      const answer = create("div", { class: "answer" }, create("p", { class: "hint" }, "Waiting…"));
+      const { element: card, picture, title, answer } = build("tried");
       const href = URL.createObjectURL(file);
-      const picture = create("img", {
-        alt: "",
-        src: href,
-        load: () => URL.revokeObjectURL(picture.src), // Perhaps of the preview.
-        error: () => URL.revokeObjectURL(href),
-      });
-      const title = create("h3", {}, file.name);
-      cards.append(create("article", { class: "card", "aria-label": file.name }, picture, title, answer));
+      picture.addEventListener("load", () => URL.revokeObjectURL(picture.src)); // Perhaps of the preview.
+      picture.addEventListener("error", () => URL.revokeObjectURL(href));
+      picture.src = href;
+      card.setAttribute("aria-label", file.name);
+      title.textContent = file.name;
+      cards.append(card);
       queue.push({ file, answer, picture });
     }
     work();
@@ -99,44 +70,49 @@ function createView(app) {
   }
 
   function describe({ label, probability, is_far: isFar, nearest }, file) {
-    const correction = create("input", {
-      class: "search",
-      list: names.id,
-      "data-class-field": true,
-      "aria-label": `Wrong? ${file.name} is`,
-      placeholder: "Wrong? It is …",
-      maxlength: "255",
-      autocomplete: "off",
-      keydown: ({ key }) => key === "Enter" && keep.click(),
-      input: () => {
-        const text = correction.value.trim();
-        hint.textContent = text && !findClass(app.state.classes, text) ? `This adds the new class “${text}”.` : "";
-      },
-    });
-    const hint = create("p", { class: "hint", role: "status" });
-    const keep = createButton(
-      { click: () => addToFolder(file, keep, correction) },
-      ADD,
-    );
-    keep.setAttribute("aria-label", `Add ${file.name} to the folder`);
+    const parts = build("verdict", { keep: () => addToFolder(file, parts), correction: explain });
+    parts.label.textContent = label;
+    parts.share.textContent = ` ${formatPercent(probability)}`;
     const isUnknown = "This may be none of the classes: no photo in the folder is very similar. Most similar:";
-    return [
-      create("p", {}, create("b", { class: "verdict" }, label), ` ${formatPercent(probability)}`),
-      create("p", { class: "hint" }, isFar ? isUnknown : "Most similar:"),
-      create(
-        "ul",
-        { class: "nearest" },
-        ...nearest.map((item) =>
-          create("li", {}, createPhoto(item, "small"), create("span", { class: "share" }, item.label)),
-        ),
+    parts.hint.textContent = isFar ? isUnknown : "Most similar:";
+    parts.nearest.append(
+      ...nearest.map((item) =>
+        create("li", {}, createPhoto(item, "small"), create("span", { class: "share" }, item.label)),
       ),
-      create("div", { class: "actions" }, correction, keep),
-      hint,
-    ];
+    );
+    parts.correction.setAttribute("aria-label", `Wrong? ${file.name} is`);
+    parts.correction.addEventListener("keydown", ({ key, shiftKey }) => key === "Enter" && enter(shiftKey));
+    parts.keep.setAttribute("aria-label", `Add ${file.name} to the folder`);
+
+    const getMeaning = () => {
+      const text = parts.correction.value.trim();
+      return text ? interpret(text, app.state.classes.map(({ name }) => name)) : { kind: "" };
+    };
+
+    /** Says what Enter does. */
+    function explain() {
+      const { kind, name, begun } = getMeaning();
+      const texts = {
+        add: `This adds the new class “${name}”.`,
+        mark: `Enter: ${name} · Shift Enter adds the new class.`,
+        guess: `${begun?.length} classes begin so · Shift Enter adds a new class.`,
+      };
+      parts.said.textContent = texts[kind] ?? "";
+    }
+
+    /** Takes an exact or a new name. Half a name only becomes that of the class that begins so. */
+    function enter(adds) {
+      const { kind, name } = getMeaning();
+      if (adds || ["", "add", "take"].includes(kind)) return parts.keep.click();
+      if (kind === "mark") parts.correction.value = name;
+      explain();
+    }
+
+    return [parts.element];
   }
 
   /** Adds a photo to the folder, with its class if one was typed. */
-  async function addToFolder(file, button, correction) {
+  async function addToFolder(file, { keep: button, correction }) {
     const text = correction.value.trim(); // As it is at the click.
     button.disabled = correction.disabled = true;
     button.textContent = "Adding…";
@@ -155,9 +131,9 @@ function createView(app) {
   async function correct(name, text) {
     if (!text) return;
     const { image, revision } = await post("find", { name });
-    const known = findClass(app.state.classes, text);
-    const label = known?.name ?? text;
-    await app.post("decide", { changes: [{ image, decision: "label", label, revision }], adds: !known });
+    const { kind, name: known } = interpret(text, app.state.classes.map((one) => one.name));
+    const label = kind === "take" ? known : text;
+    await app.post("decide", { changes: [{ image, decision: "label", label, revision }], adds: kind !== "take" });
     app.announce(`${name}: ${label}.`, true);
     app.render();
   }

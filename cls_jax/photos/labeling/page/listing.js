@@ -1,0 +1,62 @@
+// Which photos the grid shows, in which order and under which titles.
+
+import { describeDecision, formatPercent } from "./words.js";
+
+const SECTIONS = { "": "No class yet", none: "None of these", skip: "Skipped" };
+
+/** Takes over the columns from the server: photos by image. Those known `before` stay the same objects. */
+export function read(columns, before) {
+  const photos = new Map();
+  columns.image.forEach((image, i) => {
+    const photo = before.get(image) ?? {};
+    for (const key of ["image", "name", "decision", "confidence", "revision", "copies"]) {
+      photo[key] = columns[key][i];
+    }
+    photo.label = columns.classes[columns.label[i]] ?? "";
+    photos.set(image, photo);
+  });
+  return photos;
+}
+
+/** Whether a photo passes filters: { file, label, below, kind }, each "" for all. */
+function matches({ name, decision, label, confidence, copies }, filters) {
+  if (!name.toLowerCase().includes(filters.file.toLowerCase())) return false;
+  if (filters.label && label !== filters.label) return false;
+  if (filters.below && (decision || confidence >= Number(filters.below))) return false;
+  if (filters.kind === "open") return !decision;
+  if (filters.kind === "answered") return Boolean(decision);
+  return filters.kind !== "copies" || copies >= 0;
+}
+
+/** The photos that pass the filters, in sections: by class, the least certain first, and answers last. */
+export function arrange(photos, classNames, filters) {
+  const found = [...photos].filter((photo) => matches(photo, filters));
+  if (filters.kind === "copies") {
+    found.sort((a, b) => a.copies - b.copies || a.image - b.image);
+    return [{ title: formatTitle("Look-alikes", found), items: found }];
+  }
+  const isSure = ({ decision }) => Boolean(decision);
+  found.sort((a, b) => isSure(a) - isSure(b) || a.confidence - b.confidence || a.image - b.image);
+  // A class may have the name of another section.
+  const find = ({ decision, label }) => (decision && SECTIONS[decision] ? decision : label && `class ${label}`);
+  const titles = new Map(classNames.map((name) => [`class ${name}`, name]));
+  for (const [key, title] of Object.entries(SECTIONS)) titles.set(key, title);
+  const groups = new Map([...titles.keys()].map((key) => [key, []]));
+  for (const photo of found) groups.get(find(photo))?.push(photo);
+  return [...groups].map(([key, items]) => ({ title: formatTitle(titles.get(key), items), items }));
+}
+
+export function formatTitle(name, items) {
+  return `${name} · ${items.length.toLocaleString("en")}`;
+}
+
+/** The name, caption and decision of a photo for its cell. */
+export function describe({ name, decision, label, confidence }) {
+  if (decision) {
+    const given = label || describeDecision(decision);
+    return { name: `${name}, ${given}, your answer`, caption: `✓ ${given}`, decision };
+  }
+  if (!label) return { name: `${name}, no class yet`, caption: "", decision };
+  const percent = formatPercent(confidence);
+  return { name: `${name}, ${label}, suggested, ${percent}`, caption: `${label} ${percent}`, decision };
+}
