@@ -728,6 +728,8 @@ def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
         metrics = tmp_path / "runs/photos-trained/metrics.jsonl"
         while not (metrics.exists() and metrics.stat().st_size):
             page.wait_for_timeout(10)
+            state = training.describe()
+            assert state["phase"] in ("planned", "running"), state["message"]
         training._process.send_signal(signal.SIGSTOP)  # Not to end before the page says so.
         wait_for_phase(page, "of 10")
         page.reload()  # The training continues, and is shown again.
