@@ -4,19 +4,28 @@
 #   PART=A SIZE=full OUT=results DATA=cifar10.npz bash experiments/gpu_check.sh
 #
 # PART   A: speed: variants of the step, its profile, the authors' PyTorch step, vision transformers,
-#           and, where TensorFlow is installed, the tf.data pipeline.
-#        B: accuracy: training on CIFAR-10, its evaluation on both devices, agreement with the CPU.
+#           agreement with the CPU and, where TensorFlow is installed, the tf.data pipeline.
+#        B: the paper's experiment, whole: a training on CIFAR-10 whose last step falls in second 530
+#           of 600, its evaluations included.
 #        C: photographs: the instant classifier, training to its end, frozen features.
 #        D: the first minutes with photographs: cold and warm commands, what they compile, several at
 #           once, a planned training, the step beside PyTorch's, depthwise convolutions.
 # SIZE   full, or small: a rehearsal of every command, some minutes a part on a CPU.
 # OUT    where results go, one file per measurement, written as soon as there is something to write.
 # DATA   CIFAR-10: an .npz as in the README, or a tar of SPLIT/CLASS/FILE. Without it, the digits.
+# TRAINING  what part B trains: METHOD-LABELS or METHOD-LABELS-SEED.
+# FROM   results of an earlier part B, whose training is resumed. It comes in parts of 15 MB.
 # PEER   a checkout of the authors' PyTorch code; without it PyTorch is not timed.
 # PHOTOS a folder of photographs with train/CLASS and test/CLASS; without it parts C and D have none.
 # LIMIT  seconds for the part, PYTHON the interpreter.
+# METHOD, MINUTES  of the training of part C.
 # ONLY   names of the part's measurements, as in "C-instant C-train"; without it, all of them.
-# TRAININGS  what part B trains, as in "cls-250 fixmatch-250": all at once, so they share the device.
+#
+# Where a device is lent for fifteen minutes at a time, of which a command has ten:
+#   PART=B DATA=ARCHIVE                           PART=B DATA=ARCHIVE LIMIT=240 TRAINING=fixmatch-250
+#   PART=B DATA=ARCHIVE TRAINING=cls-40           PART=B DATA=ARCHIVE LIMIT=240 TRAINING=cls-250-1
+#   PART=C LIMIT=600 ONLY="C-instant C-train"     PART=C LIMIT=240 ONLY=C-train METHOD=cls MINUTES=2
+# `python -m experiments.paper.cifar10_page OUT...` then writes the page about part B.
 #
 # A measurement that fails or runs out of time is reported in OUT/PART.log, and the next one starts.
 # The exit code is 1 if any failed or was passed over; one stopped by the clock keeps its results.
@@ -34,33 +43,30 @@ sys.exit(not all(map(importlib.util.find_spec, ('torch', 'timm'))))"
 HAS_TENSORFLOW="import importlib.util, sys; sys.exit(not importlib.util.find_spec('tensorflow'))"
 mkdir -p "$OUT" "$RUNS"
 export PYTHONUNBUFFERED=1
+STARTED=$(date +%s)
 
 if [ "$SIZE" = small ]; then
   MODEL="--config.model.depth=10 --config.model.width=1 --config.batch_size=4 --config.mu=2"
   MODEL="$MODEL --config.data.image_size=8 --config.data.cutout=3"
   MODEL="$MODEL --config.data.randaugment_ops=0" # It takes long to compile.
-  COMPARED="$MODEL" STEPS=2 BLOCKS=2 IMAGES=64 VECTORS=2000 SECONDS_OF_TRAINING=240
+  COMPARED="$MODEL" STEPS=2 BLOCKS=2 IMAGES=64 VECTORS=2000
   TRANSFORMER="--config.model.name=vit_tiny --config.data.image_size=32 --config.batch_size=4"
-  TRAINING="$MODEL --config.data.image_size=32 --config.num_steps=4"
   DEPTHWISE="--images 1 --types float32 --repeat 1"
   PHOTO_STEP="--config.data.image_size=32 --config.batch_size=2 --config.mu=1"
   TORCH_STEP="--size 32 --batch_size 2 --mu 1 --steps 1 --forms written"
   LABELS=50 PHOTO_TRAINING="--steps 2 --size 64 --config.batch_size=2 --config.mu=1"
-  TRAININGS=${TRAININGS:-cls-250 fixmatch-40}
-  LIMIT=${LIMIT:-1800} SECONDS_OF_CPU=600
+  LIMIT=${LIMIT:-$([ "$PART" = B ] && echo 120 || echo 1800)}
   export JAX_DISABLE_MOST_OPTIMIZATIONS=1 # Nearly all of the time would be compilation.
 else
   MODEL="--config.mu=7"
   COMPARED="--config.batch_size=16 --config.mu=4" STEPS=20 BLOCKS=5 IMAGES=8192 VECTORS=300000
   TRANSFORMER="--config.model.name=vit_small --config.data.image_size=224 --config.batch_size=16"
-  TRAINING="$MODEL --config.log_every=100 --config.eval_every=1000"
-  SECONDS_OF_TRAINING=${SECONDS_OF_TRAINING:-290}
   DEPTHWISE="" PHOTO_STEP="--config.data.image_size=224 --config.batch_size=32 --config.mu=7"
   TORCH_STEP="--size 224 --batch_size 32 --mu 7"
-  LABELS=50 PHOTO_TRAINING="--minutes 3"
-  TRAININGS=${TRAININGS:-cls-250}
-  LIMIT=${LIMIT:-540} SECONDS_OF_CPU=150
+  LABELS=50 PHOTO_TRAINING="--minutes ${MINUTES:-8}"
+  LIMIT=${LIMIT:-$([ "$PART" = B ] && echo 600 || echo 540)}
 fi
+PHOTO_TRAINING="$PHOTO_TRAINING --method ${METHOD:-fixmatch}"
 TRANSFORMER="$TRANSFORMER --config.mu=3"
 # As planned for photos, but without weights.
 PHOTO_STEP="$PHOTO_STEP --methods fixmatch --config.model.name=efficientnet_lite0"
@@ -75,7 +81,7 @@ report() {
 # measure NAME COMMAND...: runs it for as long as the part still has, and notes how it ended. The
 # last seconds are left for the reports and for a run to save itself when it is asked to stop.
 measure() {
-  local name=$1 left=$((LIMIT - 20 - SECONDS)) status=0 started=$SECONDS
+  local name=$1 left=$((LIMIT - LIMIT / 30 - SECONDS)) status=0 started=$SECONDS
   shift
   case " ${ONLY:-$name} " in
     *" $name "*) ;;
@@ -85,7 +91,6 @@ measure() {
     report "$name: passed over, no time left"
     return
   fi
-  if [ -n "${AT_MOST:-}" ] && [ "$left" -gt "$AT_MOST" ]; then left=$AT_MOST; fi
   report "$name: $*"
   timeout --kill-after=15 "$left" "$@" >"$OUT/$name.log" 2>&1 || status=$?
   # 137 is a kill: by the clock, if the command ignored its first signal, or for want of memory.
@@ -128,27 +133,14 @@ from experiments.benchmarks import step
 from experiments.paper import grid
 grid.run_main(step.main)" --config configs/cifar10.py --variants bfloat16,unrolled,synthetic \
     --steps "$STEPS" --blocks "$BLOCKS" --output "$OUT/A-attention.md" $TRANSFORMER
+  measure A-compare "$PYTHON" -m experiments.benchmarks.compare_devices --config configs/cifar10.py \
+    $COMPARED
   # To import it takes long.
   if "$PYTHON" -c "$HAS_TENSORFLOW"; then
     step A-tfdata "bfloat16,unrolled,tfdata bfloat16,unrolled,device" $MODEL
   else
     report "A-tfdata: left out, TensorFlow is not installed"
   fi
-}
-
-# All at once on one device, whose memory they share. Each is asked to stop in time, and saves.
-train_on_cifar() {
-  local training method labels run config=configs/cifar10.py data=""
-  if [ -n "${DATA:-}" ]; then data="--config.data.data_dir=$DATA"; else config=configs/digits.py; fi
-  export XLA_PYTHON_CLIENT_PREALLOCATE=false
-  for training in $TRAININGS; do
-    method=${training%-*} labels=${training#*-} run=$RUNS/$training
-    AT_MOST=$SECONDS_OF_TRAINING measure "B-$training" \
-      "$PYTHON" main.py --config "$config:$labels,$method" --workdir "$run" \
-      $data $TRAINING --config.data.pipeline=device --config.model.dtype=bfloat16 &
-  done
-  wait
-  for training in $TRAININGS; do keep "$RUNS/$training" "B-$training"; done
 }
 
 # keep RUN NAME: what a run measured.
@@ -159,19 +151,23 @@ keep() {
   done
 }
 
+# All of it is in RUNS/B-TRAINING, which comes back in parts, whole or resumable.
 part_b() {
+  local method labels seed name=B-${TRAINING:-cls-250} until=$((STARTED + LIMIT * 53 / 60))
+  local options="--config configs/digits.py"
+  IFS=- read -r method labels seed <<<"${name#B-}"
   if [ -n "${DATA:-}" ] && [ "${DATA%.npz}" = "$DATA" ]; then
     measure B-pack "$PYTHON" -m experiments.benchmarks.pack_archive "$DATA" "$RUNS/cifar10.npz"
     DATA="$RUNS/cifar10.npz"
   fi
-  train_on_cifar
-  # The first training's checkpoint.
-  local evaluate=("$PYTHON" main.py --mode eval --workdir "$RUNS/${TRAININGS%% *}")
-  measure B-eval "${evaluate[@]}" &
-  JAX_PLATFORMS=cpu AT_MOST=$SECONDS_OF_CPU measure B-eval-cpu "${evaluate[@]}"
-  wait
-  measure B-compare "$PYTHON" -m experiments.benchmarks.compare_devices --config configs/cifar10.py \
-    $COMPARED
+  if [ -n "${DATA:-}" ]; then options="--config configs/cifar10.py --config.data.data_dir=$DATA"; fi
+  if [ -n "${FROM:-}" ]; then cat "$FROM/$name.tar."* | tar -xf - -C "$RUNS"; fi
+  measure "$name" "$PYTHON" -m experiments.paper.timed_run $options --budgets "$labels" \
+    --seeds "${seed:-0}" --method "$method" --workdir "$RUNS/$name" --until "$until" \
+    --config.data.pipeline=device --config.model.dtype=bfloat16 --config.keep_checkpoints=1 $MODEL
+  if [ -d "$RUNS/$name" ]; then
+    tar -cf - -C "$RUNS" --exclude="*-tmp-*" "$name" | split -b 15000000 - "$OUT/$name.tar."
+  fi
 }
 
 # NAME COMMAND...: a command of cls-jax with the photographs.

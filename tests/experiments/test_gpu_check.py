@@ -7,8 +7,10 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -118,20 +120,60 @@ def check_command(command: list[str], monkeypatch) -> None:
 def test_every_command_has_the_options_of_its_program(run_script, part, size, monkeypatch):
     commands, code, log = run_script(part, SIZE=size)
     assert code == 0, log
-    assert len(commands) > 3
+    assert len(commands) == {"A": 8, "B": 2, "C": 9}[part]
     for command in commands:
         with monkeypatch.context() as patch:
             check_command(command, patch)
 
 
 def test_chosen_measurements_run_and_one_that_fails_in_the_background_counts(run_script):
-    chosen = {"ONLY": "B-fixmatch-40 B-cls-250", "TRAININGS": "cls-250 fixmatch-40 cls-40"}
-    commands, code, log = run_script("B", FAILING="configs/cifar10.py:40,fixmatch", **chosen)
-    configs = {command[command.index("--config") + 1] for command in commands}
-    assert configs == {"configs/cifar10.py:250,cls", "configs/cifar10.py:40,fixmatch"}
+    commands, code, log = run_script("C", FAILING="--device", ONLY="C-instant C-eval C-eval-cpu")
+    assert [command[2] for command in commands] == ["train", "evaluate", "evaluate"]
     assert code == 1
-    assert "B-cls-250: done" in log
-    assert "B-fixmatch-40: failed with code 1" in log
+    assert "C-eval: done" in log
+    assert "C-eval-cpu: failed with code 1" in log
     _, code, log = run_script("B", ONLY="B-pack B-unknown")
     assert code == 1
     assert "B-unknown: failed" in log
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "options", "seconds"),
+    [
+        ({}, "B-cls-250", ["250", "0", "cls"], 530),
+        (
+            {"TRAINING": "fixmatch-40-1", "LIMIT": "240"},
+            "B-fixmatch-40-1",
+            ["40", "1", "fixmatch"],
+            212,
+        ),
+        ({"LIMIT": "60"}, "B-cls-250", ["250", "0", "cls"], 53),
+    ],
+)
+def test_a_training_ends_in_time_and_comes_back_in_parts_that_resume_it(
+    run_script, tmp_path, settings, name, options, seconds
+):
+    run = tmp_path / "runs" / name
+    (run / "checkpoints" / "7.orbax-checkpoint-tmp-1").mkdir(parents=True)
+    (run / "checkpoints" / "6").mkdir()
+    content = {"config.json": b"{}", "checkpoints/6/state": os.urandom(40_000_000)}
+    for file, written in content.items():
+        (run / file).write_bytes(written)
+    started = time.time()
+    commands, code, log = run_script("B", **settings)
+    assert code == 0, log
+    until = float(commands[-1][commands[-1].index("--until") + 1])
+    assert -1 <= until - started - seconds <= 60
+    given = commands[-1]
+    names = ("--budgets", "--seeds", "--method")
+    assert [given[given.index(option) + 1] for option in names] == options
+    parts = sorted((tmp_path / "out").glob(f"{name}.tar.*"))
+    assert len(parts) == 3
+    assert max(part.stat().st_size for part in parts) <= 15_000_000
+    shutil.rmtree(run)
+    shutil.move(tmp_path / "out", tmp_path / "earlier")
+    run_script("B", FROM=str(tmp_path / "earlier"), **settings)
+    found = {
+        str(file.relative_to(run)): file.read_bytes() for file in run.rglob("*") if file.is_file()
+    }
+    assert found == content
