@@ -49,7 +49,7 @@ if [ "$SIZE" = small ]; then
   MODEL="--config.model.depth=10 --config.model.width=1 --config.batch_size=4 --config.mu=2"
   MODEL="$MODEL --config.data.image_size=8 --config.data.cutout=3"
   MODEL="$MODEL --config.data.randaugment_ops=0" # It takes long to compile.
-  COMPARED="$MODEL" STEPS=2 BLOCKS=2 IMAGES=64 VECTORS=2000
+  COMPARED="$MODEL" STEPS=2 BLOCKS=2 IMAGES=64 VECTORS=2000 TIMED=10
   TRANSFORMER="--config.model.name=vit_tiny --config.data.image_size=32 --config.batch_size=4"
   DEPTHWISE="--images 1 --types float32 --repeat 1"
   PHOTO_STEP="--config.data.image_size=32 --config.batch_size=2 --config.mu=1"
@@ -59,7 +59,7 @@ if [ "$SIZE" = small ]; then
   export JAX_DISABLE_MOST_OPTIMIZATIONS=1 # Nearly all of the time would be compilation.
 else
   MODEL="--config.mu=7"
-  COMPARED="--config.batch_size=16 --config.mu=4" STEPS=20 BLOCKS=5 IMAGES=8192 VECTORS=300000
+  COMPARED="--config.batch_size=16 --config.mu=4" STEPS=20 BLOCKS=5 IMAGES=8192 VECTORS=300000 TIMED=200
   TRANSFORMER="--config.model.name=vit_small --config.data.image_size=224 --config.batch_size=16"
   DEPTHWISE="" PHOTO_STEP="--config.data.image_size=224 --config.batch_size=32 --config.mu=7"
   TORCH_STEP="--size 224 --batch_size 32 --mu 7"
@@ -160,11 +160,14 @@ part_b() {
     measure B-pack "$PYTHON" -m experiments.benchmarks.pack_archive "$DATA" "$RUNS/cifar10.npz"
     DATA="$RUNS/cifar10.npz"
   fi
-  if [ -n "${DATA:-}" ]; then options="--config configs/cifar10.py --config.data.data_dir=$DATA"; fi
+  if [ -n "${DATA:-}" ]; then
+    options="--config configs/cifar10.py --config.data.image_size=32 --config.data.data_dir=$DATA"
+  fi
   if [ -n "${FROM:-}" ]; then cat "$FROM/$name.tar."* | tar -xf - -C "$RUNS"; fi
-  measure "$name" "$PYTHON" -m experiments.paper.timed_run $options --budgets "$labels" \
+  measure "$name" "$PYTHON" -m experiments.paper.timed_run --budgets "$labels" \
     --seeds "${seed:-0}" --method "$method" --workdir "$RUNS/$name" --until "$until" \
-    --config.data.pipeline=device --config.model.dtype=bfloat16 --config.keep_checkpoints=1 $MODEL
+    --config.data.pipeline=device --config.model.dtype=bfloat16 --config.keep_checkpoints=1 \
+    --timed "$TIMED" $MODEL $options
   if [ -d "$RUNS/$name" ]; then
     tar -cf - -C "$RUNS" --exclude="*-tmp-*" "$name" | split -b 15000000 - "$OUT/$name.tar."
   fi
