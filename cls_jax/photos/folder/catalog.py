@@ -23,7 +23,14 @@ from cls_jax.errors import UserError
 from cls_jax.io import write_count
 from cls_jax.photos.folder.class_names import ClassNames, find_class_names
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.judge import Question, choose, compare, join_alike, judge
+from cls_jax.photos.folder.judge import (
+    Question,
+    choose,
+    compare,
+    describe_choice,
+    join_alike,
+    judge,
+)
 from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
     LabelTable,
@@ -524,6 +531,13 @@ def _compare_others(folders: Reading, folder: Folder) -> tuple[Reading | Questio
             if isinstance(found, Question):
                 return found, warnings
             warnings += filter(None, [warning])
+            new = [image for image in other.list_labels() if not folders.labels.get(image)]
+            if new and "*" not in other.origin:
+                images = write_count(len(new), "unlabeled image", "unlabeled images")
+                warnings.append(
+                    f"{other.origin} has classes of {images}, such as {min(new)!r:.200}, and is "
+                    f"not read: to use it, {describe_choice(folder.root, other.origin)}."
+                )
     return folders, warnings
 
 

@@ -422,6 +422,16 @@ def test_a_table_adds_to_labeled_folders_however_it_is_named(tmp_path, way):
     assert found["labeled/hat/hat0.jpg"] == "shoes"
 
 
+def test_a_table_beside_labeled_folders_is_offered(tmp_path):
+    for name in ("labeled/hat/0.jpg", "labeled/shoes/1.jpg", "unlabeled/2.jpg", "unlabeled/3.jpg"):
+        place(tmp_path, name).touch()
+    (tmp_path / "extra.csv").write_text("file,label\nunlabeled/2.jpg,hat\nunlabeled/3.jpg,shoes\n")
+    layout = list_layout(tmp_path)
+    (sentence,) = (warning for warning in layout.warnings if "extra.csv" in warning)
+    assert sentence.startswith("extra.csv has classes of 2 unlabeled images, such as 'unlabeled/2")
+    assert sentence.endswith(f"to use it, pass --labels {tmp_path}/extra.csv.")
+
+
 def test_class_folders_that_a_chosen_file_leaves_out_are_counted(tmp_path):
     root = tmp_path / "photos"
     for name in ("hat/0.jpg", "hat/1.jpg", "shoes/2.jpg", "shoes/3.jpg", "test/hat/4.jpg"):

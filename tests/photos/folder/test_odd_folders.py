@@ -384,10 +384,14 @@ if __name__ == "__main__":
     write_page()
 
 
-def test_photos_beside_files_without_classes_are_to_be_labeled(tmp_path):
-    """As image generators write captions."""
+@pytest.mark.parametrize(
+    ("side", "text"),
+    [("{}.txt", "a photo of a hat\n"), ("{}.jpg.json", '{"title": "0.jpg", "imageViews": "0"}')],
+)
+def test_photos_beside_files_without_classes_are_to_be_labeled(tmp_path, side, text):
+    """As image generators write captions, and a photo service what it knows of each photo."""
     for i in range(4):
         place(tmp_path, f"{i}.jpg").touch()
-        (tmp_path / f"{i}.txt").write_text("a photo of a hat\n")
+        (tmp_path / side.format(i)).write_text(text)
     with pytest.raises(UserError, match="classes are needed: label some with cls-jax label"):
         list_layout(tmp_path)

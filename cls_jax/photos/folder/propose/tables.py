@@ -201,6 +201,8 @@ def _weigh(
     found = collect_labels(table)
     if not any(row.label for row in table.rows):
         return None
+    if not found.list_labels() and name.lower().endswith(".json"):  # About something else.
+        return None
     evidence = {find_evidence(found.labels), *([MEASURES] if has_measures else [])}
     return found._replace(origin=name, files={name}, evidence=evidence)
 
