@@ -28,7 +28,7 @@ from cls_jax.photos.features.graph import compute_weight, propagate_labels
 from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
 from cls_jax.photos.features.marks import Marks, find_firsts, find_judged, groups, is_copied
 from cls_jax.photos.features.new_sources import NewSources, count_single, estimate_new_sources
-from cls_jax.photos.features.propagation import Propagation
+from cls_jax.photos.features.propagation import Propagation, Response
 from cls_jax.photos.features.relations import EARLY, LAST, STAGES, Relations
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of
@@ -61,6 +61,8 @@ class _Labelers(NamedTuple):
     """Those of one or several networks, one network after the other."""
 
     graphs: list[sparse.csr_matrix]  # [B, B].
+    recalled: list[dict[int, Response]]  # Of each graph, see `Relations.recall`.
+    names: np.ndarray  # Of the images, int [B].
     probes: list[tuple[np.ndarray, float]]  # Inputs, floating [B, C], and inverse penalties.
     num_networks: int
 
@@ -344,7 +346,10 @@ def _hold_out(
     graphs, probes = labelers.graphs, labelers.probes
     labels_B = np.full(graphs[0].shape[0], -1)
     labels_B[labeled] = labels_L
-    p_MLK = [_hold_out_of_graph(graph, groups_B, labels_B, num_classes, hidden) for graph in graphs]
+    p_MLK = [
+        _hold_out_of_graph(graph, known, labelers.names, groups_B, labels_B, num_classes, hidden)
+        for graph, known in zip(graphs, labelers.recalled, strict=True)
+    ]
     for inputs_BC, inverse_penalty in probes:
         p_LK = _hold_out_of_probe(
             inputs_BC[labeled],
@@ -372,20 +377,23 @@ def _list_labelers(relations: Relations, num_classes: int) -> _Labelers:
 
     Only those of the last layer if a network has no stages, or images and classes are many.
     """
-    graphs, probes = [], []
+    graphs, recalled, probes = [], [], []
     is_deep = relations.is_deep(num_classes)
     for i, network in enumerate(relations.networks):
         depths = (LAST, STAGES, EARLY) if is_deep else (LAST,)
         graphs += [relations.connect(i, depth) for depth in depths]
+        recalled += [relations.recall(i, depth) for depth in depths]
         probes.append((network.pooled, PROBE_C))
         if is_deep:
             parts = network.pooled, network.stages
             probes.append((np.concatenate(parts, axis=1, dtype=np.float32), _DEPTH_PROBE_C))
-    return _Labelers(graphs, probes, len(relations.networks))
+    return _Labelers(graphs, recalled, relations.names, probes, len(relations.networks))
 
 
 def _hold_out_of_graph(
     graph: sparse.csr_matrix,
+    recalled: dict[int, Response],
+    names_B: np.ndarray,
     groups_B: np.ndarray,
     labels_B: np.ndarray,
     num_classes: int,
@@ -400,7 +408,12 @@ def _hold_out_of_graph(
     propagation = Propagation(graph, groups_B)
     propagation.add_classes(num_classes)
     propagation.update(dict(zip(labeled.tolist(), labels_B[labeled].tolist(), strict=True)))
-    return propagation.leave_one_out()[1][hidden]
+    is_single = np.bincount(groups_B)[groups_B[labeled]] == 1
+    single = [(int(image), int(names_B[image])) for image in labeled[is_single]]
+    propagation.responses |= {(i,): recalled[name] for i, name in single if name in recalled}
+    p_LK = propagation.leave_one_out()[1]
+    recalled.update({name: propagation.responses[i,] for i, name in single})
+    return p_LK[hidden]
 
 
 def _hold_out_of_probe(

@@ -20,7 +20,7 @@ _COLUMNS_AT_ONCE = 64
 _ROUNDING = 1e-5
 
 
-class _Response(NamedTuple):
+class Response(NamedTuple):
     """What some labels of one class in a group of near-copies do to the scores of that class."""
 
     members: np.ndarray  # How much they raise the scores of the images of the group, float [M].
@@ -41,8 +41,7 @@ class Propagation:
         # Scores are exactly 0 in parts of the graph without a label. A rounding error beside
         # nothing would become a probability of 1.
         self._num_parts, self._parts = sparse.csgraph.connected_components(graph, directed=False)
-        # By the images with these labels.
-        self._responses: dict[tuple[int, ...], _Response] = {}
+        self.responses: dict[tuple[int, ...], Response] = {}  # By the images with these labels.
 
     def add_classes(self, num_classes: int) -> None:
         """Adds classes without a label until there are `num_classes`."""
@@ -88,14 +87,14 @@ class Propagation:
         """
         labeled = np.flatnonzero(self.labels >= 0)
         left_out = self._list_left_out(labeled)
-        self._solve_responses([key for key in left_out if key not in self._responses])
+        self._solve_responses([key for key in left_out if key not in self.responses])
         scores_LK = self._scores_BK[labeled]
         sums_LK = np.tile(self._scores_BK.sum(axis=0), (len(labeled), 1))
         counts_LK = self._count_labels(labeled)
         find_rows, find_members = _sort_groups(self.groups[labeled]), self._find_members
         for images in left_out:
             k, group = self.labels[images[0]], self.groups[images[0]]
-            rows, response = find_rows(group), self._responses[images]
+            rows, response = find_rows(group), self.responses[images]
             before = scores_LK[rows, k]
             rest = before - response.members[np.searchsorted(find_members(group), labeled[rows])]
             scores_LK[rows, k] = np.where(rest > _ROUNDING * before, rest, 0)
@@ -129,7 +128,7 @@ class Propagation:
             solved = solve(self.graph, source, ALPHA, _TOLERANCE)
             for column, images in enumerate(part):
                 members = solved[self._find_members(self.groups[images[0]]), column]
-                self._responses[images] = _Response(members, float(solved[:, column].sum()))
+                self.responses[images] = Response(members, float(solved[:, column].sum()))
 
 
 def _sort_groups(groups: np.ndarray) -> Callable[[int], np.ndarray]:

@@ -37,6 +37,7 @@ from cls_jax.photos.features.neighbors import (
     take_neighbors,
 )
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.propagation import Response
 
 # Depths at which images are compared: the last layer, all stages, and early stages.
 LAST, STAGES, EARLY = range(3)
@@ -79,6 +80,7 @@ class Relations:
         self._whole: tuple[Relations, np.ndarray] | None = None  # With the rows that these are.
         self._num_fitted = len(features.pooled)  # The images of what is fitted to all.
         self._found: dict[tuple[int, int], _Compared] = {}  # By network and depth.
+        self._memory: tuple[bytes, dict[tuple[int, int], dict[int, Response]]] = b"", {}
 
     def __len__(self) -> int:
         return len(self.features.pooled)
@@ -126,6 +128,21 @@ class Relations:
         The last layer compares descriptors. Stages are whitened.
         """
         return connect_neighbors(self._compare(network, depth).neighbors)
+
+    @property
+    def names(self) -> np.ndarray:
+        """The rows of these images in the whole that they were taken from, int [B]."""
+        return self._whole[1] if self._whole else np.arange(len(self))
+
+    def recall(self, network: int, depth: int) -> dict[int, Response]:
+        """What is known of labels of single images in a graph, by `names`, to be read and written.
+
+        It is that of the same images in any order. Only that of the latest ones is kept.
+        """
+        whole, images = self._whole[0] if self._whole else self, np.sort(self.names).tobytes()
+        if whole._memory[0] != images:
+            whole._memory = images, {}
+        return whole._memory[1].setdefault((network, depth), {})
 
     def _compare(self, network: int, depth: int) -> _Compared:
         if (network, depth) not in self._found:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from cls_jax import photos
-from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.features import propagation
+from cls_jax.photos.features.graph import build_graph, solve
 from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.instant import find_known
 from cls_jax.photos.features.marks import mark_labels
@@ -55,12 +56,32 @@ def test_another_order_has_the_same_relations():
     taken, anew = whole.take(order), Relations(features.convert(lambda rows: rows[order]))
     assert_same_graphs(taken, anew)
     marks = mark_labels(np.where(np.arange(240) % 5 < 2, truth, -1)[order], K)
+    infer(whole.take(order[::-1]), mark_labels(np.where(truth > 1, truth, -1)[order[::-1]], K))
     again, inferred = infer(taken, marks), infer(anew, marks)
     np.testing.assert_allclose(again.probabilities, inferred.probabilities, atol=1e-6)
     np.testing.assert_array_equal(again.groups, inferred.groups)
     assert again.figures == pytest.approx(inferred.figures, abs=1e-4)
     known, of_taken = (find_known(each, np.zeros((240, K))) for each in (whole, taken))
     np.testing.assert_array_equal(of_taken.known, known.known[order])
+
+
+def test_a_label_that_was_held_out_before_is_not_followed_again(monkeypatch):
+    """In any order of the images. Each class is one more column of the solver."""
+    columns = []
+
+    def count(graph, source, *arguments):
+        columns.append(source.shape[1])
+        return solve(graph, source, *arguments)
+
+    monkeypatch.setattr(propagation, "solve", count)
+    features, truth = create(120)
+    whole = Relations(features._replace(others=()).convert(lambda rows: rows[::3]))
+    for num_labels, num_new in ((20, 20), (22, 2)):
+        order = np.random.default_rng(num_labels).permutation(40)
+        labels = np.where(np.arange(40) < num_labels, truth[::3], -1)
+        infer(whole.take(order), mark_labels(labels[order], K))
+        assert sum(columns) == 3 * (K + num_new)
+        columns.clear()
 
 
 def test_a_part_is_compared_by_the_whitening_of_the_whole():
