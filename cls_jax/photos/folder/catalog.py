@@ -310,11 +310,11 @@ class Catalog:
         skipped = [*folder.listing.skip_others(read), *found.skipped]
         warnings = [*found.warnings, *self.warnings]
         table = self.table_name or self.base.origin  # Without one, folders have the classes.
-        _refuse(table and describe_unnamed(folder, table, found))
+        _refuse(describe_unnamed(folder, table, found))
         columns, classes = self._number_classes(table, skipped)
         places, labels = columns["train"]
         if not table:
-            labeled = [file.name for file in files.take(places[labels > 0])]
+            labeled = _list_names(files, places[labels > 0])
             _refuse(describe_class_folders(folder, splits, labeled, skipped))
         names = _name_classes([classes[k] for k in np.unique(labels) if k], warnings)
         if len(names) < 2:
@@ -335,9 +335,8 @@ class Catalog:
             order = np.argsort(known[labels] == -1, kind="stable")
             order = order[~is_foreign[order]]
             rows[part] = Rows(files, places[order], known[labels[order]], class_names)
-        of_files, origin = self.sources()
-        warnings += _describe_shared_sources(of_files, rows)
-        numbers = number_sources((file.name for file, _ in rows["train"]), of_files)
+        sources, shared = self._compare_sources(rows)
+        warnings += shared
         return Layout(
             class_names=class_names,
             train=rows["train"],
@@ -346,8 +345,19 @@ class Catalog:
             skipped=skipped,
             warnings=warnings,
             table=found.sentence,
-            sources=Sources(numbers, origin) if of_files else None,
+            sources=sources,
         )
+
+    def _compare_sources(self, rows: Mapping[str, Rows]) -> tuple[Sources | None, list[str]]:
+        """The sources of training images, if anything says them, and warnings about shared ones."""
+        of_files, origin = self.sources()
+        if not of_files:
+            return None, []
+        numbers = number_sources((file.name for file, _ in rows["train"]), of_files)
+        of_parts = {part: [of_files.get(file.name, "") for file, _ in rows[part]] for part in rows}
+        known = of_parts.pop("train")
+        shared = [describe_shared(known, sources, part) for part, sources in of_parts.items()]
+        return Sources(numbers, origin), list(filter(None, shared))
 
     def _number_classes(
         self, table: str, skipped: list[SkippedFile]
@@ -576,6 +586,10 @@ def _compare_with_folders(
     return warnings
 
 
+def _list_names(files: ImageFiles, places: np.ndarray) -> list[str]:
+    return [file.name for file in files.take(places)]
+
+
 def _describe_foreign(part: str, foreign: Sequence[str]) -> str:
     """A warning about the classes of a part that no labeled image has."""
     return (
@@ -592,7 +606,7 @@ def _find_place(splits: Mapping[str, str], base: str, name: str) -> tuple[str, s
     top, *rest = name.split("/", 2)
     kind = splits.get(top, "") if rest else ""
     inner = rest[0] if len(rest) > 1 else ""
-    is_aside = bool(inner) and means_unlabeled(inner)
+    is_aside = means_unlabeled(inner)
     if kind == "unlabeled" or (kind == "train" and is_aside):
         return "train", NO_CLASS_NAME
     if kind and inner:
@@ -627,16 +641,6 @@ def _find_place_by_table(
     where = "outside of a class folder" if is_split else f"without a class in {table}"
     where = "without a label" if file in found.labels else where
     return "", f"a {kind} image {where}"
-
-
-def _describe_shared_sources(of_files: Mapping[str, str], rows: Mapping[str, Rows]) -> list[str]:
-    """A sentence for each held-out part that has sources of the training images, too."""
-    of_parts = {
-        part: [of_files.get(file.name, "") for file, _ in of_part] for part, of_part in rows.items()
-    }
-    known = of_parts.pop("train")
-    sentences = [describe_shared(known, sources, part) for part, sources in of_parts.items()]
-    return [sentence for sentence in sentences if sentence]
 
 
 def pack_layout(layout: Layout) -> bytes:
