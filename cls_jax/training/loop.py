@@ -54,6 +54,7 @@ from cls_jax.training.prepare import (
     Prepared,
     RunEnd,
     WeightReader,
+    check_frozen,
     check_packages,
     hold_folder,
     prepare_run,
@@ -114,6 +115,7 @@ def run_training(
             raise UserError(f"Another session has just ended in {workdir}: rerun the command.")
 
     check_packages(config)
+    check_frozen(config)
     with leave_when_asked() as has_begun:
         prepared = prepare_run(config, workdir, load, weight_readers)
         labeled = prepared.spec.labeled_indices

@@ -85,6 +85,10 @@ def check_packages(config: ConfigDict) -> None:
     for init in (config.model.init, *split_inits(config.model.inferred_by)):
         if init:
             check_init(init)
+
+
+def check_frozen(config: ConfigDict) -> None:
+    """Raises a UserError if a run without weights to start from keeps a part of its network."""
     if not config.model.init and (config.model.bn_frozen or config.optimizer.frozen_stages):
         raise UserError(
             "model.bn_frozen and optimizer.frozen_stages keep what a pretrained network has "
