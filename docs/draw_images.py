@@ -223,7 +223,7 @@ def draw_views(browser: sync_api.Browser) -> None:
                 page.goto(f"http://127.0.0.1:{port}/#token")
                 for view in VIEWS:
                     page.click(f"nav button[data-view={view}]")
-                    page.wait_for_selector("#view > *")
+                    page.wait_for_selector("#view:not([aria-busy])")
                     page.wait_for_function(_ARE_SHOWN)
                     page.wait_for_function(_IS_FITTED)
                     page.evaluate(
