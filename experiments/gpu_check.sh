@@ -249,7 +249,7 @@ part_d() {
 : >"$LOG"
 report "part $PART, $SIZE, $(uname -n), $($PYTHON --version 2>&1)"
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader \
-  >>"$LOG" 2>&1 || report "no nvidia-smi"
+  >>"$LOG" 2>/dev/null || report "no nvidia-smi"
 case $PART in
   A) part_a ;;
   B) part_b ;;

@@ -33,6 +33,7 @@ The images are CIFAR-10's re-compressed as JPEG, 50,000 to train on and 8,000 to
 figure is comparable with the paper's: means of four runs of 307,200 steps on the original images.
 Images computed are weak and strong views, through each network.
 """
+_CARD = re.compile(r"[^,\[]+, [\d.]+, \d+ MiB, \d+ MHz")  # As nvidia-smi prints it.
 _FILES = ("config.json", "metrics.jsonl", "result.json")
 
 
@@ -68,7 +69,7 @@ def read_runs(out: pathlib.Path) -> list[TimedRun]:
     """The finished runs in a folder of part B. Raises a UserError if there are none."""
     log = out / "B.log"
     lines = log.read_text().splitlines() if log.exists() else []
-    card = next((line for line in lines if not line.startswith("[")), "")
+    card = next(filter(_CARD.fullmatch, lines), "")
     runs = []
     for first in sorted(out.glob("B-*.tar.aa")):
         parts = sorted(out.glob(f"{first.stem}.*"))
@@ -149,7 +150,7 @@ def main() -> None:
     cards = sorted({run.card for run in runs})
     where = "Rehearsed without a GPU: these figures mean nothing."
     if all(cards):
-        where = "; ".join(re.sub(r"\s+", " ", card) for card in cards)
+        where = "; ".join(cards)
     picture = arguments.output.with_suffix(".png")
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     draw_curves(runs, picture)

@@ -81,7 +81,8 @@ def test_the_page_says_what_was_measured_and_that_a_rehearsal_means_nothing(
     finished, tmp_path, monkeypatch, card
 ):
     run = finished
-    (tmp_path / "B.log").write_text(f"[0 s] part B\n{card or '[0 s] no nvidia-smi'}\n[9 s] end\n")
+    missing = "gpu_check.sh: line 251: nvidia-smi: command not found\n[0 s] no nvidia-smi"
+    (tmp_path / "B.log").write_text(f"[0 s] part B, small\n{card or missing}\n[9 s] end\n")
     with tarfile.open(tmp_path / "whole", "w") as tar:
         tar.add(run, run.name)
     content = (tmp_path / "whole").read_bytes()
