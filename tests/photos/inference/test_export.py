@@ -49,7 +49,7 @@ def test_model_predicts_what_the_run_predicts_for_any_batch_size(trained_run, ex
     np.testing.assert_array_equal(labels[probabilities.argmax(axis=-1)], expected.label)
     stored = json.loads((exported / export.PREPROCESSING).read_text())
     described = [stored[key] for key in ("height", "width", "color", "square", "bit_depth")]
-    assert described == [8, 8, "gray", "crop", data.bit_depth]
+    assert described == [8, 8, "gray", "crop", 16]
     inside = stored["inside_the_model"]
     assert (inside["mean"], inside["std"]) == (list(data.mean), list(data.std))
 
