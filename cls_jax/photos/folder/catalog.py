@@ -280,7 +280,9 @@ class Catalog:
                 base[name] = self.names.get(rest[0])
         # No answer about the others could be saved.
         base = {name: base[name] for name in filter(_is_unicode, base)}
-        return start(base, {name for name in names if self._find_part(name) in HELD_OUT})
+        held_out = {name for name in names if self._find_part(name) in HELD_OUT}
+        rivals = {name: self.names.get(rival) for name, rival in self.base.rivals.items()}
+        return start(base, held_out, rivals)
 
     def read_marks(self) -> FileMarks:
         """The marks of the images by all that is in the folder."""

@@ -57,7 +57,7 @@ class ClassNames(NamedTuple):
 
     def name_rows(self, rows: Iterable[LabelRow]) -> list[LabelRow]:
         """The same in the rows of a table."""
-        return [row._replace(label=self.get(row.label)) for row in rows]
+        return [row._replace(label=self.get(row.label), rival=self.get(row.rival)) for row in rows]
 
 
 def find_class_names(

@@ -71,6 +71,7 @@ class LabelRow(NamedTuple):
     part: str = ""  # "train", "unlabeled", "test" or "validation", if another program says so.
     detail: str = ""  # What follows the decision in its cell, of a random photo.
     source: str = ""  # What the image comes from.
+    rival: str = ""  # Of several people's classes, the one that comes second.
 
 
 class TableFormat(NamedTuple):
@@ -129,8 +130,6 @@ class LabelTable(NamedTuple):
     own: Mapping[str, Match] = _EMPTY  # The files of the rows that `cls-jax label` has written.
     matches: Matches = Matches({})  # Those of all others.
     missing: Mapping[str, int] = _EMPTY  # Words that mean no label → the rows with them.
-    # Files, as written, about which people or shares differ → whether most are for one class.
-    disputed: Mapping[str, bool] = _EMPTY
     fault: Fault | None = None  # Why it cannot be read, or may mean something else.
 
     def find(self, row: LabelRow) -> str | None:
@@ -324,37 +323,33 @@ def _read_rows(
         else row._replace(label="".join(classes[row.label]), part=parts[row.part])
         for row in rows
     ]
-    disputed: dict[str, bool] = {}
-    if table_format.are_shares:
-        disputed = {row.file: False for row in rows if not (row.label or row.decision)}
-    elif table_format.person is not None:
-        rows, disputed = _take_majority(rows)
+    if table_format.person is not None and not table_format.are_shares:
+        rows = _take_majority(rows)
     if any(len(row.label) > LONGEST_CLASS for row in rows):
         long = _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
         return LabelTable([], table_format, fault=Fault(str(long)))
     matches = columns.matches if columns else index.match(row.file for row in others)
-    return LabelTable(rows, table_format, own, matches, missing, disputed)
+    return LabelTable(rows, table_format, own, matches, missing)
 
 
-def _take_majority(rows: list[LabelRow]) -> tuple[list[LabelRow], dict[str, bool]]:
-    """Rows with the class that most people have chosen for their file, or "" without a majority.
-
-    Also the files about which people differ, and whether there is a majority.
-    """
+def _take_majority(rows: list[LabelRow]) -> list[LabelRow]:
+    """Rows with the class that most people have chosen for their file, or "" without a majority."""
     votes: dict[str, Counter[str]] = {}
     for row in rows:
         if row.label and not row.decision:
             votes.setdefault(row.file, Counter())[fold_class(row.label)] += 1
     winners = {}
     for file, counts in votes.items():
-        (first, most), *others = counts.most_common(2)
-        winners[file] = first if not others or others[0][1] < most else ""
+        (first, most), (second, fewer) = [*counts.most_common(2), ("", 0)][:2]
+        winners[file] = (first if fewer < most else "", second)
     spelled = {fold_class(row.label): row.label for row in reversed(rows)}
-    taken = [
-        row if row.decision else row._replace(label=spelled.get(winners.get(row.file, ""), ""))
+    chosen = {file: [spelled.get(name, "") for name in both] for file, both in winners.items()}
+    return [
+        row._replace(label=chosen[row.file][0], rival=chosen[row.file][1])
+        if row.file in chosen and not row.decision
+        else row
         for row in rows
     ]
-    return taken, {file: bool(winners[file]) for file in votes if len(votes[file]) > 1}
 
 
 def _list_marked(line: Sequence[str], table_format: TableFormat) -> list[str]:

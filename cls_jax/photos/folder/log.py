@@ -58,6 +58,7 @@ class Mark(NamedTuple):
     check: Check | None = None  # Of a random photo. It counts while there is an answer.
     part: str = ""  # See `LabelRow`.
     source: str = ""  # The same.
+    rival: str = ""  # The same, until there is a decision about it.
     is_contradicted: bool = False  # Whether rows without a time give different labels.
     has_moved: bool = False  # Whether rows name different parts.
 
@@ -109,12 +110,19 @@ class Checked(NamedTuple):
     confidences: list[float]
 
 
-def start(base: Mapping[str, str], held_out: Collection[str] = ()) -> FileMarks:
-    """The marks before the first row: file → class by folders or other tables.
+def start(
+    base: Mapping[str, str],
+    held_out: Collection[str] = (),
+    rivals: Mapping[str, str] = MappingProxyType({}),
+) -> FileMarks:
+    """The marks before the first row: file → class by folders or other tables, and its `rival`.
 
     The files `held_out` are for testing or validation.
     """
-    rows = [LabelRow(file, clean(label), LABEL) for file, label in base.items()]
+    rows = [
+        LabelRow(file, clean(label), LABEL, rival=rivals.get(file, ""))
+        for file, label in base.items()
+    ]
     return fold(rows, FileMarks(held_out=frozenset(held_out)))
 
 
@@ -139,6 +147,7 @@ def fold(
             row.detail,
             row.part,
             row.source,
+            row.rival,
             has_time=bool(row.time),
         )
         for name in mark.spelled:
@@ -179,7 +188,15 @@ def choose_spellings(names: Iterable[str]) -> dict[str, str]:
 
 @functools.lru_cache(2**14)  # Tables have millions of rows that say the same.
 def _follow(
-    before: Mark, label: str, kind: str, detail: str, part: str, source: str, *, has_time: bool
+    before: Mark,
+    label: str,
+    kind: str,
+    detail: str,
+    part: str,
+    source: str,
+    rival: str,
+    *,
+    has_time: bool,
 ) -> Mark:
     """The mark of a file after another row about it, whose decision is of a `kind`."""
     spelled = (label,) if label and kind not in (NONE, SKIP) else ()
@@ -196,6 +213,7 @@ def _follow(
         # What one row holds out is never trained on.
         part=before.part if before.part in HELD_OUT else part,
         source=source or before.source,
+        rival=rival,
         is_contradicted=before.is_contradicted or (differs and not has_time),
         has_moved=before.has_moved or bool(before.part and part and before.part != part),
     )

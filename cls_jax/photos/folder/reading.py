@@ -53,6 +53,7 @@ class Reading(NamedTuple):
     splits: Mapping[str, str] = NOTHING  # The same of folders at the top.
     sources: Mapping[str, str] = NOTHING  # What images come from, as far as it says that.
     source_origin: str = ""  # The column that says it.
+    rivals: Mapping[str, str] = NOTHING  # The class that comes second, where people differ.
     arguments: tuple[str, ...] = ()  # Options of a command with which a user chooses it.
     evidence: Collection[str] = ()
     files: Collection[str] = ()  # That were read.
@@ -77,6 +78,7 @@ def join_readings(readings: Sequence[Reading]) -> Reading:
         parts=_merge(one.parts for one in readings),
         sources=_merge(one.sources for one in readings),
         source_origin=next((one.source_origin for one in readings if one.source_origin), ""),
+        rivals=_merge(one.rivals for one in readings),
         files=frozenset().union(*(one.files for one in readings)),
         skipped=[row for one in readings for row in one.skipped],
         warnings=[warning for one in readings for warning in one.warnings],

@@ -13,6 +13,7 @@ from cls_jax.io import make_printable
 from cls_jax.photos.features.accuracy import Estimate, find_sure
 from cls_jax.photos.features.decide import decide, find_confident, rank_classes
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
+from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.inference.suspects import choose_suspects
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.known import Known, show_name
@@ -100,7 +101,7 @@ def describe_check(session: Session) -> dict[str, Any]:
 
 
 def describe_suspects(known: Known) -> dict[str, Any]:
-    """Labels that the others contradict, by the newest classifier, see `choose_suspects`."""
+    """Labels that the others contradict, see `choose_suspects`, or about which people differ."""
     images: list[dict[str, Any]] = []
     if (found := known.classified) is not None:
         for i in choose_suspects(found.held_out, found.labels).tolist():
@@ -111,6 +112,13 @@ def describe_suspects(known: Known) -> dict[str, Any]:
             if has_changed or state.is_confirmed or suggested not in known.class_names:
                 continue
             proposal = {"label": suggested, "probability": round(float(confidence), 4)}
+            images.append(describe_image(known, i) | {"proposals": [proposal]})
+    names = {fold_class(name): name for name in known.class_names}
+    suspects = {item["image"] for item in images}
+    for i, state in known.list_answered():
+        rival = names.get(fold_class(state.rival))
+        if state.label and rival and i not in suspects:
+            proposal = {"label": rival, "probability": None}
             images.append(describe_image(known, i) | {"proposals": [proposal]})
     return {"version": known.version, "images": images[:_NUM_SUSPECTS]}
 

@@ -309,3 +309,19 @@ def test_the_result_has_a_line_for_each_class(folder, kinds):
             assert {first["label"], second["label"]} == {"abc"[k], row["partner"]}
     mixed = views.describe_result(session, classifier.estimate())["mixed"]
     assert sum(row["unsure"] for row in mixed) < sum(result["proposed"])
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "given.csv"])
+def test_photos_about_which_people_differ_are_suspect_until_one_is_answered(folder, kinds, name):
+    votes = {0: "aab", 1: "bb", 2: "ac", 3: "cac"}
+    rows = [f"IMG_{i:04}.png,p{n},{v}" for i, each in votes.items() for n, v in enumerate(each)]
+    (folder / name).write_text("\n".join(["image,annotator,label", *rows]) + "\n")
+    session = open_ready(folder, kinds)
+
+    def list_suspects():
+        found = views.describe_suspects(session.known)["images"]
+        return {(each["image"], each["label"], each["proposals"][0]["label"]) for each in found}
+
+    assert list_suspects() == {(0, "a", "b"), (3, "c", "a")}
+    decide(session, 0, "a")
+    assert list_suspects() == {(3, "c", "a")}

@@ -231,12 +231,13 @@ def collect_labels(table: LabelTable) -> Reading:
         parts=parts,
         sources=sources,
         source_origin=repr(table.format.show(table.format.source or 0)) if sources else "",
+        rivals={name: mark.rival for name, mark in marks.items() if mark.rival},
         skipped=skipped,
         warnings=[
             *_describe_unmatched(shown, unknown, "no image"),
             *_describe_unmatched(shown, unclear, "more than one image"),
             *_list_contradictions(shown, marks),
-            *_list_disputes(table),
+            *_list_disputes(table, marks),
             *_list_without_label(table),
         ],
         sentence=f"{_describe_columns(table)}; {len(rows) - len(skipped):,} of {len(rows):,} rows "
@@ -265,16 +266,17 @@ def _list_contradictions(table: str, marks: Mapping[str, Mark]) -> Iterator[str]
         yield f"{are} held out, such as {min(moved)!r}, since {table} names several parts."
 
 
-def _list_disputes(table: LabelTable) -> Iterator[str]:
+def _list_disputes(table: LabelTable, marks: Mapping[str, Mark]) -> Iterator[str]:
     """Warnings about images that people see differently, and about classes that are numbers."""
-    shown = table.format.name
-    if table.disputed:
-        who = "shares" if table.format.are_shares else "people"
-        images = write_count(len(table.disputed), "image", "images")
-        num_unclear = sum(not is_clear for is_clear in table.disputed.values())
+    shown, are_shares = table.format.name, table.format.are_shares
+    disputed = [name for name, m in marks.items() if m.rival or (are_shares and not m.decision)]
+    if disputed:
+        who = "shares" if are_shares else "people"
+        images = write_count(len(disputed), "image", "images")
+        num_unclear = sum(not marks[name].labels for name in disputed)
         unlabeled = f", and {num_unclear:,} without one are unlabeled" if num_unclear else ""
         yield (
-            f"The {who} in {shown} differ about {images}, such as {min(table.disputed)!r:.200}: "
+            f"The {who} in {shown} differ about {images}, such as {min(disputed)!r:.200}: "
             f"the class of a clear majority counts{unlabeled}."
         )
     names = sorted({row.label for row in table.rows if row.label})

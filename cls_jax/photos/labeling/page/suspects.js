@@ -1,4 +1,4 @@
-// Labels that the other labels contradict: probably mistakes.
+// Labels that other labels or people contradict: probably mistakes.
 
 import { build, create, createPhoto } from "./dom.js";
 import { formatPercent } from "./words.js";
@@ -27,7 +27,7 @@ export function mount(root, app) {
     const isDone = [...cards.values()].every((card) => card.isClosed());
     const none = cards.size ? "No suspect labels are left." : "No suspect labels.";
     if (isDone) hint.textContent = isFitting ? "Checking the labels…" : none;
-    else hint.textContent = "The other labels contradict these: some are mistakes.";
+    else hint.textContent = "Other labels or people contradict these: some are mistakes.";
     if (isFitting) timer = setTimeout(() => check().catch(app.report), FIT_MS);
   }
 
@@ -53,7 +53,7 @@ export function mount(root, app) {
     open.append(picture);
     parts.label.textContent = label;
     parts.other.textContent = other;
-    parts.share.textContent = ` (${formatPercent(probability)})`;
+    parts.share.textContent = probability === null ? " to other people" : ` (${formatPercent(probability)})`;
     keep.textContent = `It is ${label}`;
     change.textContent = `It is ${other}`;
     let isClosed = false;
