@@ -154,17 +154,18 @@ def propose_by_folders(names: Sequence[str], labels: np.ndarray) -> str | None:
     return None
 
 
-def propose_cameras(serials: Sequence[str]) -> str | None:
-    """A sentence about cameras that some images name, or None. "" for an image that names none."""
-    known = [serial for serial in serials if serial]
-    cameras = set(known)
-    if len(cameras) < 2 or len(known) < max(_FEWEST_IMAGES * len(cameras), len(serials) / 2):
+def propose_origins(origins: Sequence[tuple[str, str]]) -> str | None:
+    """A sentence about cameras or patients that some images name, see `read_origin`, or None."""
+    known = [origin for origin in origins if origin[1]]
+    found = set(known)
+    if len(found) < 2 or len(known) < max(_FEWEST_IMAGES * len(found), len(origins) / 2):
         return None
+    kind = known[0][0]
     return (
-        f"{len(known):,} of {len(serials):,} sampled images name their camera, of which there are "
-        f"{len(cameras):,} (serial numbers in EXIF). If other cameras will take the images to "
-        "classify, write each image's into a column 'camera' of the label table: images of one "
-        "camera are then held out together."
+        f"{len(known):,} of {len(origins):,} sampled images name their {kind}, of which there are "
+        f"{len(found):,}. If the images to classify will be of other {kind}s, write each image's "
+        f"into a column '{kind}' of the label table: images of one {kind} are then held out "
+        "together."
     )
 
 

@@ -116,14 +116,20 @@ def describe_unread(paths: Sequence[str | os.PathLike]) -> list[str]:
     return sentences
 
 
-def read_serial(path: str | os.PathLike) -> str:
-    """The serial number of the camera that took an image, by its EXIF data, or ""."""
+def read_origin(path: str | os.PathLike) -> tuple[str, str]:
+    """The "patient" of a DICOM, or the "camera" by its serial number in EXIF, and which one.
+
+    That is "" if it is not known.
+    """
     try:
         with open_file(path) as file, _decoding(file, bit_depth=16) as image:
+            if image.format == "DICOM":
+                return "patient", image.info["patient"]
             exif = image.getexif().get_ifd(ExifTags.IFD.Exif)
-            return " ".join(str(exif.get(ExifTags.Base.BodySerialNumber) or "").split())
+            number = exif.get(ExifTags.Base.BodySerialNumber) or ""
+            return "camera", " ".join(str(number).split())
     except ImageError:
-        return ""
+        return "", ""
 
 
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:

@@ -298,8 +298,11 @@ def _find_fault(entry: os.DirEntry) -> str:
 
 
 def _is_image(entry: os.DirEntry) -> bool:
-    """Whether a file is an image by its extension or, without one, by its first bytes."""
-    if "." in entry.name:
+    """Whether a file is an image by its extension or, without one, by its first bytes.
+
+    A number is none, as in 1.2.840.113619.2.5, which DICOM files are often called.
+    """
+    if "." in entry.name and not entry.name.rpartition(".")[2].isdigit():
         return entry.name.lower().endswith(SUFFIXES)
     start = b""
     with contextlib.suppress(OSError), open_regular(entry.path) as file:

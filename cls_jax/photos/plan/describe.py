@@ -66,7 +66,7 @@ def _describe_shortages(plan: Plan) -> list[str]:
 def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
     """Summarizes a plan, with what was found out about it."""
     lines = [
-        *describe_folder(plan.summary, trial.cameras),
+        *describe_folder(plan.summary, trial.origins),
         *_describe_near_copies(plan, trial),
         *_describe_held_out(plan, trial),
         *describe_training(plan, facts),
@@ -86,8 +86,8 @@ def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
     return "\n".join([*lines, "Dry run; nothing written."])
 
 
-def describe_folder(summary: FolderSummary, cameras: str = "") -> list[str]:
-    """Lines about the images. `cameras` proposes them as sources, where nothing else does."""
+def describe_folder(summary: FolderSummary, origins: str = "") -> list[str]:
+    """Lines about the images. `origins` proposes sources, where nothing else does."""
     counts, short = summary.class_counts, summary.sizes.min(axis=1)
     width = min(max(map(len, counts)), 40)
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
@@ -103,7 +103,7 @@ def describe_folder(summary: FolderSummary, cameras: str = "") -> list[str]:
         lines.append(imbalance)
     left_out = describe_left_out(summary.layout.skipped)
     lines += filter(None, (summary.layout.table, left_out, summary.unreadable, *summary.unread))
-    proposal = summary.layout.proposal or cameras
+    proposal = summary.layout.proposal or origins
     lines += _describe_sources(summary) or ([proposal] if proposal else [])
     lines += [
         *summary.layout.warnings,

@@ -11,8 +11,8 @@ from cls_jax.extras import is_installed
 from cls_jax.models.weights.backbones import DINOV2
 from cls_jax.models.weights.sources import Origin, has_weights
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
-from cls_jax.photos.folder.sources import propose_cameras
-from cls_jax.photos.images.decode import read_serial
+from cls_jax.photos.folder.sources import propose_origins
+from cls_jax.photos.images.decode import read_origin
 from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan
@@ -22,7 +22,7 @@ from cls_jax.photos.start.hold_out import NearCopies, count_near_copies
 from cls_jax.runs.folder import CONFIG, describe_weights
 from cls_jax.training.prepare import read_weights, resolve_model
 
-_NUM_SAMPLED = 200  # Images whose camera a dry run looks for.
+_NUM_SAMPLED = 200  # Images whose camera or patient a dry run looks for.
 _MAX_COMPARED = 1_000  # Labeled images that a dry run compares. More take minutes on a CPU.
 
 
@@ -38,7 +38,7 @@ class Facts(NamedTuple):
 class Trial(NamedTuple):
     """What a dry run finds out."""
 
-    cameras: str = ""  # A sentence that proposes them as sources, or "".
+    origins: str = ""  # A sentence that proposes patients or cameras as sources, or "".
     near_copies: NearCopies | None = None  # Among the labels. None if they were not compared.
     measured: Measurement | None = None  # None if nothing is trained.
     held_out: tuple[int, ...] = ()  # Labels of each class for validation, but for near-copies.
@@ -73,7 +73,7 @@ def try_plan(plan: Plan) -> Trial:
         measured = None
     else:
         measured = _measure(plan, config)
-    return Trial(_propose_cameras(plan), _find_near_copies(plan), measured, _count_held_out(plan))
+    return Trial(_propose_origins(plan), _find_near_copies(plan), measured, _count_held_out(plan))
 
 
 def _count_held_out(plan: Plan) -> tuple[int, ...]:
@@ -104,13 +104,13 @@ def _measure(plan: Plan, config: ConfigDict) -> Measurement | None:
     return plan.budget.measured if is_known and plan.needed_minutes is None else None
 
 
-def _propose_cameras(plan: Plan) -> str:
-    """A sentence about the cameras in the EXIF data of some training images, or ""."""
+def _propose_origins(plan: Plan) -> str:
+    """A sentence about the cameras or patients that some training images name, or ""."""
     layout, root = plan.summary.layout, plan.summary.root
     if layout.sources is not None or layout.proposal:
         return ""
     sampled = take_evenly(layout.train, _NUM_SAMPLED)
-    return propose_cameras([read_serial(root / file.name) for file, _ in sampled]) or ""
+    return propose_origins([read_origin(root / file.name) for file, _ in sampled]) or ""
 
 
 def _find_near_copies(plan: Plan) -> NearCopies | None:

@@ -12,10 +12,10 @@ from cls_jax.photos.folder.sources import (
     find_sources,
     number_sources,
     propose_by_folders,
-    propose_cameras,
+    propose_origins,
     propose_pattern,
 )
-from cls_jax.photos.images.decode import read_serial
+from cls_jax.photos.images.decode import read_origin
 from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
 
@@ -186,13 +186,13 @@ def test_cameras_are_proposed_by_their_serial_numbers(tmp_path):
         exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.BodySerialNumber] = serial
         Image.new("RGB", (40, 40)).save(tmp_path / f"{i}.jpg", exif=exif)
     (tmp_path / "5.jpg").write_text("no image")
-    serials = [read_serial(path) for path in sorted(tmp_path.iterdir())]
-    assert serials == ["0042", "0043", "0042", "0043", "", ""]
-    assert "4 of 6 sampled images name their camera, of which there are 2" in propose_cameras(
-        serials
+    origins = [read_origin(path) for path in sorted(tmp_path.iterdir())]
+    assert [number for _, number in origins] == ["0042", "0043", "0042", "0043", "", ""]
+    assert "4 of 6 sampled images name their camera, of which there are 2" in propose_origins(
+        origins
     )
     for few in (["a", "a", "a"], ["a", "b", "c"], ["a", "a", "b", "b", *[""] * 5], []):
-        assert propose_cameras(few) is None
+        assert propose_origins([("camera", number) for number in few]) is None
 
 
 def test_sources_in_training_and_test_are_told(tmp_path):
