@@ -8,15 +8,18 @@ in a hundred is of no class.
 """
 
 import argparse
+import pathlib
 import time
 
 import numpy as np
 
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONES
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import LAST, Relations
-from cls_jax.photos.folder.log import Checked
+from cls_jax.photos.folder.options import AUTOMATIC
+from cls_jax.photos.labeling.classes import Classes
 from cls_jax.photos.labeling.classifier import fit
-from cls_jax.photos.labeling.known import Answered
+from cls_jax.photos.labeling.known import Known
 
 _NUM_CLASSES, _NUM_FITS = 10, 4
 _NUM_POOLED, _NUM_STAGES = 1_280, 1_568  # Of EfficientNet-Lite0.
@@ -49,9 +52,22 @@ def measure(num_photos: int, num_labels: int, num_networks: int) -> str:
     for i in range(_NUM_FITS):
         num_known = num_labels + 10 * i
         labels = np.where(np.arange(num_photos) < num_known, truth, -1)
-        rows = np.flatnonzero((labels >= 0) | (np.arange(num_photos) % 100 > 0))
-        names = [str(k) for k in range(_NUM_CLASSES)]
-        fit(Answered(i, relations, labels, names, rows, None, Checked([], [])))
+        known = Known(
+            pathlib.Path(),
+            AUTOMATIC,
+            DEFAULT_BACKBONES,
+            sources={},
+            pending=(),
+            progress=(num_photos, num_photos),
+            files=tuple(f"{i:06}.jpg" for i in range(num_photos)),
+            classes=Classes(tuple(str(k) for k in range(_NUM_CLASSES))),
+            relations=relations,
+            labels=labels,
+            left_out=frozenset(
+                np.flatnonzero((labels < 0) & (np.arange(num_photos) % 100 == 0)).tolist()
+            ),
+        )
+        fit(known)
         times.append(time.process_time())
     read, *fits = np.diff(times)
     each = ", ".join(f"{seconds:.2f}" for seconds in fits)

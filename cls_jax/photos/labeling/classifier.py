@@ -43,7 +43,13 @@ from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.inference.foreign import FolderImages, collect_images
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.known import Answered, list_states, take_labels
+from cls_jax.photos.labeling.known import (
+    Known,
+    find_checked,
+    list_sources,
+    list_states,
+    list_trainable,
+)
 from cls_jax.photos.labeling.proposals import Classified
 from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.photos.labeling.sheet import write_sheet
@@ -181,10 +187,10 @@ class SessionClassifier:
     def _fit(self) -> None:
         fitted = None
         message = ""
-        answered = take_labels(self._session.known)
-        self._version = answered.version
+        known = self._session.known
+        self._version = known.answers_version
         try:
-            fitted = fit(answered)
+            fitted = fit(known)
         except RefusedError as error:
             message = str(error)
         except Exception as error:  # The page shows it, and labeling continues.
@@ -322,17 +328,18 @@ def _describe_answers(fitted: Fitted) -> str:
     return f"after {write_count(int((fitted.labels >= 0).sum()), 'answer', 'answers')}"
 
 
-def fit(answered: Answered) -> Fitted:
-    """Fits the classifier to labels. Raises a RefusedError without two classes."""
-    relations, names = answered.relations, answered.class_names
-    class_names = sorted({names[k] for k in np.unique(answered.labels) if k >= 0})
+def fit(session: Known) -> Fitted:
+    """Fits the classifier to the labels of a session. Raises a RefusedError without two classes."""
+    relations, names = session.relations, session.class_names
+    class_names = sorted({names[k] for k in np.unique(session.labels) if k >= 0})
     if relations is None or len(class_names) < 2:
         raise RefusedError("Label photos of two classes first: then there is a classifier to save.")
     places = np.array([class_names.index(name) if name in class_names else -1 for name in names])
-    labels = np.where(answered.labels >= 0, places[answered.labels], -1)
+    labels = np.where(session.labels >= 0, places[session.labels], -1)
     originals = _find_originals(relations.same, labels)
-    rows = answered.rows[originals[answered.rows] < 0]
-    known, sources = relations.take(rows), answered.sources
+    rows = list_trainable(session)
+    rows = rows[originals[rows] < 0]
+    known, sources = relations.take(rows), list_sources(session)
     marks = mark_labels(labels[rows], len(class_names))
     inferred = infer(known, marks, None if sources is None else sources[rows])
     classifier = fit_classifier(None, known, inferred)
@@ -354,7 +361,7 @@ def fit(answered: Answered) -> Fitted:
         inferred=inferred,
         probabilities=p_BK,
         held_out=HeldOutLabels(q_BK, is_judged),
-        checked=answered.checked,
+        checked=find_checked(session),
         classifier=classifier,
     )
 

@@ -31,20 +31,6 @@ class Features(NamedTuple):
     reasons: Mapping[int, str] = {}  # Index of each other file → why it cannot be read.
 
 
-class Answered(NamedTuple):
-    """What a session has been told so far, for a classifier of its B photos."""
-
-    version: int  # Increases with each answer.
-    relations: Relations | None  # Of the photos. None before they are known.
-    labels: np.ndarray  # int [B], -1 for photos without a label.
-    class_names: list[str]  # All of them.
-    # The photos that a run would be trained on now, in its order, int [M]: without those that are
-    # skipped, of no class, or gone.
-    rows: np.ndarray
-    sources: np.ndarray | None  # What each photo comes from, see `list_sources`.
-    checked: Checked  # The random photos that were checked.
-
-
 class Counts(NamedTuple):
     """How many of a session's photos there are of some kinds."""
 
@@ -80,7 +66,8 @@ class Known:
     # Random photos to check → the probability of each to be drawn.
     sample: Mapping[int, float] = dataclasses.field(default_factory=dict)
     relations: Relations | None = None  # Nothing before the features are known, as the next two.
-    labels: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))  # int [B].
+    # int [B], -1 for photos without a label.
+    labels: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
     # The proposals, floating [B, K].
     probabilities: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
     left_out: AbstractSet[int] = frozenset()  # The photos that no run is trained on.
@@ -162,19 +149,14 @@ def list_checked(known: Known) -> dict[int, str]:
     return {known.index[name]: known.marks.get(name).label for name in names}
 
 
-def take_labels(known: Known) -> Answered:
-    """What has been answered so far."""
+def list_trainable(known: Known) -> np.ndarray:
+    """The photos that a run would be trained on now, in its order, int [M].
+
+    Those that are skipped, of no class, or gone are left out.
+    """
     labels = known.labels
     left = [image for image in range(len(labels)) if image not in known.left_out]
-    return Answered(
-        version=known.answers_version,
-        relations=known.relations,
-        labels=labels,
-        class_names=list(known.class_names),
-        rows=np.array(sorted(left, key=lambda i: (labels[i] < 0, known.files[i])), int),
-        sources=list_sources(known),
-        checked=find_checked(known),
-    )
+    return np.array(sorted(left, key=lambda i: (labels[i] < 0, known.files[i])), int)
 
 
 def count(known: Known) -> Counts:

@@ -126,18 +126,12 @@ def _take_answers(
     return lambda content: (parse(content), content.get("adds") is True)
 
 
-class _Mark(NamedTuple):
+def _take_mark(content: Any) -> tuple[list[int], str]:
     """Photos, and the class that they are not."""
-
-    images: list[int]
-    label: str
-
-
-def _take_mark(content: Any) -> _Mark:
     images = _take(content, "images", list)
     if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
         raise ValueError(f"images must be at most {_MAX_CHANGES} integers.")
-    return _Mark(images, _take(content, "label", str))
+    return images, _take(content, "label", str)
 
 
 def _decide(parts: Parts, answers: tuple[list[Change], bool], window: str) -> Answer:
@@ -216,9 +210,7 @@ VERBS = MappingProxyType(
         "describe": Verb(_take_text(DescribeClass), _change),
         "key": Verb(_take_text(SetKey), _change),
         "example": Verb(lambda content: SetExample(_take(content, "image", int)), _change),
-        "mark": Verb(
-            _take_mark, lambda parts, mark, _: parts.session.mark(mark.images, mark.label)
-        ),
+        "mark": Verb(_take_mark, lambda parts, mark, _: parts.session.mark(*mark)),
         "sample": Verb(_take_nothing, lambda parts, *_: {"sample": parts.session.draw_sample()}),
         "look": Verb(
             lambda content: int(grid.parse_percent(str(_take(content, "percent", int)))), _look

@@ -16,7 +16,7 @@ from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import EARLY, LAST, STAGES, Relations
 from cls_jax.photos.labeling.classifier import fit
-from cls_jax.photos.labeling.known import Features, take_labels
+from cls_jax.photos.labeling.known import Features
 from cls_jax.photos.labeling.photos import open_session
 from tests.outcomes import count_calls
 from tests.photos.labeling.sessions import create_photos, decide
@@ -129,10 +129,10 @@ def test_a_session_compares_its_photos_once(tmp_path):
         session.load(lambda report: Features(np.arange(120), features))
         for image in range(0, 24, 2):
             decide(session, image, "abcd"[truth[image]])
-        fit(take_labels(session.known))
+        fit(session.known)
         for image, decision in ((1, "none"), (3, "skip")):
             decide(session, image, "", decision=decision)
-            fit(take_labels(session.known))
+            fit(session.known)
     # Of each network the last layer, all stages and early ones, which are whitened. One more
     # whitening is for new photos.
     assert calls == {"find_neighbors": 2 * 3, "fit_whitening": 2 * 2 + 1}

@@ -1,6 +1,7 @@
 """Images that are unlike all images of a run's folder are found and reported."""
 
 import io
+import pathlib
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ from sklearn.metrics import roc_auc_score
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONES
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.folder.log import Checked
+from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference import open as open_lib
 from cls_jax.photos.inference.foreign import (
     FOREIGN,
@@ -23,8 +25,9 @@ from cls_jax.photos.inference.foreign import (
 from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predict_files import describe_foreign
 from cls_jax.photos.inference.unknown import UnknownScore
+from cls_jax.photos.labeling.classes import Classes
 from cls_jax.photos.labeling.classifier import fit
-from cls_jax.photos.labeling.known import Answered
+from cls_jax.photos.labeling.known import Known
 from tests.outcomes import read_table
 
 C = 16
@@ -107,10 +110,19 @@ def test_the_labeling_page_has_the_same_rule():
     labels = np.where(np.arange(100) < 20, np.arange(100) % 4, -1)
     # Its descriptors, by which it shows similar photos, do not decide.
     frozen = FrozenFeatures(features, np.random.default_rng(0).normal(size=(100, C)), none)
-    answered = Answered(
-        0, Relations(frozen), labels, list("abcd"), np.arange(100), None, Checked([], [])
+    known = Known(
+        pathlib.Path(),
+        AUTOMATIC,
+        DEFAULT_BACKBONES,
+        sources={},
+        pending=(),
+        progress=(100, 100),
+        files=tuple(f"{i:02}.png" for i in range(100)),
+        classes=Classes(tuple("abcd")),
+        relations=Relations(frozen),
+        labels=labels,
     )
-    images = fit(answered).images
+    images = fit(known).images
     for one, other in zip(images, collect_images(features), strict=True):
         np.testing.assert_array_equal(one, other)
 

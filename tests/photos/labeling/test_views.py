@@ -17,7 +17,7 @@ from cls_jax.photos.inference.prediction import create_prediction
 from cls_jax.photos.labeling import grid, photos, proposals, trained, views
 from cls_jax.photos.labeling.changes import RenameClass
 from cls_jax.photos.labeling.classifier import SessionClassifier
-from cls_jax.photos.labeling.known import Counts, list_paths, take_labels
+from cls_jax.photos.labeling.known import Counts, list_paths, list_trainable
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.proposals import Classified
 from cls_jax.photos.labeling.session import JAX_THREAD
@@ -44,7 +44,7 @@ def test_accuracies_count_copies_once(folder, kinds):
     fitted = classifier._wait()
     described = classifier.describe()
     assert described["labels"] == 11
-    rows = take_labels(session.known).rows
+    rows = list_trainable(session.known)
     counts = count_labels(fitted.labels[rows], fitted.inferred.groups)
     assert counts.tolist() == [3, 3, 3]
     who = "the instant classifier"
@@ -263,7 +263,7 @@ def test_the_networks_of_a_session_see_new_photos_and_train(
     assert photos.find_new(session)["new"] == 1
     names = (backbone or "efficientnet_lite0").split(",")
     assert opened == [tuple(f"{BUILTIN}{name}" for name in names)] * 2
-    frozen = take_labels(session.known).relations.features
+    frozen = session.known.relations.features
     assert len(frozen.others) == len(names) - 1
     state = views.describe(session)
     titles = [f"EfficientNet-Lite{name[-1]}" for name in names]
