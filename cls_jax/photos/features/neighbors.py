@@ -220,11 +220,6 @@ def fit_whitening(features_BC: np.ndarray) -> Whitening:
     return Whitening(mean, axes / deviation[:, None])
 
 
-def whiten(features_BC: np.ndarray) -> np.ndarray:
-    """The components of `fit_whitening` of the same images, float32 [B, ≤ 256]."""
-    return fit_whitening(features_BC)(features_BC)
-
-
 def normalize_rows(features_BC: np.ndarray) -> np.ndarray:
     """Divides each row of [B, C] by its Euclidean norm, in float32. Rows of zeros stay as they are.
 

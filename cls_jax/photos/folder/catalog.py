@@ -50,7 +50,6 @@ from cls_jax.photos.folder.names import (
 from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, FolderOptions
 from cls_jax.photos.folder.propose.folders import (
     find_splits,
-    list_held_out,
     propose_folders,
     propose_labeled,
 )
@@ -316,7 +315,7 @@ class Catalog:
         columns, classes = self._number_classes(table, skipped)
         places, labels = columns["train"]
         if not table:
-            labeled = _list_names(files, places[labels > 0])
+            labeled = [file.name for file in files.take(places[labels > 0])]
             _refuse(describe_class_folders(folder, splits, labeled, skipped))
         names = _name_classes([classes[k] for k in np.unique(labels) if k], warnings)
         if len(names) < 2:
@@ -488,9 +487,10 @@ def _add_labeled(chosen: Reading, folder: Folder) -> Reading:
 def _count_unused(chosen: Reading, folder: Folder) -> Iterator[str]:
     """A warning about images in class folders whose class does not count, if there are any."""
     folders, *others = propose_folders(folder.listing, folder.options)
-    held_out = list_held_out(folder.listing, find_splits(folder.listing, folder.options))
-    known = chosen.labels.keys() | held_out.keys()
-    unused = [image for image in folders.list_labels() if image not in known]
+    splits = find_splits(folder.listing, folder.options)
+    held_out = {top for top, kind in splits.items() if kind in HELD_OUT}
+    new = [image for image in folders.list_labels() if image not in chosen.labels]
+    unused = [image for image in new if image.partition("/")[0] not in held_out]
     if SORTED in folders.evidence and unused and not others:
         are = write_count(len(unused), "image in class folders is", "images in class folders are")
         yield (
@@ -586,10 +586,6 @@ def _compare_with_folders(
             "row for it: add rows, or move the class folders into labeled/."
         )
     return warnings
-
-
-def _list_names(files: ImageFiles, places: np.ndarray) -> list[str]:
-    return [file.name for file in files.take(places)]
 
 
 def _describe_foreign(part: str, foreign: Sequence[str]) -> str:

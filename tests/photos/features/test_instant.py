@@ -23,7 +23,7 @@ from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.infer import hold_out_labels, infer
 from cls_jax.photos.features.instant import find_known, read_instant
 from cls_jax.photos.features.marks import mark_labels
-from cls_jax.photos.features.neighbors import find_neighbors, whiten
+from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
@@ -145,12 +145,14 @@ def test_whitening_keeps_a_direction_that_strong_ones_hide():
     scaled = (hidden - hidden.mean(axis=0)) / hidden.std(axis=0)
     left, singular, _ = np.linalg.svd(scaled, full_matrices=False)
     values = singular[:256]
-    expected, white = left[:, :256] * values / np.sqrt(values**2 / 400 + 10), whiten(hidden)
+    expected = left[:, :256] * values / np.sqrt(values**2 / 400 + 10)
+    white = fit_whitening(hidden)(hidden)
     np.testing.assert_allclose(np.abs(white[:, ::-1]), np.abs(expected), atol=2e-2)
     near = [truth[find_neighbors(x, 10)[0]] == truth[:, None] for x in (white, hidden)]
     assert near[0].mean() > near[1].mean() + 0.1
     # Constant features, and fewer images than features.
-    assert np.isfinite(whiten(np.ones((5, 40), np.float32))).all()
+    alike = np.ones((5, 40), np.float32)
+    assert np.isfinite(fit_whitening(alike)(alike)).all()
 
 
 def test_a_wrong_graph_gets_no_weight():
@@ -202,7 +204,7 @@ def test_of_many_classes_with_few_labels_each_the_labels_still_choose_the_weight
 def test_features_of_any_width_and_a_single_class_give_probabilities(num_columns):
     features, truth = _make_features(40)
     few = features[:, :num_columns]
-    assert np.isfinite(whiten(few)).all()
+    assert np.isfinite(fit_whitening(few)(few)).all()
     labels = np.where(np.arange(40) < 9, truth, -1)
     inferred = infer(Relations(_freeze(features, few)), mark_labels(labels, K))
     np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cls_jax.photos.folder.names import find_part, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import CLASSES, SPLITS, FolderOptions
-from cls_jax.photos.folder.reading import HELD_OUT, SORTED, Reading
+from cls_jax.photos.folder.reading import SORTED, Reading
 from cls_jax.photos.images.files import Listing
 
 _MAX_NAMED = 6
@@ -79,15 +79,6 @@ def propose_labeled(listing: Listing, options: FolderOptions) -> Reading:
     bases = {name for name in listing.folders if fold_class(name) in ("labeled", "labelled")}
     labels = _label_within(listing, bases)
     return Reading(labels=labels, splits=find_splits(listing, options))
-
-
-def list_held_out(listing: Listing, splits: Mapping[str, str]) -> dict[str, str]:
-    """Image → "test" or "validation", of those in folders for it."""
-    kinds = {name: kind for name, kind in splits.items() if kind in HELD_OUT}
-    if not kinds:
-        return {}
-    tops = ((name, name.partition("/")) for name in listing.files.names())
-    return {name: kinds[top] for name, (top, sign, _) in tops if sign and top in kinds}
 
 
 def _list_tops(listing: Listing) -> dict[str, _Top]:
