@@ -82,14 +82,9 @@ class TableFormat(NamedTuple):
     # The columns of file, label, decision and time. A table without the last two has them after
     # its last column, in rows that need them.
     places: tuple[int, int, int, int]
-    parts: tuple[int, ...] = ()  # The columns that say which part a row belongs to.
     first_line: str = ""
     name: str = LABELS_CSV  # Of the table, for sentences.
-    # The columns of 0 and 1, one for each class, of a table without a column of classes.
-    one_hot: tuple[int, ...] = ()
-    source: int | None = None  # The column of what images come from.
-    are_shares: bool = False  # Whether the columns for the classes have shares.
-    person: int | None = None  # The column of who has labeled an image.
+    columns: Columns = Columns()  # Those of another program's table.
 
     def show(self, place: int) -> str:
         """A column's name for a sentence."""
@@ -98,14 +93,14 @@ class TableFormat(NamedTuple):
     def describe(self) -> str:
         """The columns of a table, for a plan."""
         classes = self.show(self.places[1])
-        if self.one_hot:
-            kind = "shares, of which the largest counts" if self.are_shares else "0 and 1"
-            classes = f"{len(self.one_hot)} columns of {kind}"
+        if one_hot := self.columns.one_hot:
+            kind = "shares, of which the largest counts" if self.columns.are_shares else "0 and 1"
+            classes = f"{len(one_hot)} columns of {kind}"
         return f"files in {self.show(self.places[0])}, classes in {classes}"
 
     def check_appending(self) -> None:
         """Raises a UserError if the table has no place for the row of a decision."""
-        if self.one_hot:
+        if self.columns.one_hot:
             raise UserError(
                 f"{self.name} has a column for each class, so no label can be added to it: rename "
                 f"it, for example to given.csv. It is then still read, beside a new {LABELS_CSV}."
@@ -206,7 +201,7 @@ def read_parsed(
         file, label, decision = map(header.index, _NEW.header[:3])
         time = header.index("time") if "time" in header else width
         places = (file, label, decision, time)
-        table_format = TableFormat(delimiter, header, places, first_line=first_line, name=name)
+        table_format = TableFormat(delimiter, header, places, first_line, name)
         return _read_rows(path, lines, table_format, index)
     others = [line for line in lines if not _has_decision(line, width) and line[:width] != header]
     if "decision" in header:  # Otherwise "time" may mean anything.
@@ -219,18 +214,7 @@ def read_parsed(
     if columns.fault:
         return LabelTable([], _NEW._replace(name=name), fault=columns.fault)
     places = (columns.file, columns.label, decision, time)
-    table_format = TableFormat(
-        delimiter,
-        header,
-        places,
-        columns.parts,
-        first_line,
-        name,
-        columns.one_hot,
-        columns.source,
-        columns.are_shares,
-        columns.person,
-    )
+    table_format = TableFormat(delimiter, header, places, first_line, name, columns)
     return _read_rows(path, lines, table_format, index, columns)
 
 
@@ -278,35 +262,16 @@ def _read_rows(
     columns: Columns | None = None,
 ) -> LabelTable:
     """The rows of the lines below the header, with the files that they name."""
-    places, header = table_format.places, table_format.header
-    headers = ([header[place] for place in places[:2]], _NEW.header[:2])
-    rows = []
-    faults = list[Fault]()
-    for line in lines:
-        cells = [line[place] if place < len(line) else "" for place in places]
-        if len(line) <= places[0] or cells[:2] in headers:
-            continue
-        faults += filter(None, [_find_excess(line, table_format)])
-        file, label = cells[:2]
-        if table_format.one_hot:
-            marked = _list_marked(line, table_format)
-            label = "".join(marked[:1])
-            if len(marked) > 1:
-                faults.append(refuse_several(table_format.name, file, marked))
-        decision, detail = _read_decision(cells[2])
-        moment = _read_time(cells[3])
-        if not decision or not (moment or table_format.has_decisions):
-            decision = detail = ""
-            if not table_format.has_decisions:
-                moment = ""
-        marks = [line[place] if place < len(line) else "" for place in table_format.parts]
-        place = table_format.source
-        source = line[place].strip() if place is not None and place < len(line) else ""
-        rows.append(LabelRow(file, label, decision, moment, "\0".join(marks), detail, source))
+    header, (file, label, *_) = table_format.header, table_format.places
+    headers = ([header[file], header[label]], _NEW.header[:2])
+    lines = [line for line in lines if len(line) > file]
+    lines = [line for line in lines if _take_cells(line, (file, label)) not in headers]
+    rows = [_read_row(line, table_format) for line in lines]
+    faults = [fault for line in lines if (fault := _find_fault(line, table_format))]
     own = index.match_exactly(row.file for row in rows if row.decision)
     others = [row for row in rows if not row.decision]
     labels = {row.label: row.file for row in reversed(others)}
-    label_header = "" if table_format.one_hot else header[places[1]]
+    label_header = "" if table_format.columns.one_hot else header[label]
     classes, fault = read_classes(table_format.name, label_header, labels)
     parts, of_parts = _read_parts(table_format, [row.part for row in others])
     faults += filter(None, [fault, of_parts])
@@ -323,13 +288,35 @@ def _read_rows(
         else row._replace(label="".join(classes[row.label]), part=parts[row.part])
         for row in rows
     ]
-    if table_format.person is not None and not table_format.are_shares:
+    if table_format.columns.person is not None and not table_format.columns.are_shares:
         rows = _take_majority(rows)
     if any(len(row.label) > LONGEST_CLASS for row in rows):
         long = _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
         return LabelTable([], table_format, fault=Fault(str(long)))
     matches = columns.matches if columns else index.match(row.file for row in others)
     return LabelTable(rows, table_format, own, matches, missing)
+
+
+def _take_cells(line: Sequence[str], places: Iterable[int]) -> list[str]:
+    """Some cells of a line, which may be shorter."""
+    return [line[place] if place < len(line) else "" for place in places]
+
+
+def _read_row(line: Sequence[str], table_format: TableFormat) -> LabelRow:
+    """A line below the header, with its class and part as they are written."""
+    columns = table_format.columns
+    file, label, decision, moment = _take_cells(line, table_format.places)
+    if columns.one_hot:
+        label = "".join(_list_marked(line, table_format)[:1])
+    decision, detail = _read_decision(decision)
+    moment = _read_time(moment)
+    if not decision or not (moment or table_format.has_decisions):
+        decision = detail = ""
+        moment = moment if table_format.has_decisions else ""
+    part = "\0".join(_take_cells(line, columns.parts))
+    sources = [] if columns.source is None else [columns.source]
+    source = "".join(_take_cells(line, sources)).strip()
+    return LabelRow(file, label, decision, moment, part, detail, source)
 
 
 def _take_majority(rows: list[LabelRow]) -> list[LabelRow]:
@@ -354,15 +341,18 @@ def _take_majority(rows: list[LabelRow]) -> list[LabelRow]:
 
 def _list_marked(line: Sequence[str], table_format: TableFormat) -> list[str]:
     """The classes of a row with a 1 in their columns, or with the share that clearly leads."""
-    header, places = table_format.header, table_format.one_hot
-    if table_format.are_shares:
-        largest = find_largest([line[p] if p < len(line) else "" for p in places])
+    header, places = table_format.header, table_format.columns.one_hot
+    if table_format.columns.are_shares:
+        largest = find_largest(_take_cells(line, places))
         return [] if largest is None else [header[places[largest]]]
     return [header[p] for p in places if p < len(line) and fold_class(line[p]) in ONES]
 
 
-def _find_excess(line: Sequence[str], table_format: TableFormat) -> Fault | None:
-    """The fault that a row of another program has cells without a column."""
+def _find_fault(line: Sequence[str], table_format: TableFormat) -> Fault | None:
+    """The fault that a row of another program has several classes, or cells without a column."""
+    marked = _list_marked(line, table_format)
+    if len(marked) > 1:
+        return refuse_several(table_format.name, line[table_format.places[0]], marked)
     width = len(table_format.header)
     if table_format.has_decisions or not any(line[width:]) or _has_decision(line, width):
         return None
@@ -380,13 +370,13 @@ def _read_parts(
     table_format: TableFormat, marks: Sequence[str]
 ) -> tuple[dict[str, str], Fault | None]:
     """The cells of all columns of parts, joined → the part. There is a fault if they differ."""
-    table = table_format.name
-    if not table_format.parts:
+    table, header, places = table_format.name, table_format.header, table_format.columns.parts
+    if not places:
         return {"": ""}, None
     columns = zip(*(mark.split("\0") for mark in marks), strict=True)
     read = []
-    for place, cells in zip(table_format.parts, columns, strict=False):
-        of_column, fault = read_parts(table, table_format.header[place], cells)
+    for place, cells in zip(places, columns, strict=False):
+        of_column, fault = read_parts(table, header[place], cells)
         read.append(of_column)
         if fault:
             return {}, fault
@@ -395,7 +385,7 @@ def _read_parts(
         found = {part[cell] for part, cell in zip(read, mark.split("\0"), strict=True)}
         found = found - {"train"} or found
         if len(found) > 1:
-            names = " and ".join(repr(table_format.header[place]) for place in table_format.parts)
+            names = " and ".join(repr(header[place]) for place in places)
             return {}, Fault(
                 f"{table} has rows that are {' and '.join(sorted(found))} images at once by the "
                 f"columns {names}: keep one of the columns."

@@ -185,7 +185,7 @@ def _read_table(folder: Folder, name: str) -> Reading | None:
     if not name_files(table, near):
         return None
     read = read_parsed(path, parsed, near, options, name)
-    if options.label_column or parsed.label_column or read.format.one_hot or read.fault:
+    if options.label_column or parsed.label_column or read.format.columns.one_hot or read.fault:
         return _weigh(name, read, read.fault)
     fault, has_measures = doubt_label(table, read.format.places[1])
     return _weigh(name, read, fault, has_measures)
@@ -230,7 +230,7 @@ def collect_labels(table: LabelTable) -> Reading:
         },
         parts=parts,
         sources=sources,
-        source_origin=repr(table.format.show(table.format.source or 0)) if sources else "",
+        source_origin=repr(table.format.show(table.format.columns.source or 0)) if sources else "",
         rivals={name: mark.rival for name, mark in marks.items() if mark.rival},
         skipped=skipped,
         warnings=[
@@ -268,7 +268,7 @@ def _list_contradictions(table: str, marks: Mapping[str, Mark]) -> Iterator[str]
 
 def _list_disputes(table: LabelTable, marks: Mapping[str, Mark]) -> Iterator[str]:
     """Warnings about images that people see differently, and about classes that are numbers."""
-    shown, are_shares = table.format.name, table.format.are_shares
+    shown, are_shares = table.format.name, table.format.columns.are_shares
     disputed = [name for name, m in marks.items() if m.rival or (are_shares and not m.decision)]
     if disputed:
         who = "shares" if are_shares else "people"
@@ -298,7 +298,7 @@ def _list_without_label(table: LabelTable) -> Iterator[str]:
             f"rows of {shown} have no label, because they say",
         )
         yield f"{rows_say} {listed}."
-    has_marks = table.format.one_hot and not table.format.are_shares
+    has_marks = table.format.columns.one_hot and not table.format.columns.are_shares
     if has_marks and (num_empty := sum(not row.label for row in table.rows)):
         rows_have = write_count(num_empty, f"row of {shown} has", f"rows of {shown} have")
         yield f"{rows_have} no 1, and so no label."
@@ -313,6 +313,6 @@ def _describe_columns(table: LabelTable) -> str:
     """The columns of a table, for a plan."""
     text = f"{table.format.name}: {table.format.describe()}"
     if kinds := sorted({row.part for row in table.rows} - {"", "train"}):
-        columns = " and ".join(map(table.format.show, table.format.parts))
+        columns = " and ".join(map(table.format.show, table.format.columns.parts))
         text += f", {' and '.join(kinds)} images in {columns}"
     return text
