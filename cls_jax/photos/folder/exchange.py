@@ -76,7 +76,8 @@ def import_labels(
         path = next((path / file for file in _FIFTYONE_FILES if (path / file).exists()), path)
     listing = list_images(root)
     # The folder's labels are those without the file, which may lie in it and be removed later.
-    listing.others[:] = [name for name in listing.others if not _is_same(root / name, path)]
+    itself = os.path.realpath(path)
+    listing.others[:] = [one for one in listing.others if os.path.realpath(root / one) != itself]
     # The options are those of the file that is read, and not of the folder's table.
     own = options._replace(file_column="", label_column="", source_column="")
     catalog = read_catalog(root, listing, own)
@@ -126,10 +127,6 @@ def _read_file(catalog: Catalog, path: pathlib.Path, name: str, options: FolderO
         if parsed is not None:
             return collect_labels(read_parsed(path, parsed, folder.files, options))
     return read_named(folder, path, kind=name)
-
-
-def _is_same(one: pathlib.Path, other: pathlib.Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def export_labels(

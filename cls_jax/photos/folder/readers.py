@@ -19,7 +19,7 @@ import json
 import pathlib
 import xml.etree.ElementTree as ElementTree
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from cls_jax.errors import UserError
@@ -178,9 +178,11 @@ def join_classes(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else json.dumps(list(names)) if names else ""
 
 
-def _fill(header: Iterable[str], rows: Iterable[Mapping[str, str]]) -> list[list[str]]:
-    header = list(header)
-    return [[row.get(name, "") for name in header] for row in rows]
+def _join_rows(rows: Sequence[Mapping[str, str]], label_column: str = "") -> ParsedTable:
+    """A table of rows by header, which may have different ones."""
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [[row.get(name, "") for name in header] for row in rows]
+    return ParsedTable(header, lines, label_column=label_column)
 
 
 def _read_label_studio(file: LabelFile) -> ParsedTable:
@@ -192,8 +194,7 @@ def _read_label_studio(file: LabelFile) -> ParsedTable:
     names: dict[str, None] = {}  # Of the questions with classes as answers.
     if not any("data" in task for task in tasks):
         rows = [{key: _write_cell(value) for key, value in task.items()} for task in tasks]
-        header = list(dict.fromkeys(key for row in rows for key in row))
-        return ParsedTable(header, _fill(header, rows))
+        return _join_rows(rows)
     num_others = 0
     for task in tasks:
         data = {key: value for key, value in task["data"].items() if isinstance(value, str)}
@@ -211,9 +212,7 @@ def _read_label_studio(file: LabelFile) -> ParsedTable:
         rows += found or [data]
     if not names and num_others:
         raise ValueError("it has regions of images, and no choices")
-    header = list(dict.fromkeys([*(key for row in rows for key in row), *names]))
-    label = next(iter(names)) if len(names) == 1 else ""
-    return ParsedTable(header, _fill(header, rows), label_column=label)
+    return _join_rows(rows, next(iter(names)) if len(names) == 1 else "")
 
 
 def _write_cell(value: object) -> str:
@@ -268,28 +267,22 @@ def _read_fiftyone(file: LabelFile) -> ParsedTable:
 
 def _read_samples(samples: Sequence[Mapping[str, Any]]) -> ParsedTable:
     rows = []
-    names: dict[str, None] = {}
     for sample in samples:
-        row = {"filepath": sample["filepath"]}
         parts = [tag for tag in sample.get("tags") or [] if find_part(tag)]
-        row["split"] = parts[0] if parts else ""
+        row = {"filepath": sample["filepath"], "split": parts[0] if parts else ""}
         for field, value in sample.items():
             kind = value.get("_cls") if isinstance(value, dict) else None
             if kind == "Classification":
                 row[field] = value.get("label") or ""
             elif kind == "Classifications":
                 row[field] = join_classes([one["label"] for one in value["classifications"]])
-            if field in row:
-                names.setdefault(field)
         rows.append(row)
-    names.pop("filepath", None)
-    names.pop("split", None)
+    names = list(dict.fromkeys(name for row in rows for name in row))[2:]
     if not names:
         raise ValueError("no sample has a classification")
-    header = ["filepath", "split", *names]
-    label = "ground_truth" if "ground_truth" in names else next(iter(names))
+    label = "ground_truth" if "ground_truth" in names else names[0]
     chosen = label if len(names) == 1 or label == "ground_truth" else ""
-    return ParsedTable(header, _fill(header, rows), label_column=chosen)
+    return _join_rows(rows, chosen)
 
 
 def _is_coco(file: LabelFile) -> bool:
@@ -313,9 +306,7 @@ def _has_lines(file: LabelFile) -> bool:
 
 def _read_lines(file: LabelFile) -> ParsedTable:
     """An object for each image, one in each line."""
-    rows = [dict(_flatten(one)) for one in file.lines]
-    header = list(dict.fromkeys(key for row in rows for key in row))
-    return ParsedTable(header, _fill(header, rows))
+    return _join_rows([dict(_flatten(one)) for one in file.lines])
 
 
 def _flatten(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -418,9 +409,7 @@ def _read_records(file: LabelFile) -> ParsedTable:
         else:
             row |= dict(_flatten(record))
         rows.append(row)
-    header = list(dict.fromkeys(key for row in rows for key in row))
-    label = next(iter(names)) if len(names) == 1 else ""
-    return ParsedTable(header, _fill(header, rows), label_column=label)
+    return _join_rows(rows, next(iter(names)) if len(names) == 1 else "")
 
 
 def _read_parquet(file: LabelFile) -> ParsedTable:

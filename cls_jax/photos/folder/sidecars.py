@@ -14,7 +14,6 @@ import pathlib
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes
 from cls_jax.photos.folder.label_table import ParsedTable
@@ -105,11 +104,10 @@ def parse_all_sidecars(folder: pathlib.Path) -> tuple[ParsedTable | None, Fault 
 
 def _has(**kinds: type) -> Callable[[LabelFile], bool]:
     """Whether a file is an object with keys whose values are of these kinds."""
-    return lambda file: all(isinstance(_get(file, key), kind) for key, kind in kinds.items())
-
-
-def _get(file: LabelFile, key: str) -> Any:
-    return file.json.get(key) if isinstance(file.json, dict) else None
+    return lambda file: (
+        isinstance(file.json, dict)
+        and all(isinstance(file.json.get(key), kind) for key, kind in kinds.items())
+    )
 
 
 def _read_word(file: LabelFile) -> list[str]:
