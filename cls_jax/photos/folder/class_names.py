@@ -161,22 +161,25 @@ def _read_names(path: pathlib.Path) -> Iterator[dict[str, str] | list[str]]:
 
 def _search(value: Any, depth: int = 0) -> Iterator[dict[str, str] | list[str]]:
     """The names in a value, or under keys such as "names" in it."""
-    if not isinstance(value, dict | list) or depth > _MAX_DEPTH:
+    if not value or depth > _MAX_DEPTH:
         return
-    pairs = list(value.items()) if isinstance(value, dict) else []
-    if pairs and all(isinstance(name, str) for _, name in pairs):
-        yield {_read_key(str(key)): name for key, name in pairs}
-    if pairs and all(isinstance(key, int) and not isinstance(key, bool) for _, key in pairs):
-        yield {str(key): str(name) for name, key in pairs}
-    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
-        yield list(value)
+    inner = value if isinstance(value, list) else []
+    if isinstance(value, dict):
+        if all(isinstance(name, str) for name in value.values()):
+            yield {_read_key(str(key)): name for key, name in value.items()}
+        if all(type(key) is int for key in value.values()):
+            yield {str(key): str(name) for name, key in value.items()}
+        named = value.items()
+        inner = [v for key, v in named if not _are_names(v) or simplify(str(key)) in _LISTS]
+    elif _are_names(value):
+        yield value
         return
-    for key, inner in pairs:
-        is_list = isinstance(inner, list) and all(isinstance(name, str) for name in inner)
-        if not is_list or simplify(str(key)) in _LISTS:
-            yield from _search(inner, depth + 1)
-    for inner in value if isinstance(value, list) else ():
-        yield from _search(inner, depth + 1)
+    for one in inner:
+        yield from _search(one, depth + 1)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _read_lines(path: pathlib.Path, text: str) -> Iterator[dict[str, str] | list[str]]:

@@ -565,18 +565,23 @@ def find_header(
     """The first line of a table if it is a header, otherwise "" for each of its cells."""
     first, *rest = lines
     usual = [simplify(cell) in (*_FILE_HEADERS, *_LABEL_HEADERS) for cell in first]
-    wanted = [option for option in (options.file_column, options.label_column) if option]
-    if sum(usual) > 1 or any(option in first for option in wanted):
+    wanted = {options.file_column, options.label_column} - {""}
+    if sum(usual) > 1 or wanted & {*first}:
         return first
-    files = index.match([cell for cell in first if cell.strip()]).files
-    is_file = [cell in files and files[cell].name != "" for cell in first]
+    files = index.match(list(filter(str.strip, first))).files
+    is_file = [files.get(cell, NO_MATCH).name != "" for cell in first]
     if any(one and not other for one, other in zip(usual, is_file, strict=True)):
         return first
     cells = [cell.strip() for cell in first]
-    is_numbered = cells == [str(i) for i in range(len(first))]  # pandas's own names.
-    last = len(first) - 1
-    if is_numbered and not any(line[last:] and line[last].strip() == str(last) for line in rest):
+    if _number_columns(cells, rest):
         return first
     has_numbers = len(first) == 2 and clean(first[0]).isdecimal()
     are_files = any(is_file) or any(cell.lower().endswith(SUFFIXES) for cell in cells)
     return [""] * len(first) if are_files or has_numbers else first
+
+
+def _number_columns(cells: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
+    """Whether the cells of a first line are pandas's own names, and number no row."""
+    last = len(cells) - 1
+    is_numbered = cells == [str(i) for i in range(len(cells))]
+    return is_numbered and not any(line[last:] and line[last].strip() == str(last) for line in rest)

@@ -46,6 +46,8 @@ _NUM_COLORS = {
     _YCBCR: 3,
     _LAB: 3,
 }
+# Photometric interpretation and bits of gray values whose levels Pillow reads, but does not scale.
+_SCALED = ((_WHITE_IS_ZERO, 12), (_BLACK_IS_ZERO, 12), (_WHITE_IS_ZERO, 16))
 # Values of the tag Compression.
 _UNCOMPRESSED = 1
 _OLD_JPEG = 6
@@ -217,33 +219,13 @@ def choose_reader(layout: Layout, bit_depth: int) -> str:
     `bit_depth` is the number of bits that 16-bit values use. Raises an ImageError if nothing does,
     or tifffile is not installed.
     """
-    is_gray = layout.photometric in (_WHITE_IS_ZERO, _BLACK_IS_ZERO)
-    if layout.num_samples == 1:
-        if is_gray and layout.bits == 12 and layout.is_little:
-            return "scale"
-        if layout.photometric == _WHITE_IS_ZERO and layout.bits == 16 and layout.is_little:
-            return "scale"
-        by_pillow = layout.bits in (1, 2, 4, 8) or (
-            layout.bits == 16 and layout.photometric == _BLACK_IS_ZERO
-        )
-    elif layout.is_planar:
-        is_whole = layout.compression != _UNCOMPRESSED or (
-            layout.bits == 8 and (layout.alpha == _ALPHA or layout.num_samples == layout.num_colors)
-        )
-        by_pillow = layout.photometric in (_RGB, _CMYK) and is_whole
-        by_pillow = by_pillow and (layout.bits == 8 or (layout.bits, bit_depth) == (16, 16))
-    elif layout.photometric == _YCBCR:
-        is_raw = layout.compression == _UNCOMPRESSED
-        by_pillow = layout.bits == 8 and (not is_raw or layout.subsampling == (1, 1))
-    elif layout.bits == 16:
-        is_plain_cmyk = layout.photometric == _CMYK and layout.num_samples == 4
-        by_pillow = layout.photometric == _RGB or (is_plain_cmyk and bit_depth == 16)
-    else:
-        by_pillow = layout.bits == 8 and layout.photometric != _WHITE_IS_ZERO
-    if by_pillow:
+    photometric = layout.photometric
+    if layout.num_samples == 1 and layout.is_little and (photometric, layout.bits) in _SCALED:
+        return "scale"
+    if _suits_pillow(layout, bit_depth):
         return "pillow"
-    is_plain = (
-        is_gray or layout.photometric == _RGB or (layout.photometric == _CMYK and not layout.alpha)
+    is_plain = photometric in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB) or (
+        photometric == _CMYK and not layout.alpha
     )
     is_open = layout.compression in (_UNCOMPRESSED, *_DEFLATE) and layout.fill_order == 1
     if not is_plain or not is_open or layout.bits not in (8, 16):
@@ -256,6 +238,29 @@ def choose_reader(layout: Layout, bit_depth: int) -> str:
     return "tifffile"
 
 
+def _suits_pillow(layout: Layout, bit_depth: int) -> bool:
+    """Whether Pillow reads a TIFF rightly, for `bit_depth` see `choose_reader`."""
+    photometric, bits = layout.photometric, layout.bits
+    is_raw = layout.compression == _UNCOMPRESSED
+    if layout.num_samples == 1:
+        return bits in (1, 2, 4, 8) or (photometric, bits) == (_BLACK_IS_ZERO, 16)
+    if layout.is_planar:
+        has_depth = bits == 8 or (bits, bit_depth) == (16, 16)
+        return photometric in (_RGB, _CMYK) and has_depth and not (is_raw and _mixes_planes(layout))
+    if photometric == _YCBCR:
+        return bits == 8 and (not is_raw or layout.subsampling == (1, 1))
+    if bits == 16:
+        is_plain_cmyk = photometric == _CMYK and layout.num_samples == 4
+        return photometric == _RGB or (is_plain_cmyk and bit_depth == 16)
+    return bits == 8 and photometric != _WHITE_IS_ZERO
+
+
+def _mixes_planes(layout: Layout) -> bool:
+    """Whether Pillow takes uncompressed planes for others."""
+    is_known = layout.alpha == _ALPHA or layout.num_samples == layout.num_colors
+    return layout.bits != 8 or not is_known
+
+
 class PlainTiff(ImageFile.ImageFile):
     """A TIFF that is read when its pixels are needed: upright, with 8 bits per value.
 
@@ -263,7 +268,6 @@ class PlainTiff(ImageFile.ImageFile):
     """
 
     format = "TIFF"
-    format_description = "TIFF that Pillow does not read rightly"
 
     def __init__(self, file: BinaryIO, layout: Layout, reader: str, bit_depth: int):
         """Reads nothing yet. For `reader` see `choose_reader`."""
