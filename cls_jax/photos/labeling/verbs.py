@@ -210,7 +210,7 @@ VERBS = MappingProxyType(
         "describe": Verb(_take_text(DescribeClass), _change),
         "key": Verb(_take_text(SetKey), _change),
         "example": Verb(lambda content: SetExample(_take(content, "image", int)), _change),
-        "mark": Verb(_take_mark, lambda parts, mark, _: parts.session.mark(*mark)),
+        "mark": Verb(_take_mark, lambda parts, mark, _: parts.session.mark(mark[0], mark[1])),
         "sample": Verb(_take_nothing, lambda parts, *_: {"sample": parts.session.draw_sample()}),
         "look": Verb(
             lambda content: int(grid.parse_percent(str(_take(content, "percent", int)))), _look
