@@ -219,8 +219,9 @@ def predict(
             labels.append(lib.take_label(row))
             num_foreign += foreign
     else:
-        found = lib.predict_files(classifier, files, path, overwrite, all_columns)
-        labels, seconds, share, num_foreign = found
+        labels, seconds, share, num_foreign = lib.predict_files(
+            classifier, files, path, overwrite, all_columns
+        )
         images = write_count(len(labels), "image", "images")
         print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     num_errors = sum(label is None for _, label, _ in labels)

@@ -19,11 +19,10 @@ from cls_jax.io import PARSE_ERRORS, make_printable, read_bytes
 from cls_jax.photos.folder.label_table import LabelRow
 from cls_jax.photos.folder.names import clean, fold_class, simplify
 from cls_jax.photos.images.decode import SUFFIXES
-from cls_jax.photos.images.files import Listing
+from cls_jax.photos.images.files import Listing, list_rare
 
 _MAX_BYTES = 2**22  # WordNet's words.txt has 2.6 million.
 _MAX_YAML = 2**17  # Characters. Its parser is slow.
-_MAX_ALIKE = 20  # Of more such files in a folder, each is about one image.
 _MAX_DEPTH = 6  # Of a list of names within JSON or YAML.
 _SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".yaml", ".yml", ".names", ".md")
 # Names of files whose lines are names of classes, and keys of JSON and YAML, simplified.
@@ -72,7 +71,7 @@ def find_class_names(
         return ClassNames()
     found: dict[str, dict[str, str]] = {}
     others = []
-    for file in (file for file in _list_candidates(listing) if file not in tables):
+    for file in (one for one in list_rare(listing.others, _SUFFIXES) if one not in tables):
         names = list(_read_names(root / file))
         fits = [fit for one in names if (fit := _fit(one, keys))]
         if len({tuple(fit.items()) for fit in fits}) == 1:
@@ -107,15 +106,6 @@ def _read_key(label: str) -> str:
     if label.isdecimal() and len(label) < 10:
         return str(int(label))
     return label if _WORDNET.fullmatch(label) else ""
-
-
-def _list_candidates(listing: Listing) -> list[str]:
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for name in listing.others:
-        folder, suffix = os.path.dirname(name), os.path.splitext(name)[1].lower()
-        if suffix in _SUFFIXES:
-            kinds.setdefault((folder, suffix), []).append(name)
-    return sorted(name for names in kinds.values() if len(names) <= _MAX_ALIKE for name in names)
 
 
 def _fit(names: Mapping[str, str] | list[str], keys: Collection[str]) -> dict[str, str] | None:

@@ -21,7 +21,7 @@ from cls_jax.photos.folder.names import find_part, fold
 from cls_jax.photos.folder.readers import LabelFile, Reader, join_classes
 from cls_jax.photos.folder.reading import Fault
 from cls_jax.photos.images.decode import SUFFIXES
-from cls_jax.photos.images.files import Listing, list_images
+from cls_jax.photos.images.files import Listing, group_by_ending, list_images
 
 _MAX_BYTES = 2**26  # LabelMe may store the image in its file.
 _BOX = re.compile(r"(\d+)(?:\s+[-+.\deE]+){4,}\s*")  # Also the corners of a polygon.
@@ -32,11 +32,7 @@ def list_sidecars(listing: Listing) -> dict[str, list[str]]:
 
     Most of the files of a folder with this ending must be.
     """
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for name in listing.others:
-        suffix = os.path.splitext(name)[1].lower()
-        if suffix in _ENDINGS:
-            kinds.setdefault((os.path.dirname(name), suffix), []).append(name)
+    kinds = group_by_ending(listing.others, _ENDINGS)
     if not kinds:
         return {}
     stems = {os.path.splitext(fold(name.rpartition("/")[2]))[0] for name in listing.files.names()}

@@ -61,6 +61,7 @@ _SETTLED_NS = 10**9
 _LARGE_BYTES = 2**26
 _LARGE_FILES = threading.Lock()
 _MAX_LIST_BYTES = 2**30
+_MAX_ALIKE = 20  # Files with the same ending in a folder.
 _ROWS_AT_ONCE = 1024
 _NUM_LOCKS = 256
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFF_SIGNATURES)
@@ -142,6 +143,27 @@ class Listing(NamedTuple):
         """Name and reason of everything but the images and the other files that were `read`."""
         rest = [(name, _NO_IMAGE) for name in self.others if name not in read]
         return sorted([*self.skipped, *rest])
+
+
+def group_by_ending(
+    names: Iterable[str], endings: Collection[str]
+) -> dict[tuple[str, str], list[str]]:
+    """Folder and ending → the files in it with this ending, one of some in lower case."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        ending = os.path.splitext(name)[1].lower()
+        if ending in endings:
+            groups.setdefault((os.path.dirname(name), ending), []).append(name)
+    return groups
+
+
+def list_rare(names: Iterable[str], endings: Collection[str]) -> list[str]:
+    """The files with some endings, sorted, without those of which a folder has more than 20.
+
+    Each of these is about one image.
+    """
+    groups = group_by_ending(names, endings).values()
+    return sorted(name for group in groups if len(group) <= _MAX_ALIKE for name in group)
 
 
 def list_images(root: str | os.PathLike) -> Listing:

@@ -37,14 +37,6 @@ class PackedFolder(NamedTuple):
     read: Callable[[int], bytes]  # The content of a record.
 
 
-class _Shards(NamedTuple):
-    """What was written: the size and the digest of each image, and the number of files."""
-
-    sizes: list[int]
-    digests: list[bytes]
-    num_shards: int
-
-
 def pack_folder(
     root: pathlib.Path,
     names: Sequence[str],
@@ -68,7 +60,7 @@ def pack_folder(
         raise UserError(f"{output} is not empty: choose a new folder.")
     try:
         output.mkdir(parents=True, exist_ok=True)
-        shards = _write_shards(root, names, output)
+        sizes, digests, num_shards = _write_shards(root, names, output)
         for name in copied:
             shutil.copyfile(root / name, output / name)
         # Last, since it marks the folder as packed.
@@ -77,10 +69,10 @@ def pack_folder(
         np.savez(
             partial,
             names=text,
-            sizes=np.array(shards.sizes),
-            digests=np.frombuffer(b"".join(shards.digests), "V16"),
+            sizes=np.array(sizes),
+            digests=np.frombuffer(b"".join(digests), "V16"),
             failures=np.array(json.dumps(list(failures.items()))),
-            num_shards=shards.num_shards,
+            num_shards=num_shards,
         )
         os.replace(partial, output / INDEX)
     except (OSError, RuntimeError) as error:  # The latter from ArrayRecord.
@@ -89,11 +81,16 @@ def pack_folder(
             f"{path} cannot be packed ({describe_error(error)}): free disk "
             "space or remove the file, then pack into a new folder."
         ) from error
-    return shards.num_shards
+    return num_shards
 
 
-def _write_shards(root: pathlib.Path, names: Sequence[str], output: pathlib.Path) -> _Shards:
-    """Copies the content of one or more files. Raises an OSError, or ArrayRecord's RuntimeError."""
+def _write_shards(
+    root: pathlib.Path, names: Sequence[str], output: pathlib.Path
+) -> tuple[list[int], list[bytes], int]:
+    """Copies the content of one or more files: returns their sizes and digests, and the shards.
+
+    Raises an OSError, or ArrayRecord's RuntimeError.
+    """
     from array_record.python.array_record_module import ArrayRecordWriter
 
     sizes: list[int] = []
@@ -115,7 +112,7 @@ def _write_shards(root: pathlib.Path, names: Sequence[str], output: pathlib.Path
         digests.append(hash_content(content))
         written += len(content)
     writer.close()  # type: ignore[union-attr]
-    return _Shards(sizes, digests, num_shards)
+    return sizes, digests, num_shards
 
 
 def _name_shard(folder: pathlib.Path, number: int) -> pathlib.Path:
@@ -152,15 +149,12 @@ def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
             f"{path} is not a valid index of packed images ({describe_error(error)}): pack the "
             "folder again."
         ) from error
-    rows = {name: row for row, name in enumerate(names)}
-    times = (mtime_ns, ctime_ns)
-    reasons = dict(json.loads(failures))
     return PackedFolder(
-        rows=rows,
+        rows={name: row for row, name in enumerate(names)},
         sizes=sizes,
         digests=digests,
-        failures=reasons,
-        times=times,
+        failures=dict(json.loads(failures)),
+        times=(mtime_ns, ctime_ns),
         read=records.__getitem__,
     )
 

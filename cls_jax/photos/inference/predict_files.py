@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from tqdm import tqdm
@@ -58,28 +58,20 @@ def shorten(row: Row, columns: Mapping[str, type]) -> dict[str, Any]:
     return shortened
 
 
-class Predicted(NamedTuple):
-    """What `predict_files` has done."""
-
-    labels: list[Label]
-    seconds: float
-    network_share: float  # The networks' share of the seconds.
-    num_foreign: int  # Images that are unlike all of the run.
-
-
 def predict_files(
     classifier: Classifier,
     files: Sequence[str],
     output: pathlib.Path,
     overwrite: bool = False,
     all_columns: bool = False,
-) -> Predicted:
+) -> tuple[list[Label], float, float, int]:
     """Predicts files and writes one row each, in order. Unreadable files get a reason.
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
     interruption, the same command continues with the files that have no row, or have changed, or
     could not be read. With `overwrite`, the output may replace a file that is not a table of
-    predictions. It has the columns of `choose_columns`.
+    predictions. It has the columns of `choose_columns`. Returns the labels, the seconds that it
+    took, the networks' share of them, and how many images are unlike all of the run.
     Raises a UserError if the output cannot be written, or another process is writing it, and a
     StoppedError after Ctrl-C.
     """
@@ -118,7 +110,7 @@ def predict_files(
         for path in output.parent.glob(f"{glob.escape(output.name)}.{'[0-9a-f]' * 12}{PARTIAL}"):
             path.unlink()
     seconds = time.perf_counter() - started
-    return Predicted(labels, seconds, network_seconds / seconds, num_foreign)
+    return labels, seconds, network_seconds / seconds, num_foreign
 
 
 def _append_rows(

@@ -10,7 +10,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -44,14 +44,6 @@ from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_eva
 from cls_jax.training.prepare import RunEnd, restore_run
 
 
-class _Seen(NamedTuple):
-    """What a classifier has said of some images of a split."""
-
-    places: np.ndarray  # int64 [n], the row of each image of the split in the results, or -1.
-    probabilities: np.ndarray  # float32 [N, B, K].
-    features: np.ndarray  # float32 [B, N C].
-
-
 class Run(abc.ABC):
     """A run, which can be used as a path, as in `cls_jax.load(run)`.
 
@@ -69,7 +61,9 @@ class Run(abc.ABC):
         self.config = config
         self.workdir = workdir
         self.layout = layout
-        self._seen: dict[str, _Seen] = {}  # By split.
+        # By split: the row of each of its n images in what follows, int64 [n], -1 for none, and the
+        # probabilities float32 [N, B, K] and features float32 [B, N C] of those that were seen.
+        self._seen: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def __fspath__(self) -> str:
         return os.fspath(self.workdir)
@@ -164,7 +158,7 @@ class Run(abc.ABC):
                 more_NBK, more_BC = self._look(part, missing)
                 p_NBK, f_BC = np.hstack([p_NBK, more_NBK]), np.vstack([f_BC, more_BC])
         places[missing] = len(f_BC) - len(missing) + np.arange(len(missing))
-        self._seen[part] = _Seen(places, p_NBK, f_BC)
+        self._seen[part] = places, p_NBK, f_BC
         return p_NBK[:, places[rows]], f_BC[places[rows]]
 
     def extract(self, part: str, rows: np.ndarray) -> FrozenFeatures:

@@ -130,7 +130,8 @@ class Training:
 
     def _hold_out(self, counts: Counts) -> list[str]:
         """The argument that keeps the checked photos out, see `start` and `hold_out`."""
-        if self._has_validation():
+        catalog = read_catalog(self._folder, list_images(self._folder), self._options)
+        if catalog.has_part("validation"):
             return []
         if counts.checks >= MIN_CHECKS:
             share = min(counts.checks / counts.labels, _MAX_HELD_OUT)
@@ -141,11 +142,6 @@ class Training:
                 "training helps."
             )
         return []
-
-    def _has_validation(self) -> bool:
-        """Whether the folder has validation images of its own."""
-        catalog = read_catalog(self._folder, list_images(self._folder), self._options)
-        return catalog.has_part("validation")
 
     def resume(self) -> None:
         """Resumes what was stopped.

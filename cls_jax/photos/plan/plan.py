@@ -87,7 +87,7 @@ def plan_run(request: Request) -> Plan:
             plan = fit_to_time(plan, request.minutes)
     config = resolve_model(plan.config)
     _check_channels(config)
-    _check_together(plan, config)
+    validate_config(_complete(plan, config))  # Two values may contradict each other.
     return plan.choose(model__name=config.model.name)
 
 
@@ -112,11 +112,6 @@ def _check_alone(plan: Plan) -> None:
     validate_config(_complete(plan, plan.config), is_whole=False)
     check_packages(plan.config)
     Backbones.of(plan.config.model).check()
-
-
-def _check_together(plan: Plan, config: ConfigDict) -> None:
-    """Raises a UserError if two values contradict each other."""
-    validate_config(_complete(plan, config))
 
 
 def _complete(plan: Plan, config: ConfigDict) -> ConfigDict:

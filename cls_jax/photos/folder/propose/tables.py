@@ -45,13 +45,12 @@ from cls_jax.photos.folder.reading import (
 )
 from cls_jax.photos.folder.sidecars import list_sidecars, parse_sidecars
 from cls_jax.photos.images.decode import SUFFIXES
-from cls_jax.photos.images.files import Listing
+from cls_jax.photos.images.files import Listing, list_rare
 
 # Of files that may be tables where nobody names them.
 _ENDINGS = {ending for reader in READERS.values() for ending in reader.endings}
 _NUM_TRIED = 50  # Rows of a table with paths in two columns.
 _UNREADABLE: tuple[type[Exception], ...] = (UserError, *PARSE_ERRORS)
-_MAX_ALIKE = 20  # Of more such files in a folder, each is about one image, and none is a table.
 # Headers of the tables with guesses that cls-jax writes: predictions, the table of the labeling
 # page, labels during training, suspect labels, and suggestions.
 _OWN_HEADERS = (
@@ -65,13 +64,8 @@ _OWN_HEADERS = (
 
 def list_candidates(listing: Listing) -> list[str]:
     """The files of a folder that may be tables by their endings, without labels.csv."""
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for name in listing.others:
-        folded = fold(name)
-        ending = os.path.splitext(folded)[1]
-        if ending in _ENDINGS and folded != LABELS_CSV:
-            kinds.setdefault((os.path.dirname(name), ending), []).append(name)
-    return sorted(name for names in kinds.values() if len(names) <= _MAX_ALIKE for name in names)
+    others = (name for name in listing.others if fold(name) != LABELS_CSV)
+    return list_rare(others, _ENDINGS)
 
 
 def propose_tables(folder: Folder) -> list[Reading]:
