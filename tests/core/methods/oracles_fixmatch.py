@@ -160,7 +160,7 @@ def infomatch(i: Inputs, n: int) -> Expected:
 def simpro(i: Inputs, n: int) -> Expected:
     s, state = i.settings, {leaf: np.array(value[n]) for leaf, value in i.state.items()}
     epoch = int(i.progress / s["epoch"] + 1e-4)
-    if epoch > state["epoch"]:
+    if epoch != state["epoch"]:
         counts = [state["count_unlabeled"], state["count_unlabeled"] + state["count_labeled"]]
         estimates = [counts[0] / (counts[0].sum() + 1), counts[1] / counts[1].sum()]
         for leaf, estimate in zip(("unlabeled", "all"), estimates, strict=True):

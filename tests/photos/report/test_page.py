@@ -22,6 +22,7 @@ from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands, console
 from cls_jax.photos.folder.dataset import open_dataset
+from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.open import load
@@ -196,7 +197,10 @@ def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_p
     names = [f"test/{odd[i % 5]}/{i} {odd[i % 5]}.png" for i in range(30)]
     test = dataclasses.replace(run.dataset.test, files=tuple(names))
     run.dataset = dataclasses.replace(run.dataset, test=test, name="photos")
-    run.config.data.update(name="folder", data_dir=str(tmp_path / "photos"))
+    with run.config.unlocked():
+        run.config.data.update(
+            name="folder", data_dir=str(tmp_path / "photos"), **AUTOMATIC._asdict()
+        )
     run.config.num_labels, run.workdir = 0, tmp_path / "runs" / "mine"
     page = Page(render_page(run))
     assert "photos with 4 labels" in page.text
@@ -264,7 +268,10 @@ def create_labeled(tmp_path, **result) -> RunData:
     run = create_run(num_test=0, rows=ROWS, result=result, sessions=[session], **found)
     run.heat_maps = {i: np.ones((2, 2), np.float32) for i in run.predictions.uncertain.tolist()}
     (tmp_path / "photos").mkdir(parents=True)
-    run.config.data.update(name="folder", data_dir=str(tmp_path / "photos"))
+    with run.config.unlocked():
+        run.config.data.update(
+            name="folder", data_dir=str(tmp_path / "photos"), **AUTOMATIC._asdict()
+        )
     run.config.num_labels, run.workdir = 0, tmp_path / "runs" / "mine"
     return run
 
