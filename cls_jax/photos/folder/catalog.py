@@ -14,7 +14,7 @@ import json
 import pathlib
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -419,6 +419,8 @@ def read_catalog(
     is_own = not table.rows or bool(table.rows[0].decision)
     if not is_own and (isinstance(found, Question) or not found.origin):
         found = propose_labeled(listing, options)
+        named = found.labels.keys() | set(map(table.find, table.rows))
+        warnings += _count_unused(table.format.name, named, folder)
     if isinstance(found, Question):
         raise UserError(found.write(root))
     rows = (row.label for row in table.rows if not row.decision)
@@ -461,7 +463,7 @@ def _choose(
         if options.label_pattern:
             return chosen, None, []
         added = _add_labeled(chosen, folder)
-        return added, None, list(_count_unused(added, folder))
+        return added, None, list(_count_unused(added.origin, added.labels, folder))
     folders, *others = propose_folders(folder.listing, options)
     if others:
         return Question(folders, others[0]), None, []
@@ -484,18 +486,19 @@ def _add_labeled(chosen: Reading, folder: Folder) -> Reading:
     return chosen._replace(labels=labels)
 
 
-def _count_unused(chosen: Reading, folder: Folder) -> Iterator[str]:
-    """A warning about images in class folders whose class does not count, if there are any."""
+def _count_unused(table: str, named: Collection[str | None], folder: Folder) -> Iterator[str]:
+    """A warning about images in class folders that a table does not name, if there are any."""
     folders, *others = propose_folders(folder.listing, folder.options)
     splits = find_splits(folder.listing, folder.options)
     held_out = {top for top, kind in splits.items() if kind in HELD_OUT}
-    new = [image for image in folders.list_labels() if image not in chosen.labels]
+    new = [image for image in folders.list_labels() if image not in named]
     unused = [image for image in new if image.partition("/")[0] not in held_out]
     if SORTED in folders.evidence and unused and not others:
-        are = write_count(len(unused), "image in class folders is", "images in class folders are")
+        are = write_count(len(unused), "image in a folder is", "images in folders are")
         yield (
-            f"{are} unlabeled, such as {min(unused)!r:.200}, since {chosen.origin} does not name "
-            "them: move them into labeled/<class>/ to use both."
+            f"{are} unlabeled, such as {min(unused)!r:.200}, since {table} does not name "
+            f"{'it' if len(unused) == 1 else 'them'}: if the folders are classes, move them into "
+            "labeled/."
         )
 
 
@@ -559,33 +562,22 @@ def _compare_with_folders(
     by_folder: Reading,
     found: Reading,
 ) -> list[str]:
-    """Warnings about images in folders that are called as classes of a table without decisions."""
+    """A warning about images in folders that are called as other classes than a table's."""
     fold_once = functools.cache(fold_class)
     classes = {fold_once(label) for label in found.labels.values() if label}
-    others, unlabeled = [], []
+    others = []
     for name in listing.files.names():
         parts = name.split("/")
         folder = fold_once(parts[-2]) if len(parts) > 1 else ""
         if folder not in classes or by_folder.splits.get(parts[0], "train") != "train":
             continue
-        if label := found.labels.get(name):
-            others += [name] if fold_once(label) != folder else []
-        elif name not in found.labels and name not in by_folder.labels:
-            unlabeled.append(name)
-    warnings = []
-    if others:
-        have = write_count(len(others), "image has", "images have")
-        warnings.append(
-            f"{have} another class in {table} than by its folder, such as {others[0]!r}: {table} "
-            "counts."
-        )
-    if unlabeled:
-        have = write_count(len(unlabeled), "image is", "images are")
-        warnings.append(
-            f"{have} unlabeled, such as {unlabeled[0]!r}, since {table} has the classes, and no "
-            "row for it: add rows, or move the class folders into labeled/."
-        )
-    return warnings
+        label = found.labels.get(name)
+        others += [name] if label and fold_once(label) != folder else []
+    if not others:
+        return []
+    have = write_count(len(others), "image has", "images have")
+    where = f"in {table} than by its folder, such as {others[0]!r}: {table} counts."
+    return [f"{have} another class {where}"]
 
 
 def _describe_foreign(part: str, foreign: Sequence[str]) -> str:

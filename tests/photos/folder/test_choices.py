@@ -432,11 +432,13 @@ def test_a_table_beside_labeled_folders_is_offered(tmp_path):
     assert sentence.endswith(f"to use it, pass --labels {tmp_path}/extra.csv.")
 
 
-def test_class_folders_that_a_chosen_file_leaves_out_are_counted(tmp_path):
+@pytest.mark.parametrize("labels", ["extra.csv", "photos/labels.csv"])
+def test_class_folders_that_a_table_leaves_out_are_counted(tmp_path, labels):
     root = tmp_path / "photos"
     for name in ("hat/0.jpg", "hat/1.jpg", "shoes/2.jpg", "shoes/3.jpg", "test/hat/4.jpg"):
         place(root, name).touch()
-    (tmp_path / "extra.csv").write_text("file,label\nhat/0.jpg,hat\nshoes/2.jpg,shoes\n")
-    layout = list_layout(root, FolderOptions(labels=str(tmp_path / "extra.csv")))
-    sentence = "2 images in class folders are unlabeled, such as 'hat/1.jpg', since"
+    (tmp_path / labels).write_text("file,label\nhat/0.jpg,cap\nshoes/2.jpg,boots\n")
+    options = FolderOptions(labels=str(tmp_path / labels) if labels == "extra.csv" else "")
+    layout = list_layout(root, options)
+    sentence = "2 images in folders are unlabeled, such as 'hat/1.jpg', since"
     assert any(warning.startswith(sentence) for warning in layout.warnings)

@@ -77,7 +77,7 @@ def test_folders_that_contradict_a_table_are_told(tmp_path):
     layout = read(tmp_path, names, "file,label", "a/1.png,b", "a/2.png,a", "b/3.png,b")
     first, second = layout.warnings
     assert "1 image has another class in labels.csv than by its folder, such as 'a/1.png'" in first
-    assert "1 image is unlabeled, such as 'b/4.png'" in second
+    assert "1 image in a folder is unlabeled, such as 'b/4.png'" in second
 
 
 @pytest.mark.parametrize(
