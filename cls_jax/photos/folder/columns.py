@@ -382,13 +382,12 @@ def _choose_better(
     cells = zip(table.get(one.place), table.get(other.place), strict=True)
     pairs = {(a, b) for a, b in cells if a.strip() and b.strip()}
     if all(_agree(one, a, other, b) for a, b in pairs):  # Take the one that names more.
-        is_better = (other.num_found, -other.kind) > (one.num_found, -one.kind)
-        return other if is_better else one
+        return max(one, other, key=lambda column: (column.num_found, -column.kind))
     # A name and a path that ends with it: the path says more.
     for shorter, longer, sign in ((one, other, 1), (other, one, -1)):
         ends = (pair[::sign] for pair in pairs)
         if all(b.strip().replace("\\", "/").endswith("/" + a.strip()) for a, b in ends):
-            return longer if longer.num_found >= shorter.num_found else shorter
+            return max(longer, shorter, key=lambda column: column.num_found)
     for better, worse in ((one, other), (other, one)):
         is_clear = better.place in clear and worse.place not in clear
         if better.share >= 2 * worse.share or (is_clear and better.kind <= worse.kind):
@@ -497,9 +496,9 @@ def _are_shares(table: Table, places: Sequence[int]) -> bool:
     """Whether columns with names have shares of each class, such as of votes, that add up to 1."""
     if len(places) < 2 or not all(clean(table.header[p]) for p in places):
         return False
-    numbers = [[_read_number(cell) for cell in table.get(place)] for place in places]
+    numbers = [list(map(_read_number, table.get(place))) for place in places]
     rows = [row for row in zip(*numbers, strict=True) if any(row)]
-    if not all(map(all, rows)) or any(cell.endswith("%") for row in rows for cell in row):
+    if not all(map(all, rows)) or any("%" in "".join(row) for row in rows):
         return False
     values = [tuple(map(float, row)) for row in rows]
     are_ones = all(abs(sum(row) - 1) <= _ROUNDED and min(row) >= 0 for row in values)

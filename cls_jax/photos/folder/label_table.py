@@ -433,9 +433,10 @@ def append_rows(
         is_plain = before and places[2] >= len(header) and is_label and not has_numbers
         # Other classes are read back only beside a decision.
         is_plain = is_plain and (not row.label or is_read_as_written(header[places[1]], row.label))
-        line = [""] * max(len(header), 0 if is_plain else places[3] + 1)
+        written = places[:2] if is_plain else places
+        line = [""] * (max([len(header) - 1, *written]) + 1)
         cells = [row.file, row.label, f"{row.decision} {row.detail}".rstrip(), row.time]
-        for place, value in zip(places[: 2 if is_plain else 4], cells, strict=False):
+        for place, value in zip(written, cells, strict=False):
             line[place] = value
         lines.append(line)
     added = (start + to_csv(lines, found.delimiter)).encode(encoding)

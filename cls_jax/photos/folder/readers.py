@@ -268,8 +268,8 @@ def _read_fiftyone(file: LabelFile) -> ParsedTable:
 def _read_samples(samples: Sequence[Mapping[str, Any]]) -> ParsedTable:
     rows = []
     for sample in samples:
-        parts = [tag for tag in sample.get("tags") or [] if find_part(tag)]
-        row = {"filepath": sample["filepath"], "split": parts[0] if parts else ""}
+        part = next(filter(find_part, sample.get("tags") or []), "")
+        row = {"filepath": sample["filepath"], "split": part}
         for field, value in sample.items():
             kind = value.get("_cls") if isinstance(value, dict) else None
             if kind == "Classification":
@@ -280,9 +280,8 @@ def _read_samples(samples: Sequence[Mapping[str, Any]]) -> ParsedTable:
     names = list(dict.fromkeys(name for row in rows for name in row))[2:]
     if not names:
         raise ValueError("no sample has a classification")
-    label = "ground_truth" if "ground_truth" in names else names[0]
-    chosen = label if len(names) == 1 or label == "ground_truth" else ""
-    return _join_rows(rows, chosen)
+    only = names[0] if len(names) == 1 else ""
+    return _join_rows(rows, "ground_truth" if "ground_truth" in names else only)
 
 
 def _is_coco(file: LabelFile) -> bool:

@@ -250,7 +250,7 @@ def _suits_pillow(layout: Layout, bit_depth: int) -> bool:
     if photometric == _YCBCR:
         return bits == 8 and (not is_raw or layout.subsampling == (1, 1))
     if bits == 16:
-        is_plain_cmyk = photometric == _CMYK and layout.num_samples == 4
+        is_plain_cmyk = (photometric, layout.num_samples) == (_CMYK, 4)
         return photometric == _RGB or (is_plain_cmyk and bit_depth == 16)
     return bits == 8 and photometric != _WHITE_IS_ZERO
 
