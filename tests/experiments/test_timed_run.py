@@ -64,6 +64,7 @@ def finished(tmp_path_factory):
     return folder / "B-cls-40-1"
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_ten_times_and_keeps_its_length_when_it_is_resumed(finished):
     config = read_config(finished / "config.json")
     rows = read_metrics(finished)

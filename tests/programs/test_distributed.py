@@ -102,6 +102,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     assert found.accuracies["test/accuracy"] == read_metrics(tmp_path / "two")[-1]["test/accuracy"]
 
 
+@pytest.mark.slow
 def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(start_all, tmp_path, capsys):
     options = ["--config.num_steps=1000000", "--config.checkpoint_every=10"]
     first, second = start_all([tmp_path] * 2, *options, method="supervised")  # Compiles faster.
@@ -118,6 +119,7 @@ def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(start_all, tmp
     assert start_step % 10 == 0
 
 
+@pytest.mark.slow
 def test_a_process_asked_to_stop_stops_the_other_and_both_save_one_step(start_all, tmp_path):
     options = ["--config.num_steps=2000", "--config.checkpoint_every=1000"]
     options += ["--config.mesh.network=2", "--config.mesh.data=1"]
@@ -135,6 +137,7 @@ def test_processes_of_different_runs_are_refused(start_all, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("differs", ["images", "labels"])
 def test_processes_with_other_data_under_one_path_end_before_features(
     differs, start_program, tmp_path
@@ -192,6 +195,7 @@ assert from_all_processes(len(listed)) == [2, 0, 0, 0]
 """
 
 
+@pytest.mark.slow
 def test_four_processes_list_once_and_decode_a_quarter_each(start_program, tmp_path):
     rng, address = np.random.default_rng(0), find_address()
     for name in ("labeled/a", "labeled/b", "unlabeled"):
@@ -223,6 +227,7 @@ runpy.run_path("main.py", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_a_process_asked_to_stop_while_it_prepares_ends_all(start_all, tmp_path):
     (program := tmp_path / "program.py").write_text(SLOW_START.format(folder=str(tmp_path)))
     processes = start_all([tmp_path / "run"] * 2, method="supervised", program=program)
@@ -293,6 +298,7 @@ except UserError as error:
 """
 
 
+@pytest.mark.slow
 def test_processes_agree_on_checkpoints_and_verify_them(start_program, tmp_path):
     program, address, run = tmp_path / "program.py", find_address(), tmp_path / "run"
     program.write_text(CHECKPOINTS)
@@ -316,6 +322,7 @@ runpy.run_path("main.py", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_processes_skip_a_save_together_while_rows_wait_for_disk_space(start_all, tmp_path):
     (program := tmp_path / "program.py").write_text(FULL_DISK)
     options = ["--config.num_steps=4", "--config.checkpoint_every=2", "--config.eval_every=100"]

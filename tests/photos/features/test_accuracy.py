@@ -41,6 +41,7 @@ def _draw_folder(seed: int) -> tuple[FrozenFeatures, np.ndarray]:
     return FrozenFeatures(features, features, stages), classes
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_in_nine_of_ten_folders():
     """Answers in the page's order."""
     is_held, errors = [], []

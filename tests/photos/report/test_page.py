@@ -426,6 +426,7 @@ def test_heat_has_the_colors_of_matplotlib():
     np.testing.assert_allclose(color_heat(heat), expected, atol=0.04)  # Between the table's rows.
 
 
+@pytest.mark.slow
 def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
     values = np.random.default_rng(0).random(5000)
     rows = [{"step": i, **dict.fromkeys(ROWS[0], v)} | {"step": i} for i, v in enumerate(values)]

@@ -38,6 +38,7 @@ def run(tmp_path_factory, tiny_model):
     return config, workdir
 
 
+@pytest.mark.slow
 def test_a_run_resumes_exactly(run, tmp_path):
     config, whole = run
     train_interrupted(config, tmp_path, 5, train=train_with_stages)
