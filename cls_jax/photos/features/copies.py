@@ -79,24 +79,26 @@ def correlate(image: np.ndarray, other: np.ndarray) -> float:
     core = _view(_shrink(image))[margin:-margin, margin:-margin].reshape(-1)
     core = core - core.mean()
     small = _shrink(other)
-    views = np.stack([_view(small, angle, share) for angle in _ANGLES for share in _CROPPED])
-    views = np.concatenate([views, views[..., ::-1]])
+    turned = [small.rotate(angle, Image.Resampling.BICUBIC) for angle in _ANGLES]
+    views = np.stack([_view(each, share) for each in turned for share in _CROPPED])
+    views = np.concatenate([views, views[..., ::-1]]) - views.mean()
     windows = np.lib.stride_tricks.sliding_window_view(views, (_CORE, _CORE), axis=(1, 2))
     parts = windows.reshape(-1, len(core))
-    parts = parts - parts.mean(axis=1, keepdims=True)
-    norms = np.linalg.norm(parts, axis=1) * np.linalg.norm(core)
+    # The sum of the core is 0, so parts need no mean of 0 for their product with it.
+    squares = np.einsum("ij,ij->i", parts, parts) - parts.sum(axis=1) ** 2 / len(core)
+    norms = np.sqrt(np.maximum(squares, 1e-6)) * np.linalg.norm(core)
     return float((parts @ core / np.maximum(norms, 1e-6)).max())
 
 
 def _shrink(image: np.ndarray) -> Image.Image:
     """A gray image of 64 x 64 pixels."""
-    gray = Image.fromarray(image.mean(axis=-1).astype(np.uint8))
-    return gray.resize((2 * _SIDE, 2 * _SIDE), Image.Resampling.BOX)
+    rgb = Image.fromarray(np.broadcast_to(image, (*image.shape[:2], 3)))
+    small = np.asarray(rgb.resize((2 * _SIDE, 2 * _SIDE), Image.Resampling.BOX))
+    return Image.fromarray(small.mean(axis=-1).astype(np.uint8))
 
 
-def _view(small: Image.Image, angle: float = 0, cropped: float = 0) -> np.ndarray:
-    """A view, float32 [32, 32], turned by so many degrees and cropped by a share on each side."""
+def _view(small: Image.Image, cropped: float = 0) -> np.ndarray:
+    """A view, float32 [32, 32], cropped by a share on each side."""
     edge = cropped * _SIDE
     box = (edge, edge, small.width - edge, small.height - edge)
-    turned = small.rotate(angle, Image.Resampling.BICUBIC)
-    return np.asarray(turned.resize((_SIDE, _SIDE), Image.Resampling.BOX, box), np.float32)
+    return np.asarray(small.resize((_SIDE, _SIDE), Image.Resampling.BOX, box), np.float32)
