@@ -1,4 +1,4 @@
-"""From probabilities to what is said about images.
+"""Decisions about images, from their probabilities.
 
 Shape suffixes: N networks, B images, K classes.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Decision(NamedTuple):
-    """What is said about images whose probabilities are [..., B, K]."""
+    """Decisions about images whose probabilities are [..., B, K]."""
 
     best: np.ndarray  # The most probable class, int [..., B]. The first of equals.
     confidence: np.ndarray  # Its probability, floating [..., B].

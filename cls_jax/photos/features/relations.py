@@ -47,8 +47,8 @@ _EARLY_SHARE = 0.2
 # Images times classes. Above this, only the last layer is used, to bound memory.
 _MAX_NUMBERS = 2**25
 _MAX_PLACED = 10_000  # Images that a new one is compared with. They take 5 MB.
-# With a larger share of new images, everything is made anew: what is fitted to all images, such as
-# the whitening, would be that of too few of them.
+# With a larger share of new images, everything is computed again: what is fitted to all images,
+# such as the whitening, would be that of too few of them.
 _MOST_ADDED = 0.1
 _ROWS_AT_ONCE = 1000
 
@@ -109,7 +109,7 @@ class Relations:
         """Those of these images and of new ones, which come last.
 
         New images are compared with all others, and the whitening stays, unless more than a tenth
-        of the images came since it was fitted: everything is made anew then.
+        of the images came since it was fitted: everything is computed again then.
         """
         extended = Relations(concatenate_features([self.features, features]))
         is_small = len(extended) <= (1 + _MOST_ADDED) * self._num_fitted

@@ -79,7 +79,7 @@ _UNMARKED = Mark()
 
 
 class FileMarks(NamedTuple):
-    """What is said of the files of a folder."""
+    """The marks of a folder's files."""
 
     files: Mapping[str, Mark] = MappingProxyType({})  # In the order of their last rows.
     # Folded name → name of all classes that a file has had, in the order of their first rows.
@@ -87,7 +87,7 @@ class FileMarks(NamedTuple):
     held_out: Collection[str] = frozenset()  # Files whose spelling of a class does not count.
 
     def get(self, file: str) -> Mark:
-        """What is said of a file."""
+        """The mark of a file."""
         return self.files.get(file, _UNMARKED)
 
     def find_used(self) -> set[str]:

@@ -84,7 +84,7 @@ class Answers:
         self._replay()
 
     def find(self, key: Key) -> Mark | NoteText:
-        """What is said of a file, or what a note says."""
+        """The mark of a file, or the text of a note."""
         if isinstance(key, str):
             return self.marks.get(key)
         return self.notes.get(key.folded, NoteText())

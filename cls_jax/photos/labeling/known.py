@@ -86,7 +86,7 @@ class Known:
         return self.labels_version + self.num_moved
 
     def get_state(self, image: int) -> Mark:
-        """What is said of a photo."""
+        """The mark of a photo."""
         return self.marks.get(self.files[image])
 
     def list_answered(self) -> Iterator[tuple[int, Mark]]:
