@@ -155,9 +155,6 @@ def evaluate_workdir(
         return
     print(title)
     print(describe_accuracies(found.accuracies, found.step > 0, is_fair=not found.num_copies))
-    if not found.is_compared:
-        again = write_command(["evaluate", str(workdir), "FOLDER"])
-        print(f"Near-copies of training images were not looked for: {again} does, with its images.")
     if found.num_copies:
         copies = f"{found.num_copies:,} of {found.num_images:,} images are near-copies"
         print(f"{copies} of training images, so the accuracy with them is too high.")

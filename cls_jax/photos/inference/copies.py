@@ -23,12 +23,6 @@ def find_copied(run: Run) -> np.ndarray:
     return read_copies((run.begun_with or run).workdir, run.dataset)["test"]
 
 
-def is_compared(run: Run) -> bool:
-    """Whether a run has looked for near-copies, as earlier versions did not, or could not."""
-    can_compare = run.frozen is not None and run.dataset.test.files
-    return not can_compare or "test_images" in (run.begun_with or run).result
-
-
 def measure_copies(run: Run) -> dict[str, float] | None:
     """The test accuracy without near-copies, for a result. None if there are none."""
     if "test" not in run.held_out:

@@ -29,7 +29,6 @@ from cls_jax.photos.inference.calibration import (
 from cls_jax.photos.inference.copies import (
     compare_with_training,
     find_copied,
-    is_compared,
     measure_copies,
 )
 from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, collect_images
@@ -164,7 +163,6 @@ class Evaluation(NamedTuple):
     calibration: Calibration | None = None
     num_unreadable: int = 0  # Images that could not be read.
     num_copies: int = 0  # Images that are near-copies of training images, or the same.
-    is_compared: bool = True  # Whether near-copies were looked for, where that is possible.
 
 
 def evaluate_run(
@@ -204,7 +202,6 @@ def evaluate_run(
         classifier.step,
         calibration=read_calibration(run.workdir, classifier.step),
         num_copies=int(find_copied(run).sum()),
-        is_compared=is_compared(run),
     )
 
 

@@ -18,7 +18,7 @@ from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.neighbor_head import NeighborHead
 from cls_jax.models.weights.layout import Weights, from_torch, to_torch
 from cls_jax.models.weights.sources import to_safetensors
-from cls_jax.photos.cli import commands, console
+from cls_jax.photos.cli import console
 from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.infer import hold_out_labels, infer
 from cls_jax.photos.features.instant import find_known, read_instant
@@ -270,14 +270,6 @@ def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_feat
     assert len(rows) == 24
     assert all(row["file"].startswith(f"unlabeled/{row['label']}") for row in rows)
     assert all(0 < float(row["weight"]) <= 1 for row in rows)
-
-
-def test_evaluation_says_if_an_earlier_version_has_looked_for_no_near_copies(run, tmp_path, capsys):
-    earlier = shutil.copytree(run.workdir, tmp_path / "earlier")
-    for result, says_it in ((run.result, False), ({**run.result, "test_images": None}, True)):
-        write_result(earlier, {name: value for name, value in result.items() if value is not None})
-        commands.evaluate_workdir(earlier)
-        assert ("Near-copies of training images were not" in capsys.readouterr().out) == says_it
 
 
 def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monkeypatch):
