@@ -126,7 +126,7 @@ def list_paths(known: Known) -> list[pathlib.Path]:
 
 
 def list_states(known: Known) -> list[tuple[int, str, Mark]]:
-    """All photos in the folder: index, name and what is said of it."""
+    """All photos in the folder: index, name and mark."""
     photos = enumerate(known.files)
     return [
         (image, name, known.get_state(image)) for image, name in photos if image not in known.gone

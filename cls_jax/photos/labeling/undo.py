@@ -13,7 +13,7 @@ from cls_jax.photos.labeling.notes import Note, NoteText
 
 _MAX_STEPS = 1000
 
-Found = Callable[[Key], Mark | NoteText]  # What is said now, see `Answers.find`.
+Found = Callable[[Key], Mark | NoteText]  # The current one, see `Answers.find`.
 
 
 class Changed(NamedTuple):

@@ -61,7 +61,7 @@ _MAX_STEPS = 20_000
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
 _ENOUGH_SECONDS = 10.0  # After this, three steps suffice, and a slowdown is not left to chance.
 _COMPILE_SECONDS = 15.0  # Of a step, before it is compiled (two cores).
-_SHARE = 0.9  # Of the minutes that are said to be needed: the next measurement may be slower.
+_SHARE = 0.9  # Of the minutes that a plan asks for: the next measurement may be slower.
 
 
 def fit_to_time(plan: Plan, minutes: float | None) -> Plan:

@@ -53,11 +53,11 @@ def assert_same_graphs(actual, expected):
 def test_another_order_has_the_same_relations():
     features, truth = create(240)
     whole, order = Relations(features), np.random.default_rng(1).permutation(240)
-    taken, anew = whole.take(order), Relations(features.convert(lambda rows: rows[order]))
-    assert_same_graphs(taken, anew)
+    taken, fresh = whole.take(order), Relations(features.convert(lambda rows: rows[order]))
+    assert_same_graphs(taken, fresh)
     marks = mark_labels(np.where(np.arange(240) % 5 < 2, truth, -1)[order], K)
     infer(whole.take(order[::-1]), mark_labels(np.where(truth > 1, truth, -1)[order[::-1]], K))
-    again, inferred = infer(taken, marks), infer(anew, marks)
+    again, inferred = infer(taken, marks), infer(fresh, marks)
     np.testing.assert_allclose(again.probabilities, inferred.probabilities, atol=1e-6)
     np.testing.assert_array_equal(again.groups, inferred.groups)
     assert again.figures == pytest.approx(inferred.figures, abs=1e-4)
@@ -116,8 +116,8 @@ def test_few_new_images_join_the_others_and_many_make_all_anew():
         for graph, compared in zip(graphs[3 * i :], (each.descriptors, whitened), strict=False):
             np.testing.assert_allclose(graph.toarray(), build_graph(compared).toarray(), atol=1e-6)
     more = features.convert(lambda rows: rows[:3])
-    anew = Relations(features.convert(lambda rows: np.concatenate([rows, rows[:3]])))
-    assert_same_graphs(extended.extend(more), anew)
+    fresh = Relations(features.convert(lambda rows: np.concatenate([rows, rows[:3]])))
+    assert_same_graphs(extended.extend(more), fresh)
 
 
 def test_a_session_compares_its_photos_once(tmp_path):
