@@ -6,6 +6,7 @@ import csv
 import json
 import pathlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -61,7 +62,10 @@ def assert_close(ours: Any, theirs: Any, **tolerances) -> None:
 
 @contextlib.contextmanager
 def count_calls(*functions: Callable) -> Iterator[collections.Counter[str]]:
-    """Counts by name the calls of some functions by this thread, whoever imported them."""
+    """Counts by name the calls of some functions, whoever imported them.
+
+    By this thread and by those that start meanwhile: which of them is first may differ.
+    """
     names = {function.__code__: function.__name__ for function in functions}
     counts: collections.Counter[str] = collections.Counter()
 
@@ -69,12 +73,14 @@ def count_calls(*functions: Callable) -> Iterator[collections.Counter[str]]:
         if event == "call" and frame.f_code in names:
             counts[names[frame.f_code]] += 1
 
-    before = sys.getprofile()
+    before = sys.getprofile(), threading.getprofile()
     sys.setprofile(count)
+    threading.setprofile(count)
     try:
         yield counts
     finally:
-        sys.setprofile(before)
+        sys.setprofile(before[0])
+        threading.setprofile(before[1])
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ A checkpoint carries a checksum of every array and of its metadata, so that dama
 when it is read, even where the file format itself would not notice.
 """
 
+import errno
 import functools
 import hashlib
 import json
@@ -37,6 +38,8 @@ from cls_jax.runs.folder import CHECKPOINTS
 # process can compute for the rows that it holds.
 FORMAT_VERSION = 4
 DAMAGED = "damaged_checkpoints"
+# What a process or machine may lack while it reads several files at once, but not one by one.
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 # The content of a checkpoint: step, state, and metadata, which include those given to `save`.
@@ -211,17 +214,18 @@ class Checkpointer:
         """
         reason = None
         for _ in range(2):
-            metadata = state = None
+            metadata = state = refusal = None
             try:
                 metadata, state = self._read(step, like)
             except (UserError, jax.errors.JaxRuntimeError, MemoryError):  # Not caused by the files.
                 raise
             except Exception as error:
                 reason = describe_failure(error)
+                refusal = reason if getattr(error, "errno", None) in _SCARCE else None
             # Every process must get here before they verify together.
             if all_processes(metadata is not None):
                 break
-            refusals = from_all_processes(_find_refusal(self.folder / str(step)))
+            refusals = from_all_processes(refusal or _find_refusal(self.folder / str(step)))
             if refusal := next(filter(None, refusals), None):
                 raise UserError(
                     f"The checkpoint of step {step} in {self.folder} cannot be read ({refusal}): "

@@ -1,5 +1,6 @@
 """A state is restored as it was saved, or found to be damaged."""
 
+import contextlib
 import errno
 import gc
 import hashlib
@@ -183,16 +184,19 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(workdir, st
     assert {path.name for path in (workdir / "damaged_checkpoints").iterdir()} == {"2", "4"}
 
 
-def test_a_refusal_of_the_system_is_no_damage(workdir, state, capsys):
-    """Here the process has no file descriptors left."""
+@pytest.mark.parametrize("num_left", [2, 3])
+def test_a_refusal_of_the_system_is_no_damage(workdir, state, num_left):
+    """Here the process has so few file descriptors left that it can read one file but not all."""
     checkpointer = Checkpointer(workdir, keep=3)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
-    try:
+    with contextlib.ExitStack() as stack:
+        next_number = 1 + max(map(int, os.listdir("/proc/self/fd")))
+        while stack.enter_context(open(os.devnull)).fileno() < next_number:  # Closed ones are free.
+            pass
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_number + 1 + num_left, hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         with pytest.raises(UserError, match=r"step 4 .*cannot be read \(Too many open files\)"):
             checkpointer.restore_newest(state)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not (workdir / "damaged_checkpoints").exists()
     assert checkpointer.restore_newest(state)[0] == 4
 
