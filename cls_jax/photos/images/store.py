@@ -98,13 +98,14 @@ def _make_writable(folder: pathlib.Path) -> pathlib.Path:
     except (OSError, NotImplementedError) as error:
         temporary = pathlib.Path(tempfile.mkdtemp(prefix="cls_jax-"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        # Whoever clears the cache deletes what lies beside the store, too.
+        (folder := temporary / "store").mkdir()
         print(
             f"There is no cache of images and features ({describe_error(error)}), so the next "
             "command computes them again: to keep them, set the environment variable "
             "XDG_CACHE_HOME to a folder that can be written, on a disk with file locks.",
             file=sys.stderr,
         )
-        return temporary
     return folder
 
 

@@ -21,6 +21,7 @@ from PIL import Image
 from cls_jax.data.resize import CENTER_CROP, DecodeOptions, ImageError
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
+from cls_jax.photos.cli import commands
 from cls_jax.photos.images import cache, files, store
 from cls_jax.photos.images.cache import load_decoded
 from cls_jax.photos.images.files import list_images
@@ -232,6 +233,10 @@ def test_store_that_cannot_be_written_names_the_remedy(root, monkeypatch, target
 def test_a_cache_that_cannot_be_made_is_done_without(root, has_home, monkeypatch, capsys, tmp_path):
     """In a line, and nothing is written elsewhere. A container's user may have no home."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    mine = tmp_path / "temporary/mine/a.txt"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
     monkeypatch.setenv("XDG_CACHE_HOME", __file__)
     if not has_home:
         for name in ("HOME", "XDG_CACHE_HOME"):
@@ -246,6 +251,8 @@ def test_a_cache_that_cannot_be_made_is_done_without(root, has_home, monkeypatch
     assert line.startswith(f"There is no cache of images and features ({reason})")
     assert {path.name for path in tmp_path.iterdir()} == before
     assert leave_out_folders("Damaged: /srv/mine/a.jpg", tmp_path) == "Damaged: a.jpg"
+    commands.cache(clear=True)
+    assert mine.exists()
 
 
 def test_least_recently_used_rows_of_all_kinds_go_first():
