@@ -72,7 +72,8 @@ def run() -> None:
     if FLAGS.mode == "train":
         if FLAGS.profile is not None:
             FLAGS.config.profile = FLAGS.profile
-        commands.train_config(FLAGS.config, FLAGS.workdir)
+        given = config_flags.get_override_values(FLAGS["config"])
+        commands.train_config(FLAGS.config, FLAGS.workdir, given)
     else:
         commands.evaluate_workdir(
             pathlib.Path(FLAGS.workdir),

@@ -24,7 +24,8 @@ _INTRODUCTION = """\
 A configuration file, its label budget and its method choose every value
 (`--config configs/cifar10.py:250,fixmatch`), and `--config.KEY=VALUE` changes one, as in
 `--config.seed=1 --config.data.mean=0.5,0.5,0.5 --config.data.std=0.2,0.2,0.2`; `--config.KEY=` is
-empty. A misspelled key or an invalid value ends the program before anything is trained.
+empty. A misspelled key, an invalid value, or a key that nothing reads, such as the depth of a Wide
+ResNet for another network, ends the program before anything is trained.
 
 Keys marked † may change when a run resumes: they decide where and how it computes, not what it
 trains. A run that is older than a key has its default. Numbers are integers, unless the default has
@@ -46,10 +47,11 @@ _SECTIONS = {
 _METHODS = """
 ## Methods
 
-The [method](methods.md), chosen after the label budget, sets `method.name`, which cannot be changed
-by itself, and these keys. `cls*` is `cls`, `cls_no_nl`, `cls_no_rw` and `cls_plus`; `fixmatch*` is
-`fixmatch`, `fixmatch_nl`, `fixmatch_rw` and `fixmatch_nl_rw`. A value out of range is refused with
-the range. The file of a method has the source of each default.
+The [method](methods.md), chosen after the label budget, sets `method.name` and these keys. Do not
+change the name by itself, in Python neither: the values would remain those of the method before.
+`cls*` is `cls`, `cls_no_nl`, `cls_no_rw` and `cls_plus`; `fixmatch*` is `fixmatch`, `fixmatch_nl`,
+`fixmatch_rw` and `fixmatch_nl_rw`. A value out of range is refused with the range. The file of a
+method has the source of each default.
 """
 
 _CONFIG_FILES = """

@@ -7,6 +7,7 @@ table.
 
 from cls_jax.config.build import (
     check_channels,
+    check_given,
     check_values,
     create_config,
     create_defaults,
@@ -32,6 +33,7 @@ __all__ = [
     "OPTIONS",
     "Option",
     "check_channels",
+    "check_given",
     "check_values",
     "create_config",
     "create_defaults",

@@ -3,13 +3,13 @@
 import contextlib
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
-from cls_jax.config.keys import get_options, list_options
+from cls_jax.config.keys import READ_WITH, get_options, is_read, list_options
 from cls_jax.data.pipelines import get_default_pipeline
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json
@@ -119,6 +119,21 @@ def validate_config(config: ConfigDict, is_whole: bool = True) -> None:
     check_values(values, keys)
     if is_whole:
         _check_combinations(values, get_round_length(config))
+
+
+def check_given(config: ConfigDict, keys: Iterable[str]) -> None:
+    """Raises a UserError if nothing reads one of the keys that a user has given.
+
+    For example the depth of a Wide ResNet with another `model.name`, which the configuration says.
+    """
+    values = flatten(config.to_dict())
+    for key in keys:
+        if not is_read(key, values):
+            other, readers = READ_WITH[key]
+            raise UserError(
+                f"{key} does nothing with {other}={values[other]}: remove it, or choose "
+                f"{other}={' or '.join(readers)}."
+            )
 
 
 def check_values(values: Mapping[str, object], keys: Mapping[str, Option]) -> None:
@@ -278,7 +293,10 @@ def _restore_type(value: object, default: object) -> object:
 
 
 def describe_differences(config: ConfigDict, other: ConfigDict) -> list[str]:
-    """Differences, but for those of runtime keys, as "key: other's value → value"."""
+    """Differences as "key: other's value → value".
+
+    But for those of runtime keys, and of keys that nothing reads.
+    """
     ours = flatten(config.to_dict())
     theirs = flatten(other.to_dict())
     # An instant classifier has no method.
@@ -289,5 +307,6 @@ def describe_differences(config: ConfigDict, other: ConfigDict) -> list[str]:
         f"{key}: {show_value(theirs.get(key))} → {show_value(ours.get(key))}"
         for key in sorted(ours | theirs)
         if not (key in options and options[key].is_runtime)
+        and is_read(key, ours)
         and show_value(ours.get(key)) != show_value(theirs.get(key))
     ]

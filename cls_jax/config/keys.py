@@ -3,11 +3,13 @@
 "Paper" is the CLS paper, "authors" its released PyTorch code, "FixMatch" Google's code of FixMatch.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
 from cls_jax.data.sources import records
 from cls_jax.io import is_number
 from cls_jax.methods import get_method
-from cls_jax.models import MODELS, STEMS
+from cls_jax.models import MODELS, STEMS, ModelSpec
 from cls_jax.options import (
     ABOVE_0,
     ADDED,
@@ -189,6 +191,30 @@ OPTIONS: dict[str, Option] = {
 
 
 ADDED["imagenet2012"] = records.OPTIONS
+
+
+def _list_networks(has_key: Callable[[ModelSpec], bool]) -> tuple[str, Sequence[str]]:
+    return "model.name", [name for name, spec in MODELS.items() if has_key(spec)]
+
+
+# Keys that are read only with some values of another key.
+READ_WITH: dict[str, tuple[str, Sequence[str]]] = {
+    "data.randaugment_ops": ("data.randaugment", ["authors"]),
+    "data.randaugment_levels": ("data.randaugment", ["authors"]),
+    "model.bn_momentum": _list_networks(lambda spec: spec.has_batch_norm),
+    "model.bn_frozen": _list_networks(lambda spec: spec.has_batch_norm),
+    "optimizer.momentum": ("optimizer.name", ["sgd"]),
+    **{
+        f"model.{key}": _list_networks(lambda spec, key=key: key in spec.keys)  # type: ignore[misc]
+        for key in sorted({key for spec in MODELS.values() for key in spec.keys})
+    },
+}
+
+
+def is_read(key: str, values: Mapping[str, object]) -> bool:
+    """Whether something reads a key, given the values of all keys."""
+    other, readers = READ_WITH.get(key, ("", ()))
+    return not other or values.get(other) in readers
 
 
 def list_options() -> dict[str, Option]:

@@ -42,6 +42,7 @@ class ModelSpec(NamedTuple):
     title: str  # Its usual name. Words in braces are keys of `config.model`.
     layout: WeightsLayout = OWN  # The names in files with its weights.
     keys: tuple[str, ...] = ()  # The keys of `config.model` that only some architectures have.
+    has_batch_norm: bool = True
     patch: int = 1  # The image size is a multiple of this.
     image_size: int = 224  # Height and width of the images that its pretrained weights expect.
 
@@ -53,6 +54,7 @@ _small = functools.partial(VisionTransformer, width=384, num_heads=6)
 _base = functools.partial(VisionTransformer, width=768, num_heads=12)
 _dinov2 = functools.partial(_small, patch=14, layer_scale=1e-5)
 _dinov2_reg4 = functools.partial(_dinov2, num_registers=4)
+_transformer = functools.partial(ModelSpec, has_batch_norm=False)
 
 MODELS = {
     "wide_resnet": ModelSpec(
@@ -70,12 +72,12 @@ MODELS = {
     "mobilenetv4_conv_medium": ModelSpec(
         MobileNetV4, "MobileNetV4-Conv-M", MOBILENETV4, image_size=384
     ),
-    "convnext_nano": ModelSpec(ConvNeXt, "ConvNeXt-N", CONVNEXT),
-    "vit_tiny": ModelSpec(_tiny, "ViT-Ti/16", VIT, patch=16),
-    "vit_small": ModelSpec(_small, "ViT-S/16", VIT, patch=16),
-    "vit_base": ModelSpec(_base, "ViT-B/16", VIT, patch=16),
-    "dinov2_small": ModelSpec(_dinov2, "DINOv2 ViT-S/14", DINOV2, patch=14),
-    "dinov2_small_reg4": ModelSpec(
+    "convnext_nano": ModelSpec(ConvNeXt, "ConvNeXt-N", CONVNEXT, has_batch_norm=False),
+    "vit_tiny": _transformer(_tiny, "ViT-Ti/16", VIT, patch=16),
+    "vit_small": _transformer(_small, "ViT-S/16", VIT, patch=16),
+    "vit_base": _transformer(_base, "ViT-B/16", VIT, patch=16),
+    "dinov2_small": _transformer(_dinov2, "DINOv2 ViT-S/14", DINOV2, patch=14),
+    "dinov2_small_reg4": _transformer(
         _dinov2_reg4, "DINOv2 ViT-S/14 with registers", DINOV2, patch=14
     ),
 }

@@ -104,4 +104,4 @@ def _plan_configuration(
     config = ConfigDict(config.to_dict())  # Not frozen, as that of a `Run` is.
     config.lock()
     apply_settings(config, settings)
-    return plan_config(config, workdir)
+    return plan_config(config, workdir, settings)

@@ -102,6 +102,28 @@ def test_a_key_that_the_dataset_does_not_read_is_refused(key):
         validate_config(config)
 
 
+@pytest.mark.parametrize(
+    ("key", "other", "remedy"),
+    [
+        ("model.depth", "efficientnet_lite0", "remove it, or choose model.name=wide_resnet."),
+        ("model.width", "resnet18", "choose model.name=wide_resnet."),
+        ("model.stem", "vit_tiny", "choose model.name=wide_resnet or resnet18 or resnet50."),
+        ("model.bn_frozen", "convnext_nano", "or mobilenetv4_conv_medium."),
+        ("model.bn_momentum", "dinov2_small", "or mobilenetv4_conv_medium."),
+        ("optimizer.momentum", "adamw", "choose optimizer.name=sgd."),
+        ("data.randaugment_ops", "torchssl", "choose data.randaugment=authors."),
+    ],
+)
+def test_a_key_that_nothing_reads_is_refused_where_a_user_gives_it(key, other, remedy):
+    section = key.partition(".")[0]
+    selector = f"{section}.randaugment" if section == "data" else f"{section}.name"
+    config = create_tiny_config()
+    config_lib.check_given(config, ["seed", key])
+    changed = with_values(config, {selector: other})
+    with pytest.raises(UserError, match=f"{key} does nothing with {selector}=.*{remedy}"):
+        config_lib.check_given(changed, ["seed", key])
+
+
 @pytest.mark.parametrize("argument", ["", "many", "40.5", "-40", ",cls", "40,fixmatsch"])
 def test_argument_of_another_form_is_refused(argument):
     with pytest.raises(UserError, match=r"write the number of labels|choose one of .*fixmatch"):
@@ -145,6 +167,9 @@ def test_differences_name_the_keys_that_change_results():
     assert config_lib.describe_differences(ours, create_tiny_config()) == ["method.tau: 0.85 → 0.5"]
     other = config_lib.describe_differences(create_tiny_config("20,fixmatch"), create_tiny_config())
     assert "method.name: cls → fixmatch" in other
+    unread, network = {"model__depth": 16}, {"model__name": "vit_tiny"}  # A run of before.
+    ours, theirs = create_tiny_config(**network), create_tiny_config(**network, **unread)
+    assert config_lib.describe_differences(ours, theirs) == []
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,10 @@ MISTAKES = [
     ([*DIGITS, "--config.data.resize=pad"], "of this dataset has no key resize: see --help"),
     ([*DIGITS, "--config.seed=one"], "flag --config.seed=one"),
     ([*DIGITS, "--config.method.name=fixmatch"], "choose the method after the config's colon"),
+    (
+        [*DIGITS, "--config.model.name=vit_tiny", "--config.model.depth=10"],
+        "model.depth does nothing with model.name=vit_tiny: remove it, or choose",
+    ),
     ([*DIGITS, "--config.mu=0"], "choose an integer from 1 to"),
     (
         [*DIGITS, "--config.data.mean=0.5,0.5,0.5", "--config.data.std=0.2,0.2,0.2"],

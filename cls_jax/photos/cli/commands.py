@@ -13,7 +13,7 @@ import pathlib
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -53,11 +53,14 @@ def train(
     _train_and_report(start_run(plan))
 
 
-def train_config(config: ConfigDict, workdir: str | None) -> None:
-    """Trains in `workdir`, None for the default, and prints the accuracy and the next commands."""
+def train_config(config: ConfigDict, workdir: str | None, given: Iterable[str] = ()) -> None:
+    """Trains in `workdir`, None for the default, and prints the accuracy and the next commands.
+
+    `given` are the keys that the user has set.
+    """
     from cls_jax.photos.plan.plan import plan_config
 
-    _train_and_report(plan_config(config, workdir))
+    _train_and_report(plan_config(config, workdir, given))
 
 
 def _train_and_report(run: "Run") -> None:

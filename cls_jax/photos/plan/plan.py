@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
 from cls_jax.config import (
     check_channels,
+    check_given,
     flatten,
     read_empty,
     to_json,
@@ -78,10 +79,10 @@ def plan_run(request: Request) -> Plan:
     _check_alone(plan)
     path = choose_run(plan.config, request.workdir, plan.summary.layout, request.again)
     plan = dataclasses.replace(plan, workdir=path)
-    if (path / CONFIG).exists():
-        plan = _take_over(plan)
-    else:
-        plan = fit(plan)
+    is_new = not (path / CONFIG).exists()
+    plan = fit(plan) if is_new else _take_over(plan)
+    check_given(_complete(plan, resolve_model(plan.config)), request.settings)
+    if is_new:
         check_same(to_json(plan.config), path)  # Before all processes measure a step together.
         if not instant:
             plan = fit_to_time(plan, request.minutes)
@@ -201,8 +202,13 @@ def start_run(plan: Plan) -> Run:
     return run
 
 
-def plan_config(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
-    """The run of any configuration. Raises a UserError if it is invalid."""
+def plan_config(
+    config: ConfigDict, workdir: str | pathlib.Path | None, given: Iterable[str] = ()
+) -> Run:
+    """The run of any configuration, of which a user has `given` these keys.
+
+    Raises a UserError if it is invalid, or nothing reads one of them.
+    """
     config = with_values(config, read_empty(flatten(config.to_dict())))
     validate_config(config)
     check_packages(config)
@@ -214,8 +220,9 @@ def plan_config(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     layout = None
     if is_folder and config.data.data_dir and root.is_dir():
         layout = list_layout(root, get_folder_options(config.data))
-    path = choose_run(config, workdir, layout)
     config = resolve_model(config.copy_and_resolve_references())
+    check_given(config, given)
+    path = choose_run(config, workdir, layout)
     return create_run(FrozenConfigDict(config), path, layout)
 
 

