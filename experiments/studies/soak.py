@@ -3,9 +3,9 @@
 python -m experiments.studies.soak --stops 20 --steps 200 350 500 --config configs/digits.py:40
 
 The same command is restarted after every stop until the run finishes. With several numbers of
-steps, the finished run is then given more, and stopped again. Remaining stops go to another run. Of
-four stops, one aims at the creation of the run's folder, two at a save, and one at any time; the
-table shows what each one hit. Unlisted options go to main.py.
+steps, the finished run is then given more, and each number gets as many stops. Remaining stops go
+to another run. Of four stops, one aims at the creation of the run's folder, two at a save, and one
+at any time; the table shows what each one hit. Unlisted options go to main.py.
 """
 
 import argparse
@@ -43,6 +43,7 @@ class Stop(NamedTuple):
     hit: str
     code: int  # The exit code as Python counts it: -9 for SIGKILL.
     seconds: float  # Time from the signal to the end of the process.
+    goal: str  # The last option of its command, such as the number of steps.
 
 
 def start(options: list[str], workdir: pathlib.Path) -> subprocess.Popen:
@@ -121,7 +122,7 @@ def stop_once(
     code = process.wait(300)
     if code == 0:
         return None
-    return Stop(aim, locate(workdir, since), code, time.monotonic() - sent)
+    return Stop(aim, locate(workdir, since), code, time.monotonic() - sent, options[-1])
 
 
 def soak(
@@ -147,13 +148,13 @@ def soak(
     outcomes: list[str] = []
     while len(stops) < num_stops:
         workdir = folder / f"run{len(outcomes)}"
-        for options in commands:
-            while len(stops) < num_stops:
+        for i, options in enumerate(commands, 1):
+            while len(stops) < num_stops * i // len(commands):
                 stop = stop_once(options, workdir, number, AIMS[len(stops) % len(AIMS)], longest)
                 if stop is None:
                     break
                 stops.append(stop)
-                print(stop, options[-1], flush=True)
+                print(stop, flush=True)
             start(options, workdir).wait()
         outcomes.append(describe_difference(read_end(workdir), expected) or "equal")
         print(f"{workdir.name}: {outcomes[-1]}", flush=True)
@@ -165,7 +166,8 @@ def describe_stops(stops: list[Stop], outcomes: list[str], number: signal.Signal
     hits = collections.Counter(stop.hit for stop in stops)
     counts = ", ".join(f"{count} within {hit}" for hit, count in sorted(hits.items()))
     times = [stop.seconds for stop in stops]
-    header = ("stop", "aimed at", "hit", "exit code")
+    header = ("stop", "command", "aimed at", "hit", "exit code")
+    rows = ((i, f"`{stop.goal}`", *stop[:3]) for i, stop in enumerate(stops, 1))
     lines = [
         f"- {len(stops)} times {number.name}: {counts}.",
         f"- {len(outcomes)} runs ended, {outcomes.count('equal')} of them with every row of "
@@ -175,7 +177,7 @@ def describe_stops(stops: list[Stop], outcomes: list[str], number: signal.Signal
         f"{max(times):.2f} s.",
         *(f"- run {i} differs: {text}" for i, text in enumerate(outcomes) if text != "equal"),
         "",
-        grid.format_table(header, ((i, *stop[:3]) for i, stop in enumerate(stops, 1))),
+        grid.format_table(header, rows),
     ]
     return "\n".join(lines)
 
