@@ -14,7 +14,7 @@ import pathlib
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -22,6 +22,8 @@ from jax.experimental import multihost_utils
 
 from cls_jax.batch import PyTree
 from cls_jax.errors import UserError
+
+T = TypeVar("T")
 
 # Without a heartbeat for this long, a process counts as lost, and the runtime ends the others.
 _HEARTBEAT_SECONDS = 60
@@ -189,6 +191,24 @@ def decide(compute: Callable[[], Any]) -> Any:
     if jax.process_count() == 1:
         return compute()
     return json.loads(compute_in_main_process(lambda: json.dumps(compute()).encode()))
+
+
+def together(compute: Callable[[], T]) -> T:
+    """What a function returns in this process, or the UserError that it raises in any of them.
+
+    All must call this, with a function that needs no other process: where one gives up alone, the
+    others wait for it.
+    """
+    if jax.process_count() == 1:
+        return compute()
+    reason = value = None
+    try:
+        value = compute()
+    except UserError as error:
+        reason = str(error)
+    if reasons := list(filter(None, from_all_processes(reason))):
+        raise UserError(reasons[0])
+    return cast(T, value)
 
 
 def arrays_from_main_process(tree: PyTree) -> PyTree:

@@ -28,9 +28,9 @@ from cls_jax.parallel import compilation
 from cls_jax.parallel.distributed import (
     all_processes,
     barrier,
-    from_all_processes,
     from_main_process,
     is_main_process,
+    together,
 )
 from cls_jax.runs.folder import CHECKPOINTS
 
@@ -225,12 +225,7 @@ class Checkpointer:
             # Every process must get here before they verify together.
             if all_processes(metadata is not None):
                 break
-            refusals = from_all_processes(refusal or _find_refusal(self.folder / str(step)))
-            if refusal := next(filter(None, refusals), None):
-                raise UserError(
-                    f"The checkpoint of step {step} in {self.folder} cannot be read ({refusal}): "
-                    "rerun the command once it can."
-                )
+            together(functools.partial(self._refuse, step, refusal))
         else:
             return None, reason or "another process cannot read it"
         assert metadata is not None  # No process failed, so this one did not.
@@ -245,6 +240,14 @@ class Checkpointer:
             lambda state: jax.tree.map(jnp.copy, state), runs=1, out_shardings=shardings
         )
         return (step, copy(state), metadata), None
+
+    def _refuse(self, step: int, refusal: str | None) -> None:
+        """Raises a UserError if the system refuses to read a checkpoint, for a reason if known."""
+        if refusal := refusal or _find_refusal(self.folder / str(step)):
+            raise UserError(
+                f"The checkpoint of step {step} in {self.folder} cannot be read ({refusal}): "
+                "rerun the command once it can."
+            )
 
     def _read(self, step: int, like: PyTree) -> tuple[dict[str, Any], PyTree]:
         """The metadata and the state."""

@@ -20,6 +20,7 @@ from cls_jax.data.types import ImageSource, Selection
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel import compilation
 from cls_jax.parallel.collectives import sum_over_data
+from cls_jax.parallel.distributed import together
 from cls_jax.parallel.machine import release_freed_memory
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, get_process_shard, to_global_arrays
 from cls_jax.training.setup import TrainSetup, TrainState
@@ -100,9 +101,8 @@ def create_evaluate(setup: TrainSetup, sizes: Sequence[int] = ()) -> Callable[..
         release_freed_memory()
         most = setup.config.eval_batch_size
         remedy = f"choose an eval_batch_size below {most:,}"
-        check_memory(
-            compiled, setup.mesh.local_devices[0], f"evaluating {most:,} images at once", remedy
-        )
+        device, what = setup.mesh.local_devices[0], f"evaluating {most:,} images at once"
+        together(lambda: check_memory(compiled, device, what, remedy))
         return compiled
 
     for size in sizes:

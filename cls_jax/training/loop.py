@@ -14,6 +14,7 @@ After the last step, `Stages` may change the state before it is evaluated and sa
 """
 
 import contextlib
+import functools
 import pathlib
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -33,6 +34,7 @@ from cls_jax.parallel.distributed import (
     check_same,
     decide,
     is_main_process,
+    together,
 )
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
 from cls_jax.runs.best import BestCheckpoint
@@ -114,7 +116,7 @@ def run_training(
         if check_run_folder(workdir, config) != finished:
             raise UserError(f"Another session has just ended in {workdir}: rerun the command.")
 
-    check_packages(config)
+    together(lambda: check_packages(config))
     check_frozen(config)
     with leave_when_asked() as has_begun:
         prepared = prepare_run(config, workdir, load, weight_readers)
@@ -283,8 +285,8 @@ def take_steps(
                 step_input = next(inputs)
             if step == first_step and not config.debug_nans:
                 device = setup.mesh.local_devices[0]
-                take_step, seconds, memory = compile_step(
-                    train_step, state, step_input, schedule, device
+                take_step, seconds, memory = together(
+                    functools.partial(compile_step, train_step, state, step_input, schedule, device)
                 )
                 bar.say(f"{memory}; compiled in {seconds:.1f} s")
             if step == 0:

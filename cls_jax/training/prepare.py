@@ -27,7 +27,7 @@ from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.backbones import split_inits
 from cls_jax.models.weights.layout import Normalization, Weights, to_torch
 from cls_jax.models.weights.sources import check_init, find_architecture, read_init
-from cls_jax.parallel.distributed import check_same_data, decide
+from cls_jax.parallel.distributed import check_same_data, decide, together
 from cls_jax.runs.best import BEST_CHECKPOINT
 from cls_jax.runs.checkpoint import Checkpointer, Restored
 from cls_jax.runs.folder import (
@@ -123,23 +123,32 @@ def choose_images(
     other data.
     """
     dataset = load(config)
+    labeled, unlabeled = together(lambda: _choose_indices(config, workdir, dataset))
+    held_out = [len(split) for split in dataset.held_out.values()]
+    described = (dataset.fingerprint, dataset.shape, dataset.class_names, held_out)
+    known = dataset.train.labels, dataset.validation.labels, dataset.test.labels, labeled
+    check_same_data([repr(described).encode(), *(array.tobytes() for array in known)])
+    return ChosenImages(dataset, labeled, unlabeled)
+
+
+def _choose_indices(
+    config: ConfigDict, workdir: pathlib.Path, dataset: Dataset
+) -> tuple[np.ndarray, np.ndarray]:
+    """The labeled and the unlabeled training images. Raises the UserErrors of `choose_images`."""
     check_dataset(workdir, dataset)
     check_channels(config, dataset.name, dataset.image_shape[-1])
     imbalance = config.data.imbalance
     labeled = load_labeled_indices(
         workdir, dataset, num_labels=config.num_labels, seed=config.seed, imbalance=imbalance
     )
-    of_unlabeled = config.data.unlabeled_imbalance or imbalance
-    truths = dataset.train.labels
-    candidates = choose_long_tail(truths, dataset.num_classes, of_unlabeled, config.seed)
-    unlabeled = choose_unlabeled_indices(
-        candidates, labeled, config.data.unlabeled_includes_labeled
+    candidates = choose_long_tail(
+        dataset.train.labels,
+        dataset.num_classes,
+        config.data.unlabeled_imbalance or imbalance,
+        config.seed,
     )
-    held_out = [len(split) for split in dataset.held_out.values()]
-    described = (dataset.fingerprint, dataset.shape, dataset.class_names, held_out)
-    known = dataset.train.labels, dataset.validation.labels, dataset.test.labels, labeled
-    check_same_data([repr(described).encode(), *(array.tobytes() for array in known)])
-    return ChosenImages(dataset, labeled, unlabeled)
+    includes_labeled = config.data.unlabeled_includes_labeled
+    return labeled, choose_unlabeled_indices(candidates, labeled, includes_labeled)
 
 
 def create_setup(
@@ -192,12 +201,15 @@ def hold_folder(
             begun.append(stack.enter_context(undo_start(workdir, others)))
             create()
 
+        def look() -> None:
+            if not (workdir / CONFIG).exists():
+                raise UserError(
+                    f"Process {jax.process_index()} does not see the files of process 0 in "
+                    f"{workdir}: pass a --workdir that all machines share."
+                )
+
         decide(hold)
-        if not (workdir / CONFIG).exists():
-            raise UserError(
-                f"Process {jax.process_index()} does not see the files of process 0 in "
-                f"{workdir}: pass a --workdir that all machines share."
-            )
+        together(look)
         yield begun[0] if begun else lambda: None
 
 
@@ -271,7 +283,7 @@ def use_stored_normalization(
     """
     if not config.model.init or config.data.mean:
         return dataset
-    if workdir is not None and (workdir / DATASET).exists():
+    if workdir is not None and decide(lambda: (workdir / DATASET).exists()):
         mean, std = read_mean_and_std(workdir)
     else:
         stored = read().normalization

@@ -331,6 +331,34 @@ def test_processes_skip_a_save_together_while_rows_wait_for_disk_space(start_all
     assert [path.name for path in (run / "checkpoints").iterdir() if path.is_dir()] == ["4"]
 
 
+LITTLE_MEMORY = """
+import runpy, sys
+from cls_jax.training import step
+
+asked = []
+
+def get_device_memory(device):
+    asked.append(device)
+    return 0 if "--process_id=1" in sys.argv and len(asked) == {refused} else 2**40
+
+step.get_device_memory = get_device_memory
+runpy.run_path("main.py", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("refused", "what"), [(1, "Evaluating 450 images at once"), (2, "A step")])
+def test_a_process_whose_device_is_too_small_ends_both_with_its_sentence(
+    start_all, tmp_path, refused, what
+):
+    (program := tmp_path / "program.py").write_text(LITTLE_MEMORY.format(refused=refused))
+    run = tmp_path / "run"
+    for output in finish_all(start_all([run] * 2, method="supervised", program=program), 2):
+        assert f"Error: {what} needs" in output
+        assert "which has 0.0 GiB: " in output
+    assert not (run / CONFIG).exists()  # It was no run yet.
+
+
 def test_invalid_values_are_refused():
     check_values("[::1]:1234", 2, 1)  # Raises nothing.
     for values, message in ((("a:1", None, 0), "together"), (("localhost", 2, 0), "host:port")):

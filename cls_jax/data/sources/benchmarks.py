@@ -19,6 +19,7 @@ from cls_jax.data.types import NO_IMAGES, Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
+from cls_jax.parallel.distributed import together
 from cls_jax.parallel.machine import get_machine_memory
 
 NPZ = "npz"  # The name of datasets that are no benchmark.
@@ -56,7 +57,7 @@ def load_arrays(data_config: ConfigDict) -> Dataset:
             f"{path or 'The path after the colon'} is not an .npz: pass one, as in --config "
             "configs/npz.py:FILE.npz,40."
         )
-    arrays = read_single_file(path) if is_file else read_tfds(data_config)
+    arrays = together(lambda: read_single_file(path) if is_file else read_tfds(data_config))
     image_shape = arrays.train.images[:1].shape[1:]
     if image_shape[:2] != (data_config.image_size, data_config.image_size):
         raise UserError(

@@ -23,7 +23,7 @@ from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS, describe_error, find_cache_folder
 from cls_jax.options import DECODING, TEXT, Option
-from cls_jax.parallel.distributed import gather_rows, take_local
+from cls_jax.parallel.distributed import gather_rows, take_local, together
 from cls_jax.parallel.machine import available_cpus
 
 _NAME_BYTES = 64  # "n15075141_54.JPEG" has 17.
@@ -74,7 +74,7 @@ def load_records(data_config: ConfigDict) -> Dataset:
     """
     options = get_decode_options(data_config)
     shape = get_image_shape(data_config)
-    builder = _open_builder(data_config.name, data_config.data_dir)
+    builder = together(lambda: _open_builder(data_config.name, data_config.data_dir))
     images: dict[str, FetchedImages] = {}
     rows: dict[str, np.ndarray] = {}
     for split in ("train", "validation"):
