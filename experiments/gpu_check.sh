@@ -121,7 +121,7 @@ part_a() {
     XLA_PYTHON_CLIENT_PREALLOCATE=false \
       step A-peer "" $MODEL --peer "$PEER" --peer_forms "released tuned"
   fi
-  step A-more "bfloat16,vmap,synthetic float32,unrolled,synthetic bfloat16,unrolled,synthetic,8" \
+  step A-more "float32,unrolled,synthetic bfloat16,unrolled,synthetic,8" \
     $MODEL
   step A-transformer "bfloat16,unrolled,synthetic bfloat16,remat,synthetic" $TRANSFORMER
   # The same without cuDNN's attention.

@@ -46,7 +46,7 @@ from experiments.paper import grid
 # Variant, and on how many devices.
 _VARIANTS = (
     "bfloat16,unrolled,device:1 bfloat16,mesh,device:2 bfloat16,mesh,device:4 "
-    "float32,unrolled,tfdata:1 bfloat16,vmap,device:1 bfloat16,remat,device:1 "
+    "float32,unrolled,tfdata:1 bfloat16,remat,device:1 "
     "bfloat16,separate,device:1"
 )
 # H100 SXM, as XLA reads it off such a device. The H200 has the same processor, so the same program.

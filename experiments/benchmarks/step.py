@@ -23,7 +23,7 @@ from cls_jax.errors import UserError
 from experiments.benchmarks.variants import StepVariant, trace_variant
 from experiments.paper import grid
 
-_VARIANTS = "float32,unrolled,synthetic float32,vmap,synthetic bfloat16,unrolled,synthetic"
+_VARIANTS = "float32,unrolled,synthetic bfloat16,unrolled,synthetic"
 
 
 def describe_variants(variants: list[StepVariant]) -> str:

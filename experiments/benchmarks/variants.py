@@ -4,9 +4,9 @@ A variant is written "precision,lowering,input" or "precision,lowering,input,rep
 
 - precision: float32 (on NVIDIA GPUs with products in TF32, JAX's default), highest (float32
   throughout) or bfloat16.
-- lowering: unrolled or vmap, on one device; mesh, one network per device; remat, unrolled and
-  keeping less for the gradient (`model.remat`); or separate, unrolled with the weakly augmented
-  images in a pass of their own (`method.weak_pass=fast`).
+- lowering: unrolled, on one device; mesh, one network per device; remat, unrolled and keeping less
+  for the gradient (`model.remat`); or separate, unrolled with the weakly augmented images in a pass
+  of their own (`method.weak_pass=fast`).
 - input: synthetic, one batch repeated; device, made inside the step; tfdata, made by TensorFlow on
   the host.
 - repeat: how many steps one call of the compiled program takes; 1 by default.
@@ -38,7 +38,7 @@ _MAX_BYTES = 2**30  # Of large images, as many as fit.
 
 _CHOICES = {
     "precision": ("float32", "highest", "bfloat16"),
-    "lowering": ("unrolled", "vmap", "mesh", "remat", "separate"),
+    "lowering": ("unrolled", "mesh", "remat", "separate"),
     "input": ("synthetic", "device", "tfdata"),
 }
 
@@ -107,9 +107,6 @@ def trace_variant(name: str, config, title: str = "") -> Callable[[], StepVarian
     dataset = create_random_dataset(config)
     read = functools.partial(read_weights, config)
     setup = create_train_setup(config, dataset.shape, read_weights=read)
-    if name.split(",")[1] == "vmap":
-        ensemble = dataclasses.replace(setup.ensemble, lowering="vmap")
-        setup = dataclasses.replace(setup, ensemble=ensemble)
     state, schedule = setup.init_state(), setup.put_schedule()
     inputs, input_specs, create_batch = create_inputs(source, config, setup, dataset)
     step = create_train_step(setup, create_batch, input_specs)
