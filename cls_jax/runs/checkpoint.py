@@ -28,6 +28,7 @@ from cls_jax.parallel import compilation
 from cls_jax.parallel.distributed import (
     all_processes,
     barrier,
+    from_all_processes,
     from_main_process,
     is_main_process,
     together,
@@ -334,26 +335,25 @@ def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
     """Whether the rows that this process holds equal those saved."""
     expected = metadata["arrays"]
     return all(
-        row < len(expected.get(name, ())) and digest.hex() == expected[name][row]
-        for name, (_, held) in hash_rows(state).items()
+        row < len(expected.get(name, ())) and digest == expected[name][row]
+        for name, held in hash_rows(state).items()
         for row, digest in held.items()
     )
 
 
-def hash_rows(arrays: PyTree) -> dict[str, tuple[int, dict[int, bytes]]]:
-    """SHA-256 of the rows of every array that this process holds, by the array's path.
+def hash_rows(arrays: PyTree) -> dict[str, dict[int, str]]:
+    """SHA-256 of the rows of every array that this process holds, by the array's path and by row.
 
     A row is an entry of the first axis, or a scalar. Each hash covers the type and the whole
-    array's shape, too. Returns the number of rows of the whole array, and the hashes by row.
+    array's shape, too.
     """
     hashes = {}
     for name, array in _name_arrays(arrays).items():
-        held: dict[int, bytes] = {}
+        held = hashes[name] = dict[int, str]()
         for first, part in _iterate_held(array):
             for row, values in enumerate(part, first):
                 if row not in held:
-                    held[row] = bytes.fromhex(_hash(values, array.shape))
-        hashes[name] = (array.shape[0] if array.ndim else 1), held
+                    held[row] = _hash(values, array.shape)
     return hashes
 
 
@@ -371,21 +371,14 @@ def _iterate_held(array: Leaf) -> Iterator[tuple[int, np.ndarray]]:
         yield first, np.asarray(part) if array.ndim else np.asarray(part)[None]
 
 
-def _gather_hashes(held: dict[str, tuple[int, dict[int, bytes]]]) -> dict[str, list[str]]:
-    """The hashes of all rows, in hexadecimal, gathered from all processes."""
-    ends = np.cumsum([num_rows for num_rows, _ in held.values()])
-    table = np.zeros((ends[-1], hashlib.sha256().digest_size), np.uint8)
-    for end, (num_rows, rows) in zip(ends, held.values(), strict=True):
-        for row, digest in rows.items():
-            table[end - num_rows + row] = np.frombuffer(digest, np.uint8)
-    if jax.process_count() > 1:
-        with jax.transfer_guard("allow"):
-            table = multihost_utils.process_allgather(table).max(axis=0)
-    found = [row.tobytes().hex() for row in table]
-    return {
-        name: found[end - num_rows : end]
-        for end, (name, (num_rows, _)) in zip(ends, held.items(), strict=True)
-    }
+def _gather_hashes(held: dict[str, dict[int, str]]) -> dict[str, list[str]]:
+    """The hashes of all rows, gathered from all processes."""
+    gathered: dict[str, dict[int, str]] = {name: {} for name in held}
+    # Pairs, since JSON has no numbers as keys.
+    for part in from_all_processes({name: list(rows.items()) for name, rows in held.items()}):
+        for name, rows in part.items():
+            gathered[name].update(rows)
+    return {name: [rows[row] for row in sorted(rows)] for name, rows in gathered.items()}
 
 
 def _hash(array: np.ndarray, shape: tuple[int, ...]) -> str:
