@@ -3,10 +3,8 @@
 Shape suffixes: N networks, B images, C features, K classes.
 """
 
-import concurrent.futures
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Generator, Sequence
 
 import jax
@@ -19,6 +17,7 @@ from cls_jax.batch import PyTree
 from cls_jax.data.types import ImageSource, Selection
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel import compilation
+from cls_jax.parallel.ahead import compute_ahead
 from cls_jax.parallel.collectives import sum_over_data
 from cls_jax.parallel.distributed import together
 from cls_jax.parallel.machine import release_freed_memory
@@ -220,10 +219,7 @@ def iterate_on_mesh(
         padded = np.pad(found, [(0, missing), *[(0, 0)] * (found.ndim - 1)])
         return padded, np.pad(labels[rows], (0, missing)), is_image
 
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        pending = (executor.submit(read, start) for start in range(0, len(labels), size))
-        for made, _ in itertools.pairwise(itertools.chain(pending, [None])):
-            assert made is not None, "only the last of all pairs ends with None"
-            batch = made.result()
+    with contextlib.closing(compute_ahead(read, range(0, len(labels), size), 1)) as batches:
+        for batch in batches:
             shapes = jax.tree.map(lambda array: (size, *array.shape[1:]), batch)
             yield to_global_arrays(batch, setup.mesh, (P(DATA_AXIS),) * 3, shapes)

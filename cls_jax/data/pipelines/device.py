@@ -6,8 +6,7 @@ memory, a thread reads the images of the next steps by index. The step augments 
 tf.data pipeline, and the augmentations have the same distribution.
 """
 
-import collections
-import concurrent.futures
+import contextlib
 import itertools
 from collections.abc import Callable, Generator
 
@@ -31,6 +30,7 @@ from cls_jax.data.sampling import (
     stream_key,
 )
 from cls_jax.data.types import Dataset
+from cls_jax.parallel.ahead import compute_ahead
 from cls_jax.parallel.distributed import all_processes
 from cls_jax.parallel.machine import get_device_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, get_process_shard, to_global_arrays
@@ -160,15 +160,9 @@ def read_ahead(
             x=images[i], y=labels[i], u=images[j], u_index=j, u_truth=truths[j]
         )
 
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        waiting = collections.deque(executor.submit(read, step) for step in steps[:_NUM_AHEAD])
-        for step in itertools.chain(steps[_NUM_AHEAD:], [None] * _NUM_AHEAD):
-            if not waiting:
-                return
-            samples = waiting.popleft().result()
-            if step is not None:
-                waiting.append(executor.submit(read, step))
-            yield to_global_arrays(samples, mesh, _SAMPLE_SPECS, shapes)
+    with contextlib.closing(compute_ahead(read, steps, _NUM_AHEAD)) as samples:
+        for sample_of_step in samples:
+            yield to_global_arrays(sample_of_step, mesh, _SAMPLE_SPECS, shapes)
 
 
 def _take_shard(whole: jax.Array, num_shards: int) -> jax.Array:
