@@ -16,8 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 DEPTHWISE = "depthwise"  # Of results that need not be computed again for the gradient.
-_is_grouped = contextvars.ContextVar("is_grouped", default=False)
-_is_tuned = contextvars.ContextVar("is_tuned", default=False)
+_purpose = contextvars.ContextVar("purpose", default="untuned")  # See `traced_for`.
 
 
 class DepthwiseConv(nn.Module):
@@ -59,10 +58,10 @@ def depthwise_conv(
     """
     if is_centered and kernel.shape[0] % 2 == 0:
         raise ValueError(f"a centered kernel has an odd size, and not {kernel.shape[0]}")
-    if _is_grouped.get():
+    purpose = _purpose.get()
+    if purpose == "shapes":
         return convolve_grouped(x_BHWC, kernel, stride, is_centered)
-    lowering = _BY_PLATFORM[_is_tuned.get()]
-    y_BHWC = _convolve_varying(x_BHWC, kernel, stride, is_centered, lowering)
+    y_BHWC = convolve(x_BHWC, kernel, stride, is_centered, _BY_PLATFORM[purpose])
     named: jax.Array = checkpoint_name(y_BHWC, DEPTHWISE)
     return named
 
@@ -79,26 +78,17 @@ def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any)
 
 
 @contextlib.contextmanager
-def grouped() -> Iterator[None]:
-    """Traces depthwise convolutions as grouped ones on any platform, for ONNX and for shapes."""
-    with _setting(_is_grouped, True):
-        yield
+def traced_for(purpose: str) -> Iterator[None]:
+    """Traces depthwise convolutions for a purpose.
 
-
-@contextlib.contextmanager
-def tuned(is_tuned: bool) -> Iterator[None]:
-    """Traces depthwise convolutions for a program that a GPU's compiler will tune, or will not."""
-    with _setting(_is_tuned, is_tuned):
-        yield
-
-
-@contextlib.contextmanager
-def _setting(variable: contextvars.ContextVar[bool], value: bool) -> Iterator[None]:
-    token = variable.set(value)
+    A program that a GPU's compiler will not tune, "untuned", which is the default, or will, "tuned".
+    Or "shapes" and ONNX: as grouped convolutions, on any platform.
+    """
+    token = _purpose.set(purpose)
     try:
         yield
     finally:
-        variable.reset(token)
+        _purpose.reset(token)
 
 
 def convolve_grouped(
@@ -115,17 +105,10 @@ def convolve_grouped(
     )
 
 
-def convolve_as_on(
-    platform: str, x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool = False
+def convolve(
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, lowering: "Lowering"
 ) -> jax.Array:
-    """`depthwise_conv` as it is lowered for one of `LOWERINGS`, on any platform."""
-    return _convolve_varying(x_BHWC, kernel, stride, is_centered, LOWERINGS[platform])
-
-
-def _convolve_varying(
-    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, lowering: "_Lowering"
-) -> jax.Array:
-    """`_convolve`, also within `shard_map`."""
+    """`depthwise_conv` by one of `LOWERINGS`, on any platform, also within `shard_map`."""
     # There both must vary over the same axes of the mesh, since a gradient written by hand has the
     # type of its argument. The gradient of `pcast` sums over the axes that it adds.
     axes = _varying_axes(x_BHWC) | _varying_axes(kernel)
@@ -145,7 +128,7 @@ def _varying_axes(array: jax.Array) -> frozenset[str]:
     return frozenset(jax.typeof(array).manual_axis_type.varying)
 
 
-class _Lowering(NamedTuple):
+class Lowering(NamedTuple):
     """The two passes of a depthwise convolution."""
 
     # (images, kernel, stride=, is_centered=) → convolved images.
@@ -160,7 +143,7 @@ def _convolve(
     kernel: jax.Array,
     stride: int,
     is_centered: bool,
-    lowering: _Lowering,
+    lowering: Lowering,
     precision: str | None,
 ) -> jax.Array:
     return lowering.forward(x_BHWC, kernel, stride=stride, is_centered=is_centered)
@@ -175,7 +158,7 @@ def _convolve_forward(
 def _convolve_backward(
     stride: int,
     is_centered: bool,
-    lowering: _Lowering,
+    lowering: Lowering,
     precision: str | None,
     saved: tuple[jax.Array, jax.Array],
     y_bar: jax.Array,
@@ -243,10 +226,10 @@ def _pull_grouped(
 # gradients 3 to 22 times. With a tuned one forward, a step takes 29.6 ms, and 33.3 ms with shifted
 # products (experiments/results/gpu.md). TPUs were not measured.
 LOWERINGS = {
-    "cpu": _Lowering(_sum_shifted, _pull_at_once),
-    "gpu": _Lowering(_sum_shifted, _pull_by_entry),
-    "tuned gpu": _Lowering(convolve_grouped, _pull_by_entry),
-    "tpu": _Lowering(convolve_grouped, _pull_grouped),
+    "cpu": Lowering(_sum_shifted, _pull_at_once),
+    "gpu": Lowering(_sum_shifted, _pull_by_entry),
+    "tuned gpu": Lowering(convolve_grouped, _pull_by_entry),
+    "tpu": Lowering(convolve_grouped, _pull_grouped),
 }
 
 
@@ -261,14 +244,14 @@ def _choose(*arrays: jax.Array, pass_name: str, gpu: str, **options: Any) -> Any
     )
 
 
-# By whether the program is tuned. The platform is chosen when a program is lowered, not when it is
-# traced, so that an exported file has all.
+# The platform is chosen when a program is lowered, not when it is traced, so that an exported file
+# has all.
 _BY_PLATFORM = {
-    is_tuned: _Lowering(
+    purpose: Lowering(
         functools.partial(_choose, pass_name="forward", gpu=gpu),
         functools.partial(_choose, pass_name="backward", gpu=gpu),
     )
-    for is_tuned, gpu in ((False, "gpu"), (True, "tuned gpu"))
+    for purpose, gpu in (("untuned", "gpu"), ("tuned", "tuned gpu"))
 }
 
 

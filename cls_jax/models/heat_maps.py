@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cls_jax.batch import PyTree
-from cls_jax.models.convolutions import grouped
+from cls_jax.models.convolutions import traced_for
 from cls_jax.models.layers import Architecture
 from cls_jax.models.vit import VisionTransformer
 
@@ -58,7 +58,7 @@ def choose_layer(
             shapes[name] = output.shape
         return output
 
-    with grouped():  # Of the same shapes, and traced faster.
+    with traced_for("shapes"):  # Of the same shapes, and traced faster.
         jax.eval_shape(lambda images: _apply(model, variables, images, look), images)
     sides = {name: min(height, width) for name, (_, height, width, _) in shapes.items()}
     wanted = min(_MIN_POSITIONS, max(sides.values()))

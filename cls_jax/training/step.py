@@ -70,7 +70,7 @@ def create_train_step(
     def train_step(
         state: TrainState, step_input: PyTree, schedule: Schedule
     ) -> tuple[TrainState, Metrics]:
-        with convolutions.tuned(compilation.is_tuned(num_steps)):
+        with convolutions.traced_for("tuned" if compilation.is_tuned(num_steps) else "untuned"):
             state, metrics = sharded_step(state, step_input, schedule)
         return state, {
             name: jnp.sum(value) if name in (_NUM_CORRECT, _NUM_KNOWN) else jnp.mean(value)

@@ -27,7 +27,7 @@ from cls_jax.data.types import ImageSource
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.models import MODELS
-from cls_jax.models.convolutions import grouped
+from cls_jax.models.convolutions import traced_for
 from cls_jax.models.layers import ALL_FEATURES, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.parallel import compilation
@@ -217,7 +217,7 @@ def _create_model(network: FrozenNetwork) -> tuple[Architecture, Any, int]:
     def initialize(image: jax.Array) -> tuple[Any, Any]:
         return model.init_with_output(jax.random.key(0), image, head=ALL_FEATURES)
 
-    with grouped():  # Of the same shapes, and traced faster.
+    with traced_for("shapes"):  # Of the same shapes, and traced faster.
         features, variables = jax.eval_shape(initialize, image)
     heads = {name: variables["params"][name] for name in model.head_names}
     try:

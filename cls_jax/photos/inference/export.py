@@ -222,7 +222,7 @@ def convert_to_onnx(
     try:
         jax2onnx, onnxruntime = map(importlib.import_module, ("jax2onnx", "onnxruntime"))
         # The converter prints its progress.
-        with contextlib.redirect_stdout(io.StringIO()), convolutions.grouped():
+        with contextlib.redirect_stdout(io.StringIO()), convolutions.traced_for("shapes"):
             proto = jax2onnx.to_onnx(function, [shape], model_name="classifier", **names)
         # Some of the converter's shape annotations are wrong, and some of its constants unused.
         # onnxruntime infers shapes itself and would warn about each of them at every start.

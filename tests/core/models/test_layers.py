@@ -13,11 +13,12 @@ from jax.sharding import PartitionSpec as P
 from cls_jax import models
 from cls_jax.models import MODELS, ResNet18, WideResNet
 from cls_jax.models.convolutions import (
+    LOWERINGS,
     DepthwiseConv,
-    convolve_as_on,
+    convolve,
     convolve_grouped,
     depthwise_conv,
-    tuned,
+    traced_for,
 )
 from cls_jax.models.efficientnet import LITE0, EfficientNetLite
 from cls_jax.models.layers import BatchNorm, gelu, pool_descriptor, pool_stem
@@ -253,8 +254,8 @@ def test_every_platform_convolves_channels_alike(platform, dtype, k, stride, is_
     # Of the same numbers, so that only sums are rounded differently.
     wide = x.astype(np.float32), filters.astype(np.float32)
     expected = convolve_and_pull(convolve_grouped, *wide, stride, is_centered)
-    convolve = functools.partial(convolve_as_on, platform)
-    found = convolve_and_pull(convolve, x, filters, stride, is_centered)
+    by_platform = functools.partial(convolve, lowering=LOWERINGS[platform])
+    found = convolve_and_pull(by_platform, x, filters, stride, is_centered)
     assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(dtype)}
     tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
     scale = max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(expected))
@@ -266,7 +267,7 @@ def test_every_platform_convolves_channels_alike(platform, dtype, k, stride, is_
 def test_gradients_have_the_precision_of_their_convolution(platform):
     def loss(x, filters):
         with jax.default_matmul_precision("highest"):
-            return jnp.sum(convolve_as_on(platform, x, filters, 1) ** 2)
+            return jnp.sum(convolve(x, filters, 1, False, LOWERINGS[platform]) ** 2)
 
     gradient = jax.grad(loss, argnums=(0, 1))
     text = str(jax.make_jaxpr(gradient)(jnp.ones((2, 5, 5, 3)), jnp.ones((3, 3, 1, 3))))
@@ -311,7 +312,7 @@ def test_a_depthwise_convolution_is_one_on_a_gpu_only_where_it_is_tuned(stride):
 
     for platform in ("cuda", "rocm", "cpu"):
         assert count(forward, platform) == count(pull, platform) == (0, 0)
-    with tuned(True):
+    with traced_for("tuned"):
         for platform in ("cuda", "rocm"):
             assert count(forward, platform) == (1, 1)
             assert count(pull, platform) == (0, 0)
