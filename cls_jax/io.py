@@ -17,7 +17,7 @@ import tokenize
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, TextIO, TypeGuard
 
 # Everything that a damaged file raises in our parsers, the standard library's, and NumPy's, whose
@@ -174,20 +174,3 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
         with contextlib.suppress(OSError):
             partial.unlink()  # A full disk needs the space back.
         raise
-
-
-@contextlib.contextmanager
-def hold_lock(path: pathlib.Path, seconds: float = 10.0) -> Iterator[None]:
-    """Holds a lock file, where there are locks. Raises an OSError if it is held for `seconds`."""
-    import filelock  # Not at the top, since `cls-jax --help` needs no lock.
-
-    with contextlib.ExitStack() as stack:
-        try:
-            lock = filelock.FileLock(path, timeout=seconds)
-            stack.enter_context(lock.acquire(poll_interval=0.01))
-        except filelock.Timeout as error:
-            reason = "another program holds its lock"
-            raise OSError(errno.EBUSY, reason, str(path)) from error
-        except (OSError, NotImplementedError):
-            pass  # Some network file systems have none, and a folder may be read-only.
-        yield

@@ -4,10 +4,7 @@ import errno
 import importlib.metadata
 import io
 import os
-import pathlib
 import re
-import shlex
-import shutil
 import signal
 import sys
 import traceback
@@ -31,7 +28,6 @@ _NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 _LOST_PROCESS_WORDS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
 # Raised by values of flags, and by configuration files that cannot be loaded.
 USAGE_ERRORS: tuple[type[Exception], ...] = (flags.Error, *PARSE_ERRORS)
-_lacks_threads = False  # Whether this process was forked after JAX had started.
 _DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT)
 _PATH_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR)
 
@@ -123,31 +119,6 @@ def will_use_gpu() -> bool:
     return has_plugin and any(map(os.path.exists, _NVIDIA_DEVICES))
 
 
-def _note_fork() -> None:
-    """Remembers in a forked process that JAX's threads stayed behind, if there were any."""
-    global _lacks_threads
-    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX itself says nowhere else.
-    if bridge is not None and bridge.backends_are_initialized():
-        _lacks_threads = True
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no forks.
-    os.register_at_fork(after_in_child=_note_fork)
-
-
-def refuse_forked_child() -> None:
-    """Raises a UserError in a process that was forked after JAX had started.
-
-    A fork has none of the threads with which JAX computes, and would wait for them forever.
-    """
-    if _lacks_threads:
-        raise UserError(
-            "This process was forked from one in which JAX had started, so it cannot compute: "
-            "start workers with 'spawn', as multiprocessing.get_context('spawn') does, or load the "
-            "classifier in each worker and not before (cls-jax help predict)."
-        )
-
-
 def enable_compilation_cache() -> None:
     """Keeps compiled programs on disk, so that the next run starts faster.
 
@@ -165,6 +136,8 @@ def enable_compilation_cache() -> None:
 
 def explain_usage_error(error: Exception) -> str:
     """Reduces an error of absl or ml_collections to its last line, which names flag or file."""
+    from cls_jax.config import find_key  # Imports JAX.
+
     text = str(error).replace("\\n", "\n").replace("\\'", "'")
     if text[:1] in ("'", '"'):  # The repr of a message.
         text = text.strip("'\"")
@@ -175,23 +148,10 @@ def explain_usage_error(error: Exception) -> str:
     elif unknown := re.fullmatch(r"Unknown command line flag '([\w-]+)'", line):
         name = unknown[1]
     typed = [word.partition("=")[0] for word in sys.argv]  # Perhaps for another dataset.
-    if (key := _find_key(name)) and f"--config.{key}" not in typed:
+    if (key := find_key(name)) and f"--config.{key}" not in typed:
         line += f": did you mean --config.{key}?"
     end = " See" if line.endswith("?") else ": see"
     return f"{line}{end} --help and cls-jax help configuration."
-
-
-def suggest_option(option: str) -> str:
-    """What an unknown option such as "--lr=0.1" probably means, as a question, or nothing."""
-    name, equals, value = option.removeprefix("--").partition("=")
-    key = _find_key(name) if option.startswith("--") else None
-    return f"did you mean --config.{key}{equals or '='}{value or 'VALUE'}?" if key else ""
-
-
-def _find_key(name: str) -> str | None:
-    from cls_jax.config import find_key  # Imports JAX.
-
-    return find_key(name)
 
 
 def run_to_end(function: Callable[[], None]) -> None:
@@ -256,32 +216,3 @@ def _exit(sentence: str, code: int) -> NoReturn:
 def _is_distributed() -> bool:
     jax = sys.modules.get("jax")
     return jax is not None and jax.distributed.is_initialized()
-
-
-def write_command(words: Sequence[str]) -> str:
-    """The `cls-jax` command with these arguments, to be typed in the shell of this program."""
-    start = "cls-jax"
-    program = os.path.basename(sys.argv[0])
-    if program in ("main.py", "__main__.py"):  # From a clone, `cls-jax` need not be installed.
-        start = f"{find_program('python')} -m cls_jax"
-    elif program == "cls-jax":
-        start = find_program(program)
-    return f"{start} {shlex.join(words)}"
-
-
-def find_version() -> str:
-    """The version of this package."""
-    try:
-        return importlib.metadata.version("cls-jax")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-def find_program(name: str) -> str:
-    """What to type in this shell for a program of this environment, which may not be active."""
-    folder = os.path.dirname(sys.executable)
-    if os.path.dirname(shutil.which(name) or "") == folder:
-        return name
-    path = os.path.join(folder, name)
-    is_below = pathlib.Path(path).is_relative_to(os.getcwd())
-    return shlex.quote(os.path.relpath(path) if is_below else path)

@@ -177,48 +177,6 @@ def choose_validation_indices(
     return drawn
 
 
-def choose_validation_sources(
-    labels: np.ndarray, num_classes: int, share: float, seed: int, sources: np.ndarray
-) -> np.ndarray:
-    """Draws whole sources for validation, with about a share of the images of known class.
-
-    Every class keeps at least one image for training. A source that would be too many is passed
-    over. Images without a known source stay in training.
-
-    Args:
-        labels: int [n], -1 where unknown.
-        num_classes: K.
-        share: Of the images of known class.
-        seed: Decides the draw.
-        sources: The source of each image, int [n], -1 where unknown.
-
-    Returns:
-        All images of the drawn sources, sorted, int64, also those of unknown class.
-
-    Raises:
-        UserError: If no source is small enough.
-    """
-    is_known = labels >= 0
-    is_counted = is_known & (sources >= 0)
-    numbers, places = np.unique(sources[is_counted], return_inverse=True)
-    counts_SK = np.zeros((len(numbers), num_classes), int)
-    np.add.at(counts_SK, (places, labels[is_counted]), 1)
-    left = np.bincount(labels[is_known], minlength=num_classes)
-    most, drawn = share * is_known.sum(), list[int]()
-    for s in np.random.default_rng([seed, 3]).permutation(len(numbers)):
-        has_classes = (left - counts_SK[s] >= np.minimum(left, 1)).all()
-        if counts_SK[s].sum() <= most and has_classes:
-            left = left - counts_SK[s]
-            most -= counts_SK[s].sum()
-            drawn.append(numbers[s])
-    if not drawn:
-        raise UserError(
-            f"data.validation={share:g} holds out none of {len(numbers):,} sources, since each is "
-            "held out as a whole: choose a larger share, or put validation images into val/."
-        )
-    return np.flatnonzero(np.isin(sources, drawn)).astype(np.int64)
-
-
 def _draw_groups(
     known: np.ndarray, labels: np.ndarray, groups: np.ndarray, counts: np.ndarray, seed: list[int]
 ) -> np.ndarray:

@@ -6,12 +6,10 @@ images at the end. Equation numbers refer to "CLS: Cross Labeling Supervision fo
 Learning". Shape suffixes: B images, K classes. Leading axes are free.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 # The authors' code clamps 1 - p to [1e-7, 1] before the logarithm.
 MIN_PROBABILITY = 1e-7
@@ -38,18 +36,6 @@ def make_pseudo_labels(logits_BK: jax.Array) -> PseudoLabels:
         weight=jnp.clip(weight_B, 0.0, 1.0),
         confidence=jnp.exp(jnp.max(log_p_BK, axis=-1)),
     )
-
-
-def draw_least_probable(p_BK: np.ndarray, seed: Sequence[int]) -> np.ndarray:
-    """The least probable class of each row, int [B]. Ties are drawn.
-
-    A given label leaves exactly 0 to all other classes. Always taking the first of them would teach
-    the networks that it is the rarest class.
-    """
-    ties = p_BK == p_BK.min(axis=1, keepdims=True)
-    draws = np.random.default_rng(seed).uniform(0.5, 1, p_BK.shape)
-    least: np.ndarray = np.argmax(ties * draws, axis=1)
-    return least
 
 
 def compute_entropy(log_p_BK: jax.Array) -> jax.Array:

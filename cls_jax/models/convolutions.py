@@ -81,8 +81,8 @@ def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any)
 def traced_for(purpose: str) -> Iterator[None]:
     """Traces depthwise convolutions for a purpose.
 
-    A program that a GPU's compiler will not tune, "untuned", which is the default, or will, "tuned".
-    Or "shapes" and ONNX: as grouped convolutions, on any platform.
+    For a program that a GPU's compiler will tune, "tuned", or will not, "untuned", the default. Or
+    for "shapes" and ONNX: as grouped convolutions, on any platform.
     """
     token = _purpose.set(purpose)
     try:

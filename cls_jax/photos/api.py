@@ -8,6 +8,7 @@ import jax
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
+from cls_jax.photos.inference.forks import refuse_forked_child
 from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.train_run import train_and_assess
@@ -17,7 +18,6 @@ from cls_jax.photos.plan.rules import apply_settings
 from cls_jax.photos.report.after_training import draw_report
 from cls_jax.process import (
     enable_compilation_cache,
-    refuse_forked_child,
     use_all_cores_for_convolutions,
 )
 

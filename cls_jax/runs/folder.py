@@ -42,7 +42,7 @@ LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
 CHECKPOINTS = "checkpoints"
-_HELD_OUT = "held_out"  # In the description of the dataset: `Dataset.moved`.
+HELD_OUT = "held_out"  # In the description of the dataset: `Dataset.moved`.
 # Prefixes of the names of numbers.
 _FIGURES = ("test_", "validation_", "labels_", "predictor_gain", "predictor_right")
 # Files that a folder may contain before it becomes a run's: a label budget, and leftovers of a
@@ -76,7 +76,7 @@ def read_fingerprint(workdir: pathlib.Path) -> str | None:
     """The hash of a run's training images. None if there is no run yet, "None" without images."""
     if not (workdir / DATASET).exists():
         return None
-    with _open_description(workdir) as stored:
+    with open_description(workdir) as stored:
         return str(stored.get("fingerprint"))
 
 
@@ -216,7 +216,7 @@ def create_run_folder(
             "image_shape": dataset.image_shape,
             "num_classes": dataset.num_classes,
             "num_images": len(dataset.train.images),
-            _HELD_OUT: dataset.moved.tolist(),
+            HELD_OUT: dataset.moved.tolist(),
             **(read_weights(workdir) if has_begun else describe_weights(config)),
             "mean": dataset.mean,
             "std": dataset.std,
@@ -231,21 +231,6 @@ def create_run_folder(
             labels = dataset.train.labels
             rows = [(files[i], names[labels[i]]) for i in np.sort(labeled_indices)]
             write_atomically(workdir / LABELED_FILES, to_csv([("file", "label"), *rows]))
-
-
-def read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray:
-    """The training images that a run has moved to the validation images, int64 [m], sorted.
-
-    `num_images` are the training images and these together. Raises a UserError without a sound
-    dataset.json.
-    """
-    with _open_description(workdir) as stored:
-        rows = stored[_HELD_OUT]
-        if not isinstance(rows, list) or not all(type(row) is int for row in rows):
-            raise ValueError(f"{_HELD_OUT} is not a list of integers")
-        if rows != sorted(set(rows)) or (rows and not 0 <= rows[0] <= rows[-1] < num_images):
-            raise ValueError(f"{_HELD_OUT} does not number the training images")
-        return np.array(rows, np.int64)
 
 
 def write_pseudo_labels(workdir: pathlib.Path, dataset: Dataset, *columns: np.ndarray) -> None:
@@ -281,7 +266,7 @@ def use_mean_and_std(config: ConfigDict, mean: Sequence[float], std: Sequence[fl
 
 def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], DatasetSpec]:
     """Class names and sizes of a run's dataset. Raises a UserError without a sound dataset.json."""
-    with _open_description(workdir) as stored:
+    with open_description(workdir) as stored:
         names = stored["class_names"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError("class_names is not a list of names")
@@ -294,7 +279,7 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
 
 def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of each channel. Raises a UserError without a sound dataset.json."""
-    with _open_description(workdir) as stored:
+    with open_description(workdir) as stored:
         mean, std = tuple(stored["mean"]), tuple(stored["std"])
         if not all(map(is_number, mean + std)) or len(mean) != len(std) or min(std) <= 0:
             raise ValueError("mean and std are not a number and a positive one for each channel")
@@ -324,12 +309,13 @@ def read_weights(workdir: pathlib.Path) -> dict[str, list[dict[str, str]]]:
     """
     if not (workdir / DATASET).exists():
         return {}
-    with _open_description(workdir) as stored:
+    with open_description(workdir) as stored:
         return {"weights": stored["weights"]} if "weights" in stored else {}
 
 
 @contextlib.contextmanager
-def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
+def open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """The content of `dataset.json`, and a UserError for what reading it raises in the block."""
     path = workdir / DATASET
     try:
         stored = read_json(path)

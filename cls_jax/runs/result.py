@@ -1,6 +1,5 @@
 """The outcome of a finished run, `result.json`, in numbers."""
 
-import math
 import pathlib
 import statistics
 from collections.abc import Callable, Mapping
@@ -13,7 +12,6 @@ from cls_jax.runs.metrics import read_metrics
 
 # A row of monitors describes a single batch, so the result averages several.
 _NUM_ROWS = 20
-_QUANTILE = statistics.NormalDist().inv_cdf(0.975)  # Of 95% intervals.
 # Figures of the last evaluation.
 _LAST = (
     "test_accuracy",
@@ -84,18 +82,6 @@ def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
             if name.startswith(prefix) and value is not None:
                 values.setdefault(name.removeprefix(prefix), []).append(value)
     return {name: statistics.fmean(numbers) for name, numbers in values.items()}
-
-
-def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
-    """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) without images."""
-    if not num_images:
-        return 0.0, 1.0
-    share = num_correct / num_images
-    scale = 2 * (num_images + _QUANTILE**2)
-    center = (2 * num_correct + _QUANTILE**2) / scale
-    variance = 4 * num_correct * (1 - share) + _QUANTILE**2
-    margin = _QUANTILE * math.sqrt(variance) / scale
-    return (center - margin if num_correct else 0.0), (center + margin if share < 1 else 1.0)
 
 
 def get_accuracy(result: Mapping[str, Any], part: str) -> float | None:

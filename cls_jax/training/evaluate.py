@@ -14,8 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import PyTree
-from cls_jax.data.types import ImageSource, Selection
-from cls_jax.models.layers import FEATURES
+from cls_jax.data.types import ImageSource
 from cls_jax.parallel import compilation
 from cls_jax.parallel.ahead import compute_ahead
 from cls_jax.parallel.collectives import sum_over_data
@@ -159,35 +158,6 @@ def compute_accuracies(p_NBK: np.ndarray, labels: np.ndarray, split: str = "test
     networks = np.stack([count(p_BK) for p_BK in p_NBK])
     correct = {"raw": networks, "ema": networks, "ensemble": count(p_NBK.mean(axis=0))}
     return _name_accuracies(correct, np.bincount(labels, minlength=num_classes), split)
-
-
-def compute_trained_features(
-    setup: TrainSetup,
-    state: TrainState,
-    images: ImageSource,
-    indices: np.ndarray,
-    kind: str = FEATURES,
-) -> np.ndarray:
-    """Features of clean images by the EMA networks, normalized by their running statistics.
-
-    They are float32 [N, len(indices), C]. The `kind` ALL_FEATURES has features, descriptors and
-    stages, concatenated to 2C + S.
-    """
-    sharded = jax.shard_map(
-        lambda state, batch: setup.infer(state.ema_params, state.batch_stats, batch, kind),
-        mesh=setup.mesh,
-        in_specs=(setup.state_specs, P(DATA_AXIS)),
-        out_specs=P(NETWORK_AXIS, DATA_AXIS),
-    )
-    batch_size = _choose_batch_size(setup, max(len(indices), 1))
-    compute = compilation.jit(
-        sharded,
-        runs=-(-len(indices) // batch_size),
-        out_shardings=NamedSharding(setup.mesh, P()),
-    )
-    batches = iterate_on_mesh(setup, Selection(images, indices), indices)
-    parts = [np.asarray(compute(state, on_mesh)) for on_mesh, *_ in batches]
-    return np.concatenate(parts, axis=1)[:, : len(indices)]
 
 
 def _choose_batch_size(setup: TrainSetup, num_images: int) -> int:

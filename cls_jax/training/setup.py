@@ -1,7 +1,7 @@
 """The train state, and the `TrainSetup` shared by step, evaluation and prediction."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import flax.struct
 import jax
@@ -16,7 +16,6 @@ from cls_jax.batch import DatasetSpec, PyTree, normalize
 from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Method, get_method
-from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.options import apply_options
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble, get_network_shapes, init_networks, take_network
@@ -159,20 +158,6 @@ class TrainSetup:
     def normalize(self, images: jax.Array) -> jax.Array:
         """Normalizes uint8 [..., C] with the mean and deviation of the training images."""
         return normalize(images, self.config.data.mean, self.config.data.std)
-
-
-def replace_heads(
-    setup: TrainSetup, params: PyTree, heads: Sequence[Mapping[str, np.ndarray]]
-) -> PyTree:
-    """A copy of stacked parameters with these heads, one per network, on the mesh.
-
-    A head has a "kernel" [C, K] and a "bias" [K], both float32.
-    """
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(dict, heads))
-    specs = setup.state_specs.params["head"]
-    # With a balanced head, the method's own head starts there, too.
-    names = {"head", METHOD_HEAD} & params.keys()
-    return params | {name: to_global_arrays(stacked, setup.mesh, specs) for name in names}
 
 
 def create_train_setup(

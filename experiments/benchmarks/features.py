@@ -15,7 +15,7 @@ import numpy as np
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES
-from cls_jax.models.weights.sources import has_weights
+from cls_jax.photos.features.backbones import has_weights
 from cls_jax.photos.features.extract import open_backbone
 from cls_jax.photos.features.graph import NUM_NEIGHBORS
 from cls_jax.photos.features.neighbors import find_neighbors

@@ -9,7 +9,6 @@ import importlib
 import io
 import json
 import pathlib
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -32,17 +31,6 @@ from cls_jax.models.weights.torch_file import read_torch_file
 PACKAGES = {row.name: row.origin for row in BACKBONES.values() if isinstance(row.origin, Package)}
 _PYTORCH_SUFFIXES = {".pth", ".pt", ".bin"}
 _MAX_PACKAGE_BYTES = 2**29
-# In the names of licenses, such as CC-BY-NC-4.0 and fair-noncommercial-research-license.
-_NON_COMMERCIAL = re.compile(r"\bnc\b|non-?commercial|research", re.IGNORECASE)
-
-
-def has_weights(init: str) -> bool:
-    """Whether these are weights of an installed package, or downloaded. Downloads nothing."""
-    if not is_installed("pretrained"):
-        return False
-    if init.startswith(HUB):
-        return find_cached(init.removeprefix(HUB), WEIGHTS_FILE) is not None
-    return init.removeprefix(BUILTIN) in PACKAGES
 
 
 def check_init(init: str) -> None:
@@ -92,21 +80,6 @@ def find_origin(init: str) -> Origin:
         return Origin(init, license, "")
     repository = init.removeprefix(HUB)
     return Origin(init, license or read_license(repository), find_commit(repository))
-
-
-def describe_license(origin: Origin) -> str:
-    """A license in a few words, with a warning if it forbids commercial use."""
-    if not origin.license:
-        is_on_hub = origin.init.startswith(HUB)
-        page = f": see https://huggingface.co/{origin.init.removeprefix(HUB)}" if is_on_hub else ""
-        return f"license unknown{page}"
-    warning = ", which forbids commercial use" if _NON_COMMERCIAL.search(origin.license) else ""
-    return f"license {origin.license}{warning}"
-
-
-def is_permissive(origin: Origin) -> bool:
-    """Whether a license is known and not one that forbids commercial use."""
-    return bool(origin.license) and not _NON_COMMERCIAL.search(origin.license)
 
 
 def read_init(init: str) -> Weights:

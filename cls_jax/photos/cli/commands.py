@@ -25,7 +25,7 @@ from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
-from cls_jax.process import find_program, write_command
+from cls_jax.photos.shell import find_program, write_command
 
 _PACKED_AT_ONCE = 256  # Images.
 

@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from cls_jax.errors import UserError
+from cls_jax.photos.shell import find_version
 from cls_jax.process import (
     exit_with_error,
-    find_version,
     prepare_process,
     run_to_end,
-    suggest_option,
 )
 
 _EPILOG = """\
@@ -283,12 +282,21 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         rest = _take_late(parsed, names, rest)
     for argument in rest:
         if "overrides" not in parsed or not argument.startswith("--config."):
-            meant = suggest_option(argument) if "overrides" in parsed else ""
-            parser.error(f"unexpected argument {argument!r}{meant and f' ({meant})'}")
+            meant = _suggest_option(argument) if "overrides" in parsed else ""
+            parser.error(f"unexpected argument {argument!r}{meant}")
         if "=" not in argument:
             parser.error(f"{argument} needs a value, as in {argument}=VALUE")
         parsed.overrides.append(argument)
     return parsed
+
+
+def _suggest_option(option: str) -> str:
+    """What an unknown option such as "--lr=0.1" probably means, as a question, or nothing."""
+    from cls_jax.config import find_key  # Imports JAX.
+
+    name, equals, value = option.removeprefix("--").partition("=")
+    key = find_key(name) if option.startswith("--") else None
+    return f" (did you mean --config.{key}{equals or '='}{value or 'VALUE'}?)" if key else ""
 
 
 def _take_late(parsed: argparse.Namespace, names: Sequence[str], rest: Sequence[str]) -> list[str]:

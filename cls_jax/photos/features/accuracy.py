@@ -10,6 +10,7 @@ Shape suffixes: B images, K classes.
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ import scipy.optimize
 import scipy.special
 
 from cls_jax.photos.features.decide import decide
-from cls_jax.runs.result import wilson_interval
 
 # With a larger share of labels that are the only ones of their class, the confidence is too high.
 _MAX_SINGLE = 0.25
@@ -29,7 +29,7 @@ _EXCESS = 1.5
 _SURE = 0.9
 _LEAST_LEFT = 1e-4  # Even by the highest confidence.
 _ROUNDING = 1e-9
-_QUANTILE = 1.96  # Of the normal distribution, for 95%.
+_QUANTILE = statistics.NormalDist().inv_cdf(0.975)  # Of 95% intervals.
 _QUANTILE_BELOW = 1.28  # For 90% on one side.
 MIN_CHECKS = 20  # Random photos that are enough for an estimate.
 
@@ -270,3 +270,15 @@ def describe_estimate(estimate: Estimate, who: str = "") -> str:
         f"About {estimate.accuracy:.0f}% of the other photos are named right{by} "
         f"({estimate.accuracy_low:.0f} to {estimate.accuracy_high:.0f}%){source}."
     )
+
+
+def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
+    """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) without images."""
+    if not num_images:
+        return 0.0, 1.0
+    share = num_correct / num_images
+    scale = 2 * (num_images + _QUANTILE**2)
+    center = (2 * num_correct + _QUANTILE**2) / scale
+    variance = 4 * num_correct * (1 - share) + _QUANTILE**2
+    margin = _QUANTILE * math.sqrt(variance) / scale
+    return (center - margin if num_correct else 0.0), (center + margin if share < 1 else 1.0)

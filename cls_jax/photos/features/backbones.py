@@ -1,6 +1,7 @@
 """The pretrained networks of a command, and what users write and read about the table of them."""
 
 import dataclasses
+import re
 from collections.abc import Iterable
 
 from ml_collections import ConfigDict
@@ -8,10 +9,13 @@ from ml_collections import ConfigDict
 from cls_jax.errors import UserError
 from cls_jax.extras import is_installed, write_install
 from cls_jax.models import MODELS
-from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, Backbone, Package, split_inits
-from cls_jax.models.weights.sources import has_weights
+from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB, Backbone, Package, split_inits
+from cls_jax.models.weights.hub import WEIGHTS_FILE, find_cached
+from cls_jax.models.weights.sources import PACKAGES, Origin
 
 DEFAULT_BACKBONE = next(iter(BACKBONES))
+# In the names of licenses, such as CC-BY-NC-4.0 and fair-noncommercial-research-license.
+_NON_COMMERCIAL = re.compile(r"\bnc\b|non-?commercial|research", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,3 +143,27 @@ def get_backbone(init: str) -> Backbone:
             "set --config.model.init to other weights."
         )
     return BACKBONES[init]
+
+
+def has_weights(init: str) -> bool:
+    """Whether these are weights of an installed package, or downloaded. Downloads nothing."""
+    if not is_installed("pretrained"):
+        return False
+    if init.startswith(HUB):
+        return find_cached(init.removeprefix(HUB), WEIGHTS_FILE) is not None
+    return init.removeprefix(BUILTIN) in PACKAGES
+
+
+def describe_license(origin: Origin) -> str:
+    """A license in a few words, with a warning if it forbids commercial use."""
+    if not origin.license:
+        is_on_hub = origin.init.startswith(HUB)
+        page = f": see https://huggingface.co/{origin.init.removeprefix(HUB)}" if is_on_hub else ""
+        return f"license unknown{page}"
+    warning = ", which forbids commercial use" if _NON_COMMERCIAL.search(origin.license) else ""
+    return f"license {origin.license}{warning}"
+
+
+def is_permissive(origin: Origin) -> bool:
+    """Whether a license is known and not one that forbids commercial use."""
+    return bool(origin.license) and not _NON_COMMERCIAL.search(origin.license)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cls_jax.errors import UserError
 from cls_jax.io import write_count
 from cls_jax.photos.folder.names import fold
-from cls_jax.process import find_program
+from cls_jax.photos.shell import find_program
 
 _ZIP = (".zip",)
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")

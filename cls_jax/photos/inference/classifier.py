@@ -17,6 +17,7 @@ from cls_jax.photos.images.decode import ImageLike
 from cls_jax.photos.images.files import ImageBatch, read_ahead
 from cls_jax.photos.inference.calibration import Calibration
 from cls_jax.photos.inference.foreign import FolderImages, score_images
+from cls_jax.photos.inference.forks import refuse_forked_child
 from cls_jax.photos.inference.inputs import (
     ImageInput,
     check_source,
@@ -26,7 +27,6 @@ from cls_jax.photos.inference.inputs import (
 from cls_jax.photos.inference.networks import Networks
 from cls_jax.photos.inference.prediction import Prediction, create_prediction
 from cls_jax.photos.inference.unknown import UnknownScore
-from cls_jax.process import refuse_forked_child
 
 
 class Classifier:

@@ -42,7 +42,7 @@ from cls_jax.photos.inference.scores import (
 )
 from cls_jax.photos.inference.suspects import take_unlabeled
 from cls_jax.photos.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
-from cls_jax.process import write_command
+from cls_jax.photos.shell import write_command
 from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 

@@ -17,7 +17,6 @@ from cls_jax.batch import normalize
 from cls_jax.data.resize import DecodeOptions, get_decode_options
 from cls_jax.data.types import ImageSource
 from cls_jax.models.ensemble import Ensemble, take_network
-from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
 from cls_jax.models.weights.layout import Normalization
 from cls_jax.parallel import compilation
@@ -31,6 +30,7 @@ from cls_jax.parallel.mesh import (
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.instant import InstantClassifier
 from cls_jax.photos.features.network import choose_num_at_once
+from cls_jax.photos.inference.heat_maps import compute_heat_maps
 from cls_jax.training.prepare import RunEnd
 
 _HEAT_MAPS_AT_ONCE = 16

@@ -12,8 +12,8 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.instant_config import read_run_config
 from cls_jax.photos.inference.classifier import Classifier
+from cls_jax.photos.inference.forks import refuse_forked_child
 from cls_jax.photos.inference.run import InstantRun, Run, TrainedRun
-from cls_jax.process import refuse_forked_child
 
 
 def create_run(

@@ -29,7 +29,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
-from cls_jax.photos.features.accuracy import read_estimate
+from cls_jax.photos.features.accuracy import read_estimate, wilson_interval
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.marks import join_groups
 from cls_jax.photos.folder.catalog import read_catalog
@@ -39,7 +39,6 @@ from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.photos.start.hold_out import list_checked_files
-from cls_jax.runs.result import wilson_interval
 
 TRAINED = "trained"
 VALIDATION, RANDOM = "validation", "random"

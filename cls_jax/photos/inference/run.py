@@ -26,6 +26,7 @@ from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.inference.calibration import read_calibration
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, read_folder_images
+from cls_jax.photos.inference.forks import refuse_forked_child
 from cls_jax.photos.inference.inputs import ImageInput
 from cls_jax.photos.inference.networks import (
     Networks,
@@ -38,7 +39,6 @@ from cls_jax.photos.start.fit_instant import INSTANT, fit_instant
 from cls_jax.photos.start.frozen import compute_frozen
 from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.photos.start.stages import train_with_stages
-from cls_jax.process import refuse_forked_child
 from cls_jax.runs.folder import CHECKPOINTS, CONFIG, read_dataset_description, read_result
 from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
 from cls_jax.training.prepare import RunEnd, restore_run

@@ -10,9 +10,9 @@ import scipy.stats
 from sklearn.metrics import precision_recall_fscore_support
 
 from cls_jax.io import make_printable, to_csv, write_atomically
+from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.decide import decide
 from cls_jax.runs.folder import read_result, write_result
-from cls_jax.runs.result import wilson_interval
 
 PER_CLASS = "per_class.csv"
 NUM_BINS = 15  # At most: Guo et al., On Calibration of Modern Neural Networks, 2017.

@@ -15,8 +15,7 @@ from sklearn.preprocessing import normalize
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
-from cls_jax.models.weights.sources import has_weights
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, has_weights
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.extract import load_features
 from cls_jax.photos.features.graph import build_graph
@@ -30,7 +29,7 @@ from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import check_photos, open_run
-from cls_jax.process import write_command
+from cls_jax.photos.shell import write_command
 from cls_jax.runs.folder import CONFIG
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}

@@ -1,13 +1,15 @@
 """The log of answers about photos, and the state that follows from it."""
 
 import contextlib
+import errno
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import filelock
+
 from cls_jax.errors import UserError
-from cls_jax.io import hold_lock
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.class_names import ClassNames
 from cls_jax.photos.folder.index import FileIndex
@@ -220,3 +222,18 @@ def check_writable(path: pathlib.Path) -> None:
             f"Labels cannot be saved because {existing} is not writable: change its "
             "permissions, or copy the photos to another folder."
         )
+
+
+@contextlib.contextmanager
+def hold_lock(path: pathlib.Path, seconds: float = 10.0) -> Iterator[None]:
+    """Holds a lock file, where there are locks. Raises an OSError if it is held for `seconds`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = filelock.FileLock(path, timeout=seconds)
+            stack.enter_context(lock.acquire(poll_interval=0.01))
+        except filelock.Timeout as error:
+            reason = "another program holds its lock"
+            raise OSError(errno.EBUSY, reason, str(path)) from error
+        except (OSError, NotImplementedError):
+            pass  # Some network file systems have none, and a folder may be read-only.
+        yield

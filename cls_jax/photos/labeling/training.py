@@ -29,7 +29,7 @@ from cls_jax.photos.labeling.classifier import find_free
 from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left
 from cls_jax.photos.labeling.runs import REPORT, FolderRuns
-from cls_jax.process import write_command
+from cls_jax.photos.shell import write_command
 from cls_jax.runs.folder import CHECKPOINTS, CONFIG, RESULT, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
 

@@ -20,7 +20,7 @@ from cls_jax.photos.labeling.known import Known, show_name
 from cls_jax.photos.labeling.notes import get_note
 from cls_jax.photos.labeling.proposals import find_mixed
 from cls_jax.photos.labeling.session import NUM_RECENT, Session
-from cls_jax.process import write_command
+from cls_jax.photos.shell import write_command
 
 _NUM_PER_CLASS = 8
 _NUM_SUSPECTS = 12

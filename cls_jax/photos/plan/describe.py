@@ -7,15 +7,15 @@ from cls_jax.io import make_printable, write_count
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB
-from cls_jax.models.weights.sources import Origin, describe_license, is_permissive
-from cls_jax.photos.features.backbones import Backbones
+from cls_jax.models.weights.sources import Origin
+from cls_jax.photos.features.backbones import Backbones, describe_license, is_permissive
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.folder.skipped import describe_left_out
 from cls_jax.photos.folder.sources import describe_sources
 from cls_jax.photos.plan.facts import Facts, Trial
 from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
-from cls_jax.process import write_command
+from cls_jax.photos.shell import write_command
 from cls_jax.training.setup import describe_model
 
 _NUM_SHOWN_CLASSES = 20

@@ -5,12 +5,12 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.label_split import choose_validation_indices, choose_validation_sources
+from cls_jax.data.label_split import choose_validation_indices
 from cls_jax.data.sampling import take_evenly
 from cls_jax.extras import is_installed
 from cls_jax.models.weights.backbones import DINOV2
-from cls_jax.models.weights.sources import Origin, has_weights
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.models.weights.sources import Origin
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, has_weights
 from cls_jax.photos.folder.sources import propose_origins
 from cls_jax.photos.images.decode import read_origin
 from cls_jax.photos.plan.estimate import Measurement
@@ -18,7 +18,11 @@ from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
 from cls_jax.photos.start.frozen import read_networks
-from cls_jax.photos.start.hold_out import NearCopies, count_near_copies
+from cls_jax.photos.start.hold_out import (
+    NearCopies,
+    choose_validation_sources,
+    count_near_copies,
+)
 from cls_jax.runs.folder import CONFIG, describe_weights
 from cls_jax.training.prepare import read_weights, resolve_model
 

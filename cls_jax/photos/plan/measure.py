@@ -20,11 +20,11 @@ from cls_jax.data.resize import get_decode_options, get_image_shape
 from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.models.weights.backbones import BACKBONES
-from cls_jax.parallel.contention import ContentionMeter
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.parallel.preemption import leave_when_asked
 from cls_jax.photos.features.network import open_network
 from cls_jax.photos.folder.dataset import FolderSummary, load_sample, open_dataset
+from cls_jax.photos.plan.contention import ContentionMeter
 from cls_jax.photos.plan.estimate import Budget, Measurement, guess_step
 from cls_jax.photos.plan.rules import (
     ENOUGH_STEPS,

@@ -21,10 +21,9 @@ from cls_jax.config import (
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed
 from cls_jax.models.weights.backbones import BUILTIN, HUB
-from cls_jax.models.weights.sources import has_weights
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.machine import get_device_memory
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones, has_weights
 from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder

@@ -16,6 +16,7 @@ from cls_jax.config import create_defaults, flatten, show_value
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.parallel import compilation
+from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.decide import decide, find_partners
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.folder.options import get_folder_options
@@ -26,7 +27,6 @@ from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliabi
 from cls_jax.photos.report.data import NUM_PICTURES, RunData
 from cls_jax.photos.report.outcome import describe_labelers, describe_outcome
 from cls_jax.photos.start.fit_instant import INSTANT
-from cls_jax.runs.result import wilson_interval
 
 # Up to this number of classes, the confusion matrix shows every count.
 MAX_WRITTEN_CLASSES = 20

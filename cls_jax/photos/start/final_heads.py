@@ -24,9 +24,9 @@ from cls_jax.photos.features.infer import pool, take_log
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import LAST, STAGES, Relations
 from cls_jax.photos.start.fit_labels import FittedLabels
-from cls_jax.training.evaluate import compute_trained_features
+from cls_jax.photos.start.heads import compute_trained_features, replace_heads
 from cls_jax.training.rounds import RecordLabels
-from cls_jax.training.setup import TrainSetup, TrainState, replace_heads
+from cls_jax.training.setup import TrainSetup, TrainState
 
 # At most so many labeled and so many other images. More would take minutes on a CPU.
 MAX_IMAGES = 10_000

@@ -8,6 +8,7 @@ Shape suffixes: N networks, B images, C features.
 
 import dataclasses
 import zlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,15 +17,15 @@ import numpy as np
 
 from cls_jax.data.sampling import StreamSpec, take_rows
 from cls_jax.data.types import Dataset
-from cls_jax.methods.losses import PseudoLabels, draw_least_probable
+from cls_jax.methods.losses import PseudoLabels
 from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.photos.features.heads import INSTANT_C, PROBE_C, fit_heads
 from cls_jax.photos.start.fit_labels import FittedLabels
 from cls_jax.photos.start.frozen import compute_frozen
-from cls_jax.training.evaluate import compute_trained_features
-from cls_jax.training.setup import TrainSetup, TrainState, replace_heads
+from cls_jax.photos.start.heads import compute_trained_features, replace_heads
+from cls_jax.training.setup import TrainSetup, TrainState
 
 # Unlabeled images to which heads are fitted before training. Their features, at the run's
 # resolution, are used for nothing else, and more images do not improve the heads.
@@ -114,7 +115,7 @@ def _create_targets(setup: TrainSetup, fitted: FittedLabels) -> PseudoLabels:
     """The targets of `method.inferred` for every training image, on the mesh. Mean weight 1."""
     inferred, p = fitted.inferred, fitted.inferred.probabilities
     weights = inferred.weights / max(inferred.weights.mean(), 1e-12)
-    complementary = draw_least_probable(p, (setup.config.seed, zlib.crc32(b"complementary")))
+    complementary = _draw_least_probable(p, (setup.config.seed, zlib.crc32(b"complementary")))
     columns = PseudoLabels(
         jnp.asarray(inferred.labels),
         jnp.asarray(complementary),
@@ -131,3 +132,15 @@ def _create_targets(setup: TrainSetup, fitted: FittedLabels) -> PseudoLabels:
     stacked = jax.tree.map(fill, columns, setup.state_shapes.method_state[INFERRED_LABELS])
     stacked = arrays_from_main_process(stacked)
     return to_global_arrays(stacked, setup.mesh, setup.state_specs.method_state[INFERRED_LABELS])
+
+
+def _draw_least_probable(p_BK: np.ndarray, seed: Sequence[int]) -> np.ndarray:
+    """The least probable class of each row, int [B]. Ties are drawn.
+
+    A given label leaves exactly 0 to all other classes. Always taking the first of them would teach
+    the networks that it is the rarest class.
+    """
+    ties = p_BK == p_BK.min(axis=1, keepdims=True)
+    draws = np.random.default_rng(seed).uniform(0.5, 1, p_BK.shape)
+    least: np.ndarray = np.argmax(ties * draws, axis=1)
+    return least

@@ -14,8 +14,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.data.datasets import check_no_validation, hold_out_validation
-from cls_jax.data.label_split import choose_validation_sources
 from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.extract import extract_features
@@ -27,7 +27,7 @@ from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
 from cls_jax.photos.start.frozen import compute_frozen, create_frozen_network, find_native_size
-from cls_jax.runs.folder import read_fingerprint, read_held_out
+from cls_jax.runs.folder import HELD_OUT, open_description, read_fingerprint
 from cls_jax.training.prepare import read_weights, resolve_model
 
 
@@ -50,7 +50,7 @@ def hold_out_images(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset)
     of the folder's other photos do.
     """
     if read_fingerprint(workdir) == dataset.fingerprint:
-        return dataset.hold_out(read_held_out(workdir, len(dataset.train)))
+        return dataset.hold_out(_read_held_out(workdir, len(dataset.train)))
     if len(checked := _find_checked(config, dataset)) >= MIN_CHECKS:
         check_no_validation(dataset)
         return dataset.hold_out(_choose_checked(dataset.train.labels, checked, config))
@@ -140,3 +140,60 @@ def _open_network(config: ConfigDict, channels: int) -> FrozenNetwork:
     config = resolve_model(config)
     weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
     return create_frozen_network(config, weights, find_native_size(config), channels=channels)
+
+
+def _read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray:
+    """The training images that a run has moved to the validation images, int64 [m], sorted.
+
+    `num_images` are the training images and these together. Raises a UserError without a sound
+    dataset.json.
+    """
+    with open_description(workdir) as stored:
+        rows = stored[HELD_OUT]
+        if not isinstance(rows, list) or not all(type(row) is int for row in rows):
+            raise ValueError(f"{HELD_OUT} is not a list of integers")
+        if rows != sorted(set(rows)) or (rows and not 0 <= rows[0] <= rows[-1] < num_images):
+            raise ValueError(f"{HELD_OUT} does not number the training images")
+        return np.array(rows, np.int64)
+
+
+def choose_validation_sources(
+    labels: np.ndarray, num_classes: int, share: float, seed: int, sources: np.ndarray
+) -> np.ndarray:
+    """Draws whole sources for validation, with about a share of the images of known class.
+
+    Every class keeps at least one image for training. A source that would be too many is passed
+    over. Images without a known source stay in training.
+
+    Args:
+        labels: int [n], -1 where unknown.
+        num_classes: K.
+        share: Of the images of known class.
+        seed: Decides the draw.
+        sources: The source of each image, int [n], -1 where unknown.
+
+    Returns:
+        All images of the drawn sources, sorted, int64, also those of unknown class.
+
+    Raises:
+        UserError: If no source is small enough.
+    """
+    is_known = labels >= 0
+    is_counted = is_known & (sources >= 0)
+    numbers, places = np.unique(sources[is_counted], return_inverse=True)
+    counts_SK = np.zeros((len(numbers), num_classes), int)
+    np.add.at(counts_SK, (places, labels[is_counted]), 1)
+    left = np.bincount(labels[is_known], minlength=num_classes)
+    most, drawn = share * is_known.sum(), list[int]()
+    for s in np.random.default_rng([seed, 3]).permutation(len(numbers)):
+        has_classes = (left - counts_SK[s] >= np.minimum(left, 1)).all()
+        if counts_SK[s].sum() <= most and has_classes:
+            left = left - counts_SK[s]
+            most -= counts_SK[s].sum()
+            drawn.append(numbers[s])
+    if not drawn:
+        raise UserError(
+            f"data.validation={share:g} holds out none of {len(numbers):,} sources, since each is "
+            "held out as a whole: choose a larger share, or put validation images into val/."
+        )
+    return np.flatnonzero(np.isin(sources, drawn)).astype(np.int64)

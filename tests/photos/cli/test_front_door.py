@@ -22,7 +22,7 @@ from cls_jax.photos.plan.facts import gather_facts
 from cls_jax.photos.plan.plan import plan_run
 from cls_jax.photos.plan.request import Request
 from cls_jax.photos.report.after_training import draw_report
-from cls_jax.process import write_command
+from cls_jax.photos.shell import write_command
 from tests.documented import NOT_RUN, SMALLER, find_commands
 from tests.photos.cli.test_console import run_console
 

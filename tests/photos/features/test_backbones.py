@@ -8,8 +8,15 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB, Package
 from cls_jax.models.weights.layout import Weights
+from cls_jax.models.weights.sources import Origin
 from cls_jax.photos.features import extract
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones, format_backbones
+from cls_jax.photos.features.backbones import (
+    DEFAULT_BACKBONES,
+    Backbones,
+    describe_license,
+    format_backbones,
+    is_permissive,
+)
 from cls_jax.photos.features.infer import hold_out_labels, infer
 from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
@@ -47,6 +54,15 @@ def test_every_row_is_an_architecture_and_a_package():
     table = format_backbones().splitlines()
     assert len(table) == 2 + len(BACKBONES)
     assert "Apache-2.0" in table[1]
+
+
+def test_licenses_are_described_and_those_for_commercial_use_are_told():
+    odd, unknown = Origin("hf:a/whole", "fair-nc", ""), Origin("hf:a/plain", "", "")
+    assert not is_permissive(odd)
+    assert not is_permissive(unknown)
+    assert is_permissive(Origin("hf:a/free", "Apache-2.0", ""))
+    assert describe_license(odd) == "license fair-nc, which forbids commercial use"
+    assert describe_license(unknown) == "license unknown: see https://huggingface.co/a/plain"
 
 
 def test_names_become_the_trained_network_and_the_others():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from cls_jax.data.label_split import choose_validation_sources
 from cls_jax.errors import UserError
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.graph import build_graph
@@ -17,6 +16,7 @@ from cls_jax.photos.features.new_sources import (
     read_new_sources,
 )
 from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.start.hold_out import choose_validation_sources
 
 K = 4
 

@@ -17,6 +17,7 @@ from sklearn.metrics import classification_report, roc_auc_score
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
+from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.infer import HeldOutLabels, hold_out_labels
 from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
@@ -36,7 +37,6 @@ from cls_jax.photos.inference.open import create_run, load
 from cls_jax.photos.inference.predict_files import predict_files
 from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.runs.folder import read_result
-from cls_jax.runs.result import wilson_interval
 from tests.conftest import create_tiny_config
 from tests.outcomes import read_table
 

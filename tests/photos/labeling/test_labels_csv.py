@@ -7,7 +7,6 @@ import shutil
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.io import hold_lock
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import LABELS_CSV
@@ -116,7 +115,7 @@ def test_a_lock_of_another_program_delays_an_answer_and_nothing_else(session, fo
     monkeypatch.setattr(answers, "_LOCK_SECONDS", 1.0)
     change = [Change(0, "label", "cat", 0)]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        with hold_lock(folder / ".labels.csv.lock"):
+        with answers.hold_lock(folder / ".labels.csv.lock"):
             decision = pool.submit(session.decide, change, "w")
             concurrent.futures.wait([decision], timeout=0.2)
             views.describe(session)

@@ -19,7 +19,7 @@ from cls_jax.photos.labeling import classifier, photos, views
 from cls_jax.photos.labeling.changes import DescribeClass, SetExample
 from cls_jax.photos.labeling.known import list_paths
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
-from cls_jax.process import write_command
+from cls_jax.photos.shell import write_command
 from tests.conftest import BROWSER, ROOT
 from tests.photos.labeling.pages import (
     DESKTOP,

@@ -21,6 +21,7 @@ from sklearn.metrics import classification_report, confusion_matrix
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands, console
+from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
@@ -34,7 +35,6 @@ from cls_jax.photos.report.data import Predictions, RunData, clean_rows
 from cls_jax.photos.report.page import REPORT, render_page, write_report
 from cls_jax.photos.report.sections import color_heat, overlay_heat_map
 from cls_jax.runs.folder import CONFIG, DATASET, LABELED_INDICES, RESULT, read_result
-from cls_jax.runs.result import wilson_interval
 from cls_jax.runs.sessions import SESSIONS, read_sessions
 from tests.conftest import BROWSER, create_tiny_config, train_interrupted
 from tests.outcomes import read_table

@@ -19,9 +19,9 @@ from cls_jax.photos.start.final_heads import fit_final_heads
 from cls_jax.photos.start.first_heads import init_state_with_heads
 from cls_jax.photos.start.fit_labels import fit_labels
 from cls_jax.photos.start.frozen import compute_run_features
-from cls_jax.training.evaluate import compute_trained_features
+from cls_jax.photos.start.heads import compute_trained_features, replace_heads
 from cls_jax.training.prepare import create_setup
-from cls_jax.training.setup import create_train_setup, replace_heads
+from cls_jax.training.setup import create_train_setup
 from tests.conftest import create_tiny_config
 
 

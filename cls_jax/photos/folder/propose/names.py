@@ -18,7 +18,7 @@ from cls_jax.photos.folder.names import clean, fold, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.reading import CHOSEN, Fault, Reading
 from cls_jax.photos.folder.sources import compile_pattern
-from cls_jax.process import write_command
+from cls_jax.photos.shell import write_command
 
 _EXAMPLE = r"'([^/]+)_\d+\.'"
 # A name is words, and then a number, or the reverse. The words have no digits.

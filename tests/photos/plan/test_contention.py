@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from cls_jax.parallel.contention import ContentionMeter
+from cls_jax.photos.plan.contention import ContentionMeter
 from tests.conftest import ROOT
 
 # Another process wants the only core that this one may use.
 _SHARED = """
 import os, subprocess, sys, time
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-from cls_jax.parallel.contention import ContentionMeter
+from cls_jax.photos.plan.contention import ContentionMeter
 
 other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 time.sleep(0.1)
@@ -39,7 +39,7 @@ def test_what_hardly_computes_is_not_judged(monkeypatch, tmp_path):
     with ContentionMeter() as contention:
         pass
     assert contention.slowdown == 1
-    monkeypatch.setattr("cls_jax.parallel.contention._TASKS", tmp_path / "none")
+    monkeypatch.setattr("cls_jax.photos.plan.contention._TASKS", tmp_path / "none")
     with ContentionMeter() as contention:
         sum(range(10**7))
     assert contention.slowdown == 1

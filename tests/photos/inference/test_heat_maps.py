@@ -4,11 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from cls_jax.models import heat_maps, resnet
+from cls_jax.models import resnet
 from cls_jax.models.efficientnet import EfficientNetLite, Stage
 from cls_jax.models.resnet import ResNet18
 from cls_jax.models.vit import VisionTransformer
 from cls_jax.models.wide_resnet import WideResNet
+from cls_jax.photos.inference import heat_maps
 
 SIZE, NUM_CLASSES = 16, 3
 
