@@ -77,6 +77,7 @@ def test_a_run_is_evaluated_ten_times_and_keeps_its_length_when_it_is_resumed(fi
     assert choose_config(again, finished, 0, 0, load_dataset).to_dict() == config.to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card", ["", "NVIDIA H200, 580.159.04, 143771 MiB, 1980 MHz"])
 def test_the_page_says_what_was_measured_and_that_a_rehearsal_means_nothing(
     finished, tmp_path, monkeypatch, card

@@ -238,6 +238,7 @@ sys.exit("not asked")
 """
 
 
+@pytest.mark.slow
 def test_accelerators_are_hidden_before_the_first_operation():
     if not all(map(importlib.util.find_spec, ("tensorflow", "tensorflow_datasets"))):
         pytest.skip("without TensorFlow")

@@ -126,6 +126,7 @@ def test_round_starts_with_other_networks_and_chosen_labels(first_round):
     assert len(np.unique(logits[:, :, [0, -1]].reshape(8, 10), axis=0)) == 8
 
 
+@pytest.mark.slow
 def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path):
     """It dies before step 3, when the second round begins, and before step 5, within it."""
     config = create_ups_config(data__pipeline="device")

@@ -19,6 +19,7 @@ from tests.conftest import ROOT, create_tiny_config, train_interrupted
 from tests.outcomes import describe_difference, read_end
 
 
+@pytest.mark.slow
 def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_path):
     """No checkpoint is due at step 3."""
     workdir, before = tmp_path / "run", signal.getsignal(signal.SIGINT)

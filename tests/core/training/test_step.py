@@ -148,7 +148,13 @@ def test_accumulated_parts_give_the_step_of_the_whole_batch():
     assert set(compute_distances(state)) == {"monitors/distance_ema"}  # Of a single network.
 
 
-@pytest.mark.parametrize("method", ["adamatch", "freematch", "softmatch"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "adamatch",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("freematch", "softmatch")),
+    ],
+)
 def test_equal_parts_move_running_means_as_far_as_the_whole_batch(method):
     """Those of BatchNorm and of the method."""
     ends = []

@@ -382,8 +382,7 @@ def test_a_command_reads_a_run_once(verb, run, trained, tmp_path):
 
 def test_a_result_says_what_is_known_of_sources(train, run):
     """Images 0 and 1 of each class are labeled, and the number is the source."""
-    settings = {"data__source_pattern": r"(\d)\.png$"}
-    found = train("sources", instant=True, **settings).result
+    found = train("sources", instant=True, data__source_pattern=r"(\d)\.png$").result
     assert found["labels_sources"] == 2
     assert found["labels_accuracy_new_sources"] is None  # Too early.
     assert "too early to say. 2 sources have labels" in outcome.describe_expected(found)
@@ -395,10 +394,14 @@ def test_a_result_says_what_is_known_of_sources(train, run):
         "labels_accuracy_new_sources_low",
         "labels_accuracy_new_sources_high",
     }
-    trained = train("trained by sources", **settings, **STEPS)
-    assert trained.result["labels_sources"] == 2
     with pytest.raises(UserError, match="fits no name"):
         train("none", instant=True, data__source_pattern="(x)")
+
+
+@pytest.mark.slow
+def test_a_training_counts_the_sources_of_its_labels(train):
+    trained = train("trained by sources", data__source_pattern=r"(\d)\.png$", **STEPS)
+    assert trained.result["labels_sources"] == 2
 
 
 def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(train, monkeypatch):
@@ -455,6 +458,7 @@ def test_instant_run_starts_from_the_networks_of_another_run(train, run):
     np.testing.assert_allclose(*kernels, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_network_of_an_instant_classifier(train, run):
     begun = train("from an instant one", init=None, start_from=run, **STEPS)
     assert begun.config.model.init == str(run.workdir)

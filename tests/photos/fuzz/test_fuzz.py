@@ -176,7 +176,13 @@ def try_to_read(name, content, folder):
         assert not {unicodedata.category(character) for character in text} & {"Cc", "Cs"}
 
 
-@pytest.mark.parametrize("name", sorted(READERS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "bomb.jpg" else [])
+        for name in sorted(READERS)
+    ],
+)
 def test_damaged_input_is_read_or_refused(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     guard = Guard(tmp_path.resolve())

@@ -187,7 +187,7 @@ def test_another_program_is_needed_for_other_shapes_options_and_constants(monkey
         assert budget.is_compiled(32, 16, 300) is is_known
 
 
-@pytest.mark.parametrize("pipeline", ["tfdata", "device"])
+@pytest.mark.parametrize("pipeline", ["device", pytest.param("tfdata", marks=pytest.mark.slow)])
 def test_what_was_compiled_to_measure_is_what_runs(tmp_path, monkeypatch, pipeline):
     """The number of steps follows from the measured time, and decays from this number."""
     folder, rng = tmp_path / "photos", np.random.default_rng(0)

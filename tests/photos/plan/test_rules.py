@@ -182,7 +182,10 @@ def test_only_an_accelerator_trains_pretrained_networks_in_bfloat16():
 
 @pytest.mark.parametrize(
     ("resources", "method", "settings"),
-    [(PRETRAINED, "fixmatch", {"data.image_size": 96}), (CPU, "freematch", {})],
+    [
+        pytest.param(PRETRAINED, "fixmatch", {"data.image_size": 96}, marks=pytest.mark.slow),
+        (CPU, "freematch", {}),
+    ],
 )
 def test_nothing_that_follows_from_the_number_of_steps_changes_the_step(
     resources, method, settings

@@ -128,7 +128,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
     assert np.bincount(complementary).max() < len(labeled) / 3
 
 
-@pytest.mark.parametrize("most", [10_000, 600])
+@pytest.mark.parametrize("most", [600, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_final_heads_say_what_start_and_trained_networks_say_together(most, monkeypatch):
     """Images beyond those that the heads are fitted to are labeled by the networks."""
     monkeypatch.setattr(final_heads, "MAX_IMAGES", most)

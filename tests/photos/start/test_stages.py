@@ -15,6 +15,7 @@ from tests.conftest import create_tiny_config, train_interrupted
 from tests.outcomes import describe_difference, read_end
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_another_and_resumes_exactly_without_it(trained_run, tmp_path):
     source, workdir = tmp_path / "source", tmp_path / "run"
     shutil.copytree(trained_run, source)
