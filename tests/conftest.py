@@ -147,6 +147,12 @@ def train_interrupted(
             train(config, workdir)
 
 
+def one_of(first, *others) -> list:
+    """Cases of which `make test` checks the first, and `make test-slow` the others."""
+    values = [other if isinstance(other, tuple) else (other,) for other in others]
+    return [first, *(pytest.param(*each, marks=pytest.mark.slow) for each in values)]
+
+
 @contextlib.contextmanager
 def note_compilations(name: str):
     """Gives a list that grows with each compilation of a function whose name contains this one."""

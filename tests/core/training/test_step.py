@@ -18,7 +18,7 @@ from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.loop import run_training
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import compute_distances, to_scalars
-from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
+from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config, one_of
 from tests.outcomes import assert_close
 
 
@@ -150,10 +150,7 @@ def test_accumulated_parts_give_the_step_of_the_whole_batch():
 
 @pytest.mark.parametrize(
     "method",
-    [
-        "adamatch",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("freematch", "softmatch")),
-    ],
+    one_of("adamatch", "freematch", "softmatch"),
 )
 def test_equal_parts_move_running_means_as_far_as_the_whole_batch(method):
     """Those of BatchNorm and of the method."""

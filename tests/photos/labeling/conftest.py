@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import pathlib
 import re
@@ -6,8 +7,8 @@ import pytest
 
 from tests.conftest import BROWSER
 from tests.photos.labeling.modules import NODE, call_in_browser, call_in_node
-from tests.photos.labeling.pages import DESKTOP
-from tests.photos.labeling.sessions import create_photos, open_ready
+from tests.photos.labeling.pages import DESKTOP, read_name
+from tests.photos.labeling.sessions import create_photos, open_ready, serve
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def context(browser):
 def open_page(context):
     """Opens the page at a port. No window may log an error.
 
-    The window of the test before is used again, since opening another one takes longer than the
-    page. Nothing is left in it: each server has a port of its own.
+    The window of the test before is used again, as it was left, since opening another one takes
+    longer than the page, and so does an empty page between. Each server has a port of its own.
     """
     problems, free = [], context.pages
 
@@ -75,10 +76,23 @@ def open_page(context):
     for page in context.pages:
         page.unroute_all()
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
-        page.goto("about:blank")
     # A photo that is gone is none of the page's own files.
     expected = "status of 4(0[39]|22)|status of 404 .*/photos/|net::ERR_"
     assert [problem for problem in problems if not re.search(expected, problem)] == []
+
+
+@pytest.fixture
+def visit(open_page):
+    """Serves a session and shows its first photo in a window."""
+
+    @contextlib.contextmanager
+    def visit(session, viewport=DESKTOP, training=None):
+        with serve(session, training) as port:
+            page = open_page(port, viewport)
+            read_name(page)
+            yield page
+
+    return visit
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,16 @@ def wait_for_count(page, digit):
     )
 
 
+def wait_for_decisions(page, folder, count):
+    """Waits until the table has this many answers, and then a moment, in which none may follow."""
+    for _ in range(1500):
+        if len(read_decisions(folder)) >= count:
+            break
+        page.wait_for_timeout(20)
+    page.wait_for_timeout(300)
+    assert len(read_decisions(folder)) == count
+
+
 def show(page, view):
     """Opens a view and waits until it is complete."""
     page.click(f"nav button[data-view={view}]")

@@ -1,9 +1,6 @@
 """What the keys will do is seen before: the ring, the panel and its count say for which photos."""
 
-import pytest
-
 from cls_jax.photos.labeling import views
-from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
     open_labeled,
     press,
@@ -12,9 +9,8 @@ from tests.photos.labeling.pages import (
     show,
     wait_for_count,
 )
-from tests.photos.labeling.sessions import decide, serve
+from tests.photos.labeling.sessions import decide
 
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 RING = ".cell[aria-current=true]"
 
 
@@ -22,10 +18,8 @@ def read_count(page):
     return page.locator(".selected-count").inner_text()
 
 
-def test_no_key_is_for_a_photo_that_nothing_shows_as_chosen(open_page, folder):
-    with serve(open_labeled(folder, 60)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_no_key_is_for_a_photo_that_nothing_shows_as_chosen(visit, folder):
+    with visit(open_labeled(folder, 60)) as page:
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell")
@@ -47,9 +41,8 @@ def test_no_key_is_for_a_photo_that_nothing_shows_as_chosen(open_page, folder):
         assert (read_count(page), page.locator(RING).count()) == ("No photo chosen", 0)
 
 
-def test_a_photo_that_was_opened_leads_back_to_where_it_was(open_page, folder):
-    with serve(open_labeled(folder, 240)) as port:
-        page = open_page(port)
+def test_a_photo_that_was_opened_leads_back_to_where_it_was(visit, folder):
+    with visit(open_labeled(folder, 240)) as page:
         question = read_name(page)
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
@@ -78,11 +71,9 @@ def test_a_photo_that_was_opened_leads_back_to_where_it_was(open_page, folder):
     assert read_decisions(folder)[6:] == [(name, "cat", "label")]
 
 
-def test_after_the_last_random_photo_the_result_says_what_came_of_it(open_page, folder):
+def test_after_the_last_random_photo_the_result_says_what_came_of_it(visit, folder):
     session = open_labeled(folder, 28)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "result")
         page.locator("button:text-is('Check 20 random photos'):enabled").click()
         page.wait_for_selector(".panel .hint:has-text('20 random photos left to check')")
@@ -111,9 +102,8 @@ def test_after_the_last_random_photo_the_result_says_what_came_of_it(open_page, 
     assert (file, label, decision.split()[0]) == (first, "cat", "check")
 
 
-def test_a_photo_is_enlarged_moved_and_shown_whole_again(open_page, folder):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
+def test_a_photo_is_enlarged_moved_and_shown_whole_again(visit, folder):
+    with visit(open_labeled(folder, 24)) as page:
         name = read_name(page)
         page.locator(".frame").hover()
         page.mouse.wheel(0, -300)

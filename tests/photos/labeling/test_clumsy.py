@@ -10,7 +10,7 @@ from cls_jax.photos.labeling import classifier, photos, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import Change, RenameClass
 from cls_jax.photos.labeling.known import get_path
-from tests.conftest import BROWSER
+from tests.conftest import one_of
 from tests.photos.labeling.pages import (
     COUNT_ENTERS,
     SEARCH,
@@ -21,6 +21,7 @@ from tests.photos.labeling.pages import (
     read_name,
     show,
     wait_for_count,
+    wait_for_decisions,
 )
 from tests.photos.labeling.sessions import (
     CLASSES,
@@ -33,7 +34,6 @@ from tests.photos.labeling.sessions import (
     serve,
 )
 
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 SETTLE_MS = 900  # A second click means the same for 600.
 
 # Clicks what is in a place now, as a finger or a mouse does, though the page has changed since.
@@ -107,14 +107,14 @@ def press_lost(page, key):
 
 @pytest.mark.parametrize(
     ("view", "selector"),
-    [
+    one_of(
         ("next", ".class"),
         ("next", ".others button:has-text('None')"),
         ("next", ".others button:has-text('Skip')"),
         ("next", "#undo"),
         ("check", ".confirm"),
         ("suspects", ".card .others button"),
-    ],
+    ),
 )
 def test_a_double_click_answers_once(open_page, folder, view, selector):
     session = open_labeled(folder, 60)
@@ -133,13 +133,12 @@ def test_a_double_click_answers_once(open_page, folder, view, selector):
         before = read_decisions(folder)
         number = 8 if view == "check" else 1
         click_twice(page, button)
-        page.wait_for_timeout(SETTLE_MS)
-        assert len(read_decisions(folder)) == len(before) + number
+        wait_for_decisions(page, folder, len(before) + number)
         if view == "next":
             read_name(page)
+            page.wait_for_timeout(SETTLE_MS)
             button.click()
-            page.wait_for_timeout(300)
-            assert len(read_decisions(folder)) == len(before) + 2
+            wait_for_decisions(page, folder, len(before) + 2)
 
 
 def test_clicks_in_different_places_are_all_answers(open_page, folder):
@@ -151,10 +150,8 @@ def test_clicks_in_different_places_are_all_answers(open_page, folder):
             wait_for_count(page, count)
 
 
-def test_enter_confirms_a_row_once_though_it_is_pressed_twice(open_page, folder):
-    with serve(open_labeled(folder, 60)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_enter_confirms_a_row_once_though_it_is_pressed_twice(visit, folder):
+    with visit(open_labeled(folder, 60)) as page:
         show(page, "check")
         page.locator(".confirm").first.focus()
         page.wait_for_function(
@@ -169,16 +166,13 @@ def test_enter_confirms_a_row_once_though_it_is_pressed_twice(open_page, folder)
         first, second = page.evaluate("window.enters")
         if second - first > 550:
             pytest.skip("this machine is too slow for the second key")
-        page.wait_for_timeout(SETTLE_MS)
-    assert len(read_decisions(folder)) == 14
+        wait_for_decisions(page, folder, 14)
 
 
-@pytest.mark.parametrize("key", ["Enter", "ArrowDown", "Escape"])
+@pytest.mark.parametrize("key", one_of("Enter", "ArrowDown", "Escape"))
 @pytest.mark.parametrize("view", ["next", "photos"])
-def test_keys_of_an_input_method_do_nothing_in_the_chooser(open_page, folder, view, key):
-    with serve(open_labeled(folder, 12)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_keys_of_an_input_method_do_nothing_in_the_chooser(visit, folder, view, key):
+    with visit(open_labeled(folder, 12)) as page:
         show(page, view)
         if view == "photos":
             page.wait_for_selector(".cell .thumb img")
@@ -192,11 +186,9 @@ def test_keys_of_an_input_method_do_nothing_in_the_chooser(open_page, folder, vi
     assert len(read_decisions(folder)) == 6
 
 
-def test_keys_of_an_input_method_do_nothing_in_classes(open_page, folder):
+def test_keys_of_an_input_method_do_nothing_in_classes(visit, folder):
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         page.locator("#new-class").fill("ko")
         page.evaluate(COMPOSE, ["#new-class", "Enter"])
@@ -212,10 +204,8 @@ def test_keys_of_an_input_method_do_nothing_in_classes(open_page, folder):
 
 
 @pytest.mark.parametrize("starts", ["selected", "focused"])
-def test_what_is_selected_while_photos_are_saved_stays_selected(open_page, folder, starts):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_what_is_selected_while_photos_are_saved_stays_selected(visit, folder, starts):
+    with visit(open_labeled(folder, 24)) as page:
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell[data-decision='']")
@@ -235,12 +225,10 @@ def test_what_is_selected_while_photos_are_saved_stays_selected(open_page, folde
     assert [row[:2] for row in read_decisions(folder)[6:]] == [(names[0], "cat"), (names[3], "dog")]
 
 
-@pytest.mark.parametrize("key", ["Space", "Enter"])
+@pytest.mark.parametrize("key", one_of("Space", "Enter"))
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_key_that_pressed_the_button_of_a_class_does_nothing_else(open_page, folder, key, is_new):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_a_key_that_pressed_the_button_of_a_class_does_nothing_else(visit, folder, key, is_new):
+    with visit(open_labeled(folder, 24)) as page:
         if is_new:
             page.keyboard.type("fox")
             button = page.locator(".class", has_text="New class “fox”")
@@ -265,11 +253,9 @@ def test_a_key_that_pressed_the_button_of_a_class_does_nothing_else(open_page, f
         assert read_decisions(folder)[-1][1] == "cat"
 
 
-@pytest.mark.parametrize("key", ["Space", "Enter"])
-def test_a_key_that_pressed_a_button_of_a_group_does_nothing_else(open_page, folder, key):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+@pytest.mark.parametrize("key", one_of("Enter", "Space"))
+def test_a_key_that_pressed_a_button_of_a_group_does_nothing_else(visit, folder, key):
+    with visit(open_labeled(folder, 24)) as page:
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         for label in ("owl", "(2)"):
@@ -282,16 +268,14 @@ def test_a_key_that_pressed_a_button_of_a_group_does_nothing_else(open_page, fol
             page.wait_for_selector(".toast:has-text('2 photos')")
             page.wait_for_timeout(SETTLE_MS)
             page.keyboard.press(key)
-            page.wait_for_timeout(300)
-            assert len(read_decisions(folder)) == before + 2
+            wait_for_decisions(page, folder, before + 2)
             assert page.locator(".cell[aria-selected=true]").count() == 0
 
 
-def test_a_photo_that_is_shown_stays_until_it_has_an_answer(open_page, folder):
+def test_a_photo_that_is_shown_stays_until_it_has_an_answer(visit, folder):
     """Whatever other windows and programs do, and also once its window comes back."""
     session = open_labeled(folder, 60)
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         name = read_name(page)
         own = next(i for i in range(60) if get_path(session.known, i).name == name)
         for image in range(6, 60):
@@ -312,11 +296,10 @@ def test_a_photo_that_is_shown_stays_until_it_has_an_answer(open_page, folder):
 
 
 def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_the_next_one(
-    open_page, folder
+    visit, folder
 ):
     session = open_labeled(folder, 20)
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         name = read_name(page)
         image = next(i for i in range(20) if get_path(session.known, i).name == name)
         page.evaluate(ANSWER_SWAP, name)
@@ -336,12 +319,13 @@ def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_t
 
 @pytest.mark.parametrize(
     ("known", "typed"),
-    [("Maße", "Masse"), ("STRASSE", "Straße"), ("fish", "ﬁsh"), ("glass", "GLAß"), ("ＡＢ", "ab")],
+    one_of(
+        ("Maße", "Masse"), ("STRASSE", "Straße"), ("fish", "ﬁsh"), ("glass", "GLAß"), ("ＡＢ", "ab")
+    ),
 )
-def test_another_spelling_of_a_class_takes_it_and_the_page_says_so(open_page, folder, known, typed):
+def test_another_spelling_of_a_class_takes_it_and_the_page_says_so(visit, folder, known, typed):
     session = open_ready(folder, create_photos(folder, 12), ["cat", known])
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         name = read_name(page)
         page.keyboard.press("/")
         page.keyboard.insert_text(typed)
@@ -380,9 +364,8 @@ def test_a_class_is_not_added_under_another_spelling(session):
     assert read_states(session)["IMG_0000.png"] == ("label", "dog")
 
 
-def test_the_page_names_what_it_undoes_and_a_single_photo(open_page, folder):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
+def test_the_page_names_what_it_undoes_and_a_single_photo(visit, folder):
+    with visit(open_labeled(folder, 24)) as page:
         name = press(page, "3")
         page.keyboard.press("Control+z")
         page.wait_for_selector(f".toast:text-is('Undone: {name} is no longer owl.')")
@@ -399,10 +382,9 @@ def test_the_page_names_what_it_undoes_and_a_single_photo(open_page, folder):
         page.wait_for_selector(".toast:text-is('Undone: 2 photos are no longer cat.')")
 
 
-def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(open_page, folder):
+def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(visit, folder):
     session = open_ready(folder, create_photos(folder, 12), ["paper", "glass"])
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         name = read_name(page)
         page.keyboard.type("p")
         page.keyboard.press("ArrowDown")
@@ -418,11 +400,9 @@ def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(op
     assert read_decisions(folder) == [(name, "pen", "label")]
 
 
-def test_no_key_is_shown_while_the_empty_field_takes_it(open_page, folder):
+def test_no_key_is_shown_while_the_empty_field_takes_it(visit, folder):
     session = open_ready(folder, create_photos(folder, 12), ["3", "8", "cat"])
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         assert page.locator(".panel kbd:visible").count() >= 4
         page.keyboard.type("c")
         page.keyboard.press("Backspace")
@@ -431,17 +411,13 @@ def test_no_key_is_shown_while_the_empty_field_takes_it(open_page, folder):
         assert page.locator(".panel kbd:visible").count() >= 4
 
 
-def test_classes_without_a_key_come_last(open_page, folder):
+def test_classes_without_a_key_come_last(visit, folder):
     session = open_ready(folder, create_photos(folder, 12), ["0", "owl", "cat"])
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         assert page.locator(".class .name").all_inner_texts() == ["owl", "cat", "0"]
 
 
-def test_a_photo_is_added_with_the_class_that_was_typed_at_the_click(
-    open_page, folder, monkeypatch
-):
+def test_a_photo_is_added_with_the_class_that_was_typed_at_the_click(visit, folder, monkeypatch):
     def load(paths, report=None, backbones=None):
         return describe_some(range(len(paths)), create_features([0] * len(paths)))
 
@@ -449,9 +425,7 @@ def test_a_photo_is_added_with_the_class_that_was_typed_at_the_click(
     monkeypatch.setattr(classifier, "read_photo", lambda file, backbones: load([file]).frozen)
     path = folder.parent / "photo.png"
     Image.new("RGB", (40, 30), "teal").save(path)
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(open_labeled(folder, 24)) as page:
         show(page, "try")
         page.set_input_files("#files", path)
         page.wait_for_selector(".verdict")
@@ -473,12 +447,11 @@ def test_a_photo_is_added_with_the_class_that_was_typed_at_the_click(
     assert read_decisions(folder)[-1][1:] == ("CATfish", "label")
 
 
-@pytest.mark.parametrize("key", ["Space", "Enter"])
+@pytest.mark.parametrize("key", one_of("Enter", "Space"))
 def test_after_a_button_that_is_gone_the_page_says_so_once_and_then_takes_the_key(
-    open_page, folder, key
+    visit, folder, key
 ):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
+    with visit(open_labeled(folder, 24)) as page:
         press(page, "1")
         page.locator("#strip button").first.focus()
         page.keyboard.press("Enter")
@@ -493,9 +466,8 @@ def test_after_a_button_that_is_gone_the_page_says_so_once_and_then_takes_the_ke
 
 
 @pytest.mark.parametrize("view", ["next", "photos"])
-def test_keys_that_are_pressed_with_others_neither_answer_nor_undo(open_page, folder, view):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
+def test_keys_that_are_pressed_with_others_neither_answer_nor_undo(visit, folder, view):
+    with visit(open_labeled(folder, 24)) as page:
         press(page, "1")
         show(page, view)
         if view == "photos":
@@ -506,18 +478,15 @@ def test_keys_that_are_pressed_with_others_neither_answer_nor_undo(open_page, fo
                 page.keyboard.press(f"{modifier}+{key}")
         for keys in ("Control+Shift+z", "Control+Alt+z", "Control+1", "Alt+1", "Meta+0"):
             page.keyboard.press(keys)
-        page.wait_for_timeout(300)
-        assert len(read_decisions(folder)) == 7
+        wait_for_decisions(page, folder, 7)
         page.keyboard.press("Control+z")
         wait_for_count(page, "6")
 
 
-@pytest.mark.parametrize("way", ["double", "away"])
-def test_a_button_that_a_mouse_has_pressed_does_not_keep_the_keys(open_page, folder, way):
+@pytest.mark.parametrize("way", one_of("double", "away"))
+def test_a_button_that_a_mouse_has_pressed_does_not_keep_the_keys(visit, folder, way):
     """Enter would press it again instead of what the page says."""
-    with serve(open_labeled(folder, 40)) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(open_labeled(folder, 40)) as page:
         button = page.locator(".class:not(.proposed)").first
         page.wait_for_timeout(SETTLE_MS)
         box = button.bounding_box()
@@ -539,25 +508,20 @@ def test_a_button_that_a_mouse_has_pressed_does_not_keep_the_keys(open_page, fol
     assert [row[1] for row in read_decisions(folder)[before:]] == [proposed]
 
 
-@pytest.mark.parametrize("key", ["1", "Enter", "Space"])
-def test_a_key_that_is_pressed_twice_answers_once(open_page, folder, key):
-    with serve(open_labeled(folder, 40)) as port:
-        page = open_page(port)
-        read_name(page)
+@pytest.mark.parametrize("key", one_of("1", "Enter", "Space"))
+def test_a_key_that_is_pressed_twice_answers_once(visit, folder, key):
+    with visit(open_labeled(folder, 40)) as page:
         page.wait_for_timeout(800)  # A person looks at the photo.
         page.evaluate(PRESS_WHEN_SHOWN, key.replace("Space", " "))
         page.keyboard.press(key)
         page.wait_for_selector(".toast:has-text('This is the next photo: look at it, then press')")
-        page.wait_for_timeout(300)
-        assert len(read_decisions(folder)) == 7
+        wait_for_decisions(page, folder, 7)
         press(page, key)
         assert len(read_decisions(folder)) == 8
 
 
-def test_a_slash_before_the_first_class_is_no_part_of_its_name(open_page, folder):
-    with serve(open_ready(folder, create_photos(folder, 6))) as port:
-        page = open_page(port)
-        read_name(page)
+def test_a_slash_before_the_first_class_is_no_part_of_its_name(visit, folder):
+    with visit(open_ready(folder, create_photos(folder, 6))) as page:
         page.keyboard.type("/rose/red")
         page.keyboard.press("Enter")
         wait_for_count(page, "1")
@@ -574,7 +538,7 @@ def open_cells(open_page, port):
     return page
 
 
-@pytest.mark.parametrize("key", ["1", "Enter", "0"])
+@pytest.mark.parametrize("key", one_of("Enter", "1", "0"))
 def test_a_key_that_is_pressed_twice_in_the_grid_answers_once(open_page, folder, key):
     with serve(open_labeled(folder, 40)) as port:
         page = open_cells(open_page, port)
@@ -582,8 +546,6 @@ def test_a_key_that_is_pressed_twice_in_the_grid_answers_once(open_page, folder,
         page.evaluate(PRESS_WHEN_MOVED, key)
         page.keyboard.press(key)
         page.wait_for_selector(".toast:has-text('This is the next photo: look at it, then press')")
-        page.wait_for_timeout(300)
-        assert len(read_decisions(folder)) == 7
+        wait_for_decisions(page, folder, 7)
         page.keyboard.press(key)
-        page.wait_for_timeout(300)
-        assert len(read_decisions(folder)) == 8
+        wait_for_decisions(page, folder, 8)

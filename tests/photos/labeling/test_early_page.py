@@ -2,24 +2,15 @@
 
 import dataclasses
 
-import pytest
-
 from cls_jax.photos.labeling.photos import open_session
-from tests.conftest import BROWSER
 from tests.photos.labeling.pages import press, read_decisions, read_name, show
 from tests.photos.labeling.sessions import create_features, decide, describe_some, open_ready, serve
 
-pytest.importorskip("playwright.sync_api")
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 
-
-def test_labeling_starts_while_photos_are_read_and_goes_on_with_the_same_one(
-    open_page, folder, kinds
-):
+def test_labeling_starts_while_photos_are_read_and_goes_on_with_the_same_one(visit, folder, kinds):
     session = open_session(folder)
     session._known = dataclasses.replace(session.known, progress=(3, 30))
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         names = [press(page, "x", "Enter"), press(page, "1")]
         assert page.locator("#count").inner_text() == "2 of 30 labeled · reading the photos: 10%"
         assert "random photo" in page.locator(".panel .hint").inner_text()

@@ -12,14 +12,13 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import Change, ConflictError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
-from tests.conftest import BROWSER
+from tests.conftest import one_of
 from tests.photos.labeling.pages import (
     DESKTOP,
     PHONE,
     open_labeled,
     open_unsure,
     read_decisions,
-    read_name,
     show,
     wait_for_count,
 )
@@ -30,11 +29,9 @@ from tests.photos.labeling.sessions import (
     decide,
     describe_some,
     open_ready,
-    serve,
 )
 
 KEYS = ("name", "decision", "label", "revision", "copies")
-needs_browser = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 
 
 def list_cells(page):
@@ -159,11 +156,8 @@ def test_a_photo_that_is_gone_does_not_block_its_group(session, folder):
         session.decide([Change(5, "label", "cat", 0)], "w")
 
 
-@needs_browser
-def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected(open_page, folder):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected(visit, folder):
+    with visit(open_labeled(folder, 24)) as page:
         open_grid(page)
         cells = page.locator(".cell[data-decision='']")
         names = [cells.nth(i).get_attribute("title") for i in range(3)]
@@ -177,12 +171,9 @@ def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected
     assert read_decisions(folder)[6:] == [(names[i], "dog", "label") for i in (0, 2)]
 
 
-@needs_browser
-def test_several_photos_get_a_class_by_mouse_and_by_keyboard(open_page, folder):
+def test_several_photos_get_a_class_by_mouse_and_by_keyboard(visit, folder):
     session = open_labeled(folder, 60)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         open_grid(page)
         heads = page.locator(".head").all_inner_texts()
         assert [head.split(" · ")[0] for head in heads][:1] == [CLASSES[0]]
@@ -229,13 +220,10 @@ def test_several_photos_get_a_class_by_mouse_and_by_keyboard(open_page, folder):
         assert (counts["labeled"], counts["none"]) == (55, 5)
 
 
-@needs_browser
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
-def test_more_like_this_selects_those_that_the_page_names_alike(open_page, folder, viewport):
+@pytest.mark.parametrize("viewport", one_of(DESKTOP, PHONE))
+def test_more_like_this_selects_those_that_the_page_names_alike(visit, folder, viewport):
     session = open_labeled(folder, 60)
-    with serve(session) as port:
-        page = open_page(port, viewport)
-        read_name(page)
+    with visit(session, viewport) as page:
         open_grid(page)
         page.locator(".cell").nth(0).focus()
         source = list_cells(page)[0]
@@ -266,11 +254,8 @@ def test_more_like_this_selects_those_that_the_page_names_alike(open_page, folde
         assert read_decisions(folder)[6:] == [(name, "cat", "label") for name in expected]
 
 
-@needs_browser
-def test_more_like_a_photo_without_a_suggestion_selects_nothing(open_page, folder, kinds):
-    with serve(open_ready(folder, kinds, CLASSES)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_more_like_a_photo_without_a_suggestion_selects_nothing(visit, folder, kinds):
+    with visit(open_ready(folder, kinds, CLASSES)) as page:
         open_grid(page)
         page.locator(".cell").first.focus()
         page.keyboard.press("+")
@@ -282,14 +267,11 @@ def test_more_like_a_photo_without_a_suggestion_selects_nothing(open_page, folde
     assert not (folder / LABELS_CSV).exists()
 
 
-@needs_browser
-@pytest.mark.parametrize("view", ["next", "photos"])
-def test_no_letter_is_a_command(open_page, folder, view):
+@pytest.mark.parametrize("view", one_of("next", "photos"))
+def test_no_letter_is_a_command(visit, folder, view):
     """Whatever a class is called, its letters search and nothing else happens."""
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, view)
         if view == "photos":
             page.wait_for_selector(".cell .thumb img")
@@ -304,13 +286,10 @@ def test_no_letter_is_a_command(open_page, folder, view):
     assert len(read_decisions(folder)) == 6
 
 
-@needs_browser
-def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(open_page, folder):
+def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(visit, folder):
     """The search and the button with what is suggested never both claim the key."""
     session = open_labeled(folder, 20)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell[data-decision='']")
@@ -335,17 +314,14 @@ def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(open_
     assert sorted(read_decisions(folder)[6:]) == sorted((name, "fox", "label") for name in names)
 
 
-@needs_browser
-def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folder):
+def test_filters_choose_and_only_what_is_in_view_is_in_the_page(visit, folder):
     kinds = create_photos(folder, 2000)
     session, features = open_session(folder, CLASSES), create_features(kinds)
     features[1500] = features[3]
     session.load(lambda report: describe_some(range(len(kinds)), features))
     for image in range(3):
         decide(session, image, CLASSES[image], "other")
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         open_grid(page)
         total = page.evaluate("document.documentElement.scrollHeight")
         assert total > 50 * DESKTOP["height"]
@@ -369,12 +345,9 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(open_page, folde
         page.wait_for_selector(".hint:has-text('No photo matches')")
 
 
-@needs_browser
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
-def test_photos_are_found_by_the_names_of_their_files(open_page, folder, viewport):
-    with serve(open_labeled(folder, 60)) as port:
-        page = open_page(port, viewport)
-        read_name(page)
+@pytest.mark.parametrize("viewport", one_of(PHONE, DESKTOP))
+def test_photos_are_found_by_the_names_of_their_files(visit, folder, viewport):
+    with visit(open_labeled(folder, 60), viewport) as page:
         open_grid(page)
         assert not page.locator(".cell .file").first.is_visible()
         page.fill("#filter-file", "img_004")
@@ -406,12 +379,9 @@ def test_photos_are_found_by_the_names_of_their_files(open_page, folder, viewpor
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
 
 
-@needs_browser
-def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_page, folder):
+def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, folder):
     session = open_unsure(folder, 60)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "result")
         page.select_option("#target", "98")
         page.wait_for_selector(".step:has-text('This is an estimate')")
@@ -462,8 +432,7 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(open_pa
 
 
 @pytest.mark.slow
-@needs_browser
-def test_240_drawings_are_sorted_by_looking_at_some_of_them(open_page, tmp_path):
+def test_240_drawings_are_sorted_by_looking_at_some_of_them(visit, tmp_path):
     """A person who knows the truth: groups, look-alikes, what the page asks for, and copies."""
     from docs.draw_images import KINDS, NUM_ANSWERS, NUM_PICTURES, WRONG, open_drawn_session
 
@@ -474,9 +443,7 @@ def test_240_drawings_are_sorted_by_looking_at_some_of_them(open_page, tmp_path)
     def find_image(cell):
         return int(cell.get_attribute("aria-label")[4:8]) - 1000
 
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         open_grid(page)
         # The least certain boats: those in the first row that are boats get their class at once.
         page.select_option("#filter-label", label="boat")

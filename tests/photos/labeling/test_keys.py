@@ -20,7 +20,7 @@ from cls_jax.photos.labeling.changes import (
 )
 from cls_jax.photos.labeling.classes import assign_keys
 from cls_jax.photos.labeling.photos import open_session
-from tests.conftest import BROWSER
+from tests.conftest import one_of
 from tests.outcomes import read_table
 from tests.photos.labeling.pages import (
     open_labeled,
@@ -37,10 +37,7 @@ from tests.photos.labeling.sessions import (
     decide,
     open_ready,
     read_training,
-    serve,
 )
-
-needs_browser = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 
 
 def read_keys(session):
@@ -257,16 +254,13 @@ def test_an_answer_that_is_refused_adds_no_class(folder, kinds):
     assert list(read_keys(session)) == ["cat", "dog"]
 
 
-@needs_browser
-def test_a_key_means_the_same_class_in_every_view(open_page, folder):
+def test_a_key_means_the_same_class_in_every_view(visit, folder):
     """Also with more classes than keys, whose order stays."""
     names = [*CLASSES, *(f"class {i}" for i in range(10))]
     session = open_ready(folder, create_photos(folder, 30), names)
     for image in range(6):
         decide(session, image, CLASSES[image % 3], "other")
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         assert page.get_by_label("Key of class 9").input_value() == ""
         page.get_by_label("Key of class 9").focus()
@@ -304,12 +298,10 @@ def test_a_key_means_the_same_class_in_every_view(open_page, folder):
     assert answers[6:] == expected
 
 
-@needs_browser
-@pytest.mark.parametrize("way", ["button", "arrow", "strip"])
-def test_what_was_typed_for_a_photo_is_not_given_to_the_next_one(open_page, folder, way):
+@pytest.mark.parametrize("way", one_of("arrow", "button", "strip"))
+def test_what_was_typed_for_a_photo_is_not_given_to_the_next_one(visit, folder, way):
     session = open_labeled(folder, 20)
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         name = read_name(page)
         page.keyboard.type("fox")
         if way == "button":
@@ -331,13 +323,11 @@ def test_what_was_typed_for_a_photo_is_not_given_to_the_next_one(open_page, fold
     assert read_decisions(folder)[-1] == (shown, "cat", "label")
 
 
-@needs_browser
-def test_arrow_keys_go_through_all_earlier_answers_and_back(open_page, folder):
+def test_arrow_keys_go_through_all_earlier_answers_and_back(visit, folder):
     session = open_ready(folder, create_photos(folder, 40), CLASSES)
     for image in range(30):  # More than the strip shows.
         decide(session, image, CLASSES[image % 3])
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         question = read_name(page)
 
         def go(key, name):
@@ -364,10 +354,8 @@ def test_arrow_keys_go_through_all_earlier_answers_and_back(open_page, folder):
     assert read_decisions(folder)[30:] == [("IMG_0028.png", "owl", "label")]
 
 
-@needs_browser
-def test_each_undo_is_done_though_another_one_is_being_saved(open_page, folder):
-    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
-        page = open_page(port)
+def test_each_undo_is_done_though_another_one_is_being_saved(visit, folder):
+    with visit(open_ready(folder, create_photos(folder, 12), CLASSES)) as page:
         names = [press(page, key) for key in "1231"]
 
         def delay(route):
@@ -384,11 +372,8 @@ def test_each_undo_is_done_though_another_one_is_being_saved(open_page, folder):
     assert undone == names[:0:-1]
 
 
-@needs_browser
-def test_the_first_photo_to_look_at_has_the_focus(open_page, folder):
-    with serve(open_unsure(folder, 60)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_the_first_photo_to_look_at_has_the_focus(visit, folder):
+    with visit(open_unsure(folder, 60)) as page:
         show(page, "result")
         page.wait_for_selector(".about:has-text('Learned from')")
         page.select_option("#target", "98")
@@ -423,10 +408,8 @@ def test_the_row_of_a_key_names_the_class_and_the_digit(folder, kinds):
     assert last.split(",")[:3] == ["7", "dog", "key"]
 
 
-@needs_browser
-def test_undo_says_what_a_photo_is_no_longer_and_not_what_it_still_is(open_page, folder):
-    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
-        page = open_page(port)
+def test_undo_says_what_a_photo_is_no_longer_and_not_what_it_still_is(visit, folder):
+    with visit(open_ready(folder, create_photos(folder, 12), CLASSES)) as page:
         name = press(page, "0")
         page.keyboard.press("ArrowLeft")
         page.wait_for_selector("figcaption:has-text('currently none of these')")

@@ -15,15 +15,14 @@ from cls_jax.photos.labeling.known import Features, list_paths
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.start.fit_labels import fit_labels
 from cls_jax.photos.start.frozen import RunFeatures
-from tests.conftest import BROWSER, load_config
-from tests.photos.labeling.pages import press, read_name, show
+from tests.conftest import load_config
+from tests.photos.labeling.pages import press, show
 from tests.photos.labeling.sessions import (
     create_features,
     create_photos,
     decide,
     describe_some,
     open_ready,
-    serve,
 )
 
 NAMES = ("zebra", "ape", "newt")  # Not in the order in which they are named first.
@@ -134,14 +133,11 @@ def test_new_photos_are_part_of_the_figure(folder, kinds):
     assert classifier._wait().inferred.estimate.images == 24
 
 
-@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-def test_next_states_the_answers_of_its_figure(open_page, folder):
+def test_next_states_the_answers_of_its_figure(visit, folder):
     session = open_ready(folder, create_photos(folder, 40), ["cat", "dog", "owl"])
     for image in range(10):
         decide(session, image, ("cat", "dog", "owl")[image % 3], "other")
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         page.wait_for_selector(".live:has-text('after 10 answers')")
         for _ in range(3):
             press(page, "1")

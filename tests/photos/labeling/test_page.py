@@ -20,7 +20,7 @@ from cls_jax.photos.labeling.changes import DescribeClass, SetExample
 from cls_jax.photos.labeling.known import list_paths
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from cls_jax.photos.shell import write_command
-from tests.conftest import BROWSER, ROOT
+from tests.conftest import ROOT, one_of
 from tests.photos.labeling.pages import (
     DESKTOP,
     PHONE,
@@ -32,6 +32,7 @@ from tests.photos.labeling.pages import (
     read_name,
     show,
     wait_for_count,
+    wait_for_decisions,
 )
 from tests.photos.labeling.sessions import (
     CLASSES,
@@ -44,8 +45,6 @@ from tests.photos.labeling.sessions import (
 )
 from tests.processes import PATIENCE_S
 
-pytest.importorskip("playwright.sync_api")
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 # The elements of a selector whose text does not fit their box, or breaks within a word.
 BROKEN_WORDS = """(selector) => [...document.querySelectorAll(selector)].filter((element) => {
   const range = document.createRange();
@@ -137,11 +136,9 @@ def test_a_session_by_keyboard_from_no_label_to_a_table(open_page, folder):
         assert page.url.endswith("/")  # Without the token.
 
 
-def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(open_page, folder):
+def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(visit, folder):
     classes = [f"class {i}" for i in range(30)]
-    with serve(open_ready(folder, create_photos(folder, 12), classes)) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(open_ready(folder, create_photos(folder, 12), classes)) as page:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent").startswith("Skip to")
         for _ in range(11):  # Seven views, two buttons, the search field, the first class.
@@ -194,16 +191,13 @@ def test_enter_takes_what_the_page_says_and_half_a_name_only_chooses(open_page, 
     assert read_decisions(folder) == expected
 
 
-def test_enter_in_an_empty_search_takes_nothing(open_page, folder):
-    with serve(open_labeled(folder, 12)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_enter_in_an_empty_search_takes_nothing(visit, folder):
+    with visit(open_labeled(folder, 12)) as page:
         for keys in (["/"], ["c", "Backspace"]):
             for key in (*keys, "Enter"):
                 page.keyboard.press(key)
             page.keyboard.press("Escape")
-        page.wait_for_timeout(200)
-        assert len(read_decisions(folder)) == 6
+        wait_for_decisions(page, folder, 6)
         # What the field says also holds once it has lost the focus.
         page.keyboard.type("new")
         page.locator(".photo").click()
@@ -212,11 +206,10 @@ def test_enter_in_an_empty_search_takes_nothing(open_page, folder):
         assert read_decisions(folder)[-1][1] == "new"
 
 
-def test_a_session_by_mouse(open_page, folder):
+def test_a_session_by_mouse(visit, folder):
     session = open_labeled(folder, 40)
     decide(session, 6, CLASSES[1], "other")  # A mistake.
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         name = read_name(page)
         page.locator(".class", has_text=CLASSES[find_kind(name)]).click()
         wait_for_count(page, "8")
@@ -269,16 +262,14 @@ def test_a_session_by_mouse(open_page, folder):
         )
 
 
-def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
+def test_hostile_and_long_names_are_text_and_fit_on_a_phone(visit, folder):
     names = [f"{HOSTILE.replace('/', '')}{i}.png" for i in range(6)]
     names += [f"{'w' * 200}{i}.png" for i in range(6)]
     kinds = create_photos(folder, len(names), names)
     session = open_ready(folder, kinds, [HOSTILE, "w" * 255, *(f"class {i}" for i in range(30))])
     for image in range(6):
         decide(session, image, [HOSTILE, "w" * 255, "class 3"][kinds[image]])
-    with serve(session) as port:
-        page = open_page(port, PHONE)
-        read_name(page)
+    with visit(session, PHONE) as page:
         for view in VIEWS:
             show(page, view)
             # Without its source, which arrives later, an image is complete, too.
@@ -313,9 +304,8 @@ def test_photos_that_are_deleted_meanwhile_are_left_out_and_labeling_goes_on(ope
     assert read_decisions(folder) == [(names[0], "cat", "label"), (names[1], "dog", "label")]
 
 
-def test_a_folder_that_is_unplugged_is_named_until_it_is_back(open_page, folder):
-    with serve(open_ready(folder, create_photos(folder, 12), CLASSES)) as port:
-        page = open_page(port)
+def test_a_folder_that_is_unplugged_is_named_until_it_is_back(visit, folder):
+    with visit(open_ready(folder, create_photos(folder, 12), CLASSES)) as page:
         names = [press(page, "1")]
         away = folder.rename(folder.with_name("away"))
         page.keyboard.press("2")
@@ -427,10 +417,8 @@ def test_no_key_answers_for_a_photo_that_nobody_has_seen(open_page, folder):
         assert read_decisions(folder)[len(before) :] == [(name, "", "skip")]
 
 
-def test_a_view_has_its_heading_before_its_content_arrives(open_page, folder):
-    with serve(open_labeled(folder, 12)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_a_view_has_its_heading_before_its_content_arrives(visit, folder):
+    with visit(open_labeled(folder, 12)) as page:
         page.route("**/api/**", lambda route: None)  # Never answered.
         for view in VIEWS[1:]:
             page.click(f"nav button[data-view={view}]")
@@ -441,15 +429,13 @@ def test_a_view_has_its_heading_before_its_content_arrives(open_page, folder):
             assert is_busy == (view != "classes"), view
 
 
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE, ZOOMED])
-def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewport):
+@pytest.mark.parametrize("viewport", one_of(PHONE, DESKTOP, ZOOMED))
+def test_axe_finds_nothing_and_nothing_is_cut_off(visit, folder, axe, viewport):
     session = open_labeled(folder, 24)
     decide(session, 6, CLASSES[1], "other")
     session.change("other", DescribeClass(CLASSES[0], "has whiskers"))
     session.change("other", SetExample(0))
-    with serve(session) as port:
-        page = open_page(port, viewport)
-        read_name(page)
+    with visit(session, viewport) as page:
         page.evaluate(axe)
         for button in page.locator(".class").all():  # Above the fold.
             box = button.bounding_box()
@@ -469,15 +455,13 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewpo
             assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], view
 
 
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
-def test_usual_words_are_not_broken_and_endless_ones_move_nothing(open_page, folder, viewport):
+@pytest.mark.parametrize("viewport", one_of(PHONE, DESKTOP))
+def test_usual_words_are_not_broken_and_endless_ones_move_nothing(visit, folder, viewport):
     names = ["paperboard", "cardboard", "glass bottles", "w" * 200]
     session = open_ready(folder, create_photos(folder, 24), names)
     for image in range(12):
         decide(session, image, names[image % 3], "other")
-    with serve(session) as port:
-        page = open_page(port, viewport)
-        read_name(page)
+    with visit(session, viewport) as page:
         for view in VIEWS:
             show(page, view)
             if view == "result":
@@ -487,10 +471,8 @@ def test_usual_words_are_not_broken_and_endless_ones_move_nothing(open_page, fol
             assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], view
 
 
-def test_a_class_without_photos_is_deleted_while_its_name_is_changed(open_page, folder):
-    with serve(open_labeled(folder, 12)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_a_class_without_photos_is_deleted_while_its_name_is_changed(visit, folder):
+    with visit(open_labeled(folder, 12)) as page:
         show(page, "classes")
         page.fill("#new-class", "oops")
         page.keyboard.press("Enter")
@@ -503,12 +485,10 @@ def test_a_class_without_photos_is_deleted_while_its_name_is_changed(open_page, 
         ) == list(CLASSES)
 
 
-def test_the_page_says_what_became_of_a_class_and_its_photos(open_page, folder):
+def test_the_page_says_what_became_of_a_class_and_its_photos(visit, folder):
     session = open_labeled(folder, 12)
     session.add_class("gla")
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         for name, new, said in (
             ("gla", "Dog", "gla merged into Dog: no photo moved."),
@@ -525,11 +505,9 @@ def test_the_page_says_what_became_of_a_class_and_its_photos(open_page, folder):
             page.wait_for_selector(f".toast:text-is('{said} Undo brings {name} back.')")
 
 
-def test_a_slow_change_says_so_until_it_is_saved_or_refused(open_page, folder):
+def test_a_slow_change_says_so_until_it_is_saved_or_refused(visit, folder):
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         held = []
         page.route("**/api/decide", lambda route: held.append(route))
         for way in ("saved", "refused"):
@@ -546,10 +524,9 @@ def test_a_slow_change_says_so_until_it_is_saved_or_refused(open_page, folder):
             assert "Saving" not in page.locator("#status").inner_text()
 
 
-def test_keys_do_nothing_else_while_a_control_has_the_focus(open_page, folder):
+def test_keys_do_nothing_else_while_a_control_has_the_focus(visit, folder):
     session = open_ready(folder, create_photos(folder, 12), CLASSES)
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         press(page, "1")
         press(page, "2")
         for view, selector in (
@@ -575,10 +552,8 @@ def test_keys_do_nothing_else_while_a_control_has_the_focus(open_page, folder):
         wait_for_count(page, "0")
 
 
-def test_pictures_that_arrive_move_nothing(open_page, folder):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_pictures_that_arrive_move_nothing(visit, folder):
+    with visit(open_labeled(folder, 24)) as page:
         page.evaluate(
             """() => {
               window.moved = [];
@@ -594,11 +569,9 @@ def test_pictures_that_arrive_move_nothing(open_page, folder):
         assert sum(page.evaluate("window.moved")) < 0.01
 
 
-def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, folder):
+def test_classes_are_changed_by_keyboard_and_every_change_is_undone(visit, folder):
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         page.get_by_label("Description of cat").fill("has whiskers")
         page.keyboard.press("Enter")
@@ -636,7 +609,7 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
         assert views.describe(session)["classes"][2]["example"] == 5
 
 
-def test_a_photo_to_try_is_shown_and_corrected_when_it_is_added(open_page, folder, monkeypatch):
+def test_a_photo_to_try_is_shown_and_corrected_when_it_is_added(visit, folder, monkeypatch):
     def load(paths, report=None, backbones=None):
         return describe_some(range(len(paths)), create_features([0] * len(paths)))
 
@@ -644,9 +617,7 @@ def test_a_photo_to_try_is_shown_and_corrected_when_it_is_added(open_page, folde
     monkeypatch.setattr(classifier, "read_photo", lambda file, backbones: load([file]).frozen)
     path = folder.parent / "photo.tif"  # Browsers do not show it.
     Image.new("RGB", (40, 30), "teal").save(path)
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(open_labeled(folder, 24)) as page:
         show(page, "try")
         page.set_input_files("#files", path)
         page.wait_for_selector(".verdict")
@@ -773,11 +744,9 @@ CLICK_TWICE = """([first, second]) => [first, second].forEach((name) => {
 })"""
 
 
-def test_a_second_click_is_not_for_the_button_that_moved_there(open_page, folder):
+def test_a_second_click_is_not_for_the_button_that_moved_there(visit, folder):
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         page.get_by_label("Delete cat").wait_for()
         page.evaluate(CLICK_TWICE, ["Delete cat", "Delete dog"])
@@ -785,11 +754,9 @@ def test_a_second_click_is_not_for_the_button_that_moved_there(open_page, folder
         assert [row["name"] for row in views.describe(session)["classes"]] == ["dog", "owl"]
 
 
-def test_escape_leaves_a_class_as_it_is_and_undo_in_a_field_is_for_its_text(open_page, folder):
+def test_escape_leaves_a_class_as_it_is_and_undo_in_a_field_is_for_its_text(visit, folder):
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         press(page, "1")  # Which Ctrl Z could undo.
         before = read_decisions(folder)
         show(page, "classes")

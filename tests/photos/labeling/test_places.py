@@ -6,7 +6,6 @@ from PIL import Image
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.changes import RenameClass
 from cls_jax.photos.labeling.known import get_path
-from tests.conftest import BROWSER
 from tests.photos.labeling.pages import (
     PHONE,
     hold,
@@ -21,7 +20,6 @@ from tests.photos.labeling.pages import (
 )
 from tests.photos.labeling.sessions import CLASSES, decide, serve
 
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 SETTLE_MS = 700  # A second click in the same place means the same for 600.
 NEW = ".toast:has-text('These photos are new: look at them, then press again.')"
 
@@ -190,11 +188,9 @@ def test_a_suspect_that_another_window_has_answered_is_refused(open_page, folder
     assert len(read_decisions(folder)) == before
 
 
-def test_delete_in_the_same_place_deletes_one_class(open_page, folder):
+def test_delete_in_the_same_place_deletes_one_class(visit, folder):
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         x, y = find_places(page, "[aria-label='Delete dog']")[0]
         for _ in range(2):
@@ -216,10 +212,8 @@ def test_delete_in_the_same_place_deletes_one_class(open_page, folder):
         assert page.locator(".rows > p").count() == 0
 
 
-def test_on_a_phone_no_class_comes_between_a_finger_and_a_photo(open_page, folder):
-    with serve(open_labeled(folder, 60)) as port:
-        page = open_page(port, PHONE)
-        read_name(page)
+def test_on_a_phone_no_class_comes_between_a_finger_and_a_photo(visit, folder):
+    with visit(open_labeled(folder, 60), PHONE) as page:
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell[data-decision='']")
@@ -247,10 +241,9 @@ def test_on_a_phone_no_class_comes_between_a_finger_and_a_photo(open_page, folde
 
 
 @pytest.mark.parametrize("view", ["next", "photos"])
-def test_no_class_moves_when_a_line_comes_or_goes(open_page, folder, view):
+def test_no_class_moves_when_a_line_comes_or_goes(visit, folder, view):
     session = open_labeled(folder, 60)
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         press(page, "1")
         show(page, view)
         page.wait_for_selector(".class")
@@ -281,11 +274,9 @@ def test_nothing_is_answered_while_a_row_is_being_saved(open_page, folder):
     assert [row[0] for row in read_decisions(folder)[6:]] == names
 
 
-def test_after_a_double_click_on_add_the_next_name_is_another_class(open_page, folder):
+def test_after_a_double_click_on_add_the_next_name_is_another_class(visit, folder):
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         for name in ("fox", "yak"):
             page.wait_for_timeout(SETTLE_MS)
@@ -348,10 +339,8 @@ def test_a_reload_asks_before_it_loses_what_is_typed_or_marked(open_page, folder
         assert asked == ["beforeunload"] * 3
 
 
-def test_a_photo_is_opened_by_two_clicks_on_it_alone(open_page, folder):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_a_photo_is_opened_by_two_clicks_on_it_alone(visit, folder):
+    with visit(open_labeled(folder, 24)) as page:
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         cell = page.locator(".cell").nth(2)
@@ -376,11 +365,9 @@ CLICK_WHEN_CHANGED = """() => {
 }"""
 
 
-def test_a_class_that_comes_under_the_pointer_by_another_window_is_not_taken(open_page, folder):
+def test_a_class_that_comes_under_the_pointer_by_another_window_is_not_taken(visit, folder):
     session = open_labeled(folder, 24)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         page.evaluate(CLICK_WHEN_CHANGED)
         session.change("other", RenameClass("cat", ""))
         page.wait_for_selector(".toast:has-text('The classes have changed: look at them')")

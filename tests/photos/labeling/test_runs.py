@@ -17,9 +17,9 @@ from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import Training
 from cls_jax.runs.folder import CONFIG, write_result
 from cls_jax.runs.metrics import METRICS
-from tests.conftest import BROWSER, load_config
-from tests.photos.labeling.pages import DESKTOP, PHONE, open_labeled, read_name, show
-from tests.photos.labeling.sessions import decide, open_ready, serve
+from tests.conftest import load_config, one_of
+from tests.photos.labeling.pages import DESKTOP, PHONE, open_labeled, show
+from tests.photos.labeling.sessions import decide, open_ready
 from tests.photos.labeling.test_views import StubNetworks
 
 pytestmark = pytest.mark.usefixtures("in_tmp_path")
@@ -164,17 +164,14 @@ def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
     assert networks.get("abc") is None
 
 
-@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
-def test_runs_are_looked_at_used_and_deleted_on_the_page(open_page, folder, axe, viewport):
+@pytest.mark.parametrize("viewport", one_of(DESKTOP, PHONE))
+def test_runs_are_looked_at_used_and_deleted_on_the_page(visit, folder, axe, viewport):
     session = open_labeled(folder, 24)
     older, newer = (
         write_run(name, folder, time, predictor="instant")
         for name, time in (("a", 1000), ("b", 2000))
     )
-    with serve(session, Training(folder)) as port:
-        page = open_page(port, viewport)
-        read_name(page)
+    with visit(session, viewport, Training(folder)) as page:
         show(page, "result")
         page.wait_for_selector(".runs li:nth-child(2)")
         page.evaluate(axe)

@@ -7,7 +7,6 @@ import pytest
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
-from tests.conftest import BROWSER
 from tests.photos.labeling.pages import VIEWS, read_name, show
 from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
 
@@ -76,7 +75,6 @@ def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
     assert bool(classifier.describe_shortly()) == bool(expected)
 
 
-@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 @pytest.mark.parametrize(
     "state",
     [pytest.param(state, marks=[] if state in _QUICK else pytest.mark.slow) for state in STATES],

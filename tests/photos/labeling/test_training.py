@@ -15,9 +15,8 @@ from cls_jax.photos.labeling.known import Counts, count
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
 from cls_jax.photos.labeling.runs import FolderRuns
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
-from tests.conftest import BROWSER
-from tests.photos.labeling.pages import open_labeled, read_name, show
-from tests.photos.labeling.sessions import decide, serve
+from tests.photos.labeling.pages import open_labeled, show
+from tests.photos.labeling.sessions import decide
 from tests.photos.labeling.test_runs import write_run
 
 SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
@@ -171,8 +170,7 @@ def test_a_training_that_this_machine_cannot_do_in_the_time_is_not_done(tmp_path
     assert "40 steps of about 15.00 s at 96 pixels" in offer["sentence"]
 
 
-@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-def test_the_page_offers_what_is_possible_and_says_what_is_used(open_page, folder, tmp_path, axe):
+def test_the_page_offers_what_is_possible_and_says_what_is_used(visit, folder, tmp_path, axe):
     """The process is played by the test: planned too short, planned, trained, and in vain."""
     session, page_training, started = open_labeled(folder, 24), Training(folder), []
     state = page_training._state
@@ -190,9 +188,7 @@ def test_the_page_offers_what_is_possible_and_says_what_is_used(open_page, folde
 
     page_training.plan, page_training.start = plan, begin
     page_training.find_used_run = lambda: pathlib.Path("runs/saved")
-    with serve(session, page_training) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session, training=page_training) as page:
         show(page, "result")
         page.get_by_label("Minutes:").fill("2")
         page.locator("#train").press("Enter")

@@ -5,7 +5,7 @@ import pytest
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.changes import RenameClass
 from cls_jax.photos.labeling.known import get_path
-from tests.conftest import BROWSER
+from tests.conftest import one_of
 from tests.photos.labeling.pages import (
     COUNT_ENTERS,
     SEARCH,
@@ -16,11 +16,11 @@ from tests.photos.labeling.pages import (
     read_name,
     show,
     wait_for_count,
+    wait_for_decisions,
     wait_for_photos,
 )
-from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
+from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready
 
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 TOO_EARLY = ".toast:has-text('came before the last one was saved: press again')"
 MISSED = ".toast:has-text('Not taken: the last answer was still being saved. This is the next')"
 
@@ -46,9 +46,8 @@ def lose_focus(page):
 
 
 @pytest.mark.parametrize("view", ["next", "photos"])
-def test_what_is_typed_keeps_the_keys_though_the_field_has_lost_the_focus(open_page, folder, view):
-    with serve(open_labeled(folder, 12)) as port:
-        page = open_page(port)
+def test_what_is_typed_keeps_the_keys_though_the_field_has_lost_the_focus(visit, folder, view):
+    with visit(open_labeled(folder, 12)) as page:
         name = open_view(page, view)
         page.keyboard.type("ax")
         for key, value in (("Backspace", "a"), (" ", "a "), ("0", "a 0"), ("1", "a 01")):
@@ -62,8 +61,7 @@ def test_what_is_typed_keeps_the_keys_though_the_field_has_lost_the_focus(open_p
             page.keyboard.press(key)
         lose_focus(page)
         page.keyboard.press("Control+z")  # Is for the text, too.
-        page.wait_for_timeout(100)
-        assert len(read_decisions(folder)) == 6
+        wait_for_decisions(page, folder, 6)
         assert page.evaluate(f"document.activeElement.matches('{SEARCH}')")
         typed = page.locator(SEARCH).input_value()
         assert typed.startswith("a")
@@ -73,9 +71,8 @@ def test_what_is_typed_keeps_the_keys_though_the_field_has_lost_the_focus(open_p
     assert read_decisions(folder)[6:] == [(name, typed.strip(), "label")]
 
 
-def test_a_name_for_a_new_class_keeps_the_keys(open_page, folder):
-    with serve(open_labeled(folder, 12)) as port:
-        page = open_page(port)
+def test_a_name_for_a_new_class_keeps_the_keys(visit, folder):
+    with visit(open_labeled(folder, 12)) as page:
         press(page, "1")  # Which Backspace could undo.
         show(page, "classes")
         page.locator("#new-class").press_sequentially("fo")
@@ -88,10 +85,9 @@ def test_a_name_for_a_new_class_keeps_the_keys(open_page, folder):
 
 
 @pytest.mark.parametrize("view", ["next", "photos"])
-def test_a_digit_types_where_the_name_of_another_class_begins_with_it(open_page, folder, view):
+def test_a_digit_types_where_the_name_of_another_class_begins_with_it(visit, folder, view):
     session = open_ready(folder, create_photos(folder, 12), ["3", "3d print", "owl", "0 stars"])
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         name = open_view(page, view)
         assert page.locator(f"{SEARCH} + kbd").is_visible()
         for digit, label in (("3", "3"), ("0", "0")):
@@ -106,11 +102,10 @@ def test_a_digit_types_where_the_name_of_another_class_begins_with_it(open_page,
     assert read_decisions(folder) == [(name, "3d print", "label")]
 
 
-@pytest.mark.parametrize("way", ["key", "click"])
+@pytest.mark.parametrize("way", one_of("key", "click"))
 @pytest.mark.parametrize("view", ["next", "check"])
-def test_an_answer_that_comes_too_early_is_refused_in_sight(open_page, folder, view, way):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
+def test_an_answer_that_comes_too_early_is_refused_in_sight(visit, folder, view, way):
+    with visit(open_labeled(folder, 24)) as page:
         open_view(page, view)
         release = hold(page, "decide*")
 
@@ -138,9 +133,8 @@ def test_an_answer_that_comes_too_early_is_refused_in_sight(open_page, folder, v
     assert labels == {CLASSES[0]}
 
 
-def test_a_name_that_is_entered_too_early_is_replaced_by_the_next_one(open_page, folder):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
+def test_a_name_that_is_entered_too_early_is_replaced_by_the_next_one(visit, folder):
+    with visit(open_labeled(folder, 24)) as page:
         names = [read_name(page)]
         release = hold(page, "decide")
         page.keyboard.type("pike")
@@ -159,12 +153,10 @@ def test_a_name_that_is_entered_too_early_is_replaced_by_the_next_one(open_page,
 
 
 @pytest.mark.parametrize("view", ["next", "photos", "check", "suspects"])
-def test_a_photo_that_is_not_shown_yet_refuses_answers_in_sight(open_page, folder, view):
+def test_a_photo_that_is_not_shown_yet_refuses_answers_in_sight(visit, folder, view):
     session = open_labeled(folder, 24)
     decide(session, 6, CLASSES[1], "other")  # A mistake.
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         page.route("**/photos/**", lambda route: None)
         page.reload()
         page.wait_for_selector("figure[aria-busy=true] img", state="attached")
@@ -179,9 +171,8 @@ def test_a_photo_that_is_not_shown_yet_refuses_answers_in_sight(open_page, folde
 
 
 @pytest.mark.parametrize("view", ["next", "photos"])
-def test_a_second_enter_does_not_label_the_next_photo(open_page, folder, view):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
+def test_a_second_enter_does_not_label_the_next_photo(visit, folder, view):
+    with visit(open_labeled(folder, 24)) as page:
         name = open_view(page, view)
         if view == "photos":  # The one with the ring, which is then at the next.
             page.keyboard.press("Escape")
@@ -202,12 +193,9 @@ def test_a_second_enter_does_not_label_the_next_photo(open_page, folder, view):
             assert len(read_decisions(folder)) == 10
 
 
-def test_a_group_is_refused_if_another_window_labels_one_while_its_class_is_typed(
-    open_page, folder
-):
+def test_a_group_is_refused_if_another_window_labels_one_while_its_class_is_typed(visit, folder):
     session = open_labeled(folder, 20)
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         name = open_view(page, "photos")
         page.locator(".cell[data-decision='']").nth(1).click()
         page.keyboard.type("fox")
@@ -223,10 +211,9 @@ def test_a_group_is_refused_if_another_window_labels_one_while_its_class_is_type
 
 
 @pytest.mark.parametrize("view", ["next", "photos"])
-def test_a_class_that_another_window_has_deleted_is_not_added_again(open_page, folder, view):
+def test_a_class_that_another_window_has_deleted_is_not_added_again(visit, folder, view):
     session = open_labeled(folder, 24)
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         open_view(page, view)
         page.route("**/api/state", lambda route: None)  # This window does not know it yet.
         shown = page.locator(".class.proposed .name").inner_text() if view == "next" else "cat"
@@ -236,13 +223,11 @@ def test_a_class_that_another_window_has_deleted_is_not_added_again(open_page, f
     assert shown not in [row["name"] for row in views.describe(session)["classes"]]
 
 
-def test_no_key_is_for_the_photo_that_is_left_by_an_arrow_key(open_page, folder):
+def test_no_key_is_for_the_photo_that_is_left_by_an_arrow_key(visit, folder):
     session = open_ready(folder, create_photos(folder, 40), CLASSES)
     for image in range(30):  # More than the strip shows.
         decide(session, image, CLASSES[image % 3])
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         for i in range(24):
             page.keyboard.press("ArrowLeft")
             page.wait_for_function(
@@ -261,10 +246,9 @@ def test_no_key_is_for_the_photo_that_is_left_by_an_arrow_key(open_page, folder)
     assert read_decisions(folder)[30:] == [("IMG_0005.png", "owl", "label")]
 
 
-def test_a_photo_stays_while_its_class_is_typed_though_another_window_labels_it(open_page, folder):
+def test_a_photo_stays_while_its_class_is_typed_though_another_window_labels_it(visit, folder):
     session = open_labeled(folder, 20)
-    with serve(session) as port:
-        page = open_page(port)
+    with visit(session) as page:
         name = read_name(page)
         page.keyboard.type("fox")
         image = next(i for i in range(20) if get_path(session.known, i).name == name)
@@ -284,11 +268,9 @@ def test_a_photo_stays_while_its_class_is_typed_though_another_window_labels_it(
     assert len(read_decisions(folder)) == 8
 
 
-def test_answers_for_other_photos_wait_while_one_is_being_saved(open_page, folder):
+def test_answers_for_other_photos_wait_while_one_is_being_saved(visit, folder):
     """Otherwise a photo whose answer was refused would get the next one's, too."""
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(open_labeled(folder, 24)) as page:
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell[data-decision='']")
@@ -306,10 +288,8 @@ def test_answers_for_other_photos_wait_while_one_is_being_saved(open_page, folde
     assert [row[:2] for row in read_decisions(folder)[6:]] == expected
 
 
-def test_what_came_after_an_answer_that_is_not_saved_is_said_not_to_be(open_page, folder):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
-        read_name(page)
+def test_what_came_after_an_answer_that_is_not_saved_is_said_not_to_be(visit, folder):
+    with visit(open_labeled(folder, 24)) as page:
         show(page, "photos")
         page.wait_for_selector(".cell .thumb img")
         held = []
@@ -324,11 +304,9 @@ def test_what_came_after_an_answer_that_is_not_saved_is_said_not_to_be(open_page
     assert len(read_decisions(folder)) == 6
 
 
-def test_half_a_name_neither_renames_nor_merges_classes(open_page, folder):
+def test_half_a_name_neither_renames_nor_merges_classes(visit, folder):
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         page.get_by_label("Name of cat").fill("dog")  # On the way to "doghouse".
         page.locator("#view h2").click()
@@ -349,9 +327,8 @@ def test_half_a_name_neither_renames_nor_merges_classes(open_page, folder):
     assert names == ["doghouse", "dog", "owl"]
 
 
-def test_what_was_typed_for_a_photo_is_there_when_its_view_is_shown_again(open_page, folder):
-    with serve(open_labeled(folder, 12)) as port:
-        page = open_page(port)
+def test_what_was_typed_for_a_photo_is_there_when_its_view_is_shown_again(visit, folder):
+    with visit(open_labeled(folder, 12)) as page:
         name = read_name(page)
         page.keyboard.type("fo")
         show(page, "result")
@@ -375,9 +352,8 @@ def test_what_was_typed_for_a_photo_is_there_when_its_view_is_shown_again(open_p
     assert len(read_decisions(folder)) == 7
 
 
-def test_what_was_said_of_one_answer_is_gone_with_the_next(open_page, folder):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
+def test_what_was_said_of_one_answer_is_gone_with_the_next(visit, folder):
+    with visit(open_labeled(folder, 24)) as page:
         press(page, "1")
         page.keyboard.press("Control+z")
         page.wait_for_selector(".toast:has-text('Undone')")
@@ -395,11 +371,9 @@ def test_what_was_said_of_one_answer_is_gone_with_the_next(open_page, folder):
         page.wait_for_selector(".toast", state="hidden")
 
 
-def test_a_break_of_the_connection_leaves_nothing_that_is_not_so(open_page, folder):
+def test_a_break_of_the_connection_leaves_nothing_that_is_not_so(visit, folder):
     session = open_labeled(folder, 24)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         page.route("**/api/**", lambda route: route.abort())
         name = page.get_by_label("Name of cat")
@@ -420,9 +394,8 @@ def test_a_break_of_the_connection_leaves_nothing_that_is_not_so(open_page, fold
 
 
 @pytest.mark.parametrize("view", ["next", "photos"])
-def test_enter_tries_again_what_was_typed_and_could_not_be_saved(open_page, folder, view):
-    with serve(open_labeled(folder, 24)) as port:
-        page = open_page(port)
+def test_enter_tries_again_what_was_typed_and_could_not_be_saved(visit, folder, view):
+    with visit(open_labeled(folder, 24)) as page:
         name = open_view(page, view)
         page.route("**/api/decide*", lambda route: route.abort())
         page.keyboard.type("fox")
@@ -435,11 +408,9 @@ def test_enter_tries_again_what_was_typed_and_could_not_be_saved(open_page, fold
     assert read_decisions(folder)[6:] == [(name, "fox", "label")]
 
 
-def test_a_description_that_could_not_be_saved_is_saved_by_the_next_enter(open_page, folder):
+def test_a_description_that_could_not_be_saved_is_saved_by_the_next_enter(visit, folder):
     session = open_labeled(folder, 12)
-    with serve(session) as port:
-        page = open_page(port)
-        read_name(page)
+    with visit(session) as page:
         show(page, "classes")
         page.route("**/api/describe", lambda route: route.abort())
         note = page.get_by_label("Description of dog")

@@ -19,6 +19,7 @@ from cls_jax.photos.plan.request import Request
 from cls_jax.photos.plan.rules import create_folder_config, fit
 from cls_jax.photos.start.stages import train_with_stages
 from tests.compiled import record_programs
+from tests.conftest import one_of
 from tests.core.methods.tiny_model import use_tiny_model
 from tests.outcomes import count_calls
 from tests.photos.plan.test_rules import CPU, PRETRAINED, create_plan, create_summary
@@ -187,7 +188,7 @@ def test_another_program_is_needed_for_other_shapes_options_and_constants(monkey
         assert budget.is_compiled(32, 16, 300) is is_known
 
 
-@pytest.mark.parametrize("pipeline", ["device", pytest.param("tfdata", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pipeline", one_of("device", "tfdata"))
 def test_what_was_compiled_to_measure_is_what_runs(tmp_path, monkeypatch, pipeline):
     """The number of steps follows from the measured time, and decays from this number."""
     folder, rng = tmp_path / "photos", np.random.default_rng(0)

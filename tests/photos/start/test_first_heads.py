@@ -22,7 +22,7 @@ from cls_jax.photos.start.frozen import compute_run_features
 from cls_jax.photos.start.heads import compute_trained_features, replace_heads
 from cls_jax.training.prepare import create_setup
 from cls_jax.training.setup import create_train_setup
-from tests.conftest import create_tiny_config
+from tests.conftest import create_tiny_config, one_of
 
 
 def create_spec(config, labeled, unlabeled):
@@ -128,7 +128,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
     assert np.bincount(complementary).max() < len(labeled) / 3
 
 
-@pytest.mark.parametrize("most", [600, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", one_of(600, 10_000))
 def test_final_heads_say_what_start_and_trained_networks_say_together(most, monkeypatch):
     """Images beyond those that the heads are fitted to are labeled by the networks."""
     monkeypatch.setattr(final_heads, "MAX_IMAGES", most)
