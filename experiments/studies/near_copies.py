@@ -128,10 +128,10 @@ def rate_held_out(
     train = np.setdiff1d(np.arange(len(pictures)), held_out)
     relations = Relations(originals.convert(lambda table: table[train]))
     rest = originals.convert(lambda table: table[held_out])
-    found = find_copies(relations, pictures[train], rest, pictures[held_out])
+    found = find_copies(relations, pictures[train], rest, pictures[held_out].__getitem__)
     print(f"{'held out, alarms':32} {(found >= 0).mean():6.1%}", flush=True)
     for name, features in variants.items():
-        found = find_copies(relations, pictures[train], features, changed[name])
+        found = find_copies(relations, pictures[train], features, changed[name].__getitem__)
         is_found = found == np.searchsorted(train, chosen)
         print(f"{f'held out, {name}':32} {is_found.mean():6.1%}", flush=True)
 

@@ -8,6 +8,8 @@ about the most similar one: parts of both must correlate after mirroring, turnin
 Shape suffixes: B training images, C features.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from PIL import Image
 
@@ -27,7 +29,10 @@ _IMAGES_AT_ONCE = 256
 
 
 def find_copies(
-    relations: Relations, train: ImageSource, features: FrozenFeatures, images: ImageSource
+    relations: Relations,
+    train: ImageSource,
+    features: FrozenFeatures,
+    read: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """The training image that each of n others is a near-copy of, int [n], or -1.
 
@@ -35,7 +40,7 @@ def find_copies(
         relations: Those of the B training images.
         train: The same images, uint8 [B, H, W, C].
         features: Those of the others, by the same network.
-        images: The others, uint8 [n, H, W, C].
+        read: Returns images of the others by their rows, uint8 [k, H, W, C] for int [k].
     """
     num_images = len(features.descriptors)
     copies = np.full(num_images, -1)
@@ -51,23 +56,30 @@ def find_copies(
         rows = unsure[start : start + _IMAGES_AT_ONCE]
         candidates = similar.indices[rows, 0]
         for i, k, image, candidate in zip(
-            rows, candidates, images[rows], train[candidates], strict=True
+            rows, candidates, read(rows), train[candidates], strict=True
         ):
-            if correlate(image, candidate) >= _MIN_CORRELATION:
+            if look_alike(image, candidate):
                 copies[i] = k
     return copies
 
 
 def measure_without_copies(
-    p_NBK: np.ndarray, labels: np.ndarray, is_copy: np.ndarray
-) -> float | None:
-    """The accuracy of network 1 in percent on images that are no copies. None if none or all are.
+    p_NBK: np.ndarray, labels: np.ndarray, is_copy: np.ndarray, part: str = "test"
+) -> dict[str, float]:
+    """The accuracy of network 1 in percent on images that are no copies. Empty if none or all are.
 
-    By probabilities float [N, B, K], classes int [B], and bool [B].
+    By probabilities float [N, B, K], classes int [B], and bool [B]. It is named as those of
+    `compute_accuracies`.
     """
     if is_copy.all() or not is_copy.any():
-        return None
-    return 100 * float(decide(p_NBK[0]).is_right(labels)[~is_copy].mean())
+        return {}
+    is_right = decide(p_NBK[0]).is_right(labels)
+    return {f"{part}/accuracy_without_copies": 100 * float(is_right[~is_copy].mean())}
+
+
+def look_alike(image: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two images, uint8 [H, W, C], of any size each, are near-copies by their pixels."""
+    return correlate(image, other) >= _MIN_CORRELATION
 
 
 def correlate(image: np.ndarray, other: np.ndarray) -> float:

@@ -3,13 +3,15 @@
 A column of the label table says it, or a pattern of the names of files.
 """
 
+import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.photos.folder.names import clean, find_part, fold, fold_class
@@ -17,12 +19,16 @@ from cls_jax.photos.folder.names import clean, find_part, fold, fold_class
 _MAX_NAMED = 3
 # Of a proposed pattern: the share of names that it fits, and the fewest images of a source.
 _MOST_NAMES, _FEWEST_IMAGES = 0.95, 2
+_NUM_PAIRS, _MIN_ALIKE = 20, 0.15  # Copies that are compared, and the share that look alike.
 NUM_NAMES = 1_000  # Enough to propose a pattern.
 _MAX_LEVELS = 4  # Of folders.
 # A word with a number, and then a number of its own, as in P012_03.png.
 _NUMBERED = re.compile(r"^([^\W\d_]+[-_]?\d+)[-_ ]\d+$")
 # As Roboflow names what it exports: three copies of cat.jpg are cat_jpg.rf.<hash>.jpg.
 _AUGMENTED = re.compile(r"(.+)\.rf\.\w+$")
+# What others add to the name of a copy: cat_aug_3, cat-1, "cat (2)", "cat - Copy (2)". Photos that
+# are independent are named so, too.
+_COPIES = (r"[-_ .]+aug(?:mented)?[-_ \d]*", r"[-_ (]+copy[-_ ()\d]*", r"[-_]\d+", r" ?\(\d+\)")
 
 
 class Sources(NamedTuple):
@@ -119,6 +125,37 @@ def propose_pattern(names: Sequence[str]) -> str | None:
         f"Names such as {example!r:.100} may say what an image comes from: with --source-pattern "
         f"'{pattern}', images of one source are held out together."
     )
+
+
+def propose_copies(names: Sequence[str], are_alike: Callable[[str, str], bool]) -> str | None:
+    """A sentence about names that differ only in what programs add for copies, or None.
+
+    Most do, and the first and the last image of a name look alike: enough of the pairs that were
+    sampled, since many copies are changed too much to tell. Independent photos hardly ever are.
+    Where all in a folder have one name, they are numbered images of a class.
+    """
+    for added in _COPIES:
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            match = re.fullmatch(rf"(.+?)(?:{added})?\.[^./]+", name, re.I)
+            groups.setdefault(match[1] if match else name, []).append(name)
+        several = [sorted(group, key=len) for group in groups.values() if len(group) > 1]
+        folders = {group[0].rpartition("/")[0] for group in several}
+        if 2 * sum(map(len, several)) <= len(names) or len(several) < 2 * len(folders):
+            continue
+        pairs = [(group[0], group[-1]) for group in take_evenly(several, _NUM_PAIRS)]
+        num_alike = sum(itertools.starmap(are_alike, pairs))
+        if num_alike < max(_MIN_ALIKE * len(pairs), 2):
+            continue
+        first, second = map(make_printable, pairs[0])
+        is_unique = len({name.rpartition("/")[2] for name in names}) == len(names)
+        start = "([^/]+?)" if is_unique else "^(.+?)"
+        return (
+            f"Names such as {first!r:.100} and {second!r:.100} are those of copies: {num_alike:,} "
+            f"of {len(pairs):,} such pairs look alike. With --source-pattern "
+            rf"'(?i){start}(?:{added})?\.[^./]+$', copies of one photo are held out together."
+        )
+    return None
 
 
 def propose_by_folders(names: Sequence[str], labels: np.ndarray) -> str | None:

@@ -1,13 +1,12 @@
 """Evaluated images that are near-copies of training images, and the accuracy without them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
-from cls_jax.photos.features.copies import find_copies, measure_without_copies
+from cls_jax.photos.features.copies import find_copies
 from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.images.files import read_ahead
@@ -21,31 +20,6 @@ _MAX_UNLABELED = 10_000  # Training images that others are compared with. More w
 def find_copied(run: Run) -> np.ndarray:
     """Which test images are near-copies of training images, bool [n], as the run has found."""
     return read_copies((run.begun_with or run).workdir, run.dataset)["test"]
-
-
-def measure_copies(run: Run) -> dict[str, float] | None:
-    """The test accuracy without near-copies, for a result. None if there are none."""
-    if "test" not in run.held_out:
-        return None
-    p_NBK, labels = run.held_out["test"]
-    without = measure_without_copies(p_NBK, labels, find_copied(run))
-    return None if without is None else {"test_accuracy_without_copies": without}
-
-
-class _Files:
-    """Image files that can be read, as an `ImageSource`."""
-
-    def __init__(self, paths: Sequence[str], shape: tuple[int, int, int]):
-        """Reads nothing yet."""
-        self._paths, self._shape = paths, shape
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        """uint8 [n, H, W, C] for int [n]."""
-        (batch,) = read_ahead([self._paths[row] for row in rows], self._shape, len(rows))
-        return batch.images
 
 
 def compare_with_training(run: Run, paths: Sequence[str]) -> np.ndarray | None:
@@ -64,6 +38,10 @@ def compare_with_training(run: Run, paths: Sequence[str]) -> np.ndarray | None:
     others = np.setdiff1d(np.arange(len(train)), labeled)
     rows = np.union1d(labeled, take_rows(others, most))
     relations = Relations(run.extract("train", rows))
-    images = _Files(paths, run.dataset.image_shape)
     features = extract_features(paths, run.frozen)
-    return find_copies(relations, train.take(rows).images, features, images) >= 0
+
+    def read(places: np.ndarray) -> np.ndarray:
+        (batch,) = read_ahead([paths[i] for i in places], run.dataset.image_shape, len(places))
+        return batch.images
+
+    return find_copies(relations, train.take(rows).images, features, read) >= 0

@@ -26,17 +26,12 @@ from cls_jax.photos.inference.calibration import (
     read_calibration,
     write_fitted,
 )
-from cls_jax.photos.inference.copies import (
-    compare_with_training,
-    find_copied,
-    measure_copies,
-)
+from cls_jax.photos.inference.copies import compare_with_training, find_copied
 from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, collect_images
 from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import (
     Figures,
-    add_to_result,
     compute_figures,
     write_figures,
 )
@@ -142,14 +137,26 @@ def _choose_rows(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
     return labeled, np.concatenate([take_rows(labeled, _MAX_LABELED), unlabeled])
 
 
+def _measure_without(run: Run, is_copy: np.ndarray) -> Accuracies:
+    """The test accuracy without near-copies, bool [n], if there are any."""
+    p_NBK, labels = run.held_out["test"]
+    return measure_without_copies(p_NBK, labels, is_copy)
+
+
+def _write_figures(run: Run, figures: Figures) -> None:
+    """Writes those of the test images, and the accuracy without near-copies."""
+    without = _measure_without(run, find_copied(run))
+    more = {name.replace("/", "_"): value for name, value in without.items()}
+    write_figures(run.workdir, run.classifier.step, figures, more)
+
+
 # What follows training and `cls-jax evaluate`, each optional: run → result or None, and a function
 # that writes the result into the run's folder.
 ASSESSMENTS: tuple[tuple[Callable[[Run], Any], Callable[[Run, Any], None]], ...] = (
     (score_unknown, lambda run, score: write_fitted(run.workdir / UNKNOWN, score)),
     (find_folder_images, lambda run, images: images.write(run.workdir / FOLDER_IMAGES)),
     (calibrate, lambda run, found: write_fitted(run.workdir / CALIBRATION, found)),
-    (measure_copies, lambda run, found: add_to_result(run.workdir, run.classifier.step, found)),
-    (measure_classes, lambda run, found: write_figures(run.workdir, run.classifier.step, found)),
+    (measure_classes, _write_figures),
 )
 
 
@@ -177,7 +184,8 @@ def evaluate_run(
     `create_evaluate`. Raises a UserError if `workdir` is not a run's folder or has no checkpoint
     yet, or the dataset has no test images or other classes.
     """
-    run = open_run(workdir, data_dir, eval_batch_size, step).predictor
+    opened = open_run(workdir, data_dir, eval_batch_size, step)
+    run = opened.predictor
     again = write_command(["evaluate", str(workdir)])
     check_photos(run, f"add their new place, as in {again} --photos DIR")
     classifier = run.classifier
@@ -195,13 +203,19 @@ def evaluate_run(
         raise UserError(f"{dataset.name} has no test images: {remedy}.")
     accuracies = run.measure_test()
     figures = assess_run(run, writes=step is None)
+    is_copy = find_copied(run)
+    # An earlier version did not look for them, or test images were added.
+    if opened.result and opened.result.get("test_images") != len(dataset.test):
+        root = pathlib.Path(run.config.data.data_dir).expanduser()
+        found = compare_with_training(run, [str(root / name) for name in dataset.test.files])
+        is_copy = found if found is not None and len(found) else is_copy
     return Evaluation(
-        {**accuracies, **(measure_copies(run) or {})},
+        accuracies | _measure_without(run, is_copy),
         figures,
         len(dataset.test),
         classifier.step,
         calibration=read_calibration(run.workdir, classifier.step),
-        num_copies=int(find_copied(run).sum()),
+        num_copies=int(is_copy.sum()),
     )
 
 
@@ -253,8 +267,7 @@ def evaluate_folder(
         num_copies = count_training_images(workdir, run.config.data, layout, root)
     else:
         num_copies = int(is_copy.sum())
-        if (without := measure_without_copies(p_NBK, labels, is_copy)) is not None:
-            accuracies["test/accuracy_without_copies"] = without
+        accuracies |= measure_without_copies(p_NBK, labels, is_copy)
     return Evaluation(
         accuracies,
         compute_figures(p_NBK[0], labels, classifier.class_names),

@@ -155,25 +155,19 @@ def _list_rows(figures: Figures) -> list[tuple[str, ClassFigures]]:
     return [*zip(figures.class_names, figures.classes, strict=True), *averages]
 
 
-def write_figures(workdir: pathlib.Path, step: int, figures: Figures) -> None:
-    """Writes `per_class.csv` of a run, and adds the figures to the result of the same step.
+def write_figures(
+    workdir: pathlib.Path, step: int, figures: Figures, more: Mapping[str, float]
+) -> None:
+    """Writes `per_class.csv` of a run, and adds these and `more` to the result of the same step.
 
     A result without a test accuracy gets none, since the test images were added later.
 
     Raises an OSError if the folder cannot be written, and a UserError if the result is damaged.
     """
     write_class_table(workdir, figures)
-    add_to_result(workdir, step, summarize_figures(figures))
-
-
-def add_to_result(workdir: pathlib.Path, step: int, figures: Mapping[str, Any]) -> None:
-    """Adds figures of the test images to a result of the same step that has a test accuracy.
-
-    Raises as `write_figures` does.
-    """
     result = read_result(workdir)
     if result is not None and result["step"] == step and result["test_accuracy"] is not None:
-        updated = {**result, **figures}
+        updated = {**result, **more, **summarize_figures(figures)}
         if updated != result:
             write_result(workdir, updated)
 

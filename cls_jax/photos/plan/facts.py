@@ -1,18 +1,28 @@
 """What the sentences about a plan need to know, looked up and tried before one is written."""
 
+import functools
+import itertools
+import pathlib
 from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.data.label_split import choose_validation_indices
+from cls_jax.data.resize import ImageError
 from cls_jax.data.sampling import take_evenly
 from cls_jax.extras import is_installed
 from cls_jax.models.weights.backbones import DINOV2
 from cls_jax.models.weights.sources import Origin
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, has_weights
-from cls_jax.photos.folder.sources import propose_origins
-from cls_jax.photos.images.decode import read_origin
+from cls_jax.photos.features.copies import look_alike
+from cls_jax.photos.folder.dataset import FolderSummary
+from cls_jax.photos.folder.sources import (
+    NUM_NAMES,
+    propose_copies,
+    propose_origins,
+)
+from cls_jax.photos.images.decode import read_origin, read_upright
 from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.plan.measure import measure_run
 from cls_jax.photos.plan.rules import Plan
@@ -27,6 +37,7 @@ from cls_jax.runs.folder import CONFIG, describe_weights
 from cls_jax.training.prepare import read_weights, resolve_model
 
 _NUM_SAMPLED = 200  # Images whose camera or patient a dry run looks for.
+_SIDE = 128  # Pixels of images that may be copies of each other.
 _MAX_COMPARED = 1_000  # Labeled images that a dry run compares. More take minutes on a CPU.
 
 
@@ -42,7 +53,7 @@ class Facts(NamedTuple):
 class Trial(NamedTuple):
     """What a dry run finds out."""
 
-    origins: str = ""  # A sentence that proposes patients or cameras as sources, or "".
+    origins: str = ""  # A sentence that proposes sources by what is in the images, or "".
     near_copies: NearCopies | None = None  # Among the labels. None if they were not compared.
     measured: Measurement | None = None  # None if nothing is trained.
     held_out: tuple[int, ...] = ()  # Labels of each class for validation, but for near-copies.
@@ -77,7 +88,9 @@ def try_plan(plan: Plan) -> Trial:
         measured = None
     else:
         measured = _measure(plan, config)
-    return Trial(_propose_origins(plan), _find_near_copies(plan), measured, _count_held_out(plan))
+    return Trial(
+        propose_sources(plan.summary), _find_near_copies(plan), measured, _count_held_out(plan)
+    )
 
 
 def _count_held_out(plan: Plan) -> tuple[int, ...]:
@@ -108,13 +121,24 @@ def _measure(plan: Plan, config: ConfigDict) -> Measurement | None:
     return plan.budget.measured if is_known and plan.needed_minutes is None else None
 
 
-def _propose_origins(plan: Plan) -> str:
-    """A sentence about the cameras or patients that some training images name, or ""."""
-    layout, root = plan.summary.layout, plan.summary.root
+def propose_sources(summary: FolderSummary) -> str:
+    """A sentence about copies, cameras or patients that some training images show, or ""."""
+    layout, root = summary.layout, summary.root
     if layout.sources is not None or layout.proposal:
         return ""
+    names = [file.name for file, _ in itertools.islice(layout.train, NUM_NAMES)]
+    if sentence := propose_copies(names, functools.partial(_are_alike, root)):
+        return sentence
     sampled = take_evenly(layout.train, _NUM_SAMPLED)
     return propose_origins([read_origin(root / file.name) for file, _ in sampled]) or ""
+
+
+def _are_alike(root: pathlib.Path, name: str, copy: str) -> bool:
+    """Whether the second of two images seems to be a copy of the first one. Not if unreadable."""
+    try:
+        return look_alike(read_upright(root / copy, _SIDE), read_upright(root / name, _SIDE))
+    except ImageError:
+        return False
 
 
 def _find_near_copies(plan: Plan) -> NearCopies | None:

@@ -99,11 +99,10 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
     copies, images = {}, dataset.train.take(rows).images
     for part, held_out in features.held_out.items():
         split = dataset.held_out[part]
-        copies[part] = find_copies(relations, images, held_out, split.images)
+        copies[part] = find_copies(relations, images, held_out, split.images.__getitem__)
         for name, classifier in classifiers.items():
             p_NBK, _ = classifier.predict_with_features(held_out)
             accuracies[name] |= compute_accuracies(p_NBK, split.labels, part)
-            without = measure_without_copies(p_NBK, split.labels, copies[part] >= 0)
-            if without is not None:
-                accuracies[name][f"{part}/accuracy_without_copies"] = without
+            is_copy = copies[part] >= 0
+            accuracies[name] |= measure_without_copies(p_NBK, split.labels, is_copy, part)
     return FittedLabels(rows, is_labeled, inferred, classifiers["instant"], accuracies, copies)

@@ -18,7 +18,7 @@ from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.neighbor_head import NeighborHead
 from cls_jax.models.weights.layout import Weights, from_torch, to_torch
 from cls_jax.models.weights.sources import to_safetensors
-from cls_jax.photos.cli import console
+from cls_jax.photos.cli import commands, console
 from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.infer import hold_out_labels, infer
 from cls_jax.photos.features.instant import find_known, read_instant
@@ -270,6 +270,21 @@ def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_feat
     assert len(rows) == 24
     assert all(row["file"].startswith(f"unlabeled/{row['label']}") for row in rows)
     assert all(0 < float(row["weight"]) <= 1 for row in rows)
+
+
+def test_near_copies_among_test_images_that_the_run_has_not_seen_are_looked_for(
+    run, tmp_path, monkeypatch, capsys
+):
+    """Those of earlier versions, and test images that were added since."""
+    place = "cls_jax.photos.inference.evaluate_run.compare_with_training"
+    monkeypatch.setattr(place, lambda run, paths: np.arange(len(paths)) < 2)
+    earlier = shutil.copytree(run.workdir, tmp_path / "earlier")
+    for images, says_it in ((run.result["test_images"], False), (None, True), (3, True)):
+        write_result(earlier, run.result | {"test_images": images})
+        commands.evaluate_workdir(earlier)
+        said = capsys.readouterr().out
+        assert ("\n2 of 12 images are near-copies of training images" in said) == says_it
+        assert ("100.00%  without near-copies" in said) == says_it
 
 
 def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monkeypatch):

@@ -1,5 +1,7 @@
 """What images come from: by a column, or by a pattern of names."""
 
+import re
+
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
@@ -12,6 +14,7 @@ from cls_jax.photos.folder.sources import (
     find_sources,
     number_sources,
     propose_by_folders,
+    propose_copies,
     propose_origins,
     propose_pattern,
 )
@@ -125,6 +128,43 @@ def test_augmented_copies_propose_their_photo():
     assert f"--source-pattern '{pattern}'" in propose_pattern(names)
     assert find_sources(names, pattern)[names[2]] == "a_jpg"
     assert propose_pattern(names[:2]) is None  # No photo has two.
+
+
+COPIES = {
+    "_aug": ("", "_aug"),
+    "_aug_3": ("_aug_0", "_aug_1", "_aug_2"),
+    "-1": ("", "-1", "-2"),
+    "(2)": ("", " (2)"),
+    "copy": ("", " copy", " copy 2"),
+    "Copy": ("", " - Copy", " - Copy (2)"),
+}
+
+
+@pytest.mark.parametrize("ends", COPIES.values(), ids=COPIES)
+def test_names_of_copies_propose_their_photo_if_they_look_alike(ends):
+    tops = "train/cat", "train/dog"
+    for photo in ("{0}{1}", "photo{1}"):  # Unique, or numbered in each folder.
+        photos = [f"{top}/{photo.format(top[-3:], i)}" for i in range(4) for top in tops]
+        names = [f"{photo}{end}.jpg" for photo in photos for end in ends]
+        names += ["train/cat/other.jpg"]
+        sentence = propose_copies(names, lambda name, _: int(re.search(r"\d", name)[0]) % 2 == 0)
+        (pattern,) = (word for word in sentence.split("'") if word.startswith("(?i)"))
+        sources = number_sources(names, find_sources(names, pattern))
+        assert sources.tolist() == [*np.repeat(np.arange(8), len(ends)), 8]
+        assert propose_copies(names, lambda *_: False) is None
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cat/IMG-1.png", "cat/IMG-2.png", "dog/IMG-3.png", "dog/IMG-4.png"],
+        ["cat/photo (1).png", "cat/photo (2).png", "dog/photo (1).png", "dog/photo (2).png"],
+        ["cat/a.png", "cat/a-1.png", "cat/b.png", "cat/b-1.png", *"cdefgh"],  # Not most.
+        ["cat/a.png", "cat/b.png", "dog/a.png", "dog/b.png"],
+    ],
+)
+def test_numbered_photos_are_no_copies_even_if_they_look_alike(names):
+    assert propose_copies(names, lambda *_: True) is None
 
 
 def test_a_level_of_folders_is_proposed_and_never_taken(tmp_path):
