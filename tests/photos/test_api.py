@@ -9,6 +9,7 @@ from PIL import Image
 import cls_jax
 from tests.conftest import ROOT, create_tiny_config
 from tests.core.methods.tiny_model import tiny_model
+from tests.photos.helpers import write_images
 
 NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
 SMALLER = {
@@ -59,11 +60,7 @@ def images(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    for name, level in {"dark": 20, "light": 200}.items():
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for i in range(4):
-            Image.new("L", (8, 8), level + i).save(tmp_path / "photos" / name / f"{i}.png")
-    return tmp_path / "photos"
+    return write_images(tmp_path / "photos", {"ant": 4, "bee": 4}, (8, 8))
 
 
 def test_a_folder_is_trained_on_and_predicted(images):
@@ -74,7 +71,7 @@ def test_a_folder_is_trained_on_and_predicted(images):
     assert run.result["step"] == 2
     files = sorted(map(str, images.rglob("*.png")))
     expected = cls_jax.load("~/mine").predict(files)
-    assert set(expected.label) <= {"dark", "light"}
+    assert set(expected.label) <= {"ant", "bee"}
     for ours, theirs in zip(run.predict(map(Image.open, files)), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -85,8 +82,9 @@ def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
     assert (run.result["step"], run.result["method"]) == (2, "supervised")
     assert run.config.optimizer.learning_rate == 0.01
     assert config.num_steps == 6
-    again = cls_jax.train(run.config, tmp_path / "again", num_steps=1)  # It is frozen.
-    assert (again.result["step"], again.config.optimizer.learning_rate) == (1, 0.01)
+    again = cls_jax.train(run.config, tmp_path / "run", log_every=2)  # It is frozen.
+    assert again.result == run.result
+    assert (again.config.log_every, again.config.optimizer.learning_rate) == (2, 0.01)
     with pytest.raises(cls_jax.UserError, match="mu=0 is invalid"):
         cls_jax.train(config, tmp_path / "other", mu=0)
     for option, remedy in (("start_from", "Set model__init instead"), ("again", "another workdir")):

@@ -8,7 +8,6 @@ import sqlite3
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
@@ -23,6 +22,7 @@ from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import read_metrics
 from tests.conftest import ROOT, train_interrupted
 from tests.core.methods.tiny_model import tiny_model
+from tests.photos.helpers import write_images
 from tests.processes import TINY
 
 __all__ = ["tiny_model"]
@@ -144,15 +144,12 @@ def test_processes_with_other_data_under_one_path_end_before_features(
 ):
     processes, address = [], find_address()
     for i in range(2):
-        for name in ("a", "b"):
-            folder = tmp_path / f"host{i}" / "photos" / "labeled" / name
-            folder.mkdir(parents=True)
-            for k in range(3 + i * (differs == "images")):
-                color = 20 * k + 100 * (name == "b")
-                Image.new("L", (8, 8), color).save(folder / f"{k}.png")
+        count = 3 + i * (differs == "images")
+        counts = {"labeled/a": count, "labeled/b": count}
+        photos = write_images(tmp_path / f"host{i}" / "photos", counts, (8, 8))
         if differs == "labels":
             table = "file,label\nlabeled/a/0.png,a\nlabeled/b/0.png,b\nlabeled/b/1.png,"
-            (folder.parents[1] / "labels.csv").write_text(table + "ba"[i])
+            (photos / "labels.csv").write_text(table + "ba"[i])
         config = f"--config={ROOT}/configs/folder.py:photos,supervised"
         options = [config, *TINY, "--config.data.channels=1", "--config.data.pipeline=device"]
         options += [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={i}"]
@@ -197,13 +194,8 @@ assert from_all_processes(len(listed)) == [2, 0, 0, 0]
 
 @pytest.mark.slow
 def test_four_processes_list_once_and_decode_a_quarter_each(start_program, tmp_path):
-    rng, address = np.random.default_rng(0), find_address()
-    for name in ("labeled/a", "labeled/b", "unlabeled"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-    for i in range(200):
-        folder = "unlabeled" if i >= 20 else f"labeled/{'ab'[i % 2]}"
-        pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "photos" / folder / f"{i}.png")
+    address, counts = find_address(), {"labeled/a": 10, "labeled/b": 10, "unlabeled": 180}
+    write_images(tmp_path / "photos", counts)
     (tmp_path / "photos/unlabeled/bad.png").write_text("no image")
     (program := tmp_path / "program.py").write_text(PREPARATION)
     options = {"program": program, "cwd": tmp_path}

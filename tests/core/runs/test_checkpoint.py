@@ -134,7 +134,16 @@ def two_checkpoints(initial_state, tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize("kind", ["truncated", "emptied", "flipped", "removed"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "flipped",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("truncated", "emptied", "removed")
+        ),
+    ],
+)
 def test_every_damaged_file_of_the_newest_is_found_or_harmless(
     two_checkpoints, tmp_path, state, kind
 ):

@@ -130,13 +130,13 @@ def test_what_ends_before_the_first_step_leaves_room_for_the_corrected_command(
     if is_budget_given:
         write_labeled_indices(workdir, np.flatnonzero(dataset.train.labels < 2)[:20], dataset)
     before = set(workdir.glob("*"))
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "create_evaluate", lambda *_: None)
-        patch.setattr(step_lib, "get_device_memory", lambda device: 2**10)
-        with pytest.raises(UserError, match="A step needs"):
-            run_training(create_tiny_config(), workdir)
-    assert {path for path in workdir.iterdir() if path.name != LOCK} == before
     with use_tiny_model():
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "create_evaluate", lambda *_: None)
+            patch.setattr(step_lib, "get_device_memory", lambda device: 2**10)
+            with pytest.raises(UserError, match="A step needs"):
+                run_training(create_tiny_config(), workdir)
+        assert {path for path in workdir.iterdir() if path.name != LOCK} == before
         train_interrupted(create_tiny_config(num_steps=2, seed=1), workdir, num_batches=1)
     labeled = json.loads((workdir / "labeled_indices.json").read_text())
     assert (len(labeled["0"]) > 2) == is_budget_given

@@ -10,7 +10,6 @@ import unittest.mock
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from cls_jax.config import to_json, with_values
 from cls_jax.errors import UserError
@@ -31,6 +30,7 @@ from cls_jax.process import run_to_end
 from cls_jax.runs.folder import create_run_folder, write_result
 from tests.conftest import ROOT
 from tests.outcomes import read_table
+from tests.photos.helpers import write_images
 
 # One network compiles in seconds, without RandAugment.
 TINY = ["--method=supervised", "--steps=2", "--size=8", "--config.batch_size=4", "--config.mu=2"]
@@ -53,14 +53,8 @@ def run_console(*arguments):
 def images(tmp_path_factory):
     """Labeled images, many more of one class than of the other, unlabeled and test images."""
     root = tmp_path_factory.mktemp("data") / "pets"
-    rng = np.random.default_rng(0)
     counts = {"labeled/ant": 2, "labeled/bee": 7, "unlabeled": 20, "test/ant": 60, "test/bee": 60}
-    counts |= {"val/ant": 50, "val/bee": 50}
-    for folder, count in counts.items():
-        (root / folder).mkdir(parents=True)
-        for i, pixels in enumerate(rng.integers(0, 256, (count, 9, 12, 3), dtype=np.uint8)):
-            Image.fromarray(pixels).save(root / folder / f"{i}.png")
-    return root
+    return write_images(root, counts | {"val/ant": 50, "val/bee": 50}, (9, 12, 3))
 
 
 @pytest.fixture(autouse=True)

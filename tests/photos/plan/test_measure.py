@@ -6,9 +6,7 @@ import math
 import re
 import types
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
@@ -22,6 +20,7 @@ from tests.compiled import record_programs
 from tests.conftest import one_of
 from tests.core.methods.tiny_model import use_tiny_model
 from tests.outcomes import count_calls
+from tests.photos.helpers import write_images
 from tests.photos.plan.test_rules import CPU, PRETRAINED, create_plan, create_summary
 
 
@@ -191,11 +190,8 @@ def test_another_program_is_needed_for_other_shapes_options_and_constants(monkey
 @pytest.mark.parametrize("pipeline", one_of("device", "tfdata"))
 def test_what_was_compiled_to_measure_is_what_runs(tmp_path, monkeypatch, pipeline):
     """The number of steps follows from the measured time, and decays from this number."""
-    folder, rng = tmp_path / "photos", np.random.default_rng(0)
-    for i, pixels in enumerate(rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)):
-        part = folder / (f"labeled/{'ab'[i % 2]}" if i < 12 else "unlabeled")
-        part.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(part / f"{i}.png")
+    counts = {"labeled/a": 6, "labeled/b": 6, "unlabeled": 18}
+    folder = write_images(tmp_path / "photos", counts)
     programs = record_programs(monkeypatch)
     settings = {"data.pipeline": pipeline, "data.mean": (0.5,), "data.std": (0.2,)}
     settings |= {"mesh.network": 1, "mesh.data": 1, "data.image_size": 8, "data.randaugment_ops": 0}
@@ -356,10 +352,8 @@ def test_too_short_a_time_is_refused_with_the_minutes_that_are_needed(
 ):
     """And a dry run says the same. Nothing is written."""
     monkeypatch.chdir(tmp_path)
-    for i in range(8):
-        part = tmp_path / "photos" / (f"labeled/{'ab'[i % 2]}" if i < 4 else "unlabeled")
-        part.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((100, 100, 3), 20 * i, np.uint8)).save(part / f"{i}.png")
+    counts = {"labeled/a": 2, "labeled/b": 2, "unlabeled": 4}
+    write_images(tmp_path / "photos", counts, (100, 100, 3))
 
     def measure_run(config, summary):
         size, batch_size = config.data.image_size, config.batch_size

@@ -1,12 +1,11 @@
 """What an instant classifier compiles on an accelerator, with its report."""
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import cls_jax
 from cls_jax.extras import is_installed
 from tests.compiled import record_programs, write_programs
+from tests.photos.helpers import write_colors
 
 MOST_PROGRAMS = 8
 
@@ -15,16 +14,7 @@ MOST_PROGRAMS = 8
 def photos(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    for i, name in enumerate(("red", "green", "blue")):
-        for j in range(12):
-            pixels = rng.integers(0, 90, (40, 40, 3))
-            pixels[..., i] += 120
-            part = ("labeled/" + name, "unlabeled", "test/" + name)[j % 3]
-            path = tmp_path / "photos" / part / f"{name}{j}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return tmp_path / "photos"
+    return write_colors(tmp_path / "photos", labeled=4, unlabeled=4, test=4, size=40)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from cls_jax import models
 from cls_jax.models import MODELS
@@ -33,6 +32,7 @@ from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import read_result
 from cls_jax.training.prepare import resolve_model
 from tests.core.models.make_fixtures import draw_parameter
+from tests.photos.helpers import write_colors
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
 # Fewer blocks, and as few pixels as they accept: (arguments of the network, size).
@@ -83,16 +83,7 @@ def photos(tmp_path, monkeypatch):
     """Three kinds of colors: two labels of each, others without, and test images."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    for i, name in enumerate(("red", "green", "blue")):
-        for j in range(6):
-            pixels = rng.integers(0, 90, (40, 40, 3))
-            pixels[..., i] += 120
-            part = ("labeled/" + name, "unlabeled", "test/" + name)[j // 2]
-            path = tmp_path / "photos" / part / f"{name}{j}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return tmp_path / "photos"
+    return write_colors(tmp_path / "photos", labeled=2, unlabeled=2, test=2, size=40)
 
 
 @pytest.mark.slow

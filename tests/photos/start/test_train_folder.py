@@ -18,6 +18,7 @@ from cls_jax.training.prepare import restore_run
 from tests.conftest import load_config, train_interrupted
 from tests.core.methods.tiny_model import tiny_model
 from tests.outcomes import describe_difference, read_end
+from tests.photos.helpers import write_images
 
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
@@ -30,12 +31,7 @@ TINY |= {"data.image_size": 8, "data.randaugment_ops": 0}
 def images(tmp_path_factory):
     """12 labeled images, unequally many of each of three classes, 30 unlabeled, one damaged."""
     root = tmp_path_factory.mktemp("data") / "pets, all"
-    rng = np.random.default_rng(0)
-    counts = {"labeled/ant": 2, "labeled/bee": 7, "labeled/cat": 3, "unlabeled": 30}
-    for folder, count in counts.items():
-        (root / folder).mkdir(parents=True)
-        for i, pixels in enumerate(rng.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)):
-            Image.fromarray(pixels).save(root / folder / f"{i}.png")
+    write_images(root, {"labeled/ant": 2, "labeled/bee": 7, "labeled/cat": 3, "unlabeled": 30})
     (root / "unlabeled" / 'a "name".jpg').write_text("no image")
     return root
 

@@ -71,33 +71,6 @@ def test_a_file_of_pytorch_is_to_be_converted_which_keeps_names_and_numbers(tmp_
     assert "cannot be converted" in capsys.readouterr().err
 
 
-@pytest.fixture
-def hub_cache(tmp_path, monkeypatch):
-    """An offline machine whose cache has one repository, with the settings that timm writes."""
-    constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    repository = tmp_path / "models--owner--name"
-    snapshot = repository / "snapshots" / ("0" * 40)
-    snapshot.mkdir(parents=True)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("0" * 40)
-    (snapshot / "model.safetensors").write_bytes(to_safetensors(Weights(ARRAYS)))
-    return snapshot
-
-
-def test_a_hub_repository_comes_from_the_cache(hub_cache):
-    weights = read_hub("owner/name")
-    jax.tree.map(np.testing.assert_array_equal, weights.arrays, ARRAYS)
-    assert weights.normalization is None
-    settings = '{"pretrained_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}}'
-    (hub_cache / "config.json").write_text(settings)
-    assert read_hub("owner/name").normalization == NORMALIZATION
-    for name, message in (("owner/other", "HF_HUB_OFFLINE forbids"), ("no name at all", "check")):
-        with pytest.raises(UserError, match=message):
-            read_hub(name)
-
-
 def test_unknown_and_altered_builtin_weights(monkeypatch):
     with pytest.raises(UserError, match="choose builtin:efficientnet_lite0"):
         read_init("builtin:vit_tiny")
