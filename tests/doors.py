@@ -110,13 +110,14 @@ PREDICT = [
 # What pages suppose to be there: runs of the reader's own, and that of `make demo`.
 PREPARED = [
     Command(["cls-jax", "train", "photos", "--instant", "--workdir", "runs/mine"]),
-    Command(["cls-jax", "train", "photos", *STEPS, "--workdir", "runs/trained"]),
+    Command(["cls-jax", "train", "photos", *STEPS, "--size", "64", "--workdir", "runs/trained"]),
     Command(DIGITS),
     Command(["python", "-c", COPY_WEIGHTS]),
 ]
+# Each where it is first read.
 DOCUMENTED = [
     Command([*shlex.split(one.text.replace("~", "$HOME")), *one.smaller])
-    for one in find_commands()
+    for one in {one.text: one for one in find_commands()}.values()
     if not one.reason
 ]
 PROMISES: dict[str, list[Command]] = {
