@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 import cls_jax
+from cls_jax.photos import api
 from tests.conftest import ROOT, create_tiny_config
 from tests.core.methods.tiny_model import tiny_model
 from tests.photos.helpers import write_images
@@ -53,6 +54,12 @@ def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
 
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
+
+
+@pytest.fixture(autouse=True)
+def no_reports(monkeypatch):
+    """They take seconds. That `train` writes one is checked by `test_instant.py`."""
+    monkeypatch.setattr(api, "draw_report", lambda run: (None, None))
 
 
 @pytest.fixture

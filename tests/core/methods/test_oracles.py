@@ -23,7 +23,7 @@ from tests.core.methods.oracles import PIXELS, SIZE, Expected, Inputs, K
 VARIANTS = [
     *(("uda", {"annealing": kind}) for kind in ("linear", "log", "exp")),
     *(
-        (name, {"weak_pass": "fast"})
+        pytest.param(name, {"weak_pass": "fast"}, marks=[] if name == "cls" else pytest.mark.slow)
         for name, method in METHODS.items()
         if "weak_pass" in method.hyperparameters
     ),

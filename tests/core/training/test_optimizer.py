@@ -197,7 +197,15 @@ def test_head_is_trained_first_then_all_but_the_frozen_stages():
         create_train_setup(create_tiny_config(optimizer__frozen_stages=4), DATASET_SPEC)
 
 
-@pytest.mark.parametrize("name", MODELS)
+# Others have the blocks of one of these, more often or wider.
+_QUICK = ("wide_resnet", "resnet18", "resnet50", "efficientnet_lite0")
+_QUICK += ("mobilenetv4_conv_medium", "convnext_nano", "vit_tiny", "dinov2_small_reg4")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in _QUICK else pytest.mark.slow) for name in MODELS],
+)
 def test_every_parameter_of_every_architecture_has_its_layer(name):
     model = MODELS[name][0](num_classes=3, extra_heads=(("rotation", 4),))
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]

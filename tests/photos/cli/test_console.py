@@ -29,6 +29,7 @@ from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.process import run_to_end
 from cls_jax.runs.folder import create_run_folder, write_result
 from tests.conftest import ROOT
+from tests.core.methods.tiny_model import use_tiny_model
 from tests.outcomes import read_table
 from tests.photos.helpers import write_images
 
@@ -63,6 +64,14 @@ def cache(tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr(suggest, "has_weights", lambda init: False)  # Seconds to compile.
+
+
+@pytest.fixture
+def tiny_network(monkeypatch):
+    """A network that compiles sooner, and no reports."""
+    monkeypatch.setattr(commands, "_draw_report", lambda run: None)
+    with use_tiny_model():
+        yield
 
 
 def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
@@ -108,7 +117,8 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
     assert len({*suggested}) == 3
     assert all(name.startswith(str(images / "unlabeled")) for name in suggested)
 
-    # Another run begins with the weights of this one.
+    # Another run begins with the weights of this one. Its report would take seconds.
+    monkeypatch.setattr(commands, "_draw_report", lambda run: None)
     still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
     begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
     assert run_console("train", images, *TINY, *still, *begin) == 0
@@ -261,7 +271,9 @@ def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
         assert f"{images} cannot be read: Permission denied" in capsys.readouterr().err
 
 
-def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeypatch, capsys):
+def test_a_packed_folder_takes_the_place_of_the_folder(
+    images, tmp_path, monkeypatch, capsys, tiny_network
+):
     module = pytest.importorskip("array_record.python.array_record_module")
     packed = tmp_path / "out" / "pets"
     assert run_console("pack", images, packed) == 0

@@ -17,6 +17,7 @@ from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.neighbor_head import NeighborHead
 from cls_jax.models.weights.layout import Weights, from_torch, to_torch
 from cls_jax.models.weights.sources import to_safetensors
+from cls_jax.photos import api
 from cls_jax.photos.cli import commands, console
 from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.infer import hold_out_labels, infer
@@ -35,7 +36,7 @@ from cls_jax.photos.report.outcome import describe_labelers
 from cls_jax.photos.report.page import write_report
 from cls_jax.photos.start import hold_out
 from cls_jax.photos.start.frozen import find_native_size
-from cls_jax.runs.folder import write_result
+from cls_jax.runs.folder import read_result, write_result
 from cls_jax.training.prepare import restore_run
 from tests.outcomes import count_calls, count_reads, read_table
 from tests.photos.helpers import write_colors
@@ -227,9 +228,12 @@ def train(one_block, tmp_path_factory):
     tiny |= {"data__randaugment_ops": 0, "data__pipeline": "device", "optimizer__frozen_stages": 0}
     tiny |= {"mesh__network": 1, "mesh__data": 1}
 
-    def train(name, init=weights, images=root / "images", **settings):
+    def train(name, init=weights, images=root / "images", with_report=False, **settings):
         settings |= {"model__init": str(init)} if init else {}
-        return cls_jax.train(images, root / name, **tiny, **settings)
+        with pytest.MonkeyPatch.context() as patch:
+            if not with_report:  # It takes seconds.
+                patch.setattr(api, "draw_report", lambda run: (None, None))
+            return cls_jax.train(images, root / name, **tiny, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
@@ -238,8 +242,17 @@ def train(one_block, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(train):
-    return train("run", instant=True)
+def run_and_counts(train):
+    """An instant run with its report, and what was called and read meanwhile."""
+    open_network.cache_clear()
+    with count_calls(read_instant, from_torch) as counts, count_reads() as reads:
+        run = train("run", instant=True, with_report=True)
+    return run, counts, reads
+
+
+@pytest.fixture(scope="module")
+def run(run_and_counts):
+    return run_and_counts[0]
 
 
 def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_features(run, tmp_path):
@@ -303,7 +316,9 @@ def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monke
             read_instant(damaged)
 
 
-STEPS = {"num_steps": 2, "batch_size": 2, "mu": 2, "method__inferred": 1.0}
+# Images 0 and 1 of each class are labeled, and the number is the source.
+SOURCES = {"data__source_pattern": r"(\d)\.png$"}
+STEPS = {"num_steps": 2, "batch_size": 2, "mu": 2, "method__inferred": 1.0} | SOURCES
 
 
 @pytest.fixture(scope="module")
@@ -362,10 +377,8 @@ def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, *heads)
 
 
-def test_an_instant_classifier_with_its_report_is_read_once_and_opens_its_network_once(train):
-    open_network.cache_clear()
-    with count_calls(read_instant, from_torch) as counts, count_reads() as reads:
-        run = train("once", instant=True, seed=1)
+def test_an_instant_run_with_its_report_is_read_once_and_opens_its_network_once(run_and_counts):
+    run, counts, reads = run_and_counts
     assert (run.workdir / "report.html").exists()
     assert counts == {"read_instant": 1, "from_torch": 1}
     assert (reads["config.json"], reads["result.json"]) == (0, 2)
@@ -387,9 +400,8 @@ def test_a_command_reads_a_run_once(verb, run, trained, tmp_path):
         assert reads["result.json"] <= 2
 
 
-def test_a_result_says_what_is_known_of_sources(train, run):
-    """Images 0 and 1 of each class are labeled, and the number is the source."""
-    found = train("sources", instant=True, data__source_pattern=r"(\d)\.png$").result
+def test_a_result_says_what_is_known_of_sources(train, run, trained):
+    found = read_result(trained.workdir / "instant")
     assert found["labels_sources"] == 2
     assert found["labels_accuracy_new_sources"] is None  # Too early.
     assert "too early to say. 2 sources have labels" in outcome.describe_expected(found)
@@ -401,6 +413,7 @@ def test_a_result_says_what_is_known_of_sources(train, run):
         "labels_accuracy_new_sources_low",
         "labels_accuracy_new_sources_high",
     }
+    assert trained.result["labels_sources"] == 2
     with pytest.raises(UserError, match="fits no name"):
         train("none", instant=True, data__source_pattern="(x)")
 

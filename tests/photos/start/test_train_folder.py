@@ -85,7 +85,8 @@ def test_folder_records_what_was_used_and_what_was_skipped(finished):
 
 def test_run_resumes_exactly_only_with_its_images(finished, images, tmp_path, capsys):
     config, workdir, new = create_config(images), tmp_path / "run", images / "unlabeled" / "new.png"
-    train_interrupted(config, workdir, num_batches=3, train=train_with_stages)
+    train_interrupted(config, workdir, num_batches=1, train=train_with_stages)
+    assert not (workdir / "checkpoints" / "2").exists()  # From the beginning again.
     assert "cls on pets, all: 12 labels, 42 training and 0 test images" in capsys.readouterr().out
     train_interrupted(
         create_config(images / "labeled"),

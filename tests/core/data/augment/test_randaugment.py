@@ -29,6 +29,15 @@ PRESETS = {
     "authors": (pil_views.apply_authors_op, range(1, 10), pil_views.make_authors_view),
     "torchssl": (pil_views.apply_torchssl_op, LEVELS, pil_views.make_torchssl_view),
 }
+# `make test` has one shape of each preset. The color of TorchSSL's square differs by channel.
+PRESETS_AND_SHAPES = pytest.mark.parametrize(
+    ("preset", "shape"),
+    [
+        *(("authors", SHAPES[0]), ("torchssl", SHAPES[1])),
+        pytest.param("authors", SHAPES[1], marks=pytest.mark.slow),
+        pytest.param("torchssl", SHAPES[0], marks=pytest.mark.slow),
+    ],
+)
 
 
 @pytest.fixture(params=["jax", "tf"])
@@ -82,8 +91,7 @@ def make_view(backend, images, uniforms, view, augmentation):
     return np.asarray(run(from_numpy(images), from_numpy(uniforms)))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("preset", PRESETS)
+@PRESETS_AND_SHAPES
 def test_every_operation_level_and_sign_equals_pil(backend, preset, shape):
     module, from_numpy, is_exact = backend
     apply_pil_op, levels, _ = PRESETS[preset]
@@ -123,8 +131,7 @@ def test_weak_view_equals_padding_and_cropping(backend, shape, flip):
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)  # The color of TorchSSL's square differs.
+@PRESETS_AND_SHAPES
 def test_strong_view_equals_pil_end_to_end(backend, preset, shape):
     pool = POOL if backend[2] else EXACT_POOL
     augmentation = make_augmentation(shape, preset, randaugment_pool=pool)
