@@ -113,9 +113,7 @@ def convolve(
     # type of its argument. The gradient of `pcast` sums over the axes that it adds.
     axes = _varying_axes(x_BHWC) | _varying_axes(kernel)
     images, filters = _vary(x_BHWC, axes), _vary(kernel, axes)
-    # Their gradients are traced later, where the caller's precision no longer holds.
-    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    y_BHWC: jax.Array = _convolve(images, filters, stride, is_centered, lowering, precision)
+    y_BHWC: jax.Array = _convolve(images, filters, stride, is_centered, lowering)
     return y_BHWC
 
 
@@ -137,14 +135,9 @@ class Lowering(NamedTuple):
     backward: Callable[..., tuple[jax.Array, jax.Array]]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4, 5))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _convolve(
-    x_BHWC: jax.Array,
-    kernel: jax.Array,
-    stride: int,
-    is_centered: bool,
-    lowering: Lowering,
-    precision: str | None,
+    x_BHWC: jax.Array, kernel: jax.Array, stride: int, is_centered: bool, lowering: Lowering
 ) -> jax.Array:
     return lowering.forward(x_BHWC, kernel, stride=stride, is_centered=is_centered)
 
@@ -159,13 +152,11 @@ def _convolve_backward(
     stride: int,
     is_centered: bool,
     lowering: Lowering,
-    precision: str | None,
     saved: tuple[jax.Array, jax.Array],
     y_bar: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     x_BHWC, kernel = saved
-    with jax.default_matmul_precision(precision):
-        return lowering.backward(x_BHWC, kernel, y_bar, stride=stride, is_centered=is_centered)
+    return lowering.backward(x_BHWC, kernel, y_bar, stride=stride, is_centered=is_centered)
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)
@@ -210,37 +201,27 @@ def _pull_by_entry(
     return _pull_to_images(x_BHWC, kernel, stride, is_centered, y_bar), kernel_bar
 
 
-def _pull_grouped(
-    x_BHWC: jax.Array, kernel: jax.Array, y_bar: jax.Array, stride: int, is_centered: bool
-) -> tuple[jax.Array, jax.Array]:
-    """The gradients of `convolve_grouped`, by XLA."""
-    convolve = functools.partial(convolve_grouped, stride=stride, is_centered=is_centered)
-    _, pull = jax.vjp(convolve, x_BHWC, kernel)
-    x_bar, kernel_bar = pull(y_bar)
-    return x_bar, kernel_bar
-
-
 # XLA has no depthwise kernel for CPUs: 3 x 3 filters on 32 images of 24 x 24 pixels and 144
 # channels take 81 ms as a grouped convolution and 4 ms as a sum of shifted products (2 cores).
 # On an H200, a grouped convolution that is not tuned takes 4 to 16 times as long forward, and its
 # gradients 3 to 22 times. With a tuned one forward, a step takes 29.6 ms, and 33.3 ms with shifted
-# products (experiments/results/gpu.md). TPUs were not measured.
+# products (experiments/results/gpu.md). TPUs, which were not measured, do as GPUs.
 LOWERINGS = {
     "cpu": Lowering(_sum_shifted, _pull_at_once),
     "gpu": Lowering(_sum_shifted, _pull_by_entry),
     "tuned gpu": Lowering(convolve_grouped, _pull_by_entry),
-    "tpu": Lowering(convolve_grouped, _pull_grouped),
 }
 
 
 def _choose(*arrays: jax.Array, pass_name: str, gpu: str, **options: Any) -> Any:
-    """A pass by the lowering of the platform. Passes of several platforms are traced once."""
-    cpu, tpu, other = (getattr(LOWERINGS[name], pass_name) for name in ("cpu", "tpu", gpu))
-    branches = {"tpu": tpu} if cpu is other else {"cpu": cpu, "tpu": tpu}
+    """A pass by the lowering of the platform. What all platforms share is traced once."""
+    cpu, other = (getattr(LOWERINGS[name], pass_name) for name in ("cpu", gpu))
+    if cpu is other:
+        return cpu(*arrays, **options)
     return jax.lax.platform_dependent(
         *arrays,
-        **{name: functools.partial(branch, **options) for name, branch in branches.items()},
-        default=functools.partial(other, **options),  # CUDA and ROCm.
+        cpu=functools.partial(cpu, **options),
+        default=functools.partial(other, **options),  # CUDA, ROCm and TPUs.
     )
 
 
