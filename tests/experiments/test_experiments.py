@@ -65,7 +65,13 @@ def test_differences_are_paired_by_seed():
     assert compare({0: 91}, {0: 90, 1: 70}) is None
 
 
-@pytest.mark.parametrize("name", ["highest,separate,device", "float32,mesh,synthetic,3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "float32,mesh,synthetic,3",
+        pytest.param("highest,separate,device", marks=pytest.mark.slow),
+    ],
+)
 def test_every_variant_takes_steps(name):
     with use_tiny_model():
         variant = create_variant(name, create_tiny_config(num_steps=100))

@@ -115,7 +115,7 @@ def check_command(command: list[str], monkeypatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # By which ml_collections reads a file.
-@pytest.mark.parametrize("size", ["full", "small"])
+@pytest.mark.parametrize("size", ["full", pytest.param("small", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("part", ["A", "B", "C"])
 def test_every_command_has_the_options_of_its_program(run_script, part, size, monkeypatch):
     commands, code, log = run_script(part, SIZE=size)

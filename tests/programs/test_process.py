@@ -46,7 +46,6 @@ RUN = ["--workdir", "tests"]  # A folder, but not that of a run.
 MISTAKES = [
     ([], "add --config configs/digits.py:40"),
     (["--config", "configs/nothing.py"], "No such file or directory: 'configs/nothing.py'"),
-    (["--config", "configs/digits.py:many"], "write the number of labels"),
     (["--config", "configs/digits.py:45"], "choose a multiple of 10"),
     ([*DIGITS, "--config.sead=1"], 'Did you mean "seed" instead of "sead"? See --help'),
     (
@@ -62,7 +61,6 @@ MISTAKES = [
         [*DIGITS, "--config.model.name=vit_tiny", "--config.model.depth=10"],
         "model.depth does nothing with model.name=vit_tiny: remove it, or choose",
     ),
-    ([*DIGITS, "--config.mu=0"], "choose an integer from 1 to"),
     (
         [*DIGITS, "--config.data.mean=0.5,0.5,0.5", "--config.data.std=0.2,0.2,0.2"],
         "data.mean has 3 numbers, and the images of digits have one channel: set",

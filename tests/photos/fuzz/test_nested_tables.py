@@ -16,7 +16,7 @@ from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.folder.propose.tables import propose_tables
 from cls_jax.photos.folder.reading import Folder
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
-from tests.photos.fuzz.thorough import FUZZ
+from tests.photos.fuzz.thorough import COUNTS, fuzz
 
 FOLDERS = ("", "train", "test", "valid", "train/a", "train/b", "Site1", "Site1/100CAM", "Site2")
 NAMES = ("1.png", "x.png", "y.jpg")
@@ -64,10 +64,11 @@ def create_folders(draw):
     return [name for name in files if name not in gone], folder, content, truth
 
 
-def test_no_label_gets_to_a_file_of_another_folder():
+@COUNTS
+def test_no_label_gets_to_a_file_of_another_folder(count):
     outcomes = []
 
-    @FUZZ
+    @fuzz(count)
     @given(create_folders())
     def check(case):
         names, folder, content, truth = case

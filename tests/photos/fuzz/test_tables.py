@@ -18,7 +18,7 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import read_label_table
 from cls_jax.photos.folder.propose.tables import collect_labels
-from tests.photos.fuzz.thorough import FUZZ
+from tests.photos.fuzz.thorough import COUNTS, fuzz
 
 ROOT = pathlib.Path("/home/ben/album")
 FILES = {
@@ -99,10 +99,11 @@ def read(names, content):
     return found.list_labels()
 
 
-def test_no_label_gets_to_another_file():
+@COUNTS
+def test_no_label_gets_to_another_file(count):
     outcomes = []
 
-    @FUZZ
+    @fuzz(count)
     @given(create_tables())
     def check(case):
         names, content, truth = case

@@ -2,13 +2,18 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-# The same examples in every run. FUZZ_EXAMPLES sets their number.
-FUZZ = settings(
-    max_examples=int(os.environ.get("FUZZ_EXAMPLES", 300)),
-    deadline=None,
-    database=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+COUNTS = pytest.mark.parametrize("count", [100, pytest.param(300, marks=pytest.mark.slow)])
+
+
+def fuzz(count):
+    """So many examples, the same ones in every run. FUZZ_EXAMPLES sets another number."""
+    return settings(
+        max_examples=int(os.environ.get("FUZZ_EXAMPLES", count)),
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
