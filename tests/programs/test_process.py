@@ -13,7 +13,9 @@ import unittest.mock
 import joblib
 import pytest
 import threadpoolctl
+from absl.testing import flagsaver
 
+import main
 from cls_jax import process
 from cls_jax.process import run_to_end
 from tests.conftest import ROOT
@@ -73,25 +75,37 @@ MISTAKES = [
     (["--mode", "eval"], "add --workdir DIR"),
     (["--mode", "eval", *RUN], "pass the folder that training printed"),
     (["--mode", "eval", *RUN, *DIGITS], "remove --config"),
-    (["--help"], None),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "remedy"), MISTAKES, ids=[str(text) for _, text in MISTAKES])
-def test_user_errors_print_one_line(start_program, tmp_path, arguments, remedy):
+@pytest.mark.filterwarnings("ignore:the load_module")  # By which ml_collections reads a file.
+@pytest.mark.parametrize(("arguments", "remedy"), MISTAKES, ids=[text for _, text in MISTAKES])
+def test_user_errors_print_one_line(tmp_path, monkeypatch, capsys, arguments, remedy):
     if "--workdir" not in arguments and "--config" in arguments:
-        arguments = [*arguments, "--workdir", tmp_path]
-    code, output, error = start_program(*arguments).finish()
-    if remedy is None:
-        assert (code, error) == (0, "")
-        assert all(f"--{name}:" in output for name in ("config", "mode", "coordinator_address"))
-        return
-    assert code == 2, error
+        arguments = [*arguments, "--workdir", str(tmp_path)]
+    command = ["main.py", *arguments]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", command)  # Where ml_collections looks for keys.
+    monkeypatch.setattr(main, "prepare_process", lambda: None)
+    with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+        main.main(main.parse_flags(command))
+    output, error = capsys.readouterr()
+    assert end.value.code == 2, error
     (line,) = error.strip().splitlines()
     assert line.startswith("Error: ")
     assert remedy in line
     assert output == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_the_program_explains_itself_and_ends_with_one_line(start_program):
+    code, output, error = start_program("--help").finish()
+    assert (code, error) == (0, "")
+    assert all(f"--{name}:" in output for name in ("config", "mode", "coordinator_address"))
+    code, output, error = start_program("--mode", "eval", *RUN).finish()
+    assert (code, output) == (2, "")
+    assert error.startswith("Error: ")
+    assert len(error.splitlines()) == 1
 
 
 MINE, OURS = "--mine", "--xla_cpu_experimental_ynn_fusion_type"

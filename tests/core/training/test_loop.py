@@ -194,15 +194,14 @@ def test_more_steps_leave_a_finished_run_what_it_has_however_often_they_are_kill
     assert (run / "metrics.jsonl").read_bytes().startswith(content["metrics.jsonl"])
 
 
-def test_a_finished_run_whose_last_state_is_gone_is_not_begun_again(validated, tmp_path):
-    run = tmp_path / "run"
-    run_training(validated, run)
-    more, metrics = with_values(validated, {"num_steps": 6}), (run / "metrics.jsonl").read_bytes()
-    shutil.rmtree(run / "checkpoints" / "4" / "state")
-    with pytest.raises(UserError, match=r"step 4 in .* is damaged"):
+def test_a_finished_run_whose_last_state_is_gone_is_not_begun_again(trained_run, tmp_path):
+    run, more = shutil.copytree(trained_run, tmp_path / "run"), create_tiny_config(num_steps=8)
+    metrics = (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(run / "checkpoints" / "6" / "state")
+    with pytest.raises(UserError, match=r"step 6 in .* is damaged"):
         run_training(more, run)
     shutil.rmtree(run / "checkpoints")
-    with pytest.raises(UserError, match=r"finished at step 4 and .* restore checkpoints/ from a b"):
+    with pytest.raises(UserError, match=r"finished at step 6 and .* restore checkpoints/ from a b"):
         run_training(more, run)
     assert (run / "metrics.jsonl").read_bytes() == metrics
 

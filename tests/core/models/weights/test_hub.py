@@ -112,6 +112,9 @@ def test_weights_are_downloaded_once_and_used_without_a_connection(asked, monkey
     assert weights.normalization == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     assert "model.safetensors" in capsys.readouterr().err  # The progress bar.
     read_hub("a/plain")  # Without settings and card.
+    plain = hub.find_cached("a/plain", "model.safetensors")
+    plain.with_name("file").write_bytes(plain.read_bytes())
+    plain.with_name("file").replace(plain)  # As in a cache without links.
     count = len(asked)
     for is_offline in (False, True):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
