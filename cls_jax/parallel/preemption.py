@@ -21,6 +21,7 @@ from jax.experimental import multihost_utils
 # Those that Windows does not have.
 _OTHERS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGUSR1") if hasattr(signal, name))
 SIGNALS = (signal.SIGTERM, signal.SIGINT, *_OTHERS)
+FINISH: int | None = getattr(signal, "SIGUSR2", None)  # Asks a single process for an earlier end.
 # Where JAX's service notes, within a second, that a process has received SIGTERM.
 _NOTICE = "RECEIVED_PREEMPTION_NOTICE"
 _POLL_SECONDS = 1.0
@@ -101,9 +102,13 @@ class PreemptionHandler:
 
     Use it in a `with` statement in the main thread. In any other thread it records nothing, since
     Python delivers signals only to the main thread.
+
+    Attributes:
+        is_finishing: Whether the next step is to be the last one, after which nothing is missing.
     """
 
     def __init__(self) -> None:
+        self.is_finishing = False
         self._received: int | None = None
         self._previous: dict[int, _Handler] = {}
 
@@ -112,11 +117,16 @@ class PreemptionHandler:
         is_single = jax.process_count() == 1
         handled = [number for number in SIGNALS if number != signal.SIGTERM or is_single]
         self._previous = _handle(handled, self._record)
+        if FINISH is not None and is_single and _handle([FINISH], self._finish):
+            self._previous[FINISH] = signal.SIG_IGN  # Afterward, there is nothing left to shorten.
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def _finish(self, *_: object) -> None:
+        self.is_finishing = True
 
     def _record(self, number: int, _: object) -> None:
         if number in _OTHERS:
@@ -124,7 +134,7 @@ class PreemptionHandler:
         if self._received is not None:
             return
         self._received = number
-        for other in self._previous.keys() - set(_OTHERS):
+        for other in self._previous.keys() - {*_OTHERS, FINISH}:
             signal.signal(other, signal.SIG_DFL)
         os.write(2, b"\nSaving, then stopping. Press Ctrl-C again to quit now.\n")
         if jax.process_count() > 1:

@@ -134,8 +134,11 @@ def run_training(
                 if before is not config and is_main_process():
                     write_config(workdir, config)
 
-            state, seconds = take_steps(prepared, stages, begin, finished)
+            state, last_step, seconds = take_steps(prepared, stages, begin, finished)
+            config = with_values(config, {"num_steps": last_step})
             if is_main_process():
+                if last_step < prepared.setup.config.num_steps:  # Somebody has ended it early.
+                    write_config(workdir, config)
                 result = create_result(
                     config,
                     workdir,
@@ -156,13 +159,14 @@ def _read_result(workdir: pathlib.Path) -> dict[str, Any]:
 
 def take_steps(
     prepared: Prepared, stages: Stages, has_begun: Callable[[], None], finished: int | None = None
-) -> tuple[TrainState, float]:
+) -> tuple[TrainState, int, float]:
     """Trains a run from its newest checkpoint to its last step, or until it is asked to stop.
 
     A run that is `finished` at a step continues from there and from no other state. `has_begun` is
-    called after the first step. Every step may donate the buffers of the state, so
-    code that reads it must copy what it needs. Returns the last state, and the seconds that the
-    steps of all sessions took. Raises the same as `run_training`.
+    called after the first step. Every step may donate the buffers of the state, so code that reads
+    it must copy what it needs. Returns the last state, its step, which is an earlier one if the
+    process is asked to finish, and the seconds that the steps of all sessions took. Raises the same
+    as `run_training`.
     """
     setup, dataset, spec, workdir = prepared
     config = setup.config
@@ -255,6 +259,8 @@ def take_steps(
         stack.enter_context(jax.debug_nans(config.debug_nans))
         stack.enter_context(report_non_finite(workdir, checkpointer, recreate_batch))
         for step in range(first_step, num_steps + 1):
+            if stop.is_finishing and step > 0:
+                num_steps = step
             is_last = step == num_steps
             is_new = step > first_step  # Otherwise it is saved already.
             if is_last and is_new and changes_end:
@@ -305,7 +311,7 @@ def take_steps(
                 timer.start()
                 has_begun()
         checkpointer.finish(num_steps)
-    return state, timer.seconds
+    return state, num_steps, timer.seconds
 
 
 def _generate_nothing() -> Generator[PyTree, None, None]:

@@ -257,6 +257,7 @@ class TrainedRun(Run):
     def train(self) -> None:
         """Trains or resumes it."""
         self.result, end = train_with_stages(self.config, self.workdir, lambda config: self.dataset)
+        self.config = with_values(self.config, {"num_steps": self.result["step"]})
         if end is not None:
             self.end = end
 
@@ -297,8 +298,9 @@ class InstantRun(Run):
     def dataset(self) -> Dataset:
         """The images and labels."""
         run = self._start_of
-        # Of another size, they have other pixels.
-        if run is not None and run.config.data.image_size == self.config.data.image_size:
+        # Of another size, they have other pixels. And it may have learned what was held out.
+        sames = ("image_size", "validation")
+        if run is not None and all(run.config.data[k] == self.config.data[k] for k in sames):
             return run.dataset
         return open_run_dataset(self.config, self.workdir, self.layout)
 

@@ -117,12 +117,12 @@ def _end(training: Training) -> None:
         print("Training continues.", end="")
         return
     with contextlib.suppress(RefusedError):  # It has just ended.
-        training.stop()
+        training.stop(finishes=False)
     print("\nStopping the training…", end="", flush=True)
     with contextlib.suppress(KeyboardInterrupt):  # It saves without this process.
         training.wait()
     state = training.describe()
-    how = f" To resume: {state['command']}" if state["can_resume"] else ""
+    how = f" {state['command']}" if state["message"].endswith(":") else ""
     print(f" {state['message']}{how}", end="")
 
 

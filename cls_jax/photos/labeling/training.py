@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from cls_jax.config import read_values
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
+from cls_jax.parallel.preemption import FINISH
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.folder.catalog import read_catalog
@@ -40,8 +42,8 @@ _MAX_HELD_OUT = 0.5  # Of the labels.
 _MAX_POINTS = 300  # Of the curve.
 _LONGEST_MESSAGE = 500
 _EXPORT = "export"  # The folder within a run.
-_LOSS = "train/loss"
-_CHANGED = "The photos or labels have changed since then: start a new training."
+_LOSS, _ACCURACY = "train/loss", "validation/accuracy"
+_FEWEST_POINTS = 2  # Of a curve. A short training is evaluated once.
 _BUSY = ("planning", "running", "stopping")
 
 
@@ -49,7 +51,7 @@ class Training:
     """At most one training at a time. All methods may be called from any thread.
 
     It is planned first: what is not possible on this machine in the time is not started. It
-    continues if the page is closed, and can be stopped and resumed.
+    continues if the page is closed, and can be ended early.
     """
 
     def __init__(
@@ -78,7 +80,6 @@ class Training:
         self._num_metrics = 0  # Bytes of the run's metrics that `_state` is from.
         self._metrics: list[dict[str, Any]] = []
         self._is_planning = False
-        self._data: tuple[list[str], dict[str, str | None]] | None = None  # That of `_run`.
         self._state: dict[str, Any] = {"phase": "none"}
         self._runs = FolderRuns(self._folder)
         self._used: pathlib.Path | None = None
@@ -126,7 +127,6 @@ class Training:
             how += self._options.to_arguments(self._folder)
             self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
             self._state = {"phase": "none", "kind": kind, "minutes": minutes, "curve": []}
-            self._data = self._look()
 
     def _hold_out(self, counts: Counts) -> list[str]:
         """The argument that keeps the checked photos out, see `start` and `hold_out`."""
@@ -143,34 +143,8 @@ class Training:
             )
         return []
 
-    def resume(self) -> None:
-        """Resumes what was stopped.
-
-        Raises a RefusedError if nothing was, or if it would be trained on other data now.
-        """
-        with self._lock:
-            self._check_idle()
-            if not self._is_kept():
-                raise RefusedError("There is no stopped training.")
-            if self._look() != self._data:
-                raise RefusedError(_CHANGED)
-            self._launch("running")
-
-    def _is_kept(self) -> bool:
-        """Whether it was stopped, or failed, and has left something to resume."""
-        return self._state["phase"] in ("stopped", "failed") and self._has_saved()
-
     def _has_saved(self) -> bool:
         return any((self._run / CHECKPOINTS).glob("[0-9]*"))
-
-    def _look(self) -> tuple[list[str], dict[str, str | None]] | None:
-        """The images and their labels: what a run is trained on. None if they cannot be read."""
-        try:
-            listing = list_images(self._folder)
-            labels = read_catalog(self._folder, listing, self._options).labelable()
-        except UserError:
-            return None
-        return [file.name for file in listing.files], labels
 
     def _check_idle(self) -> None:
         if self.is_running():
@@ -200,13 +174,18 @@ class Training:
         message = "Measuring what this machine can do" if phase == "planning" else "Starting"
         self._state |= {"phase": phase, "message": message, "step": 0, "steps": 0}
 
-    def stop(self) -> None:
-        """Asks the training to save and stop. Raises a RefusedError if there is none."""
+    def stop(self, *, finishes: bool = True) -> None:
+        """Asks the training to end with this step, and to compare what it has learned by then.
+
+        Before the first step, or on request, it stops at once instead, and the same command resumes
+        what it has saved. Raises a RefusedError if there is none.
+        """
         with self._lock:
             if not self.is_running() or self._process is None:
                 raise RefusedError("There is no training to stop.")
             if self._state["phase"] != "stopping":  # A second signal would keep it from saving.
-                self._process.terminate()
+                has_learned = finishes and self._state["step"] > 0
+                self._process.send_signal((has_learned and FINISH) or signal.SIGTERM)
                 self._state["phase"] = "stopping"
 
     def wait(self) -> None:
@@ -295,10 +274,7 @@ class Training:
             described = {"run": make_printable(str(self._run)), "command": command}
             described["used"] = make_printable(str(self.find_used_run() or ""))
             has_report = self.find_report() is not None
-            can_resume = self._is_kept() and self._look() == self._data
-            if self._is_kept() and not can_resume:
-                described["message"] = " ".join(filter(None, [self._state["message"], _CHANGED]))
-            return self._state | described | {"has_report": has_report, "can_resume": can_resume}
+            return self._state | described | {"has_report": has_report}
 
     def _end(self, code: int) -> None:
         """Notes how the process has ended. What has not begun leaves no folder."""
@@ -313,13 +289,17 @@ class Training:
         self._state |= ended | {"message": _shorten(ended["message"])}
 
     def _read_metrics(self) -> None:
-        """Reads the step and the losses so far from the run, if it has trained since."""
+        """Reads the step and the curve so far from the run, if it has trained since."""
         size = (self._run / METRICS).stat().st_size
         if size == self._num_metrics or not (rows := read_metrics(self._run)):
             return
-        losses = {row["step"]: row[_LOSS] for row in rows if row.get(_LOSS) is not None}
-        points = [(step, round(loss, 3)) for step, loss in sorted(losses.items())]
+        of, key = "Accuracy on the held-out photos", _ACCURACY
+        if sum(row.get(key) is not None for row in rows) < _FEWEST_POINTS:
+            of, key = "Loss", _LOSS
+        values = {row["step"]: row[key] for row in rows if row.get(key) is not None}
+        points = [(step, round(value, 3)) for step, value in sorted(values.items())]
         self._state |= {
+            "curve_of": of,
             "step": max(row["step"] for row in rows),
             "steps": read_values(self._run / CONFIG).get("num_steps", 0),
             "curve": take_evenly(points, _MAX_POINTS),

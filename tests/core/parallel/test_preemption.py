@@ -10,11 +10,13 @@ from signal import SIGINT
 
 import pytest
 
-from cls_jax.config import read_config
+from cls_jax.config import read_config, with_values
 from cls_jax.errors import StoppedError
-from cls_jax.parallel.preemption import SIGNALS, PreemptionHandler
+from cls_jax.parallel.preemption import FINISH, SIGNALS, PreemptionHandler
+from cls_jax.runs.folder import read_result
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import run_training
+from cls_jax.training.prepare import restore_run
 from tests.conftest import ROOT, create_tiny_config, train_interrupted
 from tests.outcomes import describe_difference, read_end
 
@@ -41,6 +43,19 @@ def test_a_run_that_stops_at_once_has_nothing_to_save(tmp_path, monkeypatch):
     with pytest.raises(StoppedError, match="step 0, and there is no checkpoint yet"):
         run_training(create_tiny_config(), tmp_path / "run")
     assert read_metrics(tmp_path / "run") == []
+
+
+@pytest.mark.skipif(FINISH is None, reason="Windows has no such signal")
+def test_a_run_that_is_to_end_early_is_a_finished_run_of_fewer_steps(tmp_path, capsys):
+    workdir, config = tmp_path / "run", create_tiny_config()
+    train_interrupted(config, workdir, 2, lambda: os.kill(os.getpid(), FINISH))
+    assert read_config(workdir / "config.json").num_steps == 3
+    result = read_result(workdir)
+    assert result["step"] == restore_run(workdir).step == 3
+    assert [row["step"] for row in read_metrics(workdir) if "test/accuracy" in row] == [3]
+    assert run_training(with_values(config, {"num_steps": 3}), workdir)[0] == result
+    assert "is finished: nothing to do" in capsys.readouterr().out
+    os.kill(os.getpid(), FINISH)  # It comes too late, and does nothing.
 
 
 @pytest.fixture

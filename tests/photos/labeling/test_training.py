@@ -1,22 +1,23 @@
-"""A training from the page is planned, started if it is possible, and resumed if it was kept."""
+"""A training from the page is planned, started if it is possible, and ended early."""
 
+import json
 import pathlib
+import signal
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.parallel.preemption import FINISH
 from cls_jax.photos.labeling import start, training
-from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.changes import DescribeClass, SetKey
-from cls_jax.photos.labeling.known import Counts, count
+from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
 from cls_jax.photos.labeling.runs import FolderRuns
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from tests.photos.labeling.pages import open_labeled, show
-from tests.photos.labeling.sessions import decide
 from tests.photos.labeling.test_runs import write_run
 
 SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
@@ -41,69 +42,6 @@ console.main()
 """
 
 
-class _Ended:
-    """A process that was stopped."""
-
-    def poll(self):
-        return 143
-
-
-@pytest.fixture
-def stopped(session, folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    launched = []
-    for image, label in enumerate(("cat", "dog", "cat")):
-        decide(session, image, label)
-    training = Training(folder)
-
-    def launch(phase):
-        launched.append(training._command)
-        training._process = _Ended()
-        training._state |= {"phase": phase, "message": "", "step": 3, "steps": 9}
-        (training._run / "checkpoints" / "3").mkdir(parents=True, exist_ok=True)
-
-    monkeypatch.setattr(training, "_launch", launch)
-    training.start(FINE_TUNE, count(session.known)._replace(open=0), 1)  # None is left to check.
-    assert training.describe()["phase"] == "stopped"
-    return training, launched
-
-
-@pytest.mark.parametrize("change", ["answer", "none", "skip", "new photo", "gone"])
-def test_resume_is_offered_exactly_where_it_works(stopped, session, folder, change):
-    training, launched = stopped
-    assert training.describe()["can_resume"]
-    before = training.describe()
-    if change == "answer":
-        decide(session, 5, "dog")
-    elif change in ("none", "skip"):
-        decide(session, 5, "", decision=change)
-    elif change == "new photo":
-        (folder / "new.png").write_bytes((folder / "IMG_0000.png").read_bytes())
-    else:
-        (folder / "IMG_0009.png").rename(folder.parent / "IMG_0009.png")
-    described = training.describe()
-    assert not described["can_resume"]
-    assert "have changed since then" in described["message"]
-    with pytest.raises(RefusedError, match="have changed since then"):
-        training.resume()
-    if change in ("answer", "none", "skip"):  # The same labels as before, in a longer table.
-        session.undo("w")
-    elif change == "new photo":
-        (folder / "new.png").unlink()
-    else:
-        (folder.parent / "IMG_0009.png").rename(folder / "IMG_0009.png")
-    assert training.describe() == before
-    training.resume()
-    assert launched == [training._command] * 2
-
-
-def test_notes_about_classes_change_nothing_that_is_trained_on(stopped, session):
-    training, _ = stopped
-    session.change("w", DescribeClass("cat", "has whiskers"))
-    session.change("w", SetKey("dog", "7"))
-    assert training.describe()["can_resume"]
-
-
 def test_what_is_printed_about_the_time_is_offered():
     assert read_offer(SHORT) == (SHORT[7:].partition(" Pass")[0], 9, False)
     line = "3 minutes: 60 steps of about 1.00 s at 160 pixels"
@@ -117,7 +55,7 @@ def test_what_is_printed_about_the_time_is_offered():
         (0, "", True, False, "done", "Better"),
         (2, SHORT, False, False, "planned", ""),
         (0, SHORT.replace("Error", "Time"), False, True, "planned", ""),
-        (-15, "", True, False, "stopped", "is kept"),
+        (-15, "", True, False, "stopped", "goes on from here"),
         (143, "", False, False, "stopped", "Nothing was saved"),
         (-15, "", False, True, "none", ""),
         (2, "x\nError: No space left.\n", False, False, "failed", "No space left."),
@@ -226,8 +164,35 @@ def test_a_training_that_is_stopped_before_it_begins_leaves_nothing(
     start._end(page)
     said = capsys.readouterr().out
     assert "Nothing was saved" in said
-    assert "resume" not in said
+    assert "goes on" not in said
     assert not run.exists()
-    assert not page.describe()["can_resume"]
-    with pytest.raises(RefusedError, match="no stopped training"):
-        page.resume()
+
+
+@pytest.mark.parametrize(
+    ("step", "finishes", "sent"),
+    [(0, True, signal.SIGTERM), (3, True, FINISH), (3, False, signal.SIGTERM)],
+)
+def test_stop_and_keep_ends_with_the_step_that_it_is_at(folder, step, finishes, sent):
+    page, received = Training(folder), []
+    page._process = types.SimpleNamespace(poll=lambda: None, send_signal=received.append)
+    page._state |= {"phase": "running", "step": step}
+    for _ in range(2):  # The second time, it is stopping already.
+        page.stop(finishes=finishes)
+    assert received == [sent]
+
+
+def test_the_curve_is_the_accuracy_on_held_out_photos_where_it_is_known(folder, tmp_path):
+    page = Training(folder)
+    page._run, page._process = tmp_path, types.SimpleNamespace(poll=lambda: None)
+    page._state |= {"phase": "running", "minutes": 1, "message": ""}
+    rows = [{"step": n, "train/loss": 3 - n, "perf/steps_per_second": 1} for n in range(3)]
+    (tmp_path / "config.json").write_text('{"num_steps": 9}')
+    for num_evaluated, of, points in (
+        (1, "Loss", [(0, 3), (1, 2), (2, 1)]),
+        (2, "Accuracy on the held-out photos", [(0, 50.0), (1, 50.0)]),
+    ):
+        for row in rows[:num_evaluated]:
+            row["validation/accuracy"] = 50.0
+        (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        state = page.describe()
+        assert (state["curve_of"], state["curve"], state["step"]) == (of, points, 2)

@@ -1,17 +1,10 @@
 // The runs that were trained on this folder: report, use, export and delete.
 
-import { create, createButton, openReport } from "./dom.js";
+import { build, openReport } from "./dom.js";
 import { formatCount } from "./words.js";
 
 export function createRuns(app) {
-  const list = create("ul", { class: "runs" });
-  const element = create(
-    "section",
-    { class: "go-on", "aria-label": "Runs of this folder", hidden: true },
-    create("h3", {}, "Runs of this folder"),
-    create("p", { class: "hint" }, "In a terminal, cls-jax predict takes the one in use: the newest, or a better one before it. Its networks name the photos here, too, if they are the better classifier."),
-    list,
-  );
+  const { element, list } = build("runs");
   let described = "";
 
   async function update() {
@@ -27,7 +20,7 @@ export function createRuns(app) {
   function createRow(run, i) {
     const { name, method, labels, accuracy, changed, megabytes } = run;
     const when = new Date(1000 * changed).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
-    const parts = [method, labels === null ? "" : formatCount(labels, "label"), accuracy, when, `${megabytes} MB`];
+    const facts = [method, labels === null ? "" : formatCount(labels, "label"), accuracy, when, `${megabytes} MB`];
     const act = (verb, text) => async () => {
       await app.run(async () => {
         await app.post(verb, { name });
@@ -35,30 +28,29 @@ export function createRuns(app) {
       });
       await update().catch(app.report);
     };
-    const button = (kind, text, click, properties = {}) =>
-      createButton({ click, id: `${kind}-${i}`, "aria-label": `${text}: ${name}`, ...properties }, text);
     let isSure = false;
-    const remove = button("delete", "Delete", () => {
-      if (isSure) return act("delete", `${name} deleted.`)();
-      isSure = true;
-      remove.textContent = "Delete for good?";
-      remove.setAttribute("aria-label", `Delete for good: ${name}`);
+    const parts = build("run", {
+      use: act("use", `${name} is used now.`),
+      report: () => app.run(() => openReport(app, { name })),
+      export: () => exportRun(name, parts.export),
+      delete: () => {
+        if (isSure) return act("delete", `${name} deleted.`)();
+        isSure = true;
+        parts.delete.textContent = "Delete for good?";
+        parts.delete.setAttribute("aria-label", `Delete for good: ${name}`);
+      },
     });
-    const exporting = button("export", "Export", () => exportRun(name, exporting));
-    return create(
-      "li",
-      { class: run.is_used ? "used" : undefined },
-      create("b", { class: "name" }, name),
-      create("span", { class: "share" }, parts.filter(Boolean).join(" · ")),
-      create(
-        "div",
-        { class: "actions" },
-        run.is_used ? create("span", { class: "in-use" }, "In use") : button("use", "Use", act("use", `${name} is used now.`)),
-        run.has_report ? button("report", "Report", () => app.run(() => openReport(app, { name }))) : "",
-        exporting,
-        remove,
-      ),
-    );
+    for (const kind of ["use", "report", "export", "delete"]) {
+      parts[kind].id = `${kind}-${i}`;
+      parts[kind].setAttribute("aria-label", `${parts[kind].textContent}: ${name}`);
+    }
+    parts.element.classList.toggle("used", run.is_used);
+    parts.name.textContent = name;
+    parts.facts.textContent = facts.filter(Boolean).join(" · ");
+    parts.use.hidden = run.is_used;
+    parts.used.hidden = !run.is_used;
+    parts.report.hidden = !run.has_report;
+    return parts.element;
   }
 
   /** Writes the classifier as ONNX and for JAX, which takes up to a minute: labeling goes on. */

@@ -1,7 +1,7 @@
 // The classifier fitted to the current labels: save it as a run, or plan a training and start it.
 
 import { follow } from "./api.js";
-import { create, createButton, openReport } from "./dom.js";
+import { build, openReport } from "./dom.js";
 import { formatCount } from "./words.js";
 
 const FIT_MS = 700; // Polling interval while a classifier is being fitted.
@@ -13,62 +13,19 @@ const TITLES = { stopping: "Stopping", done: "Finished", stopped: "Stopped", fai
 export function createTraining(app, onEnd) {
   const closing = new AbortController();
   let phase = null;
-  let version = -1;
   let isFollowing = false;
   let isRunning = false;
   let offered = 0; // Minutes.
 
-  const minutes = create("input", {
-    type: "number",
-    id: "minutes",
-    min: "1",
-    max: "100000",
-    step: "any",
-    value: "10",
-    class: "search minutes",
-  });
   const start = (kind, length) => act("train", { kind, minutes: length }).then(watch);
-  const plan = () => act("plan", { minutes: Number(minutes.value) }).then(watch);
-  const save = createButton({ click: () => start("instant", 0), class: "primary", id: "save" }, "Save this classifier");
-  const train = createButton({ click: plan, id: "train" }, "Train longer");
-  const title = create("p", {});
-  const bar = create("progress", { "aria-label": "Training", max: 1, value: 0 });
-  const curve = createCurve();
-  const detail = create("p", { class: "hint" });
-  const command = create("code", {});
-  const stop = createButton({ click: () => act("stop"), id: "stop" }, "Stop");
-  const resume = createButton({ click: () => act("resume"), id: "resume" }, "Resume");
-  const accept = createButton({ click: () => start("trained", offered), class: "primary", id: "accept" });
-  const report = createButton({ click: () => app.run(() => openReport(app, {})), id: "report" }, "Open the report");
-  const progress = create(
-    "div",
-    { class: "training", hidden: true },
-    title,
-    bar,
-    curve.element,
-    detail,
-    create("div", { class: "actions" }, accept, stop, resume, report),
-    create("div", { class: "command" }, command),
-  );
-  const element = create(
-    "section",
-    { class: "go-on", "aria-label": "Classifier" },
-    create("h3", {}, "Classifier"),
-    create(
-      "div",
-      { class: "actions" },
-      save,
-      train,
-      create("label", { for: "minutes" }, "Minutes:"),
-      minutes,
-    ),
-    create(
-      "p",
-      { class: "hint" },
-      "Training longer can help or harm. The random photos that you checked are kept out of it: the networks are used only if they name clearly more of these right.",
-    ),
-    progress,
-  );
+  const parts = build("training", {
+    save: () => start("instant", 0),
+    train: () => act("plan", { minutes: Number(minutes.value) }).then(watch),
+    accept: () => start("trained", offered),
+    stop: () => act("stop"),
+    report: () => app.run(() => openReport(app, {})),
+  });
+  const { element, minutes, save, train, progress, title, bar, curve, detail, command, accept, stop, report } = parts;
 
   const act = (verb, content) => app.run(() => app.post(verb, content));
 
@@ -96,13 +53,13 @@ export function createTraining(app, onEnd) {
       bar.hidden = !isRunning;
       if (state.steps) [bar.max, bar.value] = [state.steps, state.step];
       else bar.removeAttribute("value");
-      curve.show(state.curve);
+      draw(curve, state);
       detail.textContent = describeDetail(state);
       command.textContent = state.command;
       command.parentElement.hidden = state.phase === "planned";
-      stop.hidden = !["planning", "running"].includes(state.phase);
+      // At its last step, it ends by itself.
+      stop.hidden = !["planning", "running"].includes(state.phase) || (state.steps > 0 && state.step >= state.steps);
       stop.textContent = state.step ? "Stop and keep" : "Stop";
-      resume.hidden = !state.can_resume;
       report.hidden = !(state.has_report && state.phase === "done");
       accept.hidden = state.phase !== "planned";
       if (!accept.hidden) offer(state);
@@ -130,9 +87,7 @@ export function createTraining(app, onEnd) {
     element,
     update(state) {
       enable();
-      // Whether a training can be resumed depends on the labels.
-      if (state.is_training || (state.version !== version && ["stopped", "failed"].includes(phase))) watch();
-      version = state.version;
+      if (state.is_training) watch();
     },
     close() {
       closing.abort();
@@ -147,11 +102,12 @@ function describeTitle({ phase, kind, minutes, run, offer }) {
 }
 
 /** Where it is and what is left of it, or how it ended and what is used now. */
-function describeDetail({ phase, message, step, steps, seconds, left, used }) {
-  if (phase === "stopping") return "Saving, then stopping…";
+function describeDetail({ phase, message, step, steps, seconds, left, used, curve, curve_of: what }) {
+  if (phase === "stopping") return step ? "Ending here, to compare what it has learned…" : "Stopping…";
   if (BUSY.includes(phase)) {
     const rest = left ? `about ${formatTime(left)} left` : "";
-    const parts = [message || `Step ${step} of ${steps}`, formatTime(seconds), phase === "running" ? rest : ""];
+    const drawn = curve.length > 1 ? `${what}: ${curve.at(-1)[1]}` : "";
+    const parts = [message || `Step ${step} of ${steps}`, drawn, formatTime(seconds), phase === "running" ? rest : ""];
     return parts.filter(Boolean).join(" · ");
   }
   return [message, phase !== "planned" && used ? `In use: ${used}.` : ""].filter(Boolean).join(" ");
@@ -167,24 +123,17 @@ function formatTime(seconds) {
   return `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")} min`;
 }
 
-/** The loss over the steps so far. */
-function createCurve() {
-  const element = document.getElementById("curve").content.firstElementChild.cloneNode(true);
-  const line = element.firstElementChild;
-  return {
-    element,
-    show(points) {
-      element.toggleAttribute("hidden", points.length < 2);
-      if (points.length < 2) return;
-      const [first, last] = [points[0], points.at(-1)];
-      const highest = Math.max(...points.map(([, loss]) => loss)) || 1;
-      const places = points.map(([step, loss]) => {
-        const x = ((step - first[0]) / (last[0] - first[0])) * CURVE.width;
-        return `${x.toFixed(1)},${((1 - loss / highest) * (CURVE.height - 4) + 2).toFixed(1)}`;
-      });
-      line.setAttribute("points", places.join(" "));
-      const text = `Loss: ${first[1]} at step ${first[0]}, ${last[1]} at step ${last[0]}`;
-      element.setAttribute("aria-label", text);
-    },
-  };
+/** Draws the accuracy or the loss over the steps so far. */
+function draw(curve, { curve: points, curve_of: what }) {
+  curve.toggleAttribute("hidden", points.length < 2);
+  if (points.length < 2) return;
+  const [first, last] = [points[0], points.at(-1)];
+  const highest = Math.max(...points.map(([, loss]) => loss)) || 1;
+  const places = points.map(([step, loss]) => {
+    const x = ((step - first[0]) / (last[0] - first[0])) * CURVE.width;
+    return `${x.toFixed(1)},${((1 - loss / highest) * (CURVE.height - 4) + 2).toFixed(1)}`;
+  });
+  curve.firstElementChild.setAttribute("points", places.join(" "));
+  const text = `${what}: ${first[1]} at step ${first[0]}, ${last[1]} at step ${last[0]}`;
+  curve.setAttribute("aria-label", text);
 }
