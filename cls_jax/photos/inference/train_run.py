@@ -1,16 +1,20 @@
 """Training, or fitting an instant classifier, followed by the assessment of the result."""
 
 import contextlib
+import shutil
 from typing import Any
 
+from cls_jax.config import with_values
 from cls_jax.errors import UserError
+from cls_jax.io import PARTIAL
 from cls_jax.parallel.distributed import barrier, from_main_process, is_main_process
 from cls_jax.photos.inference.calibration import read_calibration
 from cls_jax.photos.inference.checks import measure_with_checks
 from cls_jax.photos.inference.evaluate_run import assess_run
-from cls_jax.photos.inference.predictor import choose_predictor
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.predictor import RANDOM, choose_predictor
+from cls_jax.photos.inference.run import InstantRun, Run
 from cls_jax.photos.inference.unknown import read_unknown
+from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.folder import read_result, write_result
 
 
@@ -25,6 +29,8 @@ def train_and_assess(run: Run) -> dict[str, Any]:
     run.train()
     if from_main_process("predictor" not in run.result and run.has_classifier):
         chosen = from_main_process(choose_predictor(run))
+        if chosen.get("predictor") == INSTANT and chosen.get("predictor_images") == RANDOM:
+            chosen |= _give_back_labels(run)
         run.result = run.result | chosen
         if chosen and is_main_process():
             write_result(workdir, run.result)
@@ -42,3 +48,24 @@ def train_and_assess(run: Run) -> dict[str, Any]:
         assess_run(run.predictor)
     run.result = read_result(workdir) or run.result
     return run.result
+
+
+def _give_back_labels(run: Run) -> dict[str, Any]:
+    """Fits the instant classifier of a run again, with the labels that were held out, too.
+
+    They have done what they were held out for: training was in vain. Returns the number of labels
+    and the figures about them, for the result.
+    """
+    begun = run.begun_with
+    if begun is None or not run.config.data.validation:
+        return {}
+    partial = begun.workdir.with_name(f"{INSTANT}{PARTIAL}")
+    again = InstantRun(with_values(begun.config, {"data.validation": 0.0}), partial, run.layout)
+    again.train()
+    if is_main_process():
+        shutil.rmtree(begun.workdir)
+        partial.rename(begun.workdir)
+    barrier("given back")
+    del run.begun_with
+    names = [key for key in again.result if key.startswith("labels_")]
+    return {name: again.result[name] for name in ("num_labels", *names)}

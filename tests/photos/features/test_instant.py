@@ -27,6 +27,7 @@ from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
+from cls_jax.photos.inference import train_run
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run
 from cls_jax.photos.inference.open import create_run
@@ -352,6 +353,27 @@ def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, t
         assert json.loads((run.workdir / name).read_text())["step"] == step
     # Resumed, it has nothing to do and prints the same.
     assert train("trained", **STEPS).result == run.result
+
+
+def test_labels_that_were_held_out_for_a_training_in_vain_come_back(train, monkeypatch):
+    """Random photos have compared both, and the instant classifier then learns them, too."""
+    chosen = {"predictor": "instant", "predictor_images": "random"}
+    monkeypatch.setattr(train_run, "choose_predictor", lambda run: chosen)
+    monkeypatch.setattr(hold_out, "_group_labeled", lambda config, dataset: None)
+    run = train("in_vain", data__validation=0.5, **STEPS)
+    assert len(run.dataset.validation) == 3
+    assert run.result["num_labels"] == 6
+    again, alone = run.predictor, train("all_labels", instant=True)
+    assert again.workdir == run.workdir / "instant"
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        *(read_instant(one.workdir / "instant.npz").head for one in (again, alone)),
+    )
+    of_labels = [
+        {k: v for k, v in one.result.items() if k.startswith("labels_")} for one in (run, alone)
+    ]
+    assert of_labels[0] == of_labels[1]
+    assert train("in_vain", data__validation=0.5, **STEPS).result == run.result
 
 
 def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
