@@ -35,7 +35,7 @@ from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.propagation import Propagation
-from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.features.relations import LAST, Relations
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import Answers
@@ -249,11 +249,11 @@ class _Learned(NamedTuple):
     estimate: Estimate
 
 
-def _learn(frozen: FrozenFeatures, truth: np.ndarray, known: np.ndarray) -> _Learned:
+def _learn(relations: Relations, truth: np.ndarray, known: np.ndarray) -> _Learned:
     """Infers labels from the true classes of the known photos."""
     labels = np.full(len(truth), -1)
     names, labels[known] = np.unique(truth[known], return_inverse=True)
-    inferred = infer(Relations(frozen), mark_labels(labels, len(names)))
+    inferred = infer(relations, mark_labels(labels, len(names)))
     assert inferred.estimate is not None, "there are other photos"
     is_right = names[inferred.probabilities.argmax(axis=1)] == truth
     return _Learned(inferred.probabilities, is_right, labels < 0, inferred.estimate)
@@ -265,12 +265,12 @@ def _answer(photos: Photos, seed: int) -> Iterator[tuple[_Learned, _Learned]]:
     The classifier learns after every ten answers. It guesses each random photo before.
     """
     rng = np.random.default_rng((seed, 2))
-    frozen, truth = photos.frozen, photos.truth
-    coverage = Coverage(build_graph(frozen.descriptors))
+    relations, truth = Relations(photos.frozen), photos.truth
+    coverage = Coverage(relations.connect(0, LAST))
     order, _ = coverage.choose(np.ones(len(truth), bool), max(_INTERVAL_BUDGETS))
     for budget in _INTERVAL_BUDGETS:
         known = order[:budget]
-        before = learned = _learn(frozen, truth, known)
+        before = learned = _learn(relations, truth, known)
         checked = rng.choice(np.flatnonzero(learned.is_open), MIN_CHECKS, replace=False)
         is_right: list[bool] = []
         confidences: list[float] = []
@@ -278,7 +278,7 @@ def _answer(photos: Photos, seed: int) -> Iterator[tuple[_Learned, _Learned]]:
             is_right += learned.is_right[part].tolist()
             confidences += learned.probabilities[part].max(axis=1).tolist()
             known = np.append(known, part)
-            learned = _learn(frozen, truth, known)
+            learned = _learn(relations, truth, known)
         estimate = correct_estimate(learned.estimate, is_right, confidences)
         yield before, learned._replace(estimate=estimate)
 

@@ -5,7 +5,8 @@ python -m experiments.studies.labeling_session --data FOLDER [--steps 80] [--pho
 FOLDER has one folder per class. For each seed, up to 2,000 of its photos are in a folder without
 classes, whose session is the one behind the page. The person answers 40 suggested photos by the
 truth. Then the page's sentences are taken: how many are named right, and which photos to look at.
-Both are compared with the truth, also after 20 random photos have been checked. With --steps, the
+Both are compared with the truth, also after 20 random photos have been checked, and so is what the
+page says once the list for 95% has been looked at. With --steps, the
 session then trains longer, small images for so many steps, and the sentences are taken again. The
 last lines say how often what the page said held, and in how many sessions all of it did.
 """
@@ -31,6 +32,7 @@ from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.grid import describe_check
 from cls_jax.photos.labeling.known import Features, count, get_path, list_paths, list_states
+from cls_jax.photos.labeling.next_step import ask, describe_step
 from cls_jax.photos.labeling.photos import load_all, open_session
 from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.photos.labeling.trained import TrainedNetworks
@@ -131,7 +133,7 @@ def run_session(folder: _Folder, seed: int, num_steps: int, pixels: int) -> Iter
         if num_steps:
             yield _train(session, training, networks, classifier, truth)
             yield from _compare(session, classifier, truth)
-        yield _Said(_correct(session, classifier, truth))
+        yield _look(session, classifier, truth)
 
 
 def _train(
@@ -146,8 +148,8 @@ def _train(
     Also whether they should predict, and what earlier runs would have let expect of them.
     """
     rows = {row["file"]: row["label"] for row in instant.list_rows()}
-    networks.forget(session.known.labels_version)
-    training.start(FINE_TUNE, count(session.known), minutes=1)
+    run = training.start(FINE_TUNE, count(session.known), minutes=1)
+    networks.expect(run, session.known.labels_version)
     while training.is_running():
         time.sleep(1)
     said = training.describe()
@@ -220,7 +222,7 @@ def _compare(
         reached = 100 * float(np.mean([is_right[name] or name in looked_at for name in is_right]))
         found = sum(not is_right[name] for name in looked_at)
         said = (
-            f"To get {target}% of the {check['sorted']:,} sorted photos right, look at these "
+            f"To get {target}% of all {len(is_right):,} photos right, look at these "
             f"{len(looked_at):,}."
         )
         yield _Said(
@@ -230,18 +232,24 @@ def _compare(
         )
 
 
-def _correct(session: Session, classifier: SessionClassifier, truth: Mapping[str, str]) -> str:
-    """Corrects the photos to look at, as one group, and says what is right after learning them."""
+def _look(session: Session, classifier: SessionClassifier, truth: Mapping[str, str]) -> _Said:
+    """Looks at the list for a target, as one group, until the page says that it is done."""
+    asked = list[int]()
     changes = []
-    for image in describe_check(session, _TARGETS[-1], classifier.estimate()).get("images", ()):
+    for image in ask(session, _TARGETS[-1], classifier.estimate(), asked):
         photo = views.describe_image(session.known, image)
         label = session.add_class(truth[photo["name"]])
         changes.append(Change(image, LABEL, label, photo["revision"]))
-    session.decide(changes, _WINDOW)
+    if changes:
+        session.decide(changes, _WINDOW)
     _wait(classifier)
+    step = describe_step(session, _TARGETS[-1], classifier.estimate(), asked)
     rows = classifier.list_rows()
     right = 100 * float(np.mean([row["label"] == truth[row["file"]] for row in rows]))
-    return f"Once they are corrected and learned: {right:.1f}% of all {len(rows):,} are right."
+    return _Said(
+        f'The page: "{step["sentence"]}" Right: {right:.1f}% of all {len(rows):,}.',
+        {"Targets that were reached when it was done": right >= _TARGETS[-1]},
+    )
 
 
 if __name__ == "__main__":

@@ -103,13 +103,17 @@ def test_random_photos_correct_a_classifier_that_is_too_sure(num_checks, accurac
     assert abs(error) < 2
     said = f"%), measured on {num_checks} random photos."
     assert describe_estimate(alone[-1][0]).endswith(said)
-    held, error, size_with_confidence = _summarize(
-        list(_check_randomly(accuracy, num_checks, 40, excess, excess))
-    )
+    both = list(_check_randomly(accuracy, num_checks, 40, excess, excess))
+    held, error, size_with_confidence = _summarize(both)
     assert held >= 0.9
     assert abs(error) < 5
     # A mean confidence that is right makes the estimate more exact.
     assert excess or size_with_confidence < 0.8 * size
+    width, width_with_confidence = (
+        np.mean([one.accuracy_high - one.accuracy_low for one, _ in drawn])
+        for drawn in (alone, both)
+    )
+    assert width_with_confidence < width  # Nor is it wider than without.
 
 
 def test_the_interval_holds_once_the_classifier_has_learned_the_random_photos():
