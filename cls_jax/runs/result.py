@@ -82,9 +82,3 @@ def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
             if name.startswith(prefix) and value is not None:
                 values.setdefault(name.removeprefix(prefix), []).append(value)
     return {name: statistics.fmean(numbers) for name, numbers in values.items()}
-
-
-def get_accuracy(result: Mapping[str, Any], part: str) -> float | None:
-    """The test or validation accuracy of the ensemble, or of a single network. None if unknown."""
-    ensemble = result.get(f"{part}_accuracy_ensemble")
-    return result.get(f"{part}_accuracy") if ensemble is None else ensemble

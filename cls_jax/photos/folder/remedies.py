@@ -44,7 +44,9 @@ def describe_missing(
             return f"{needed}: {remedy}."
         if class_names or not folder.listing.files:
             return f"{needed}{describe_skipped(skipped)}: {_REMEDY}."
-        return f"{needed}: label some with cls-jax label, or {_REMEDY}{describe_skipped(skipped)}."
+        label = shlex.join(["cls-jax", "label", str(folder.root)])
+        skips = describe_skipped(skipped)
+        return f"{label} asks for labels in the browser: {needed}. Or {_REMEDY}{skips}."
     write = f"write the classes of more images into {table}"
     if "*" in table:
         write = "label more of the images"

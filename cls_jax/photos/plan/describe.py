@@ -49,8 +49,8 @@ def list_notices(plan: Plan, facts: Facts) -> list[str]:
         describe_imbalance(summary),
     )
     scans = _propose_backbone(plan, facts) if summary.channels == 1 else None
-    more = (*_describe_shortages(plan), _warn_of_licenses(facts), scans, plan.reason)
-    return [text for text in (*data, *more) if text]
+    more = (*_describe_shortages(plan), scans, _warn_of_licenses(facts))
+    return [text for text in (plan.reason, *data, *more) if text]
 
 
 def _describe_shortages(plan: Plan) -> list[str]:
@@ -176,21 +176,17 @@ def describe_training(plan: Plan, facts: Facts) -> list[str]:
     weights += filter(None, [_propose_backbone(plan, facts)])
     time = [f"Time:        {plan.reason}"] if plan.reason else []
     if plan.method is None:
-        return [
-            f"Method:      instant classifier, on frozen features of {network}",
-            *time,
-            *weights,
-            place,
-        ]
+        how = f"Method:      instant classifier, on frozen features of {network}"
+        return [*time, place, how, *weights]
     method, kinds = get_method(config.method.name), f"{config.batch_size} labeled"
     if method.unlabeled_views:
         kinds += f" and {config.batch_size * config.mu} unlabeled"
     return [
+        *time,
+        place,
         f"Method:      {config.method.name}, {method.num_networks} x {network}",
         f"Steps:       {config.num_steps:,} with {kinds} images each",
-        *time,
         *weights,
-        place,
     ]
 
 

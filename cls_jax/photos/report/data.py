@@ -167,6 +167,11 @@ class RunData:
         """Whether the images are those of a person's folder."""
         return bool(self.config.data.name == "folder")
 
+    @property
+    def truth(self) -> str:
+        """What the known class of an image is: that of a person's photo may be wrong."""
+        return "labeled by you" if self.is_folder else "true"
+
     def write_command(self, command: str) -> str:
         """A command of this run as it can be typed in the folder of the report.
 

@@ -14,7 +14,6 @@ from cls_jax.photos.inference.predictor import (
 )
 from cls_jax.photos.start.copies import NEAR_COPIES
 from cls_jax.photos.start.fit_instant import INSTANT
-from cls_jax.runs.result import get_accuracy
 
 
 def describe_accuracies(
@@ -85,7 +84,7 @@ def describe_copies(result: Mapping[str, Any]) -> str | None:
 
 def describe_outcome(result: dict[str, Any]) -> list[str]:
     """Sentences about a run that starts from the instant classifier."""
-    describe = describe_copies, describe_expected, describe_gain, describe_predictor
+    describe = describe_copies, describe_expected, describe_predictor
     return [sentence for function in describe if (sentence := function(result))]
 
 
@@ -139,23 +138,6 @@ def _describe_near_copies(result: dict[str, Any]) -> str:
     return (
         f" {copies + groups:,.0f} of the labeled images are near-copies, in {groups:,.0f} groups. "
         "Each group was held out as a whole."
-    )
-
-
-def describe_gain(result: dict[str, Any]) -> str | None:
-    """What the run gained over a linear probe on frozen features, or None if not measured."""
-    final, probe = get_accuracy(result, "test"), result.get("test_accuracy_probe")
-    if result.get("predictor") == "instant":
-        final = result.get("test_accuracy_instant")
-    if final is None or probe is None:
-        return None
-    points = f"{abs(final - probe):.1f}"
-    compared = f"{points} points {'above' if final > probe else 'below'}"
-    if points == "0.0":
-        compared = "as accurate as"
-    return (
-        f"On the test images, the classifier used for prediction is {compared} a linear probe on "
-        "frozen features."
     )
 
 

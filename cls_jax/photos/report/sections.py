@@ -115,10 +115,11 @@ def view_next(run: RunData) -> dict[str, Any] | None:
     if not run.is_folder or not run.class_names or not (run.result or run.method is None):
         return None
     label, predict = None, None
-    if run.link_root is not None:
-        options = get_folder_options(run.config.data).to_arguments(pathlib.Path(run.link_root))
-        label = shlex.join(["cls-jax", "label", run.link_root, *options])
-        predict = shlex.join(["cls-jax", "predict", ".", run.link_root])
+    if places := _find_places(run):
+        photos, own = places
+        options = get_folder_options(run.config.data).to_arguments(pathlib.Path(photos))
+        label = shlex.join(["cls-jax", "label", photos, *options])
+        predict = shlex.join(["cls-jax", "predict", own, photos])
     steps: list[tuple[str, str | None]] = []
     if run.suspects:
         steps.append(("Look at the suspect labels below, and correct those that are wrong.", None))
@@ -135,7 +136,17 @@ def view_next(run: RunData) -> dict[str, Any] | None:
         said = "Label more photos: the page asks for those that help most."
         steps.append((said, label))
     steps.append(("Name all photos of the folder.", predict))
-    return {"steps": steps, "has_commands": label is not None}
+    return {"steps": steps, "places": places}
+
+
+def _find_places(run: RunData) -> tuple[str, str] | None:
+    """The photos and the run, relative to the folder that has both. None if that is private."""
+    if run.link_root is None:
+        return None
+    parts = run.link_root.split("/")
+    above = run.workdir.resolve().parts[::-1][: parts.count(os.pardir)]
+    photos = "/".join(part for part in parts if part not in (os.curdir, os.pardir))
+    return photos or os.curdir, "/".join(above[::-1]) or os.curdir
 
 
 def view_answers(run: RunData) -> dict[str, Any] | None:

@@ -339,6 +339,7 @@ def test_commands_for_a_folder_repeat_each_option(tmp_path, option):
         **{"is_folder": True, "class_names": ("a",), "result": {"step": 1}, "method": None},
         **{
             "link_root": str(tmp_path),
+            "workdir": tmp_path,
             "suspects": None,
             "dataset": None,
             "labeled": None,

@@ -47,6 +47,8 @@ def test_a_dry_run_says_what_was_found_out():
         "Steps alone: about 70 seconds: 0.500 s per step",
     ):
         assert line in text
+    places = [text.index(word) for word in ("Images:", "Run:", "Method:", "Steps:", "(license")]
+    assert places == sorted(places)  # What is inside comes last.
     assert "DINOv2" not in text
     assert "Validation" not in text
     held_out = describe(Facts(), Trial(held_out=(0, 2)))

@@ -143,15 +143,3 @@ def test_near_copies_among_the_labels_are_told():
     result |= {"labels_near_copies": 5.0, "labels_near_copy_groups": 2.0}
     said = outcome.describe_labelers(result)
     assert "7 of the labeled images are near-copies, in 2 groups. Each group was held" in said
-
-
-def test_gain_over_a_probe_is_that_of_what_predicts():
-    result = {"test_accuracy": 75.0, "test_accuracy_probe": 56.0, "test_accuracy_instant": 75.0}
-    assert "19.0 points above a linear probe on frozen features" in outcome.describe_gain(result)
-    both = result | {"test_accuracy_ensemble": 55.0}
-    assert "1.0 points below" in outcome.describe_gain(both)
-    assert "19.0 points above" in outcome.describe_gain(both | {"predictor": "instant"})
-    assert "is as accurate as a linear" in outcome.describe_gain(
-        both | {"test_accuracy_probe": 55.0}
-    )
-    assert outcome.describe_gain(result | {"test_accuracy_probe": None}) is None

@@ -300,6 +300,11 @@ def test_who_labeled_reads_first_what_to_expect_and_what_to_do(tmp_path):
     for text in ("Losses", "Configuration", "data.image_size", "Labels of the other images"):
         assert text not in opened
         assert text in folded
+    for text in ("seed", "..", "frozen", "true"):
+        assert text not in opened
+    assert "labeled by you" in opened
+    assert "in the folder that has photos and runs/mine" in opened
+    assert "cls-jax predict runs/mine photos" in opened
     assert page.find("details") == [{"id": "details"}]
     assert "bright places speak for the predicted class" in opened
     assert "`" not in page.text
@@ -330,14 +335,14 @@ def test_few_validation_images_are_not_to_choose_settings_by(number, said):
     assert said in Page(render_page(run)).text
 
 
-def test_the_commands_of_a_report_can_be_typed_in_its_folder(tmp_path, monkeypatch):
+def test_the_commands_of_a_report_can_be_typed_where_it_says(tmp_path, monkeypatch):
     run = create_labeled(tmp_path)
     run.sessions += [{"command": "python -m cls_jax train photos --workdir=runs/mine"}]
     run.workdir.mkdir(parents=True)
-    monkeypatch.chdir(run.workdir)
     found = re.findall("<pre><code>(?:cls-jax|python -m cls_jax) (.*?)</code>", render_page(run))
     assert [command.split(" ")[0] for command in found] == ["label", "predict", "train", "train"]
-    for command in found:
+    for i, command in enumerate(found):
+        monkeypatch.chdir(tmp_path if i < 2 else run.workdir)  # What is next begins above both.
         arguments = vars(console.parse_arguments(shlex.split(html.unescape(command))))
         places = [arguments.get(name) for name in ("folder", "data", "run", "workdir", "images")]
         known = [word for place in places if place for word in np.ravel(place)]
