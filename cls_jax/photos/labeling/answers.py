@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import filelock
@@ -77,6 +77,10 @@ class Answers:
         self._last_time = ""
         self.index(names, base)
 
+    def read_rows(self) -> tuple[list[LabelRow], FileMarks, Callable[[LabelRow], str | None]]:
+        """The rows of the table as it was read, the marks before them, and the file of each row."""
+        return self._numbered.name_rows(self._table.rows), self._base, self._table.find
+
     def index(self, names: Sequence[str], base: FileMarks) -> None:
         """Replaces the images of the folder, and reads the table again."""
         self._names = names
@@ -139,10 +143,11 @@ class Answers:
             self._replay()
         return has_changed
 
-    def append(self, decisions: Sequence[Decision]) -> None:
+    def append(self, decisions: Sequence[Decision], *, keeps_order: bool = False) -> None:
         """Records decisions on the disk and here.
 
-        Raises the same as `append_rows`. Nothing has changed then.
+        On request, the files keep their order: not all decisions are answers. Raises the same as
+        `append_rows`. Nothing has changed then.
         """
         moment = label_table.find_next_time(self._last_time)
         rows = [_write_row(decision, moment) for decision in decisions]
@@ -160,7 +165,10 @@ class Answers:
         self._content = self._content + added if is_alone else b""
         self._stamp = stamp if is_alone else None
         self._last_time = moment
-        self.marks, self.notes = fold(rows, self.marks), follow_notes(rows, self.notes)
+        before, self.marks = self.marks.files, fold(rows, self.marks)
+        if keeps_order:
+            self.marks = self.marks._replace(files={**before, **self.marks.files})
+        self.notes = follow_notes(rows, self.notes)
 
     def _replay(self) -> None:
         """Reads the table, or only its end if it has grown."""

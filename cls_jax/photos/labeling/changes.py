@@ -44,6 +44,7 @@ class Plan(NamedTuple):
     classes: Classes  # With those that the decisions add.
     added: Sequence[str] = ()  # These.
     names: Sequence[str] | None = None  # All classes afterward, if it does more than add some.
+    message: str = ""  # Why it cannot be undone.
 
 
 class RenameClass(NamedTuple):
@@ -136,8 +137,30 @@ class SetExample(NamedTuple):
         return Plan([decision], known.classes)
 
 
-# A change of classes or of what is noted about them.
-ClassChange = RenameClass | DescribeClass | SetKey | SetExample
+class TakeBack(NamedTuple):
+    """Takes the decisions about some files back."""
+
+    names: Sequence[str]
+
+    def plan(self, known: Known) -> Plan:
+        """The step."""
+        answered = [name for name in self.names if known.marks.get(name).decision]
+        return Plan([Decision(name, UNDO, "") for name in answered], known.classes)
+
+
+class AddPhoto(NamedTuple):
+    """Notes that a photo was saved in the folder, so that an undo is not for what was before."""
+
+    name: str
+
+    def plan(self, known: Known) -> Plan:
+        """The step, which stays."""
+        said = f"{self.name} stays in the folder: to take it back, delete the file."
+        return Plan([], known.classes, message=said)
+
+
+# A change of classes, of what is noted about them, or of what the folder has.
+ClassChange = RenameClass | DescribeClass | SetKey | SetExample | TakeBack | AddPhoto
 
 
 def _check_class(known: Known, name: str) -> None:

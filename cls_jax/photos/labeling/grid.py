@@ -14,13 +14,10 @@ from cls_jax.photos.features.accuracy import (
 )
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.neighbors import normalize_rows
-from cls_jax.photos.folder.label_table import LABEL, NONE
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.known import Known, get_path, show_name
 from cls_jax.photos.labeling.session import Session
 
-MAX_CHANGES = 50_000  # In one request, which is one step to undo.
 _NUM_SIMILAR = 24
 
 
@@ -104,28 +101,3 @@ def parse_percent(text: str) -> float:
     if not 0 <= percent <= 100:  # As it is for NaN.
         raise ValueError("The percentage must be from 0 to 100.")
     return percent
-
-
-def parse_changes(content: Any) -> list[Change]:
-    """The changes of a group of photos: {"labels": [name, ...], "changes": [[i, r, k], ...]}.
-
-    Photo i, shown with revision r, gets the class in place k of "labels", or none of the classes if
-    k is -1. Raises a ValueError if it is anything else.
-    """
-    labels = content.get("labels") if isinstance(content, dict) else None
-    rows = content.get("changes") if isinstance(content, dict) else None
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise ValueError("labels must be a list of class names.")
-    if not isinstance(rows, list) or not 0 < len(rows) <= MAX_CHANGES:
-        raise ValueError(f"changes must be 1 to {MAX_CHANGES:,} lists.")
-    changes = []
-    for row in rows:
-        # For isinstance, JSON's true is an int.
-        if not isinstance(row, list) or [type(value) for value in row] != [int] * 3:
-            raise ValueError("Each change must be three integers.")
-        image, revision, place = row
-        if not -1 <= place < len(labels):
-            raise ValueError("A change must name one of the labels, or -1.")
-        label = labels[place] if place >= 0 else ""
-        changes.append(Change(image, LABEL if place >= 0 else NONE, label, revision))
-    return changes

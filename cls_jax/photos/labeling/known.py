@@ -29,6 +29,7 @@ class Features(NamedTuple):
     readable: np.ndarray  # int [B], indices of the files that could be read.
     frozen: FrozenFeatures  # Of these B files.
     reasons: Mapping[int, str] = {}  # Index of each other file → why it cannot be read.
+    digests: Mapping[pathlib.Path, bytes] = {}  # Of the contents of the files, as they were read.
 
 
 class Counts(NamedTuple):
@@ -59,6 +60,7 @@ class Known:
     index: Mapping[str, int] = dataclasses.field(default_factory=dict)
     # The name of each other file → why it cannot be read.
     unreadable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    digests: Mapping[pathlib.Path, bytes] = dataclasses.field(default_factory=dict)
     gone: AbstractSet[int] = frozenset()  # The photos whose files are no longer in the folder.
     marks: FileMarks = NO_MARKS  # What labels.csv says of all files of the folder.
     notes: Notes = dataclasses.field(default_factory=dict)  # What it says of classes.

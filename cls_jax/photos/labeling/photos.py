@@ -4,6 +4,7 @@ import functools
 import hashlib
 import io
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -20,13 +21,17 @@ from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.unread import refuse_no_folder
 from cls_jax.photos.images.decode import find_suffix, read_upright
-from cls_jax.photos.images.files import list_images
+from cls_jax.photos.images.files import find_digests, list_images
+from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.labeling.answers import Answers, RefusedError, check_writable
+from cls_jax.photos.labeling.changes import TakeBack
 from cls_jax.photos.labeling.classes import NO_CLASSES, add_class
-from cls_jax.photos.labeling.known import Features
+from cls_jax.photos.labeling.known import Features, Known
 from cls_jax.photos.labeling.session import Session
 
 SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photo.
+# Nothing hidden, no path, nothing that a shell, a table or an address takes for something else.
+_USUAL_NAME = re.compile(r"\w[\w ().+-]{0,99}")
 
 
 def open_session(
@@ -70,10 +75,11 @@ def open_session(
     return Session(root, files, answers, options, backbones, sources, classes)
 
 
-def find_new(session: Session) -> dict[str, int]:
+def find_new(session: Session, window: str = "") -> dict[str, int]:
     """Adds the new photos of a session's folder, see `Session.extend`.
 
-    Raises a UserError if the folder cannot be read.
+    A label belongs to a content: photos that were replaced by others lose theirs, as a step of the
+    window that can be undone. Raises a UserError if the folder cannot be read.
     """
     session.follow_table()  # A folder that is gone has not lost all its photos.
     known = session.known
@@ -82,7 +88,19 @@ def find_new(session: Session) -> dict[str, int]:
     load = functools.partial(load_all, backbones=known.backbones)
     names = list(catalog.folder.listing.files.names())
     marks = catalog.start_marks()
-    return session.extend(catalog.list_labelable(), names, marks, sources, load)
+    replaced = _find_replaced(known)
+    if any(known.marks.get(name).decision for name in replaced):
+        session.change(window, TakeBack(replaced))
+    return session.extend(catalog.list_labelable(), names, marks, sources, load, replaced)
+
+
+def _find_replaced(known: Known) -> list[str]:
+    """The photos that have another content than when they were read."""
+    before = known.digests
+    paths = [str(path) for path in before]
+    digests = zip(before, find_digests(Store(get_cache_folder()), paths, reads=True), strict=True)
+    changed = [path for path, digest in digests if digest not in (b"", before[path])]
+    return [path.relative_to(known.root).as_posix() for path in changed]
 
 
 def load_all(
@@ -101,21 +119,31 @@ def load_all(
             reasons[i] = "it changed while it was read"
         except ImageError as error:
             reasons[i] = str(error)
-    return Features(np.flatnonzero(is_read), found.convert(lambda rows: rows[is_read]), reasons)
+    digests = find_digests(Store(get_cache_folder()), [str(path) for path in paths], reads=True)
+    return Features(
+        np.flatnonzero(is_read),
+        found.convert(lambda rows: rows[is_read]),
+        reasons,
+        {path: digest for path, digest in zip(paths, digests, strict=True) if digest},
+    )
 
 
-def add_photo(root: pathlib.Path, file: BinaryIO) -> str:
+def add_photo(root: pathlib.Path, file: BinaryIO, wanted: str = "") -> str:
     """Saves a photo, in `unlabeled/` if there is one, and returns its name in `root`.
 
-    The name is derived from the content, so no name comes from outside and no file is replaced.
-    Raises an ImageError if the file is not an image, and an OSError if the system refuses.
+    It is the `wanted` name if that is a usual one and free. Otherwise it is derived from the
+    content. No file is replaced. Raises an ImageError if the file is not an image, and an OSError
+    if the system refuses.
     """
     suffix = find_suffix(file)
     file.seek(0)
     content = file.read()
-    name = f"added-{hashlib.sha256(content).hexdigest()[:16]}{suffix}"
     folder = next((f for f in ("unlabeled", "unlabelled") if (root / f).is_dir()), ".")
-    path = root / folder / name
+    own = f"added-{hashlib.sha256(content).hexdigest()[:16]}{suffix}"
+    name = f"{wanted.rpartition('.')[0]}{suffix}"
+    path = root / folder / (name if _USUAL_NAME.fullmatch(name) else own)
+    if path.exists() and path.read_bytes() != content:
+        path = path.with_name(own)
     if not path.exists():
         write_atomically(path, content)
     return path.relative_to(root).as_posix()

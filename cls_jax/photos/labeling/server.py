@@ -270,7 +270,7 @@ class _Service:
 
     def _change(self, verb: Verb, request: Request, body: IO[bytes]) -> Response:
         try:
-            arguments = verb.read(body)
+            arguments = verb.read(body, request.query_params.get("name", ""))
         except ValueError as error:
             return _explain(error, 400)
         try:

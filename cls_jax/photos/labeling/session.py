@@ -92,6 +92,8 @@ class Session:
         self._scanning = threading.Lock()
         self._questions = Questions()
         self.steps = Steps()
+        rows, base, find_file = answers.read_rows()
+        self.steps.read(rows, base, find_file)
         self._random = np.random.default_rng()
         self._draws: Iterator[str] | None = None  # Those without an answer, in random order.
         self._num_drawable = 0
@@ -196,6 +198,7 @@ class Session:
                 index={name: i for i, name in enumerate(names)},
                 pending=(),
                 phase="ready",
+                digests={**self._known.digests, **found.digests},
                 relations=relations,
             )
             self._refresh()
@@ -207,26 +210,30 @@ class Session:
         base: FileMarks,
         sources: Mapping[str, str],
         load_features: Callable[[Sequence[pathlib.Path]], Features],
+        replaced: Sequence[str] = (),
     ) -> dict[str, int]:
         """Adds the new ones of all `files` that may be labeled.
 
         `names` and `base` are those of `Answers`, and `sources` those of the session. Files that
         could not be read are tried again, and photos whose files are gone or are back are left out
-        or asked again. Returns how many are new, how many of the new ones cannot be read, and how
-        many are gone since. If `load_features` raises an error, no file is added.
+        or asked again. Those that were `replaced` by others are other photos, and asked soon.
+        Returns how many are new, were replaced, how many of these cannot be read, and how many are
+        gone since. If `load_features` raises an error, no file is added.
         """
         with self._scanning:
             with self._lock:
                 check_ready(self._known)
                 self._known = known = dataclasses.replace(self._known, sources=sources)
-                new = [name for name in files if name not in known.index]
-                present = set(files)
-                gone = {i for i, name in enumerate(known.files) if name not in present}
+                replaced = [name for name in replaced if name in set(files)]
+                new = [name for name in files if name not in known.index] + replaced
+                current = known.index.keys() & set(files) - set(replaced)
+                gone = set(range(len(known.files))) - {known.index[name] for name in current}
                 if gone != known.gone:
                     self._known = dataclasses.replace(known, gone=frozenset(gone))
                     self._answers.index(names, base)
                     self._refresh()
-            counts = {"new": 0, "unreadable": 0, "gone": max(0, len(gone) - len(known.gone))}
+            num_gone = len(gone) - len(known.gone) - len(replaced)
+            counts = {"replaced": len(replaced), "gone": max(0, num_gone)}
             found = load_features([known.root / name for name in new]) if new else None
             reasons = {new[i]: why for i, why in found.reasons.items()} if found else {}
             num_new = len(found.readable) if found else 0
@@ -241,7 +248,10 @@ class Session:
                 with self._lock:
                     num_moved = self._known.num_moved + num_new
                     self._known = dataclasses.replace(self._known, num_moved=num_moved)
+                    self._questions.mark([self._known.index[name] for name in replaced], "")
+                    self._refresh()
             num_broken = len(reasons.keys() - known.unreadable.keys())
+            num_new -= len(set(replaced) - reasons.keys())
             return counts | {"new": num_new, "unreadable": num_broken}
 
     def adopt(self, classified: Classified) -> None:
@@ -335,10 +345,10 @@ class Session:
         log, before = self._answers, self._known.class_names
         found = [(one.key, log.find(one.key)) for one in plan.decisions]
         if plan.decisions:
-            log.append(plan.decisions)
+            log.append(plan.decisions, keeps_order=plan.names is not None)
         classes = follow_marks(plan.classes, log.marks, log.notes)
         changes = [Changed(key, one, one.revision + 1) for key, one in found]
-        step = Step(changes, (), plan.added)
+        step = Step(changes, (), plan.added, plan.message)
         if plan.names is not None:
             classes = classes._replace(names=tuple(plan.names))
             step = step._replace(class_names=before)
@@ -361,8 +371,12 @@ class Session:
                 for one in step.changes
                 if isinstance(one.key, str) and one.key in known.index
             }
+            if step.message:
+                self.steps.drop(window)
+                raise RefusedError(step.message)
             if step.changes:
-                log.append([one.take_back() for one in step.changes])
+                back = [one.take_back() for one in step.changes]
+                log.append(back, keeps_order=bool(step.class_names))
             classes = follow_marks(known.classes, log.marks, log.notes)
             if step.class_names:
                 classes = restore(classes, step.class_names, log.marks)
@@ -492,7 +506,7 @@ def _put_first(found: Features, asked: Sequence[int]) -> tuple[Features, set[int
     lost = {place for place, i in enumerate(asked) if i not in rows}
     chosen = np.array([rows.get(i, 0) for i in order])
     frozen = found.frozen.convert(lambda columns: columns[chosen])
-    return Features(np.array(order), frozen, found.reasons), lost
+    return found._replace(readable=np.array(order), frozen=frozen), lost
 
 
 def _save_keys(log: Answers, classes: Classes, released: Sequence[Decision] = ()) -> None:

@@ -1,17 +1,20 @@
-"""The steps that each window of a session can undo.
+"""The steps that each window of a session can undo, and those of earlier sessions.
 
 Nothing here is thread-safe: a session calls it under its lock.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cls_jax.photos.folder.label_table import NONE, SKIP, UNDO
-from cls_jax.photos.folder.log import Mark
+from cls_jax.photos.folder.label_table import KEY, LABEL, NONE, NOTES, SKIP, UNDO, LabelRow
+from cls_jax.photos.folder.log import FileMarks, Mark, fold, order_rows
 from cls_jax.photos.labeling.answers import Decision, Key
-from cls_jax.photos.labeling.notes import Note, NoteText
+from cls_jax.photos.labeling.notes import Note, NoteText, follow_notes
 
 _MAX_STEPS = 1000
+_MAX_EARLIER = 100  # Of earlier sessions.
+_EARLIER = ""  # The window that stands for these.
 
 Found = Callable[[Key], Mark | NoteText]  # The current one, see `Answers.find`.
 
@@ -41,10 +44,21 @@ class Step(NamedTuple):
     changes: list[Changed]
     class_names: Sequence[str]  # All classes before, if the step changed these. Otherwise empty.
     added: Sequence[str]  # The classes that it added.
+    message: str = ""  # Why it cannot be undone.
 
     def is_latest(self, find: Found) -> bool:
         """Whether nothing that it changed has been changed since."""
         return all(find(one.key).revision == one.revision for one in self.changes)
+
+    def is_undone(self, before: Mapping[Key, Mark | NoteText], find: Found) -> bool:
+        """Whether a change of what was so `before` has taken it back, and nothing else."""
+        changed = {one.key: (one.revision, _describe(one.before)) for one in self.changes}
+        return changed == {k: (one.revision, _describe(find(k))) for k, one in before.items()}
+
+
+def _describe(found: Mark | NoteText) -> tuple[object, ...]:
+    """What is seen of a mark or a note."""
+    return (found.text,) if isinstance(found, NoteText) else (found.decision, found.labels)
 
 
 class Steps:
@@ -59,14 +73,34 @@ class Steps:
         steps.append(step)
         del steps[:-_MAX_STEPS]
 
+    def read(
+        self, rows: Sequence[LabelRow], base: FileMarks, find_file: Callable[[LabelRow], str | None]
+    ) -> None:
+        """Remembers the steps of earlier sessions, which any window may undo after its own.
+
+        `base` are the marks before the first row, and `find_file` returns the file of a row.
+        """
+        for step, may_undo, find in _follow(rows, base, find_file):
+            earlier = self._steps.setdefault(_EARLIER, [])
+            before = {one.key: one.before for one in step.changes}
+            undone = [one for one in earlier if may_undo and one.is_undone(before, find)]
+            if undone:
+                earlier.remove(undone[-1])
+                self.renumber(undone[-1], find)
+            else:
+                earlier.append(step)
+
     def get_last(self, window: str) -> Step | None:
-        """The step that a window would undo."""
-        steps = self._steps.get(window)
+        """The step that a window would undo: its own, or one of earlier sessions."""
+        steps = self._get(window)
         return steps[-1] if steps else None
 
     def drop(self, window: str) -> None:
         """Forgets the last step of a window."""
-        self._steps[window].pop()
+        self._get(window).pop()
+
+    def _get(self, window: str) -> list[Step]:
+        return self._steps.get(window) or self._steps.get(_EARLIER, [])
 
     def renumber(self, undone: Step, find: Found) -> None:
         """Lets the steps before one that was undone be undone, too: their states are back."""
@@ -77,3 +111,35 @@ class Steps:
                     one._replace(revision=now.get((one.key, one.revision), one.revision))
                     for one in step.changes
                 ]
+
+
+def _follow(
+    rows: Sequence[LabelRow], base: FileMarks, find_file: Callable[[LabelRow], str | None]
+) -> Iterator[tuple[Step, bool, Found]]:
+    """The last steps of a table, whose rows have the same time.
+
+    Each with whether it may undo an earlier one, which writes no labels, and what is found then.
+    """
+    if not any(row.time for row in rows):
+        return  # Of other programs, which may have many.
+    moments = [
+        list(found) for _, found in itertools.groupby(order_rows(rows), lambda row: row.time)
+    ]
+    first = [*itertools.chain(*moments[:-_MAX_EARLIER])]
+    marks, notes = fold(first, base, find_file), follow_notes(first, {})
+
+    def find(key: Key) -> Mark | NoteText:
+        return marks.get(key) if isinstance(key, str) else notes.get(key.folded, NoteText())
+
+    for moment in moments[-_MAX_EARLIER:]:
+        keys = [
+            Note(row.decision, row.label) if row.decision in NOTES else find_file(row)
+            for row in moment
+        ]
+        before, names = {key: find(key) for key in keys if key}, marks.names
+        marks, notes = fold(moment, marks, find_file), follow_notes(moment, notes)
+        kinds = {row.decision for row in moment}
+        if before and moment[0].time and kinds != {KEY}:  # Those follow from a step.
+            changes = [Changed(key, one, find(key).revision) for key, one in before.items()]
+            added = [name for folded, name in marks.names.items() if folded not in names]
+            yield Step(changes, (), added), LABEL not in kinds, find

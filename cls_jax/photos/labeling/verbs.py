@@ -16,6 +16,7 @@ from cls_jax.io import make_printable, parse_json
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import (
+    AddPhoto,
     Change,
     ClassChange,
     DescribeClass,
@@ -32,7 +33,8 @@ from cls_jax.photos.labeling.session import Session
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 
-_MAX_CHANGES = 200  # In one request.
+MAX_CHANGES = 50_000  # In one request, which is one step to undo.
+_MAX_MARKED = 200  # The same.
 _KILOBYTES, _MEGABYTES = 2**10, 2**20
 
 Answer = dict[str, Any]
@@ -60,10 +62,13 @@ class Verb(NamedTuple):
     is_photo: bool = False  # The body is a file. Otherwise it is JSON.
     shows_state: bool = True  # Whether the new state is in the answer: not if nothing changes.
 
-    def read(self, body: IO[bytes]) -> Any:
-        """The arguments of a request. Raises a ValueError if they are invalid."""
+    def read(self, body: IO[bytes], name: str) -> Any:
+        """The arguments of a request. Raises a ValueError if they are invalid.
+
+        For a photo, these are the file and its `name`.
+        """
         if self.is_photo:
-            return body
+            return body, name
         try:
             content = parse_json(body.read().decode("utf-8"))
         except ValueError as error:
@@ -104,33 +109,23 @@ def _take_text(kind: Callable[[str, str], ClassChange]) -> Callable[[Any], Class
     return lambda content: kind(_take(content, "name", str), _take(content, "text", str))
 
 
-def _take_changes(content: Any) -> list[Change]:
-    changes = _take(content, "changes", list)
-    if not 0 < len(changes) <= _MAX_CHANGES:
-        raise ValueError(f"changes must be 1 to {_MAX_CHANGES} objects.")
-    return [
-        Change(
-            image=_take(one, "image", int),
-            decision=_take(one, "decision", str),
-            label=_take(one, "label", str),
-            revision=_take(one, "revision", int),
-        )
-        for one in changes
-    ]
-
-
-def _take_answers(
-    parse: Callable[[Any], list[Change]],
-) -> Callable[[Any], tuple[list[Change], bool]]:
-    """Parses decisions, and whether classes that are unknown are added."""
-    return lambda content: (parse(content), content.get("adds") is True)
+def _take_answers(content: Any) -> tuple[list[Change], bool]:
+    """Decisions from [image, revision, decision, label], and whether unknown classes are added."""
+    rows = _take(content, "changes", list)
+    if not 0 < len(rows) <= MAX_CHANGES:
+        raise ValueError(f"changes must be 1 to {MAX_CHANGES:,} lists.")
+    # For isinstance, JSON's true is an int.
+    if not all(isinstance(row, list) and [*map(type, row)] == [int, int, str, str] for row in rows):
+        raise ValueError("Each change must be two integers and two texts.")
+    changes = [Change(image, decision, label, n) for image, n, decision, label in rows]
+    return changes, content.get("adds") is True
 
 
 def _take_mark(content: Any) -> tuple[list[int], str]:
     """Photos, and the class that they are not."""
     images = _take(content, "images", list)
-    if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
-        raise ValueError(f"images must be at most {_MAX_CHANGES} integers.")
+    if len(images) > _MAX_MARKED or not all(type(image) is int for image in images):
+        raise ValueError(f"images must be at most {_MAX_MARKED} integers.")
     return images, _take(content, "label", str)
 
 
@@ -168,16 +163,20 @@ def _change(parts: Parts, change: ClassChange, window: str) -> Answer:
     return {"renamed": parts.session.change(window, change)}
 
 
-def _try(parts: Parts, file: BinaryIO, _: str) -> Answer:
+def _try(parts: Parts, photo: tuple[BinaryIO, str], _: str) -> Answer:
     """Classifies a photo. The preview is for formats that browsers do not show, as TIFF."""
+    file, _ = photo
     found = parts.classifier.classify(file)
     return found | {"preview": base64.b64encode(encode_file(file, "small")).decode()}
 
 
-def _add(parts: Parts, file: BinaryIO, _: str) -> Answer:
+def _add(parts: Parts, photo: tuple[BinaryIO, str], window: str) -> Answer:
     """Saves a photo in the folder, which must still be there. Returns its name."""
     parts.session.follow_table()
-    return {"name": add_photo(parts.session.known.root, file)}
+    file, wanted = photo
+    name = add_photo(parts.session.known.root, file, wanted)
+    parts.session.change(window, AddPhoto(name))
+    return {"name": name}
 
 
 def _train(parts: Parts, wanted: tuple[str, float], _: str) -> None:
@@ -199,8 +198,7 @@ def _open_report(parts: Parts, name: str, _: str) -> Answer:
 
 VERBS = MappingProxyType(
     {
-        "decide": Verb(_take_answers(_take_changes), _decide),
-        "decide_all": Verb(_take_answers(grid.parse_changes), _decide, limit=_MEGABYTES),
+        "decide": Verb(_take_answers, _decide, limit=4 * _MEGABYTES),
         "undo": Verb(_take_nothing, _undo),
         "classes": Verb(
             _take_name,
@@ -215,7 +213,9 @@ VERBS = MappingProxyType(
         "look": Verb(
             lambda content: int(grid.parse_percent(str(_take(content, "percent", int)))), _look
         ),
-        "scan": Verb(_take_nothing, lambda parts, *_: find_new(parts.session), waits=True),
+        "scan": Verb(
+            _take_nothing, lambda parts, _, window: find_new(parts.session, window), waits=True
+        ),
         "find": Verb(
             _take_name,
             lambda parts, name, _: views.find_image(parts.session.known, name),
@@ -243,7 +243,6 @@ VERBS = MappingProxyType(
             lambda content: (_take(content, "kind", str), _take_number(content, "minutes")), _train
         ),
         "stop": Verb(_take_nothing, lambda parts, *_: parts.training.stop()),
-        "resume": Verb(_take_nothing, lambda parts, *_: parts.training.resume()),
         "report": Verb(lambda content: "" if content == {} else _take_name(content), _open_report),
         "use": Verb(_take_name, lambda parts, name, _: parts.training.use(name)),
         "delete": Verb(_take_name, lambda parts, name, _: parts.training.delete(name)),

@@ -214,7 +214,7 @@ def test_what_is_selected_while_photos_are_saved_stays_selected(visit, folder, s
         if starts == "focused":
             page.keyboard.press("Escape")
             page.keyboard.press("ArrowRight")  # Its ring comes.
-        release = hold(page, "decide_all")
+        release = hold(page, "decide")
         page.keyboard.press("1")
         page.locator(f".cell[title='{names[3]}']").click()
         release()

@@ -5,10 +5,13 @@ import os
 import shutil
 
 import pytest
+from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.images.files import find_digests
+from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import Change, ConflictError, DescribeClass, RenameClass
@@ -24,6 +27,8 @@ from tests.photos.labeling.sessions import (
     read_states,
     read_training,
 )
+
+NOTHING = {"new": 0, "replaced": 0, "unreadable": 0, "gone": 0}
 
 
 def test_a_file_that_is_gone_takes_no_answer_and_gives_none_away(session, folder, kinds):
@@ -58,16 +63,59 @@ def test_a_photo_that_is_gone_is_shown_nowhere_until_it_is_back(session, folder)
         return {one["name"] for one in images} | {row["file"] for row in table}
 
     assert f"IMG_{gone:04}.png" not in list_shown()
-    assert photos.find_new(session) == {"new": 0, "unreadable": 0, "gone": 1}
+    assert photos.find_new(session) == NOTHING | {"gone": 1}
     assert not {f"IMG_{image:04}.png" for image in (gone, answered)} & list_shown()
     counts = views.describe(session)["counts"]
     assert (counts["images"], counts["labeled"]) == (28, 3)
     for image in (gone, answered):
         path = folder / f"IMG_{image:04}.png"
         (folder.parent / path.name).rename(path)
-    assert photos.find_new(session) == {"new": 0, "unreadable": 0, "gone": 0}
+    assert photos.find_new(session) == NOTHING
     assert read_states(session)[f"IMG_{answered:04}.png"] == ("label", "dog")
     assert len(list_shown()) == 30
+
+
+def test_a_label_stays_with_its_content_and_not_with_the_name(folder, kinds, monkeypatch):
+    """A photo that is replaced is another one: it is asked again, and undo gives it the label."""
+    cache = Store(get_cache_folder())
+
+    def load(paths, report=None, backbones=None):
+        features = sessions.create_features([0] * len(paths))
+        found = sessions.describe_some(range(len(paths)), features)
+        digests = find_digests(cache, [str(path) for path in paths], reads=True)
+        return found._replace(digests=dict(zip(paths, digests, strict=True)))
+
+    monkeypatch.setattr(photos, "load_all", load)
+    for path in folder.iterdir():  # No longer links to one file.
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content)
+    session = open_session(folder)
+    session.load(lambda report: load(list_paths(session.known)))
+    for image in range(4):
+        decide(session, image, "cat")
+    for name in ("IMG_0001.png", "IMG_0008.png"):
+        Image.new("RGB", (20, 30), "teal").save(folder / name)
+    os.utime(folder / "IMG_0002.png", (1e9, 1e9))  # The same content.
+    assert photos.find_new(session, "w") == NOTHING | {"replaced": 2}
+    assert photos.find_new(session, "w") == NOTHING
+    assert set(read_states(session)) == {f"IMG_000{i}.png" for i in (0, 2, 3)}
+    state = views.describe(session, "w")
+    assert state["counts"]["images"] == 30
+    asked = {one["name"]: one["image"] for one in state["next"][:2]}
+    assert asked == {"IMG_0001.png": 30, "IMG_0008.png": 31}  # With pictures of their own.
+    session.undo("w")
+    assert views.describe_image(session.known, 30)["label"] == "cat"
+    (folder / "IMG_0003.png").write_bytes(b"half of a photo")
+    monkeypatch.setattr(
+        photos,
+        "load_all",
+        lambda paths, backbones: sessions.describe_some([], sessions.create_features([]))._replace(
+            reasons={0: "damaged"}
+        ),
+    )
+    assert photos.find_new(session, "w") == NOTHING | {"replaced": 1, "unreadable": 1}
+    assert "IMG_0003.png" not in read_states(session)
 
 
 @pytest.mark.parametrize("remains", [False, True])  # As the place where a drive is connected.
@@ -197,12 +245,12 @@ def test_photos_that_come_later_are_offered_and_broken_ones_are_tried_again(fold
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(photos, "load_all", load)
-        assert photos.find_new(session) == {"new": 2, "unreadable": 1, "gone": 0}
+        assert photos.find_new(session) == NOTHING | {"new": 2, "unreadable": 1}
         result = views.describe_result(session)
         assert result["unreadable"] == [{"name": "c.png", "reason": "damaged"}]
         shutil.copy(folder / "IMG_0000.png", folder / "c.png")
-        assert photos.find_new(session) == {"new": 1, "unreadable": 0, "gone": 0}
-        assert photos.find_new(session) == {"new": 0, "unreadable": 0, "gone": 0}
+        assert photos.find_new(session) == NOTHING | {"new": 1}
+        assert photos.find_new(session) == NOTHING
     assert views.describe_result(session)["num_unreadable"] == 0
     assert views.describe(session)["counts"]["images"] == 33
     assert read_states(session)["IMG_0003.png"] == ("label", "cat")

@@ -34,7 +34,7 @@ from cls_jax.photos.folder import exchange
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
-from cls_jax.photos.labeling import classifier, grid, listening, photos, server, start, verbs
+from cls_jax.photos.labeling import classifier, listening, photos, server, start, verbs
 from tests.outcomes import read_table
 from tests.photos.labeling.sessions import create_features, create_photos, open_ready, serve
 from tests.processes import PATIENCE_S
@@ -57,8 +57,8 @@ def client(app):
 
 
 def decide(client, image=0, label="cat", revision=0, **options):
-    change = {"image": image, "decision": "label", "label": label, "revision": revision}
-    return client.post("/api/decide", json={"changes": [change]}, **options)
+    changes = [[image, revision, "label", label]]
+    return client.post("/api/decide", json={"changes": changes}, **options)
 
 
 def test_the_token_never_becomes_a_cookie_and_a_code_is_exchanged_for_it_once(app):
@@ -139,7 +139,6 @@ def test_other_hosts_are_refused(client, host):
 
 JSON_VERBS = (
     "decide",
-    "decide_all",
     "undo",
     "classes",
     "mark",
@@ -153,8 +152,8 @@ JSON_VERBS = (
     "export",
     "report",
 )
-JSON_VERBS += ("plan", "train", "resume", "stop", "sample", "scan", "copies", "look")
-WITH_OWN_TESTS = {"decide", "decide_all", "undo", "classes"}  # Of what they refuse.
+JSON_VERBS += ("plan", "train", "stop", "sample", "scan", "copies", "look")
+WITH_OWN_TESTS = {"decide", "undo", "classes"}  # Of what they refuse.
 WITHOUT_VALUES = {"sample", "scan", "copies", "plan"}  # Or with minutes, which any body may have.
 
 
@@ -229,38 +228,26 @@ def test_paths_lead_nowhere(client, path):
     assert client.get(path).status_code in (404, 405)
 
 
-def write_change(**values):
-    change = {"image": 0, "decision": "none", "label": "", "revision": 0} | values
-    return json.dumps({"changes": [change]}).encode()
+NONE = [0, 0, "none", ""]
 
 
 @pytest.mark.parametrize(
     "body",
     [
         *(b"", b"[]", b"{", b"\xff", b"[" * 60_000, b'{"changes": []}', b'{"changes": [[]]}'),
-        *(b'{"changes": {"image": 0}}', write_change(image=True), write_change(image=0.5)),
-        *(write_change(image=10**30), write_change(label=None), write_change(revision="0")),
+        *(
+            json.dumps({"changes": changes}).encode()
+            for changes in (
+                *({"image": 0}, [NONE[:3]], [[True, *NONE[1:]]], [[0.5, *NONE[1:]]]),
+                *([[10**30, *NONE[1:]]], [[*NONE[:3], None]], [[0, "0", "none", ""]], [NONE] * 2),
+                *([[12, *NONE[1:]]], [[0, 0, "label", "x"]], [[0, 0, "label", ""]]),
+                *([[0, 0, "none", "cat"]], [[0, 0, "undo", ""]], [NONE] * (verbs.MAX_CHANGES + 1)),
+            )
+        ),
     ],
 )
-def test_bodies_that_the_page_does_not_send_are_refused(client, folder, body):
+def test_answers_that_the_page_does_not_send_are_refused(client, folder, body):
     answer = client.post("/api/decide", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code in (400, 422)
-    assert answer.json()["message"]
-    assert not (folder / LABELS_CSV).exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *([], {}, {"labels": ["cat"], "changes": []}, {"labels": ["cat"], "changes": [[0, 0, 1]]}),
-        *({"labels": [1], "changes": [[0, 0, 0]]}, {"labels": [], "changes": [[0, 0]]}),
-        *({"labels": [], "changes": [[0, True, -1]]}, {"labels": [], "changes": [[12, 0, -1]]}),
-        *({"labels": [], "changes": [[0, 0, -1]] * 2}, {"labels": ["x"], "changes": [[0, 0, 0]]}),
-        {"labels": ["cat"], "changes": [[0, 0, 0]] * (grid.MAX_CHANGES + 1)},
-    ],
-)
-def test_groups_that_the_page_does_not_send_are_refused(client, folder, content):
-    answer = client.post("/api/decide_all", json=content)
     assert answer.status_code in (400, 422)
     assert answer.json()["message"]
     assert not (folder / LABELS_CSV).exists()
@@ -321,7 +308,7 @@ def test_slow_photos_delay_no_answer(folder):
         headers = {"Origin": f"http://127.0.0.1:{port}", "X-Token": "token"}
         headers |= {"Content-Type": "application/json"}
         request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/api/decide", write_change(), headers
+            f"http://127.0.0.1:{port}/api/decide", json.dumps({"changes": [NONE]}).encode(), headers
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["counts"]["none"] == 1
@@ -509,14 +496,43 @@ def test_nothing_but_photos_and_sensible_changes_gets_through(labeled, folder, v
     is_photo = verb in verbs.PHOTO_VERBS
     headers = {"Content-Type": f"application/{'octet-stream' if is_photo else 'json'}"}
     for body in BODIES if is_photo else WRONG_JSON:
-        answer = labeled.post(f"/api/{verb}", content=body, headers=headers | {"X-Name": "../x"})
+        answer = labeled.post(f"/api/{verb}?name=../x.png", content=body, headers=headers)
         assert answer.status_code == 200 or "codec" not in answer.text
         assert answer.status_code == 200 if body is PHOTO else answer.status_code in (400, 422)
         assert answer.status_code != 422 or answer.json()["message"].endswith((".", ":"))
     added = [f"added-{hashlib.sha256(PHOTO).hexdigest()[:16]}.png"] if verb == "add" else []
     assert sorted(os.listdir(folder)) == sorted([*before[1], *added])
     assert all((folder / name).read_bytes() == PHOTO for name in added)
-    assert labeled.get("/api/state").json() == before[0]
+    after = labeled.get("/api/state").json()
+    assert after == before[0] or (added and after["counts"] == before[0]["counts"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_kept"),
+    [
+        *(("plane.jpg", True), ("Ein Bild (2).PNG", True)),
+        *(
+            (name, False)
+            for name in ("IMG_0000.png", "a/b.png", "..\\b.png", ".b.png", "=b.png", "")
+        ),
+    ],
+)
+def test_an_added_photo_keeps_a_free_name_and_an_undo_takes_no_answer_for_it(
+    labeled, folder, wanted, is_kept
+):
+    headers = {"Content-Type": "application/octet-stream"}
+    before = labeled.get("/api/state").json()["counts"]
+    own = f"added-{hashlib.sha256(PHOTO).hexdigest()[:16]}"
+    expected = f"{wanted.rpartition('.')[0] if is_kept else own}.png"
+    for _ in range(2):  # The same photo is not added twice.
+        answer = labeled.post("/api/add", params={"name": wanted}, content=PHOTO, headers=headers)
+        assert answer.json()["name"] == expected
+        assert (folder / expected).read_bytes() == PHOTO
+    for _ in range(2):
+        undone = labeled.post("/api/undo", json={})
+        assert (undone.status_code, expected in undone.json()["message"]) == (422, True)
+    assert labeled.get("/api/state").json()["counts"] == before
+    assert labeled.post("/api/undo", json={}).json()["counts"]["labeled"] == 5
 
 
 @pytest.fixture
@@ -687,6 +703,4 @@ def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path
     assert (states[0]["phase"], states[-1]["phase"]) == ("running", "failed")
     assert "only the class 'dog'" in states[-1]["message"]
     assert client.get("/api/state").json()["is_training"] is False
-    assert not states[-1]["can_resume"]  # It never began, so Save and Train start over.
-    assert client.post("/api/resume", json={}).status_code == 422
     assert client.get("/report/x").status_code == 404

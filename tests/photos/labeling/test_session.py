@@ -68,12 +68,13 @@ def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_traini
         kinds, names = create_photos(folder, len(NAMES), NAMES), sorted(NAMES)
         session = open_ready(folder, kinds)
         history = [[("", "")] for _ in names]
-        steps = {"one": [], "two": []}  # By window: photo → number of its states so far.
+        # By window, and of earlier sessions: photo → number of its states so far.
+        steps, earlier, done = {"one": [], "two": []}, [], []
         for action, images, label, window in actions:
             revisions = {image: len(history[image]) for image in images}
             if action == "restart":
                 session = open_ready(folder, kinds)
-                steps = {"one": [], "two": []}
+                steps, earlier = {"one": [], "two": []}, [*done]
             elif action == "stale":
                 changes = [Change(i, "skip", "", n) for i, n in revisions.items()]
                 with pytest.raises(ConflictError):
@@ -83,13 +84,15 @@ def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_traini
                 changes = [Change(i, action, label, n - 1) for i, n in revisions.items()]
                 session.decide(changes, window)
                 steps[window].append(revisions)
+                done.append(revisions)
                 for image in images:
                     history[image].append((action, label))
-            elif not steps[window]:
+            elif not steps[window] + earlier:
                 with pytest.raises(RefusedError, match="nothing to undo"):
                     session.undo(window)
             else:
-                step = steps[window].pop()
+                step = (steps[window] or earlier).pop()
+                done = [one for one in done if one is not step]
                 if any(len(history[image]) != number + 1 for image, number in step.items()):
                     with pytest.raises(ConflictError):
                         session.undo(window)
@@ -116,6 +119,39 @@ def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_traini
             reasons = dict(layout.skipped)
             assert set(reasons) == aside
             assert set(reasons.values()) <= {"marked as no class or skipped in labels.csv"}
+
+
+ACTS = (
+    lambda session: decide(session, 3, "cat"),
+    lambda session: decide(session, 0, "cat"),
+    lambda session: decide(session, 0, "", decision="skip"),
+    lambda session: session.decide([Change(i, "label", "cat", 0) for i in (1, 2)], "w"),
+    lambda session: session.change("w", DescribeClass("cat", "has whiskers")),
+    lambda session: session.change("w", RenameClass("cat", "Cat")),
+    lambda session: session.change("w", RenameClass("Cat", "dog")),
+    lambda session: session.change("w", RenameClass("dog", "")),
+    lambda session: decide(session, 0, "owl"),
+)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_steps_are_undone_one_by_one_also_after_a_restart(folder, kinds, is_restarted):
+    """Without those that were undone before."""
+    session = open_ready(folder, kinds)
+    before = []
+    for act in ACTS:
+        before.append(read_states(session))
+        act(session)
+        decide(session, 5, "owl")
+        session.undo("w")
+        if is_restarted:
+            session = open_ready(folder, kinds)
+    assert views.describe(session, "w")["can_undo"]
+    for state in before[::-1]:
+        session.undo("w")
+        assert read_states(session) == state
+    with pytest.raises(RefusedError, match="nothing to undo"):
+        session.undo("w")
 
 
 def test_all_answers_about_one_photo_are_undone_one_by_one(session):

@@ -325,3 +325,16 @@ def test_photos_about_which_people_differ_are_suspect_until_one_is_answered(fold
     assert list_suspects() == {(0, "a", "b"), (3, "c", "a")}
     decide(session, 0, "a")
     assert list_suspects() == {(3, "c", "a")}
+
+
+def test_the_strip_has_answers_and_not_the_photos_of_a_renaming(session):
+    for image in range(4):
+        decide(session, image, "dog" if image == 3 else "cat")
+    for new in ("lynx", "Lynx", "dog"):
+        name = session.known.marks.get(session.known.files[0]).label
+        session.change("w", RenameClass(name, new))
+        assert [one["image"] for one in views.describe(session)["recent"]] == [3, 2, 1, 0]
+    session.undo("w")
+    session.change("w", RenameClass("Lynx", ""))
+    session.undo("w")
+    assert [one["image"] for one in views.describe(session)["recent"]] == [3, 2, 1, 0]

@@ -124,7 +124,7 @@ export function mount(root, app) {
     async function save(right, marked) {
       if (marked.length) await app.post("mark", { images: marked, label });
       if (!right.length) return;
-      const changes = right.map(({ image, revision }) => ({ image, decision: "label", label, revision }));
+      const changes = right.map(({ image, revision }) => [image, revision, "label", label]);
       const { left_out: leftOut } = await app.post("decide", { changes });
       if (leftOut) app.announce(leftOut, true);
       else app.announce(`${right.length} labeled ${label}.`);

@@ -6,14 +6,8 @@ import { formatCount } from "./words.js";
 const DIGITS = [..."123456789"];
 const LETTERS = [..."abcdefghijklmnopqrstuvwxyz"]; // To choose with more classes than digits.
 
-// What was typed and not entered, for the next time that the view is shown: the name of a new class,
-// and new names by the present ones.
-let newName = "";
-const drafts = new Map();
-
 export function mount(root, app) {
-  const { element, hint, name, rows } = build("classes", { add, name: ({ target }) => (newName = target.value) });
-  name.value = newName;
+  const { element, hint, name, rows } = build("classes", { add });
   name.addEventListener("keydown", ({ key }) => key === "Enter" && add());
   rows.addEventListener("focusout", () => setTimeout(() => update(app.state)));
   root.append(element);
@@ -26,7 +20,7 @@ export function mount(root, app) {
     app.run(async () => {
       const count = app.state.classes.length;
       const { label, classes } = await app.post("classes", { name: text });
-      name.value = newName = "";
+      name.value = "";
       const isNew = classes.length > count;
       app.announce(isNew ? `${label} added: it is kept once a photo has it.` : `There is a class ${label} already.`, true);
       name.focus();
@@ -66,7 +60,6 @@ export function mount(root, app) {
         nameField.blur(); // Not before: Enter tries again what was not saved.
         const isMerger = classes.length < before;
         const said = describe(name, text, { count: renamed, isMerger });
-        drafts.delete(name);
         if (isMerger) removed.push({ name, row: createGone(element, said), place: findPlace(element) });
         removed.sort((a, b) => a.place - b.place);
         app.announce(`${said} Undo brings ${name} back.`, true);
@@ -85,15 +78,11 @@ export function mount(root, app) {
     keys.append(...options.map((one) => create("option", { value: one, selected: one === key }, one ? `Key ${one}` : "No key")));
 
     // Half a name could be another class's, and merge the two: only Enter takes it.
-    nameField.defaultValue = drafts.get(name) ?? name;
-    nameField.addEventListener("input", () => {
-      isDone = false;
-      drafts.set(name, nameField.value);
-    });
+    nameField.defaultValue = name;
+    nameField.addEventListener("input", () => (isDone = false));
     nameField.addEventListener("keydown", (event) => {
       const text = nameField.value.trim();
       if (event.key === "Escape" || (event.key === "Enter" && (!text || text === name))) {
-        drafts.delete(name);
         nameField.value = name;
         nameField.blur();
         if (!text) app.announce(`A class needs a name: it is still ${name}.`, true);

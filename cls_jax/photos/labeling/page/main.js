@@ -102,13 +102,15 @@ const app = {
     if (app.state?.phase !== "ready" || (!isAsked && Date.now() - scanned < SCAN_MS)) return;
     scanned = Date.now();
     try {
-      const { new: added, unreadable, gone } = await api.post("scan");
+      const { new: added, replaced, unreadable, gone } = await api.post("scan");
       const counts = [
+        ...(replaced ? [`${formatCount(replaced, "photo")} replaced by others, which are asked again`] : []),
         ...(unreadable ? [`${formatCount(unreadable, "file")} that cannot be read`] : []),
         ...(gone ? [`${formatCount(gone, "photo")} no longer in the folder`] : []),
       ];
-      if (added || !counts.length) counts.unshift(formatCount(added, "new photo"));
-      if (added || unreadable || gone || isAsked) app.announce(`${counts.join(", ")}.`, true);
+      const isNews = added || counts.length;
+      if (added || !isNews) counts.unshift(formatCount(added, "new photo"));
+      if (isNews || isAsked) app.announce(`${counts.join(", ")}.`, true);
       await refresh();
     } catch (error) {
       if (isAsked) report(error);

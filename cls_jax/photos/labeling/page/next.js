@@ -11,9 +11,6 @@ const BROKEN = "This photo cannot be read. Skip it.";
 const SWAPPED = "This is another photo: look at it, then press again.";
 const SWAP_MS = 600; // During which a photo that has come by itself gets no answer.
 
-// What was typed when the view was left: the text and its photo.
-let draft = { text: "", image: null, name: "" };
-
 export function mount(root, app) {
   let current = null;
   let question = null; // The photo that is asked about, unless it was answered here. It is shown if none is pinned.
@@ -60,7 +57,7 @@ export function mount(root, app) {
     app.run(async () => {
       isRefused = true;
       try {
-        await app.post("decide", { changes: [{ image, decision, label, revision }], adds });
+        await app.post("decide", { changes: [[image, revision, decision, label]], adds });
       } catch (error) {
         if (typed && label && error.status !== 409) chooser.type(label); // Enter tries again.
         throw error;
@@ -98,7 +95,6 @@ export function mount(root, app) {
     const isOther = before ? before.image !== current.image : !chooser.hasFocus();
     if (isOther && chooser.isChoosing()) forget(before?.name);
     chooser.update(state.classes, current.proposals);
-    bringBack();
     describe(state);
     if (!state.classes.length) chooser.focus();
   }
@@ -129,17 +125,9 @@ export function mount(root, app) {
     if (text) app.announce(describeUnsaved(text, name), true);
   }
 
-  /** What was typed for the photo before another view was opened is typed still. */
-  function bringBack() {
-    const { text, image, name } = draft;
-    draft = { text: "", image: null, name: "" };
-    if (text && image === current.image) chooser.type(text);
-    else if (text) app.announce(describeUnsaved(text, name), true);
-  }
-
   function unmount() {
     setQuestion(null);
-    if (current) draft = { text: chooser.getTyped(), image: current.image, name: current.name };
+    if (current) forget(current.name);
   }
 
   /** The first proposals of a photo stay while it is shown, so that Enter takes what was read. */

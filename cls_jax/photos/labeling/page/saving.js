@@ -31,22 +31,21 @@ export function createSaver(app, { chooser, grid }) {
     const before = { selected: grid.getSelected(), current: grid.getCurrent() };
     if (before.selected.size) grid.clear(); // What is selected while these are saved is for the next answer.
     const hasStayed = () => !grid.getSelected().size && grid.getCurrent() === before.current;
-    const names = [...new Set(labels)].filter(Boolean);
     const changes = targets.map(({ image, revision }, i) => {
-      return [image, held.get(image) ?? revision, names.indexOf(labels[i])];
+      return [image, held.get(image) ?? revision, labels[i] ? "label" : "none", labels[i]];
     });
     held.clear(); // If it is refused, the answers of other windows are known by now.
     for (const { image } of targets) saving.add(image);
     // Others wait for their turn: what is selected by then is for the answer after them.
     app.run(async () => {
       try {
-        const { gone, left_out: leftOut } = await app.post("decide_all", { labels: names, changes, adds });
+        const { gone, left_out: leftOut } = await app.post("decide", { changes, adds });
         const what = targets.length === 1 ? targets[0].name : formatCount(targets.length - gone, "photo");
         app.announce(`${what}: ${text}. ${leftOut}`.trim(), true);
       } catch (error) {
         if (hasStayed()) {
           grid.select(before.selected);
-          if (typed && names.length === 1 && error.status !== 409) chooser.type(names[0]); // Enter tries again.
+          if (typed && labels[0] && error.status !== 409) chooser.type(labels[0]); // Enter tries again.
         }
         throw error;
       } finally {

@@ -62,8 +62,7 @@ export function mount(root, app) {
       if (isClosed || app.refuses(picture.isShown !== null)) return;
       app.run(async () => {
         try {
-          const changes = [{ image, decision: "label", label: chosen, revision }];
-          await app.post("decide", { changes });
+          await app.post("decide", { changes: [[image, revision, "label", chosen]] });
         } catch (error) {
           if (error.status === 409) close("Labeled elsewhere.");
           throw error;

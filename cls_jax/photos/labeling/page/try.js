@@ -111,21 +111,23 @@ function createView(app) {
     return [parts.element];
   }
 
-  /** Adds a photo to the folder, with its class if one was typed. */
-  async function addToFolder(file, { keep: button, correction }) {
+  /** Adds a photo to the folder, with its class if one was typed. What is undone meanwhile waits. */
+  function addToFolder(file, { keep: button, correction }) {
     const text = correction.value.trim(); // As it is at the click.
     button.disabled = correction.disabled = true;
     button.textContent = "Adding…";
-    try {
-      const { name } = await upload("add", file);
-      await app.scan(true);
-      await correct(name, text);
-      button.textContent = `Added as ${name}${text ? "" : ", without a label"}`;
-    } catch (error) {
-      button.disabled = correction.disabled = false;
-      button.textContent = ADD;
-      app.report(error);
-    }
+    app.run(async () => {
+      try {
+        const { name } = await upload("add", file);
+        await app.scan(true);
+        await correct(name, text);
+        button.textContent = `Added as ${name}${text ? "" : ", without a label"}`;
+      } catch (error) {
+        button.disabled = correction.disabled = false;
+        button.textContent = ADD;
+        throw error;
+      }
+    }, true);
   }
 
   async function correct(name, text) {
@@ -133,9 +135,8 @@ function createView(app) {
     const { image, revision } = await post("find", { name });
     const { kind, name: known } = interpret(text, app.state.classes.map((one) => one.name));
     const label = kind === "take" ? known : text;
-    await app.post("decide", { changes: [{ image, decision: "label", label, revision }], adds: kind !== "take" });
+    await app.post("decide", { changes: [[image, revision, "label", label]], adds: kind !== "take" });
     app.announce(`${name}: ${label}.`, true);
-    app.render();
   }
 
   async function update(state) {
