@@ -158,7 +158,9 @@ def evaluate_workdir(
         return
     print(title)
     print(describe_accuracies(found.accuracies, found.step > 0, is_fair=not found.num_copies))
-    if found.num_copies:
+    if found.num_copies is None:
+        print("Near-copies of training images were not looked for: the run's were moved.")
+    elif found.num_copies:
         copies = f"{found.num_copies:,} of {found.num_images:,} images are near-copies"
         print(f"{copies} of training images, so the accuracy with them is too high.")
     if found.figures:

@@ -1,6 +1,5 @@
 """Compares the images and labels of a folder with those that a run was trained on."""
 
-import contextlib
 import csv
 import pathlib
 from collections.abc import Sequence
@@ -8,12 +7,9 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from cls_jax.data.resize import get_decode_options, get_image_shape
-from cls_jax.errors import UserError
 from cls_jax.photos.folder.catalog import Layout
-from cls_jax.photos.folder.dataset import COPY_OF, hash_contents, hash_names, list_layout
+from cls_jax.photos.folder.dataset import COPY_OF, hash_contents, hash_names
 from cls_jax.photos.folder.instant_config import read_instant_config
-from cls_jax.photos.folder.options import get_folder_options
-from cls_jax.photos.folder.reading import NO_CLASS_NAME
 from cls_jax.photos.images.files import ImageFile, find_digests, read_ahead
 from cls_jax.photos.images.packed import open_packed
 from cls_jax.photos.images.store import Store, get_cache_folder
@@ -110,41 +106,6 @@ def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
         return digests
     store = Store(get_cache_folder())
     return find_digests(store, [str(root / file.name) for file in files], reads=True)
-
-
-def count_training_images(
-    workdir: pathlib.Path, data: ConfigDict, layout: Layout, root: pathlib.Path
-) -> int:
-    """How many images that are evaluated in a folder have trained the run, by content.
-
-    If the run's own folder is gone, only a complete copy of it is recognized.
-
-    Args:
-        workdir: The run.
-        data: The section of its configuration.
-        layout: Of the folder that is evaluated.
-        root: This folder.
-    """
-    if data.name != "folder":
-        return 0
-    data_dir = pathlib.Path(data.data_dir).expanduser()
-    trained = None
-    fingerprint = read_fingerprint(workdir)
-    with contextlib.suppress(UserError):
-        if data_dir.is_dir():
-            trained = list_layout(data_dir, get_folder_options(data))
-    if (
-        trained is None
-        and fingerprint
-        and _has_trained_on(workdir, data, fingerprint, root, layout)
-    ):
-        data_dir, trained = root, layout
-    if trained is None:
-        return 0
-    evaluated = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
-    known = set(_hash_files(data_dir, [file for file, _ in trained.train]))
-    digests = _hash_files(root, [file for file, _ in evaluated])
-    return sum(digest in known for digest in digests if digest)
 
 
 def _read_skipped(workdir: pathlib.Path) -> dict[str, str]:

@@ -19,16 +19,21 @@ from cls_jax.photos.folder.names import clean, find_part, fold, fold_class
 _MAX_NAMED = 3
 # Of a proposed pattern: the share of names that it fits, and the fewest images of a source.
 _MOST_NAMES, _FEWEST_IMAGES = 0.95, 2
-_NUM_PAIRS, _MIN_ALIKE = 20, 0.15  # Copies that are compared, and the share that look alike.
+_NUM_PAIRS = 20  # Of copies, that are compared.
 NUM_NAMES = 1_000  # Enough to propose a pattern.
 _MAX_LEVELS = 4  # Of folders.
 # A word with a number, and then a number of its own, as in P012_03.png.
 _NUMBERED = re.compile(r"^([^\W\d_]+[-_]?\d+)[-_ ]\d+$")
-# As Roboflow names what it exports: three copies of cat.jpg are cat_jpg.rf.<hash>.jpg.
-_AUGMENTED = re.compile(r"(.+)\.rf\.\w+$")
-# What others add to the name of a copy: cat_aug_3, cat-1, "cat (2)", "cat - Copy (2)". Photos that
-# are independent are named so, too.
-_COPIES = (r"[-_ .]+aug(?:mented)?[-_ \d]*", r"[-_ (]+copy[-_ ()\d]*", r"[-_]\d+", r" ?\(\d+\)")
+# What programs add to the name of a copy: a.rf.<hash> (Roboflow), a_aug_3, "a - Copy (2)", a-1, or
+# "a (2)". With the share of copies that must look alike, since independent photos are named so,
+# too: none of 300 pairs, and a quarter of those that are turned by up to 30 degrees and cropped.
+_COPIES = {
+    r"\.rf\.\w+": 0,
+    r"[-_ .]+aug(?:mented)?[-_ \d]*": 0.15,
+    r"[-_ (]+copy[-_ ()\d]*": 0.15,
+    r"[-_]\d+": 0.15,
+    r" ?\(\d+\)": 0.15,
+}
 
 
 class Sources(NamedTuple):
@@ -99,13 +104,6 @@ def propose_pattern(names: Sequence[str]) -> str | None:
     words, these are rather the classes.
     """
     stems = [os.path.splitext(name.rpartition("/")[2])[0] for name in names]
-    copies = [match[1] for stem in stems if (match := _AUGMENTED.match(stem))]
-    if 2 * len(copies) > len(stems) and len(set(copies)) < len(copies):
-        example = make_printable(next(name for name in names if ".rf." in name))
-        return (
-            f"Names such as {example!r:.100} are those of augmented copies: with --source-pattern "
-            r"'([^/]+)\.rf\.', copies of one photo are held out together."
-        )
     found = [match[1] if (match := _NUMBERED.match(stem)) else "" for stem in stems]
     sources = set(found) - {""}
     num_found = len(found) - found.count("")
@@ -130,31 +128,27 @@ def propose_pattern(names: Sequence[str]) -> str | None:
 def propose_copies(names: Sequence[str], are_alike: Callable[[str, str], bool]) -> str | None:
     """A sentence about names that differ only in what programs add for copies, or None.
 
-    Most do, and the first and the last image of a name look alike: enough of the pairs that were
-    sampled, since many copies are changed too much to tell. Independent photos hardly ever are.
-    Where all in a folder have one name, they are numbered images of a class.
+    At least half do, and the first and the last image of a name look alike: enough of the pairs
+    that were sampled. Where all in a folder have one name, they are numbered images of a class.
     """
-    for added in _COPIES:
+    for added, share in _COPIES.items():
         groups: dict[str, list[str]] = {}
         for name in names:
             match = re.fullmatch(rf"(.+?)(?:{added})?\.[^./]+", name, re.I)
             groups.setdefault(match[1] if match else name, []).append(name)
         several = [sorted(group, key=len) for group in groups.values() if len(group) > 1]
-        folders = {group[0].rpartition("/")[0] for group in several}
-        if 2 * sum(map(len, several)) <= len(names) or len(several) < 2 * len(folders):
-            continue
+        folders = {name.rpartition("/")[0] for name in groups}
+        are_most = 2 * sum(map(len, several)) >= len(names) and len(groups) >= 2 * len(folders)
         pairs = [(group[0], group[-1]) for group in take_evenly(several, _NUM_PAIRS)]
-        num_alike = sum(itertools.starmap(are_alike, pairs))
-        if num_alike < max(_MIN_ALIKE * len(pairs), 2):
-            continue
-        first, second = map(make_printable, pairs[0])
-        is_unique = len({name.rpartition("/")[2] for name in names}) == len(names)
-        start = "([^/]+?)" if is_unique else "^(.+?)"
-        return (
-            f"Names such as {first!r:.100} and {second!r:.100} are those of copies: {num_alike:,} "
-            f"of {len(pairs):,} such pairs look alike. With --source-pattern "
-            rf"'(?i){start}(?:{added})?\.[^./]+$', copies of one photo are held out together."
-        )
+        if are_most and pairs and sum(itertools.starmap(are_alike, pairs)) >= share * len(pairs):
+            first, second = map(make_printable, pairs[0])
+            is_unique = len({name.rpartition("/")[2] for name in names}) == len(names)
+            start = "([^/]+?)" if is_unique else "^(.+?)"
+            return (
+                f"Names such as {first!r:.100} and {second!r:.100} are those of copies: with "
+                rf"--source-pattern '(?i){start}(?:{added})?\.[^./]+$', copies of one photo are "
+                "held out together."
+            )
     return None
 
 

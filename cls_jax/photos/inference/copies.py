@@ -1,5 +1,6 @@
 """Evaluated images that are near-copies of training images, and the accuracy without them."""
 
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,8 @@ from cls_jax.errors import UserError
 from cls_jax.photos.features.copies import find_copies
 from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.images.files import read_ahead
+from cls_jax.photos.images.files import find_digests, read_ahead
+from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.start.copies import read_copies
 from cls_jax.runs.folder import read_labeled_rows
@@ -25,15 +27,18 @@ def find_copied(run: Run) -> np.ndarray:
 def compare_with_training(run: Run, paths: Sequence[str]) -> np.ndarray | None:
     """Which image files are near-copies of a run's training images, bool [n].
 
-    None without the frozen network that the run began with, or without the run's images.
+    Without the frozen network that the run began with, which have the same bytes. None without the
+    run's images.
     """
-    if run.frozen is None:
-        return None
     try:
         train = run.dataset.train
         labeled = read_labeled_rows(run.workdir, run.dataset)
     except UserError:  # They were moved.
         return None
+    if run.frozen is None:
+        root, store = pathlib.Path(run.config.data.data_dir).expanduser(), Store(get_cache_folder())
+        own = find_digests(store, [str(root / name) for name in train.files], reads=True)
+        return np.isin(find_digests(store, paths, reads=True), own)
     most = run.config.model.inferred_images or _MAX_UNLABELED
     others = np.setdiff1d(np.arange(len(train)), labeled)
     rows = np.union1d(labeled, take_rows(others, most))

@@ -11,7 +11,6 @@ from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.photos.features.copies import measure_without_copies
-from cls_jax.photos.folder.compare import count_training_images
 from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -169,7 +168,8 @@ class Evaluation(NamedTuple):
     step: int  # Of the checkpoint, 0 of an instant classifier.
     calibration: Calibration | None = None
     num_unreadable: int = 0  # Images that could not be read.
-    num_copies: int = 0  # Images that are near-copies of training images, or the same.
+    # Images that are near-copies of training images, or the same. None if nobody has looked.
+    num_copies: int | None = 0
 
 
 def evaluate_run(
@@ -263,10 +263,7 @@ def evaluate_folder(
     measured = compute_accuracies(p_NBK, labels)
     accuracies = {name: measured[name] for name in (wanted if len(p_NBK) > 1 else wanted[:1])}
     is_copy = compare_with_training(run, [paths[i] for i in readable])
-    if is_copy is None:
-        num_copies = count_training_images(workdir, run.config.data, layout, root)
-    else:
-        num_copies = int(is_copy.sum())
+    if is_copy is not None:
         accuracies |= measure_without_copies(p_NBK, labels, is_copy)
     return Evaluation(
         accuracies,
@@ -274,5 +271,5 @@ def evaluate_folder(
         len(labels),
         classifier.step,
         num_unreadable=len(rows) - len(labels),
-        num_copies=num_copies,
+        num_copies=None if is_copy is None else int(is_copy.sum()),
     )

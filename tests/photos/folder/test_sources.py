@@ -121,16 +121,8 @@ def test_other_names_propose_nothing(names):
     assert propose_pattern(names) is None
 
 
-def test_augmented_copies_propose_their_photo():
-    names = [f"train/cat/{name}_jpg.rf.{i}ab4f.jpg" for i, name in enumerate(["a", "b", "a", "c"])]
-    assert propose_pattern(names).startswith(f"Names such as {names[0]!r} are those of augmented")
-    pattern = r"([^/]+)\.rf\."
-    assert f"--source-pattern '{pattern}'" in propose_pattern(names)
-    assert find_sources(names, pattern)[names[2]] == "a_jpg"
-    assert propose_pattern(names[:2]) is None  # No photo has two.
-
-
 COPIES = {
+    "Roboflow": ("_jpg.rf.1ab4f", "_jpg.rf.2ab4f", "_jpg.rf.3ab4f"),
     "_aug": ("", "_aug"),
     "_aug_3": ("_aug_0", "_aug_1", "_aug_2"),
     "-1": ("", "-1", "-2"),
@@ -151,7 +143,9 @@ def test_names_of_copies_propose_their_photo_if_they_look_alike(ends):
         (pattern,) = (word for word in sentence.split("'") if word.startswith("(?i)"))
         sources = number_sources(names, find_sources(names, pattern))
         assert sources.tolist() == [*np.repeat(np.arange(8), len(ends)), 8]
-        assert propose_copies(names, lambda *_: False) is None
+        is_sure = "rf" in ends[0]
+        assert (propose_copies(names, lambda *_: False) is not None) == is_sure
+        assert propose_copies(names[:: len(ends)], lambda *_: True) is None  # None has two.
 
 
 @pytest.mark.parametrize(

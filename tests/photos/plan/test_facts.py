@@ -22,7 +22,7 @@ def test_copies_by_name_are_proposed_as_sources_if_they_look_alike(tmp_path, end
                 path = place(tmp_path / kind, f"{('cat', 'dog')[i % 2]}/photo{name}")
                 Image.fromarray(image).save(path)
     sentence = propose_sources(summarize_folder(tmp_path / "copies"))
-    assert f"'cat/photo0.png' and 'cat/photo0{end}.png' are those of copies: 8 of 8" in sentence
+    assert f"'cat/photo0.png' and 'cat/photo0{end}.png' are those of copies: with" in sentence
     (tmp_path / f"copies/cat/photo0{end}.png").write_text("no image")
-    assert "7 of 8 such pairs" in propose_sources(summarize_folder(tmp_path / "copies"))
+    assert propose_sources(summarize_folder(tmp_path / "copies")) == sentence
     assert propose_sources(summarize_folder(tmp_path / "independent")) == ""

@@ -179,4 +179,4 @@ def test_evaluation_on_training_images_is_told(finished, images, tmp_path, capsy
         commands.evaluate(str(finished[0]), str(copy))
     finally:
         hidden.rename(images)
-    assert "near-copies" not in capsys.readouterr().out
+    assert "training images were not looked for: the run's were" in capsys.readouterr().out
