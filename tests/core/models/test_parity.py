@@ -56,12 +56,15 @@ def test_logits_and_features_are_pytorchs(name):
     assert_close(features, expected["features"])
 
 
-# One of every layout.
+# One of every layout, two of them in `make test`.
+_OTHERS = ("resnet50", "dinov2_small_reg4", "mobilenetv4_conv_medium", "convnext_nano")
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        *("efficientnet_lite2", "resnet50", "vit_tiny", "dinov2_small_reg4"),
-        *("mobilenetv4_conv_medium", "convnext_nano"),
+        *("efficientnet_lite2", "vit_tiny"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in _OTHERS),
     ],
 )
 def test_what_is_written_reads_back(name):

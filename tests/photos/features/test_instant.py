@@ -37,7 +37,7 @@ from cls_jax.photos.report.outcome import describe_labelers
 from cls_jax.photos.report.page import write_report
 from cls_jax.photos.start import hold_out
 from cls_jax.photos.start.frozen import find_native_size
-from cls_jax.runs.folder import read_result, write_result
+from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
 from tests.outcomes import count_calls, count_reads, read_table
 from tests.photos.helpers import write_colors
@@ -423,7 +423,7 @@ def test_a_command_reads_a_run_once(verb, run, trained, tmp_path):
 
 
 def test_a_result_says_what_is_known_of_sources(train, run, trained):
-    found = read_result(trained.workdir / "instant")
+    found = train("sources", instant=True, **SOURCES).result
     assert found["labels_sources"] == 2
     assert found["labels_accuracy_new_sources"] is None  # Too early.
     assert "too early to say. 2 sources have labels" in outcome.describe_expected(found)
