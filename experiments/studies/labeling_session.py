@@ -58,7 +58,7 @@ class _Folder(NamedTuple):
 
     def draw(self, seed: int) -> tuple[list[pathlib.Path], Features]:
         """Some of the photos in random order, and their features."""
-        readable, frozen, _ = self.features
+        readable, frozen, *_ = self.features
         rows = np.random.default_rng(seed).permutation(len(readable))[: self.num_photos]
         chosen = frozen.convert(lambda array: array[rows])
         return [self.paths[readable[row]] for row in rows], Features(np.arange(len(rows)), chosen)

@@ -241,7 +241,6 @@ class Session:
                 self._known = dataclasses.replace(self._known, unreadable=reasons)
                 if new:
                     self._answers.index(names, base)
-                if new and not num_new:
                     self._refresh()
             if found and num_new:
                 self._take_over(new, found, known.files)

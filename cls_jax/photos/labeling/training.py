@@ -41,7 +41,6 @@ _MAX_MINUTES = 100_000
 _MAX_HELD_OUT = 0.5  # Of the labels.
 _MAX_POINTS = 300  # Of the curve.
 _LONGEST_MESSAGE = 500
-_EXPORT = "export"  # The folder within a run.
 _LOSS, _ACCURACY = "train/loss", "validation/accuracy"
 _FEWEST_POINTS = 2  # Of a curve. A short training is evaluated once.
 _BUSY = ("planning", "running", "stopping")
@@ -235,26 +234,6 @@ class Training:
             if is_last:
                 self._process = None
                 self._state = {"phase": "none"}
-
-    def export(self, name: str) -> str:
-        """Writes the classifier of a run for other programs, as `cls-jax export` does.
-
-        Returns the last sentences that it prints. Raises a RefusedError if there is no such run,
-        or with the reason if it fails.
-        """
-        workdir = self._runs.find(name)
-        done = subprocess.run(
-            _write_arguments(["export", str(workdir), str(workdir / _EXPORT)]),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=_create_environment(),
-        )
-        output = done.stderr if done.returncode else done.stdout
-        lines = list(filter(None, output.decode("utf-8", "replace").splitlines()))
-        if done.returncode:
-            reason = lines[-1].removeprefix("Error: ") if lines else "it ended unexpectedly."
-            raise RefusedError(_shorten(f"The export failed: {reason}"))
-        return _shorten(" ".join(line for line in lines if not line.startswith("Try it:")))
 
     def describe(self) -> dict[str, Any]:
         """Its progress, or how it ended."""

@@ -246,11 +246,6 @@ VERBS = MappingProxyType(
         "report": Verb(lambda content: "" if content == {} else _take_name(content), _open_report),
         "use": Verb(_take_name, lambda parts, name, _: parts.training.use(name)),
         "delete": Verb(_take_name, lambda parts, name, _: parts.training.delete(name)),
-        "export": Verb(
-            _take_name,
-            lambda parts, name, _: {"exported": parts.training.export(name)},
-            waits=True,
-        ),
     }
 )
 PHOTO_VERBS = tuple(name for name, verb in VERBS.items() if verb.is_photo)

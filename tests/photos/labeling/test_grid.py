@@ -2,7 +2,6 @@
 
 import string
 
-import numpy as np
 import pytest
 
 from cls_jax.photos.features.neighbors import normalize_rows
@@ -429,82 +428,3 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         page.wait_for_selector(".cell img")
         press_twice(page, "Control+a", "Enter")
         page.wait_for_selector(".step:text-matches('^Done: .* all 60 photos')")  # At its end.
-
-
-@pytest.mark.slow
-def test_240_drawings_are_sorted_by_looking_at_some_of_them(visit, tmp_path):
-    """A person who knows the truth: groups, look-alikes, what the page asks for, and copies."""
-    from docs.draw_images import KINDS, NUM_ANSWERS, NUM_PICTURES, WRONG, open_drawn_session
-
-    session = open_drawn_session(tmp_path / "photos")
-    names = list(KINDS)
-    kinds = np.random.default_rng(7).integers(len(names), size=NUM_PICTURES)  # As they are drawn.
-
-    def find_image(cell):
-        return int(cell.get_attribute("aria-label")[4:8]) - 1000
-
-    with visit(session) as page:
-        open_grid(page)
-        # The least certain boats: those in the first row that are boats get their class at once.
-        page.select_option("#filter-label", label="boat")
-        page.wait_for_selector(".head:has-text('boat')")
-        boats = [cell for cell in page.locator(".cell").all()[:5] if kinds[find_image(cell)] == 0]
-        for cell in boats:
-            cell.click()
-        page.keyboard.press("1")
-        wait_for_labeled(page, NUM_ANSWERS + len(boats))
-        # More like an answered fish, without those that are none.
-        page.select_option("#filter-label", label="fish")
-        page.select_option("#filter-kind", label="With an answer")
-        page.wait_for_selector(".head:has-text('fish')")
-        page.locator(".cell").first.focus()
-        page.keyboard.press("+")
-        page.wait_for_selector("h2:has-text('More like')")
-        page.keyboard.press("Escape")
-        page.wait_for_selector("h2:text-is('Photos')")
-        page.keyboard.press("+")
-        page.wait_for_selector("h2:has-text('More like')")
-        num_fish = 0
-        for _ in range(25):
-            cell = page.locator(".cell:focus")
-            is_chosen = cell.get_attribute("aria-selected") == "true"
-            is_fish = kinds[find_image(cell)] == 1
-            num_fish += is_chosen and is_fish
-            if is_chosen and not is_fish:
-                page.keyboard.press(" ")
-            page.keyboard.press("ArrowRight")
-        page.keyboard.press("Enter")
-        wait_for_labeled(page, NUM_ANSWERS + len(boats) + num_fish)
-        # What the page asks for: the wrong ones one by one, and then all others as suggested.
-        show(page, "result")
-        page.wait_for_selector(".about:has-text('Learned from')")
-        page.locator("button:has-text('Look at these')").click()
-        page.wait_for_selector("h2:has-text('Photos to look at')")
-        page.wait_for_selector(".cell img")
-        page.locator(".cell").first.focus()
-        classifier = SessionClassifier(session)
-        classifier._wait()
-        num_asked = len(grid.describe_check(session, 95, classifier.estimate())["images"])
-        for _ in range(num_asked):
-            cell = page.locator(".cell:focus")
-            image = find_image(cell)
-            if f", {names[kinds[image]]}, suggested" in cell.get_attribute("aria-label"):
-                page.keyboard.press("ArrowRight")
-                continue
-            page.wait_for_selector(".cell:focus img")
-            page.keyboard.press(str(kinds[image] + 1))
-            page.wait_for_selector(f".cell[aria-label^='IMG_{1000 + image}'][data-decision=label]")
-        press_twice(page, "Control+a", "Enter")
-        wait_for_labeled(page, NUM_ANSWERS + len(boats) + num_fish + num_asked)
-        show(page, "result")
-        page.fill("#unsure", "50")
-        page.get_by_role("button", name="Copy into class folders").click()
-        page.wait_for_selector("#view p:has-text('240 photos copied')")
-    copied = {path.stem: path.parent.name for path in tmp_path.glob("photos-classes/*/*.jpg")}
-    assert len(copied) == NUM_PICTURES
-    right = [copied[f"IMG_{1000 + i}"] == names[kind] for i, kind in enumerate(kinds)]
-    answered = {row[0]: row[1] for row in read_decisions(tmp_path / "photos") if row[2] == "label"}
-    assert sum(names[kinds[int(name[4:8]) - 1000]] != k for name, k in answered.items()) == len(
-        WRONG
-    )
-    assert np.mean(right) > 0.85

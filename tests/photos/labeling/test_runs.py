@@ -3,13 +3,12 @@
 import os
 import pathlib
 import threading
-import types
 
 import pytest
 
 from cls_jax.config import to_json, with_values
 from cls_jax.photos.inference.list_runs import RUNS, find_newest
-from cls_jax.photos.labeling import trained, training, views
+from cls_jax.photos.labeling import trained, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.runs import FolderRuns
@@ -61,7 +60,7 @@ def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_pat
     assert not older.exists()
     assert found.find_used() == newer
     for name in ("runs/a", "runs/other", "runs/notes", str(other), "runs/../runs/b", "", "runs"):
-        for act in (found.use, found.delete, Training(folder).export):
+        for act in (found.use, found.delete):
             with pytest.raises(RefusedError, match="no such run"):
                 act(name)
     assert newer.exists()
@@ -87,26 +86,6 @@ def test_a_training_that_did_not_help_takes_no_place_and_its_labels_count(folder
     assert found.find_used() == find_newest() == more  # Better than what has learned fewer.
     helped = write_run("helped", folder, 3e9, num_labels=66)
     assert found.find_used() == find_newest() == helped
-
-
-def test_an_export_is_that_of_the_terminal_and_its_reason_is_shown(folder, kinds, monkeypatch):
-    workdir = write_run("a", folder, 1000)
-    called = []
-
-    def run(command, **_):
-        called.append(command[-3:])
-        return types.SimpleNamespace(
-            returncode=len(called) - 1,
-            stdout=b"Exported, and checked against this run: x\nTry it: python x\n",
-            stderr=b"...\nError: The disk is full.\n",
-        )
-
-    monkeypatch.setattr(training.subprocess, "run", run)
-    page = Training(folder)
-    assert page.export("runs/a") == "Exported, and checked against this run: x"
-    assert called == [["export", str(workdir), str(workdir / "export")]]
-    with pytest.raises(RefusedError, match="The export failed: The disk is full"):
-        page.export("runs/a")
 
 
 def wait_for_threads():

@@ -149,7 +149,6 @@ JSON_VERBS = (
     "find",
     "use",
     "delete",
-    "export",
     "report",
 )
 JSON_VERBS += ("plan", "train", "stop", "sample", "scan", "copies", "look")

@@ -53,10 +53,10 @@ export function post(verb, content = {}) {
   return send(`/api/${verb}`, { method: "POST", headers, body: JSON.stringify(content) });
 }
 
-/** Sends a file: "try" classifies it, "add" stores it. */
+/** Sends a file, without its name: "try" classifies it, "add" stores it. */
 export function upload(verb, file) {
   const headers = { "Content-Type": "application/octet-stream" };
-  return send(`/api/${verb}?name=${encodeURIComponent(file.name)}`, { method: "POST", headers, body: file });
+  return send(`/api/${verb}`, { method: "POST", headers, body: file });
 }
 
 /** Calls `onEvent` for each server-sent event. An EventSource could not send the token. */

@@ -1,4 +1,4 @@
-// The runs that were trained on this folder: report, use, export and delete.
+// The runs that were trained on this folder: report, use and delete.
 
 import { build, openReport } from "./dom.js";
 import { formatCount } from "./words.js";
@@ -32,7 +32,6 @@ export function createRuns(app) {
     const parts = build("run", {
       use: act("use", `${name} is used now.`),
       report: () => app.run(() => openReport(app, { name })),
-      export: () => exportRun(name, parts.export),
       delete: () => {
         if (isSure) return act("delete", `${name} deleted.`)();
         isSure = true;
@@ -40,7 +39,7 @@ export function createRuns(app) {
         parts.delete.setAttribute("aria-label", `Delete for good: ${name}`);
       },
     });
-    for (const kind of ["use", "report", "export", "delete"]) {
+    for (const kind of ["use", "report", "delete"]) {
       parts[kind].id = `${kind}-${i}`;
       parts[kind].setAttribute("aria-label", `${parts[kind].textContent}: ${name}`);
     }
@@ -51,20 +50,6 @@ export function createRuns(app) {
     parts.used.hidden = !run.is_used;
     parts.report.hidden = !run.has_report;
     return parts.element;
-  }
-
-  /** Writes the classifier as ONNX and for JAX, which takes up to a minute: labeling goes on. */
-  async function exportRun(name, button) {
-    button.disabled = true;
-    button.textContent = "Exporting…";
-    try {
-      const { exported } = await app.post("export", { name });
-      app.announce(exported, true);
-    } catch (error) {
-      app.report(error);
-    }
-    button.disabled = false;
-    button.textContent = "Export";
   }
 
   return { element, update };

@@ -118,7 +118,7 @@ function createView(app) {
     button.textContent = "Adding…";
     app.run(async () => {
       try {
-        const { name } = await upload("add", file);
+        const { name } = await upload(`add?name=${encodeURIComponent(file.name)}`, file);
         await app.scan(true);
         await correct(name, text);
         button.textContent = `Added as ${name}${text ? "" : ", without a label"}`;
