@@ -69,7 +69,8 @@ def describe_copies(result: Mapping[str, Any]) -> str | None:
     """Sentences about held-out images that are near-copies of training images. None without any."""
     sentences = []
     for part in ("test", "validation"):
-        copies, images = (result.get(f"{part}_{name}") for name in ("near_copies", "images"))
+        names = f"{part}_near_copies", f"{part}_images"
+        copies, images = (int(result.get(name) or 0) for name in names)
         if not copies or not images:
             continue
         are = write_count(copies, f"{part} image is a near-copy", f"{part} images are near-copies")

@@ -70,7 +70,7 @@ def test_the_figure_without_copies_stands_beside_the_figure(tmp_path):
     for nothing in (is_copy | True, is_copy & False):
         assert measure_without_copies(p_NBK, labels, nothing) == {}
     result = {"test_accuracy": 75.0, "test_accuracy_without_copies": 50.0}
-    result |= {"test_near_copies": 2, "test_images": 4}
+    result |= {"test_near_copies": 2.0, "test_images": 4.0}  # As a training writes figures.
     sentence = "2 of 4 test images are near-copies of training images (see near_copies.csv)"
     assert describe_copies(result) == f"{sentence}: without them, the test accuracy is 50.0%."
     first, second = describe_accuracies(result, is_trained=False).splitlines()
