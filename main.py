@@ -57,8 +57,7 @@ def main(_) -> None:
             "method.name cannot be set by itself, since each method has its own defaults: choose "
             "the method after the config's colon, as in --config configs/cifar10.py:250,fixmatch."
         )
-    prepare_process()
-    run_to_end(run)
+    run_to_end(prepare_process, run)
 
 
 def run() -> None:

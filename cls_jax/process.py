@@ -154,13 +154,14 @@ def explain_usage_error(error: Exception) -> str:
     return f"{line}{end} --help and cls-jax help configuration."
 
 
-def run_to_end(function: Callable[[], None]) -> None:
-    """Runs a program. Errors that the user can fix end it with one sentence and exit code 2.
+def run_to_end(*functions: Callable[[], None]) -> None:
+    """Runs a program, in parts. Errors that the user can fix end it in a sentence, exit code 2.
 
     After a request to stop, the exit code is 128 + the signal's number, as in a shell.
     """
     try:
-        function()
+        for function in functions:
+            function()
         sys.stdout.flush()
     except UserError as error:
         exit_with_error(error)

@@ -85,7 +85,7 @@ def check_program(command: list[str], main: Callable[[], None], monkeypatch) -> 
 def check_main(command: list[str], monkeypatch) -> None:
     """Lets main.py read its options and its configuration."""
     monkeypatch.setattr(main, "prepare_process", lambda: None)
-    monkeypatch.setattr(main, "run_to_end", lambda run: None)
+    monkeypatch.setattr(main, "run_to_end", lambda *functions: None)
     monkeypatch.setattr(sys, "argv", command)  # Where ml_collections looks for keys.
     with flagsaver.flagsaver():
         main.parse_flags(command)

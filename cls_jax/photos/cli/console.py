@@ -319,8 +319,7 @@ def main() -> None:
     arguments = parse_arguments()
     if arguments.device:
         os.environ["JAX_PLATFORMS"] = _PLATFORMS[arguments.device]
-    prepare_process()
-    run_to_end(lambda: run(arguments))
+    run_to_end(prepare_process, lambda: run(arguments))
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -334,16 +334,20 @@ def test_training_takes_its_place_among_processes_and_other_verbs_refuse_one(mon
         assert "runs in a single process" in capsys.readouterr().err
 
 
-def test_device_is_chosen_before_jax_is_loaded(monkeypatch):
+def test_device_is_chosen_before_jax_is_loaded_which_a_user_may_stop(monkeypatch, capsys):
     seen = []
+
+    def stop():
+        seen.append(os.environ["JAX_PLATFORMS"])
+        raise KeyboardInterrupt
+
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr(sys, "argv", ["cls-jax", "cache", "--device", "gpu"])
-    monkeypatch.setattr(
-        console, "prepare_process", lambda: seen.append(os.environ["JAX_PLATFORMS"])
-    )
-    monkeypatch.setattr(console, "run_to_end", lambda function: None)
-    console.main()
+    monkeypatch.setattr(console, "prepare_process", stop)
+    with pytest.raises(SystemExit, match="130"):
+        console.main()
     assert seen == ["cuda"]
+    assert capsys.readouterr().err == "Stopped.\n"
 
 
 def test_module_is_the_command_and_its_version_needs_no_jax():
