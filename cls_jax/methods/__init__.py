@@ -2,7 +2,7 @@
 
 `base` defines the type of a method. Each file has a family of methods, and shared parts are in
 `losses`, `alignment` and `cutmix`. To add a method, write its loss (signature: `Method.loss`) and
-its entry in `METHODS`, and list a new file here.
+its entry in the `METHODS` of its file, and list a new file here.
 """
 
 from ml_collections import ConfigDict
