@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from cls_jax.data.resize import ImageError
     from cls_jax.errors import UserError
     from cls_jax.photos.api import train
-    from cls_jax.photos.inference.classifier import Classifier
+    from cls_jax.photos.inference.classifier import Classifier, Prediction
     from cls_jax.photos.inference.open import load
-    from cls_jax.photos.inference.prediction import Prediction
     from cls_jax.photos.inference.run import Run
 
 from cls_jax.photos import keys as _keys  # noqa: F401 # Every configuration has the product's keys.
@@ -24,7 +23,7 @@ __all__ = ["Classifier", "ImageError", "Prediction", "Run", "UserError", "load",
 _MODULES = {
     "Classifier": "cls_jax.photos.inference.classifier",
     "ImageError": "cls_jax.data.resize",
-    "Prediction": "cls_jax.photos.inference.prediction",
+    "Prediction": "cls_jax.photos.inference.classifier",
     "Run": "cls_jax.photos.inference.run",
     "UserError": "cls_jax.errors",
     "load": "cls_jax.photos.inference.open",

@@ -1,19 +1,17 @@
 """Training from Python. `cls_jax.load` opens the result."""
 
 import pathlib
-import sys
 from typing import Any
 
-import jax
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
+from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.inference.forks import refuse_forked_child
 from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.train_run import train_and_assess
-from cls_jax.photos.plan.plan import plan_config, plan_run, start_run
-from cls_jax.photos.plan.request import Request
+from cls_jax.photos.plan.plan import Request, plan_config, plan_run, start_run
 from cls_jax.photos.plan.rules import apply_settings
 from cls_jax.photos.report.after_training import draw_report
 from cls_jax.process import (
@@ -68,12 +66,13 @@ def train(
     start_from = pathlib.Path(start_from).expanduser() if start_from is not None else None
     values = {key.replace("__", "."): value for key, value in settings.items()}
     if isinstance(folder_or_config, ConfigDict):
-        if start_from is not None:
-            raise UserError("start_from is for folders of images. Set model__init instead.")
-        if again:
-            raise UserError("again is for folders of images. Pass another workdir instead.")
-        if backbone is not None:
-            raise UserError("backbone is for folders of images. Set model__init instead.")
+        for name, value, instead in (
+            ("start_from", start_from, "Set model__init instead."),
+            ("again", again or None, "Pass another workdir instead."),
+            ("backbone", backbone, "Set model__init instead."),
+        ):
+            if value is not None:
+                raise UserError(f"{name} is for folders of images. {instead}")
         run = _plan_configuration(folder_or_config, values, workdir)
     else:
         request = Request(
@@ -87,13 +86,10 @@ def train(
             backbone=backbone,
             settings=values,
         )
-        plan = plan_run(request)
-        run = start_run(plan)
+        run = start_run(plan_run(request))
     train_and_assess(run)
-    if jax.process_count() == 1:
-        _, reason = draw_report(run)
-        if reason:
-            print(f"The report could not be drawn: {reason}.", file=sys.stderr)
+    if is_main_process():
+        draw_report(run)
     return create_run(run.config, run.workdir)  # Without the images and networks in memory.
 
 

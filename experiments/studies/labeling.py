@@ -28,13 +28,12 @@ from cls_jax.photos.features.accuracy import (
     find_sure,
 )
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.graph import NUM_NEIGHBORS, build_graph
+from cls_jax.photos.features.graph import NUM_NEIGHBORS, Propagation, build_graph
 from cls_jax.photos.features.heads import INSTANT_C, fit_head
 from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.features.relations import LAST, Relations
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views

@@ -5,7 +5,10 @@ import itertools
 import numpy as np
 from PIL import Image
 
+from cls_jax.photos.folder.catalog import read_catalog
+from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.images.decode import decode_image, open_file
+from cls_jax.photos.images.files import list_images
 
 COLORS = ("red", "green", "blue")
 
@@ -20,9 +23,8 @@ def write_images(root, counts, shape=(8, 8, 3)):
     """Writes so many images of noise, 0.png and so on, into each folder. Returns the root."""
     rng = np.random.default_rng(0)
     for folder, count in counts.items():
-        (root / folder).mkdir(parents=True, exist_ok=True)
         for i, pixels in enumerate(rng.integers(0, 256, (count, *shape), np.uint8)):
-            Image.fromarray(pixels).save(root / folder / f"{i}.png")
+            write_image(root / folder / f"{i}.png", pixels)
     return root
 
 
@@ -34,9 +36,25 @@ def write_colors(root, labeled, unlabeled, test, size):
     )
     for (part, count), (i, name) in itertools.product(counts.items(), enumerate(COLORS)):
         folder = root / part / ("" if part == "unlabeled" else name)
-        folder.mkdir(parents=True, exist_ok=True)
         for number in range(count):
             pixels = rng.integers(0, 60, (size, size, 3)) + 10
             pixels[..., i] += 160
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{name}{number}.png")
+            write_image(folder / f"{name}{number}.png", pixels)
     return root
+
+
+def write_image(path, pixels, format=None):
+    """Writes pixels [h, w] or [h, w, 3] from 0 to 255, and returns where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(pixels).astype(np.uint8)).save(path, format)
+    return path
+
+
+def open_catalog(root, options=AUTOMATIC, **named):
+    """A folder as all commands see it. No image is opened."""
+    return read_catalog(root, list_images(root), options._replace(**named))
+
+
+def read_layout(root, options=AUTOMATIC, **named):
+    """What is trained on of a folder."""
+    return open_catalog(root, options, **named).train()

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -23,14 +23,24 @@ from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed, write_install
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import is_main_process
+from cls_jax.photos.features.backbones import Backbones, format_backbones
+from cls_jax.photos.folder.catalog import find_table, list_tables, read_catalog
+from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
+from cls_jax.photos.folder.sort import check_sorting, set_unsure_apart, sort_files
+from cls_jax.photos.folder.unread import find_folder
+from cls_jax.photos.images.files import find_images, is_list, list_images, read_ahead
+from cls_jax.photos.images.packed import pack_folder
+from cls_jax.photos.images.store import Store, get_cache_folder
+from cls_jax.photos.inference.list_runs import RUNS, find_newest, format_runs, is_run, list_runs
+from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.tables import PREDICTION_TABLES, check_path, write_table
+from cls_jax.photos.inference.unknown import describe_far, read_unknown
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 from cls_jax.photos.shell import find_program, write_command
+from cls_jax.runs.folder import CONFIG, RESULT
 
 _PACKED_AT_ONCE = 256  # Images.
-
-if TYPE_CHECKING:
-    from cls_jax.photos.inference.run import Run
 
 
 def train(
@@ -41,9 +51,8 @@ def train(
     `options` are further ones of a `Request`.
     """
     from cls_jax.photos.plan.describe import describe_dry_run
-    from cls_jax.photos.plan.facts import gather_facts, try_plan
-    from cls_jax.photos.plan.plan import parse_overrides, plan_run, start_run
-    from cls_jax.photos.plan.request import Request
+    from cls_jax.photos.plan.measure import gather_facts, try_plan
+    from cls_jax.photos.plan.plan import Request, parse_overrides, plan_run, start_run
 
     settings = parse_overrides(overrides, method)
     plan = plan_run(Request(folder, method=method, settings=settings, **options))
@@ -63,11 +72,9 @@ def train_config(config: ConfigDict, workdir: str | None, given: Iterable[str] =
     _train_and_report(plan_config(config, workdir, given))
 
 
-def _train_and_report(run: "Run") -> None:
-    from cls_jax.photos.inference.list_runs import find_newest
+def _train_and_report(run: Run) -> None:
     from cls_jax.photos.inference.train_run import train_and_assess
-    from cls_jax.photos.inference.unknown import describe_far, read_unknown
-    from cls_jax.runs.folder import RESULT
+    from cls_jax.photos.report.after_training import draw_report
 
     folder = run.workdir
     result = train_and_assess(run)
@@ -96,7 +103,7 @@ def _train_and_report(run: "Run") -> None:
     for sentence in filter(None, [*describe_outcome(result), far]):
         print(sentence, flush=True)
     print("\nWriting the report…", flush=True)  # Which takes a minute on a busy machine.
-    report = _draw_report(run)
+    report = draw_report(run)
     print()
     if report:
         print(f"Report:         {report}")
@@ -192,11 +199,8 @@ def predict(
     step: str | None = None,
 ) -> None:
     """Labels image files with a run's networks."""
-    from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
-    from cls_jax.photos.images.files import find_images, is_list
     from cls_jax.photos.inference import predict_files as lib
     from cls_jax.photos.inference.open import load
-    from cls_jax.photos.inference.tables import PREDICTION_TABLES, check_path
 
     workdir, images = _choose_run([run, *images])
     if not images and not workdir.exists():  # Rather images that are misspelled than a run.
@@ -244,8 +248,6 @@ def predict(
 
 def _check_sorting(sort_into: str | None, unsure_below: float | None) -> pathlib.Path | None:
     """The folder to sort into, if any. Raises a UserError if the options do not fit together."""
-    from cls_jax.photos.folder.sort import check_sorting
-
     if unsure_below is not None and not sort_into:
         raise UserError("--unsure-below needs a folder: add --sort-into DIR.")
     if unsure_below is not None and not 0 <= unsure_below <= 1:
@@ -265,12 +267,7 @@ def suggest(
     backbone: str = "",
 ) -> None:
     """Lists images to label next."""
-    from cls_jax.photos.features.backbones import Backbones
-    from cls_jax.photos.folder.catalog import find_table
-    from cls_jax.photos.images.files import list_images
     from cls_jax.photos.inference.suggest import SUGGESTION_COLUMNS, suggest_files
-    from cls_jax.photos.inference.tables import check_path, write_table
-    from cls_jax.runs.folder import CONFIG
 
     if count < 1:
         raise UserError(f"--count must be at least 1, not {count}.")
@@ -309,7 +306,6 @@ def label(
 ) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
     check_extra("label,pretrained", "Labeling in the browser")
-    from cls_jax.photos.features.backbones import Backbones
     from cls_jax.photos.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
@@ -328,11 +324,8 @@ def labels(
 ) -> None:
     """Reads labels of another program into a folder's table, or writes them for one."""
     from cls_jax.photos.folder import exchange
-    from cls_jax.photos.folder.unread import refuse_no_folder
 
-    root = pathlib.Path(folder).expanduser()
-    if not root.is_dir():
-        raise refuse_no_folder(folder, "a folder of images")
+    root = find_folder(folder, "a folder of images")
     *formats, file = source or target or []
     option = "--from" if source else "--to"
     if formats and (len(formats) > 1 or formats[0] not in exchange.FORMATS):
@@ -357,8 +350,6 @@ def cache(clear: bool = False) -> None:
 
     Runs in progress decode again what they still need.
     """
-    from cls_jax.photos.images.store import Store, get_cache_folder
-
     store = Store(get_cache_folder())
     folder = store.folder.parent  # Also of compiled programs, unless JAX's own variable is set.
     programs = [path for path in folder.glob("*") if path != store.folder]
@@ -381,15 +372,8 @@ def cache(clear: bool = False) -> None:
 
 def pack(folder: str, output: str) -> None:
     """Packs a folder of images into a few large files, which every command accepts."""
-    from cls_jax.photos.folder.catalog import list_tables
-    from cls_jax.photos.folder.unread import refuse_no_folder
-    from cls_jax.photos.images.files import list_images, read_ahead
-    from cls_jax.photos.images.packed import pack_folder
-
     check_extra("shards", "Packing images")
-    root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
-    if not root.is_dir():
-        raise refuse_no_folder(folder, "a folder of images")
+    root, target = find_folder(folder, "a folder of images"), pathlib.Path(output).expanduser()
     listing = list_images(root)
     names = list(listing.files.names())
     # Decoding at a small size is cheap, and spares training the check.
@@ -413,9 +397,6 @@ def _describe_lost_labels(root: pathlib.Path, packed: pathlib.Path) -> str | Non
 
     Packed are class folders and the files at the top.
     """
-    from cls_jax.photos.folder.catalog import read_catalog
-    from cls_jax.photos.folder.label_table import LABELS_CSV
-    from cls_jax.photos.images.files import list_images
 
     def count_labels(folder: pathlib.Path) -> int:
         return sum(map(bool, read_catalog(folder, list_images(folder)).labelable().values()))
@@ -436,7 +417,6 @@ def _describe_lost_labels(root: pathlib.Path, packed: pathlib.Path) -> str | Non
 def export(run: str | None, output: str | None, step: str | None = None) -> None:
     """Exports a run as files that work without this package."""
     from cls_jax.photos.inference.export import EXAMPLE, export_run
-    from cls_jax.photos.inference.list_runs import is_run
 
     words = [word for word in (run, output) if word is not None]
     if not words or (len(words) == 1 and is_run(words[0])):
@@ -452,8 +432,6 @@ def export(run: str | None, output: str | None, step: str | None = None) -> None
 
 def runs(folder: str) -> None:
     """Lists the runs in a folder, the newest first."""
-    from cls_jax.photos.inference.list_runs import RUNS, format_runs, list_runs
-
     root = pathlib.Path(folder).expanduser()
     if not root.exists() and root != RUNS:
         raise UserError(_describe_missing(folder))
@@ -463,8 +441,6 @@ def runs(folder: str) -> None:
 
 def backbones() -> None:
     """Lists the pretrained networks for photos."""
-    from cls_jax.photos.features.backbones import format_backbones
-
     print(format_backbones())
 
 
@@ -489,8 +465,6 @@ def _choose_run(words: Sequence[str | None]) -> tuple[pathlib.Path, list[str]]:
     A first word that is a file, a folder without a run, or a pattern is not meant as a run.
     Raises a UserError if there is no run to choose from.
     """
-    from cls_jax.photos.inference.list_runs import find_newest, is_run
-
     given = [word for word in words if word is not None]
     if given:
         first = os.path.expanduser(given[0])
@@ -510,17 +484,3 @@ def _describe_missing(word: str) -> str:
     close = difflib.get_close_matches(path.name, names, n=1)
     guess = f"did you mean {path.parent / close[0]}?" if close else "check its spelling."
     return f"There is no file or folder {word:.500}: {guess}"
-
-
-def _draw_report(run: "Run") -> pathlib.Path | None:
-    """Writes the report of a finished run. Prints why if there is none."""
-    again = write_command(["report", str(run.workdir)])
-    if jax.process_count() > 1:  # A report needs a single process.
-        print(f"\nTo write a report: {again}")
-        return None
-    from cls_jax.photos.report.after_training import draw_report
-
-    path, reason = draw_report(run)
-    if reason:
-        print(f"The report could not be drawn ({reason}). To try again: {again}")
-    return path

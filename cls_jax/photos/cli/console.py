@@ -1,16 +1,16 @@
 """The console command `cls-jax`: its verbs and their options.
 
-An option of `train` is a row here and a field of `plan.request.Request`, and an option of a folder
+An option of `train` is a row here and a field of `plan.plan.Request`, and an option of a folder
 a row here and a field of `folder.options.FolderOptions`, under the same name. To add a verb, add
-its parser to `create_parser` and a function of the same name to `commands.py`,
-with the options as parameters. JAX is imported only after the arguments have been read and the
-process has been set up.
+its row to `_VERBS` and a function of the same name to `commands.py`, with the options as
+parameters. JAX is imported only after the arguments have been read and the process has been set up.
 """
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 from cls_jax.errors import UserError
 from cls_jax.photos.shell import find_version
@@ -74,18 +74,253 @@ class _Parser(argparse.ArgumentParser):
         exit_with_error(f"{message[:1].upper()}{message[1:]}: see {self.prog} --help.")
 
 
-def _add(
-    parser: argparse.ArgumentParser, name: str, metavar: str, help: str, **options: Any
-) -> None:
+_Option = tuple[str, dict[str, Any]]  # A name, and the arguments of `add_argument`.
+
+
+def _option(name: str, value: str, meaning: str, **more: Any) -> _Option:
+    """An option with a value or, without dashes, a word."""
     # Shells do not expand the ~ of --workdir=~/runs.
-    kind = os.path.expanduser if metavar in _PATHS else str
-    parser.add_argument(name, metavar=metavar, help=help, **{"type": kind, **options})
+    kind = os.path.expanduser if value in _PATHS else str
+    return name, {"metavar": value, "help": meaning, "type": kind, **more}
 
 
-def _add_switch(
-    parser: argparse.ArgumentParser, name: str, help: str, dest: str | None = None
-) -> None:
-    parser.add_argument(name, action="store_true", help=help, dest=dest)
+def _switch(name: str, meaning: str, **more: Any) -> _Option:
+    return name, {"action": "store_true", "help": meaning, **more}
+
+
+def _spell(name: str) -> str:
+    """A field's option, as in --file-column."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _list_keys(rows: Iterable[tuple[str, str, str, str]]) -> Iterator[_Option]:
+    """Options that stand for keys of the configuration: option, value, key and meaning."""
+    for name, value, key, meaning in rows:
+        as_written_in_full = f"--config.{key}={{}}".format
+        collected = {"dest": "overrides", "action": "append", "default": []}
+        yield _option(
+            name, value, f"{meaning} (--config.{key})", type=as_written_in_full, **collected
+        )
+
+
+_CHOICES = {"layout": {"choices": ("classes", "splits"), "metavar": None}}
+_READING, _SOURCES = (
+    [
+        _option(_spell(name), value, meaning, default="", **_CHOICES.get(name, {}))
+        for name, (value, meaning) in rows.items()
+    ]
+    for rows in (_FOLDER_OPTIONS, _SOURCE_OPTIONS)
+)
+_DEVICE = "device to use (default: the best)"
+_RUN = _option("run", "RUN", "folder of the run (default: the newest in runs/)", nargs="?")
+_PLACE_OF_PHOTOS = [
+    _option("--photos", "DIR", "new place of the run's images", dest="data_dir"),
+    _option("--data_dir", "PATH", argparse.SUPPRESS),  # As for arrays.
+]
+_STEP = _option("--step", "N|best", "checkpoint to use: its step, or best on validation images")
+
+
+class _Verb(NamedTuple):
+    """What the parser knows of a verb."""
+
+    meaning: str
+    options: Sequence[_Option] = ()
+    alternatives: Sequence[_Option] = ()  # Of which one is needed.
+    texts: Mapping[str, Any] = MappingProxyType({})  # Further arguments of `add_parser`.
+
+
+_VERBS = {
+    "train": _Verb(
+        "train on a folder of images",
+        [
+            _option("folder", "FOLDER", "images, see cls-jax help own_images"),
+            _option("--workdir", "RUN", "folder of the run (default: under runs/)"),
+            _option(
+                "--method",
+                "NAME",
+                "see cls-jax help methods (default: fixmatch for photos and pretrained networks, "
+                "else cls)",
+            ),
+            _option(
+                "--backbone",
+                "NAME[,NAME]",
+                f"{_NETWORKS}: the first is trained, and all infer labels",
+            ),
+            _option("--from", "RUN", "start from another run's weights", dest="start_from"),
+            *_list_keys(
+                [
+                    ("--steps", "N", "num_steps", "training steps"),
+                    ("--size", "N", "data.image_size", "scale images to N x N pixels"),
+                    (
+                        "--profile",
+                        "FIRST:LAST",
+                        "profile",
+                        "trace these steps into the run's folder",
+                    ),
+                ]
+            ),
+            *_list_keys(
+                (_spell(name), value, f"data.{name}", meaning)
+                for name, (value, meaning) in (_FOLDER_OPTIONS | _SOURCE_OPTIONS).items()
+            ),
+            _switch("--instant", "fit a linear classifier on frozen features, without training"),
+            _switch("--again", "start a new run even if a finished one exists"),
+            _switch("--dry-run", "print the plan and its cost, then exit"),
+            _option(
+                "--minutes",
+                "M",
+                "training time, if --steps is not given (default for pretrained networks: 10, or "
+                "30 with an accelerator)",
+                type=float,
+            ),
+            _option(
+                "--coordinator_address", "HOST:PORT", "address of process 0, if there are several"
+            ),
+            _option("--num_processes", "N", "number of processes", type=int),
+            _option("--process_id", "I", "index of this process, from 0", type=int),
+        ],
+        texts={
+            "usage": "%(prog)s FOLDER [--workdir RUN] [--method NAME] [--instant] [--again] "
+            "[--dry-run] [--minutes M] [--config.KEY=VALUE …]",
+            "epilog": "--config.KEY=VALUE sets any key of `cls-jax help configuration`, as in "
+            "--config.batch_size=16. Rerun the same command to resume the run.",
+            "allow_abbrev": False,
+        },
+    ),
+    "predict": _Verb(
+        "label images with a trained run",
+        [
+            _RUN,
+            _option(
+                "images",
+                "IMAGE_OR_FOLDER",
+                "files, folders, quoted patterns or a .txt with a path in each line",
+                nargs="*",
+            ),
+            _option(
+                "--output",
+                "FILE",
+                "write this .csv or .parquet file (default: predictions.csv for folders and "
+                "patterns; single images are printed)",
+            ),
+            _switch("--overwrite", "overwrite FILE even if it is not a table of predictions"),
+            _switch("--json", "print one JSON object per image instead", dest="as_json"),
+            _switch(
+                "--all-columns",
+                "also the columns that a table of one network leaves out (see cls-jax help "
+                "predict)",
+            ),
+            _option("--sort-into", "DIR", "copy the images into a new folder, by class"),
+            _option(
+                "--unsure-below",
+                "P",
+                "with --sort-into: images with a lower confidence go into DIR/unsure (from 0 to 1)",
+                type=float,
+            ),
+            _STEP,
+        ],
+    ),
+    "evaluate": _Verb(
+        "measure a run's test accuracy",
+        [
+            _RUN,
+            _option("folder", "FOLDER", "other labeled images of the same classes", nargs="?"),
+            *_READING,
+            *_PLACE_OF_PHOTOS,
+            _STEP,
+        ],
+    ),
+    "report": _Verb(
+        "write the run's report.html",
+        [
+            _RUN,
+            _switch("--no-images", "leave out all images and the names of their files"),
+            *_PLACE_OF_PHOTOS,
+        ],
+    ),
+    "export": _Verb(
+        "write a model that runs without cls_jax",
+        [_RUN, _option("output", "DIR", "folder to write", nargs="?"), _STEP],
+    ),
+    "cache": _Verb(
+        "show or clear the cache of images, features and compiled programs",
+        [_switch("--clear", "delete everything in it")],
+    ),
+    "pack": _Verb(
+        "pack a folder of many images into a few large files",
+        [
+            _option("folder", "FOLDER", "images, labeled or not"),
+            _option("output", "OUT", "folder to write; use it in place of FOLDER"),
+        ],
+    ),
+    "suggest": _Verb(
+        "list the images to label next",
+        [
+            _option("folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder"),
+            _option("--count", "N", "images to list (default: %(default)s)", type=int, default=20),
+            _option("--output", "FILE", "write a .csv or .parquet file instead of printing a list"),
+            _option(
+                "--backbone",
+                "NAME[,NAME]",
+                f"{_NETWORKS}: the first of several compares the images",
+                default="",
+            ),
+            *_READING,
+            *_SOURCES,
+        ],
+    ),
+    "label": _Verb(
+        "label images in the browser",
+        [
+            _option("folder", "FOLDER", "images, labeled or not"),
+            _option("--classes", "A,B,C", "classes to offer from the start"),
+            _option("--port", "P", "port of the page (default: a free one)", type=int, default=0),
+            _switch("--no-browser", "only print the address"),
+            _option(
+                "--backbone",
+                "NAME[,NAME]",
+                f"{_NETWORKS}: the first classifies, and all infer labels (default: "
+                "efficientnet_lite0)",
+                default="",
+            ),
+            *_READING,
+            *_SOURCES,
+        ],
+    ),
+    "labels": _Verb(
+        "read or write labels of other programs",
+        [_option("folder", "FOLDER", "images, labeled or not"), *_READING],
+        alternatives=[
+            _option(name, "FILE", meaning, dest=dest, nargs="+", metavar=("[FORMAT]", "FILE"))
+            for name, dest, meaning in [
+                ("--from", "source", "add the labels of FILE to labels.csv"),
+                ("--to", "target", "write the labels of the folder to a new FILE"),
+            ]
+        ],
+        texts={
+            "usage": "%(prog)s FOLDER (--from [FORMAT] FILE | --to [FORMAT] FILE)",
+            "epilog": "FORMAT is label-studio, cvat, fiftyone, csv, coco or json-lines. It may be "
+            "left out where the content or the name of FILE tells it.",
+        },
+    ),
+    "runs": _Verb(
+        "list the runs, the newest first",
+        [
+            _option(
+                "folder",
+                "DIR",
+                "folder that has them (default: runs)",
+                nargs="?",
+                default="runs",
+            )
+        ],
+    ),
+    "backbones": _Verb("list the pretrained networks for photos"),
+    "help": _Verb(
+        "print a page of the documentation",
+        [_option("page", "PAGE", "its name (default: list the names)", nargs="?")],
+    ),
+}
 
 
 def create_parser() -> argparse.ArgumentParser:
@@ -97,181 +332,16 @@ def create_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"cls-jax {find_version()}")
-    common = _Parser(add_help=False)
-    common.add_argument("--device", choices=_PLATFORMS, help="device to use (default: the best)")
-    on_run = _Parser(add_help=False, parents=[common])
-    newest = "folder of the run (default: the newest in runs/)"
-    _add(on_run, "run", "RUN", newest, nargs="?")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    _add_train(verbs, common)
-    _add_verbs_on_runs(verbs, on_run)
-    _add_verbs_on_images(verbs, common)
-    _add_labels(verbs, common)
-    _add_lists(verbs, common)
+    for name, verb in _VERBS.items():
+        added = verbs.add_parser(name, help=verb.meaning, **verb.texts)
+        added.add_argument("--device", choices=_PLATFORMS, help=_DEVICE)
+        one_of = added.add_mutually_exclusive_group(required=True) if verb.alternatives else added
+        for option, how in verb.alternatives:
+            one_of.add_argument(option, **how)
+        for option, how in verb.options:
+            added.add_argument(option, **how)
     return parser
-
-
-def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
-    train = verbs.add_parser(
-        "train",
-        parents=[common],
-        help="train on a folder of images",
-        usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--instant] [--again] "
-        "[--dry-run] [--minutes M] [--config.KEY=VALUE …]",
-        epilog="--config.KEY=VALUE sets any key of `cls-jax help configuration`, as in "
-        "--config.batch_size=16. Rerun the same command to resume the run.",
-        allow_abbrev=False,
-    )
-    _add(train, "folder", "FOLDER", "images, see cls-jax help own_images")
-    _add(train, "--workdir", "RUN", "folder of the run (default: under runs/)")
-    by_default = "fixmatch for photos and pretrained networks, else cls"
-    _add(train, "--method", "NAME", f"see cls-jax help methods (default: {by_default})")
-    does = "the first is trained, and all infer labels"
-    _add(train, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {does}")
-    _add(train, "--from", "RUN", "start from another run's weights", dest="start_from")
-    for option, value, key, meaning in [
-        ("--steps", "N", "num_steps", "training steps"),
-        ("--size", "N", "data.image_size", "scale images to N x N pixels"),
-        ("--profile", "FIRST:LAST", "profile", "trace these steps into the run's folder"),
-        *(
-            (_spell(name), value, f"data.{name}", meaning)
-            for name, (value, meaning) in (_FOLDER_OPTIONS | _SOURCE_OPTIONS).items()
-        ),
-    ]:
-        as_written_in_full = f"--config.{key}={{}}".format
-        collected = {"dest": "overrides", "action": "append", "default": []}
-        help_ = f"{meaning} (--config.{key})"
-        _add(train, option, value, help_, type=as_written_in_full, **collected)
-    _add_switch(train, "--instant", "fit a linear classifier on frozen features, without training")
-    _add_switch(train, "--again", "start a new run even if a finished one exists")
-    _add_switch(train, "--dry-run", "print the plan and its cost, then exit")
-    _add(
-        train,
-        "--minutes",
-        "M",
-        "training time, if --steps is not given (default for pretrained networks: 10, "
-        "or 30 with an accelerator)",
-        type=float,
-    )
-    _add(train, "--coordinator_address", "HOST:PORT", "address of process 0, if there are several")
-    _add(train, "--num_processes", "N", "number of processes", type=int)
-    _add(train, "--process_id", "I", "index of this process, from 0", type=int)
-
-
-def _add_lists(verbs: Any, common: argparse.ArgumentParser) -> None:
-    runs = verbs.add_parser("runs", parents=[common], help="list the runs, the newest first")
-    _add(runs, "folder", "DIR", "folder that has them (default: runs)", nargs="?", default="runs")
-    about = "list the pretrained networks for photos"
-    verbs.add_parser("backbones", parents=[common], help=about)
-    pages = verbs.add_parser("help", parents=[common], help="print a page of the documentation")
-    _add(pages, "page", "PAGE", "its name (default: list the names)", nargs="?")
-
-
-def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
-    predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
-    images = "files, folders, quoted patterns or a .txt with a path in each line"
-    _add(predict, "images", "IMAGE_OR_FOLDER", images, nargs="*")
-    _add(
-        predict,
-        "--output",
-        "FILE",
-        "write this .csv or .parquet file (default: predictions.csv for folders and patterns; "
-        "single images are printed)",
-    )
-    _add_switch(predict, "--overwrite", "overwrite FILE even if it is not a table of predictions")
-    _add_switch(predict, "--json", "print one JSON object per image instead", dest="as_json")
-    about = "also the columns that a table of one network leaves out (see cls-jax help predict)"
-    _add_switch(predict, "--all-columns", about)
-    _add(predict, "--sort-into", "DIR", "copy the images into a new folder, by class")
-    about = "with --sort-into: images with a lower confidence go into DIR/unsure (from 0 to 1)"
-    _add(predict, "--unsure-below", "P", about, type=float)
-    evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
-    _add(evaluate, "folder", "FOLDER", "other labeled images of the same classes", nargs="?")
-    _add_folder_options(evaluate)
-    report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
-    _add_switch(report, "--no-images", "leave out all images and the names of their files")
-    for verb in (evaluate, report):
-        _add(verb, "--photos", "DIR", "new place of the run's images", dest="data_dir")
-        _add(verb, "--data_dir", "PATH", argparse.SUPPRESS)  # As for arrays.
-    export = verbs.add_parser(
-        "export", parents=[on_run], help="write a model that runs without cls_jax"
-    )
-    _add(export, "output", "DIR", "folder to write", nargs="?")
-    for verb in (predict, evaluate, export):
-        _add(verb, "--step", "N|best", "checkpoint to use: its step, or best on validation images")
-
-
-def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
-    cache = verbs.add_parser(
-        "cache",
-        parents=[common],
-        help="show or clear the cache of images, features and compiled programs",
-    )
-    _add_switch(cache, "--clear", "delete everything in it")
-    pack = verbs.add_parser(
-        "pack", parents=[common], help="pack a folder of many images into a few large files"
-    )
-    _add(pack, "folder", "FOLDER", "images, labeled or not")
-    _add(pack, "output", "OUT", "folder to write; use it in place of FOLDER")
-    suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
-    _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
-    _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
-    _add(suggest, "--output", "FILE", "write a .csv or .parquet file instead of printing a list")
-    compares = "the first of several compares the images"
-    _add(suggest, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {compares}", default="")
-    _add_folder_options(suggest)
-    _add_folder_options(suggest, _SOURCE_OPTIONS)
-    label = verbs.add_parser("label", parents=[common], help="label images in the browser")
-    _add(label, "folder", "FOLDER", "images, labeled or not")
-    _add(label, "--classes", "A,B,C", "classes to offer from the start")
-    _add(label, "--port", "P", "port of the page (default: a free one)", type=int, default=0)
-    _add_switch(label, "--no-browser", "only print the address")
-    does = "the first classifies, and all infer labels (default: efficientnet_lite0)"
-    _add(label, "--backbone", "NAME[,NAME]", f"{_NETWORKS}: {does}", default="")
-    _add_folder_options(label)
-    _add_folder_options(label, _SOURCE_OPTIONS)
-
-
-def _add_labels(verbs: Any, common: argparse.ArgumentParser) -> None:
-    labels = verbs.add_parser(
-        "labels",
-        parents=[common],
-        help="read or write labels of other programs",
-        usage="%(prog)s FOLDER (--from [FORMAT] FILE | --to [FORMAT] FILE)",
-        epilog="FORMAT is label-studio, cvat, fiftyone, csv, coco or json-lines. It may be left "
-        "out where the content or the name of FILE tells it.",
-    )
-    _add(labels, "folder", "FOLDER", "images, labeled or not")
-    way = labels.add_mutually_exclusive_group(required=True)
-    for option, target, meaning in [
-        ("--from", "source", "add the labels of FILE to labels.csv"),
-        ("--to", "target", "write the labels of the folder to a new FILE"),
-    ]:
-        way.add_argument(
-            option,
-            dest=target,
-            nargs="+",
-            type=os.path.expanduser,
-            metavar=("[FORMAT]", "FILE"),
-            help=meaning,
-        )
-    _add_folder_options(labels)
-
-
-def _add_folder_options(
-    verb: argparse.ArgumentParser, rows: Mapping[str, tuple[str, str]] = _FOLDER_OPTIONS
-) -> None:
-    for name, (value, meaning) in rows.items():
-        if name == "layout":
-            choices = ("classes", "splits")
-            verb.add_argument(_spell(name), choices=choices, help=meaning, default="")
-        else:
-            _add(verb, _spell(name), value, meaning, default="")
-
-
-def _spell(name: str) -> str:
-    """A field's option, as in --file-column."""
-    return f"--{name.replace('_', '-')}"
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -286,7 +356,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
             parser.error(f"unexpected argument {argument!r}{meant}")
         if "=" not in argument:
             parser.error(f"{argument} needs a value, as in {argument}=VALUE")
-        parsed.overrides.append(argument)
+        parsed.overrides = [*parsed.overrides, argument]
     return parsed
 
 

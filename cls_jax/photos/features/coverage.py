@@ -48,7 +48,10 @@ class Coverage:
         source that has the fewest images with a label or chosen before. All unknown ones count as
         one source.
         """
-        turns = None if sources_B is None else _Turns(sources_B, is_open_B)
+        groups_B = np.zeros(len(is_open_B), int)
+        if sources_B is not None:
+            groups_B = np.unique(sources_B, return_inverse=True)[1]
+        taken_S = np.bincount(groups_B[~is_open_B], minlength=len(is_open_B))
         shares_B = np.ones(len(is_open_B)) if shares_B is None else shares_B
         shares_B = shares_B.astype(np.float32)
         covered_B = np.zeros(len(is_open_B), np.float32)
@@ -63,7 +66,11 @@ class Coverage:
         while len(chosen) < min(num_images, int(is_open_B.sum())):
             # Gains only shrink as others are chosen, so one that is still the largest after an
             # update is the largest of all (Minoux, 1978).
-            best = int(gain_B.argmax()) if turns is None else turns.find_best(gain_B)
+            eligible_B = gain_B
+            if sources_B is not None:  # Those that are open have a gain of at least 0.
+                taken_B = taken_S[groups_B]
+                eligible_B = np.where(taken_B == taken_B[gain_B >= 0].min(), gain_B, -1)
+            best = int(eligible_B.argmax())
             # Not `self._reach_BB[best]`, which takes as long as everything else.
             start, end = self._reach_BB.indptr[best : best + 2]
             reached = self._reach_BB.indices[start:end]
@@ -73,32 +80,8 @@ class Coverage:
                 gain_B[best] = gain
                 continue
             chosen.append(best)
-            if turns is not None:
-                turns.take(best)
+            taken_S[groups_B[best]] += 1
             increases.append(float(gain))
             gain_B[best] = -1
             covered_B[reached] = np.maximum(covered_B[reached], reach)
         return np.array(chosen, int), np.array(increases, float)
-
-
-class _Turns:
-    """Whose turn it is among sources: those with the fewest images that are labeled or chosen."""
-
-    def __init__(self, sources_B: np.ndarray, is_open_B: np.ndarray):
-        _, places_B = np.unique(sources_B, return_inverse=True)
-        self._places_B = places_B.reshape(-1)
-        num_sources = int(self._places_B.max(initial=-1)) + 1
-        self._taken_S = np.bincount(self._places_B[~is_open_B], minlength=num_sources)
-        self._open_S = np.bincount(self._places_B[is_open_B], minlength=num_sources)
-
-    def find_best(self, gain_B: np.ndarray) -> int:
-        """The open image with the largest gain, float [B], of a source whose turn it is."""
-        has_open_S = self._open_S > 0
-        fewest = self._taken_S[has_open_S].min()
-        is_next_S = has_open_S & (self._taken_S == fewest)
-        return int(np.where(is_next_S[self._places_B], gain_B, -np.inf).argmax())
-
-    def take(self, image: int) -> None:
-        """An image has been chosen."""
-        self._taken_S[self._places_B[image]] += 1
-        self._open_S[self._places_B[image]] -= 1

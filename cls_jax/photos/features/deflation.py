@@ -11,7 +11,6 @@ Shape suffixes: B images, G groups, M columns.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -20,18 +19,6 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 _MAX_GROUPS = 2048
 _MOVES = 4  # Times that all images move to the group with most of their edges.
 _MAX_ITERATIONS = 1000
-
-
-class _Prepared(NamedTuple):
-    """What all solutions share. Images are ordered by group, and matrices are float32."""
-
-    order: np.ndarray  # int [B], the images by group.
-    graph: sparse.csr_matrix  # alpha S, [B, B].
-    basis: sparse.csr_matrix  # Z, what each of the largest groups has in common, [B, G].
-    restrict: sparse.csr_matrix  # Z^T, [G, B].
-    restrict_flow: sparse.csr_matrix  # (alpha S Z)^T, [G, B].
-    inverse: np.ndarray  # Of Z^T (I - alpha S) Z, [G, G].
-    tolerance: float
 
 
 def prepare_solver(
@@ -64,7 +51,8 @@ def prepare_solver(
     flow = alpha * (graph @ basis)
     inverse = np.linalg.inv((basis.T @ (basis - flow)).toarray()).astype(np.float32)
     graph, basis, flow = (a.astype(np.float32).tocsr() for a in (alpha * graph, basis, flow))
-    prepared = _Prepared(
+    return functools.partial(
+        _solve,
         order=order,
         graph=graph,
         basis=basis,
@@ -73,12 +61,30 @@ def prepare_solver(
         inverse=inverse,
         tolerance=tolerance,
     )
-    return functools.partial(_solve, prepared)
 
 
-def _solve(prepared: _Prepared, source_BM: np.ndarray) -> np.ndarray:
-    """F for Y = `source_BM`: the groups' answer, then deflated conjugate gradients."""
-    order, graph, basis, restrict, restrict_flow, inverse, tolerance = prepared
+def _solve(
+    source_BM: np.ndarray,
+    order: np.ndarray,
+    graph: sparse.csr_matrix,
+    basis: sparse.csr_matrix,
+    restrict: sparse.csr_matrix,
+    restrict_flow: sparse.csr_matrix,
+    inverse: np.ndarray,
+    tolerance: float,
+) -> np.ndarray:
+    """F for Y = `source_BM`: the groups' answer, then deflated conjugate gradients.
+
+    Args:
+        source_BM: Y, not negative.
+        order: int [B], the images by group. Matrices are in this order, and float32.
+        graph: alpha S, [B, B].
+        basis: Z, what each of the largest groups has in common, [B, G].
+        restrict: Z^T, [G, B].
+        restrict_flow: (alpha S Z)^T, [G, B].
+        inverse: Of Z^T (I - alpha S) Z, [G, G].
+        tolerance: See `prepare_solver`.
+    """
     source = source_BM[order].astype(np.float32)
     solution = basis @ (inverse @ (restrict @ source))
     residual = source - solution + graph @ solution

@@ -46,8 +46,7 @@ class Head(NamedTuple):
 
 def normalize_logits(logits: np.ndarray) -> np.ndarray:
     """Probabilities of classes, floating [..., K], of the dtype of the logits."""
-    probabilities: np.ndarray = scipy.special.softmax(logits, axis=-1)
-    return probabilities
+    return np.asarray(scipy.special.softmax(logits, axis=-1))
 
 
 def fit_heads(

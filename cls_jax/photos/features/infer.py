@@ -23,13 +23,17 @@ import scipy.special
 from scipy import sparse
 
 from cls_jax.data.sampling import take_rows
-from cls_jax.photos.features.accuracy import Estimate, estimate_accuracy
+from cls_jax.photos.features.accuracy import (
+    Estimate,
+    NewSources,
+    count_single,
+    estimate_accuracy,
+    estimate_new_sources,
+)
 from cls_jax.photos.features.decide import decide
-from cls_jax.photos.features.graph import compute_weight, propagate_labels
+from cls_jax.photos.features.graph import Propagation, Response, compute_weight, propagate_labels
 from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
 from cls_jax.photos.features.marks import Marks, find_firsts, find_judged, groups, is_copied
-from cls_jax.photos.features.new_sources import NewSources, count_single, estimate_new_sources
-from cls_jax.photos.features.propagation import Propagation, Response
 from cls_jax.photos.features.relations import EARLY, LAST, STAGES, Relations
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of
@@ -200,8 +204,7 @@ def infer(relations: Relations, marks: Marks, sources_B: np.ndarray | None = Non
 def pool(weights_M: np.ndarray, log_p_MBK: Iterable[np.ndarray]) -> np.ndarray:
     """The normalized product of probabilities, float32 [B, K], given logarithms and exponents."""
     logits_BK = sum(w * log_p_BK for w, log_p_BK in zip(weights_M, log_p_MBK, strict=True))
-    pooled: np.ndarray = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
-    return pooled
+    return np.asarray(scipy.special.softmax(logits_BK, axis=1), np.float32)
 
 
 def _hold_out_sources(

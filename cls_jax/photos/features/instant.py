@@ -67,6 +67,12 @@ class InstantClassifier(NamedTuple):
     stage_kernel: np.ndarray | None = None
     neighbors: KnownImages | None = None  # Without them, the heads alone classify.
 
+    @property
+    def frozen(self) -> FrozenNetwork:
+        """The network, where the features are not pixels."""
+        assert self.network is not None, "pixels are no network's features"
+        return self.network
+
     def predict_with_features(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
         """What `Networks.predict_with_features` returns for B images, given their features.
 
@@ -84,13 +90,12 @@ class InstantClassifier(NamedTuple):
 
     def create_model(self) -> tuple[Architecture, Any]:
         """The network with its heads, and its variables. Raises a ValueError if they do not fit."""
-        assert self.network is not None, "pixels are no network's features"
         heads = {"head": self.head._asdict()}
         if self.stage_kernel is not None:
             heads[STAGE_HEAD] = {"kernel": self.stage_kernel}
         if self.neighbors is not None:
             heads[NEIGHBOR_HEAD] = self.neighbors._asdict()
-        opened, neighbors = open_network(self.network), self.neighbors
+        opened, neighbors = open_network(self.frozen), self.neighbors
         num_classes = len(self.head.bias)
         expected: dict[str, dict[str, tuple[int, ...]]] = {
             "head": {"kernel": (opened.num_pooled, num_classes), "bias": (num_classes,)}
@@ -116,11 +121,10 @@ class InstantClassifier(NamedTuple):
 
     def write(self, path: pathlib.Path) -> None:
         """Writes all into one file. Raises an OSError if the system refuses."""
-        assert self.network is not None, "pixels are no network's features"
-        weights = self.network.weights
+        weights = self.frozen.weights
         buffer = io.BytesIO()
-        names = [field.name for field in dataclasses.fields(self.network)]
-        settings = {name: getattr(self.network, name) for name in names}
+        names = [field.name for field in dataclasses.fields(self.frozen)]
+        settings = {name: getattr(self.frozen, name) for name in names}
         settings["weights"] = weights.normalization
         arrays: dict[str, Any] = {f"weights/{name}": a for name, a in weights.arrays.items()}
         arrays |= self.head._asdict()

@@ -105,11 +105,12 @@ def measure_closeness(unit: np.ndarray, unit_BC: np.ndarray, similar: Neighbors)
     are standardized features of stages.
     """
     near = _compare(unit, unit_BC, similar.indices)
-    closeness: np.ndarray = np.maximum(
-        (near - _STANDARDIZED_COSINE) / (1 - _STANDARDIZED_COSINE),
-        (similar.cosines - _WHITENED_COSINE) / (1 - _WHITENED_COSINE),
+    return np.asarray(
+        np.maximum(
+            (near - _STANDARDIZED_COSINE) / (1 - _STANDARDIZED_COSINE),
+            (similar.cosines - _WHITENED_COSINE) / (1 - _WHITENED_COSINE),
+        )
     )
-    return closeness
 
 
 def join_pairs(
@@ -166,8 +167,7 @@ def _divide(unit: np.ndarray, members: np.ndarray, pairs: Pairs) -> np.ndarray:
         distances[one, two] = np.minimum(distances[one, two], most)
     np.fill_diagonal(distances, 0)
     tree = hierarchy.average(distance.squareform(distances, checks=False))
-    parts: np.ndarray = hierarchy.fcluster(tree, most, "distance")
-    return parts
+    return np.asarray(hierarchy.fcluster(tree, most, "distance"))
 
 
 def find_dominating(groups_B: np.ndarray, labels_B: np.ndarray) -> dict[int, int]:

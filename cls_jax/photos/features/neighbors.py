@@ -17,8 +17,8 @@ import scipy.linalg
 from cls_jax.bars import show_progress
 from cls_jax.extras import is_installed, write_install
 from cls_jax.parallel import compilation
+from cls_jax.parallel.distributed import gather_rows, take_local
 from cls_jax.photos.features.heads import standardize
-from cls_jax.photos.features.sharded import find_neighbors_on_devices, has_many_devices
 
 # Inner products in memory at once, 256 MB in float32.
 _BLOCK_ELEMENTS = 2**26
@@ -49,25 +49,25 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> Neighbors:
     """Finds the k nearest neighbors of each image by cosine similarity, itself excluded.
 
     From 100,000 images on, the search is approximate: by `jax.lax.approx_max_k` on an accelerator,
-    by faiss on a CPU. Without faiss, a CPU searches exactly and prints how long that takes. Several
-    devices always search exactly. Features are floating [B, C], need not be normalized, and k is
-    less than B. Raises a ValueError if a feature is not finite.
+    by faiss on a CPU. Without faiss, a CPU searches exactly and prints how long that takes. Each of
+    several processes searches those of some images, and gets all. Features are floating [B, C],
+    need not be normalized, and k is less than B. Raises a ValueError if a feature is not finite.
     """
     num_images = len(features_BC)
     if num_neighbors <= 0:
         nothing = np.zeros((num_images, 0))
         return Neighbors(nothing.astype(np.int32), nothing.astype(np.float32))
-    normalized = normalize_rows(features_BC)
-    if has_many_devices():
-        indices, cosines = find_neighbors_on_devices(normalized, num_neighbors)
-        return Neighbors(indices, cosines)
+    normalized, local = normalize_rows(features_BC), take_local(num_images)
     is_cpu = jax.default_backend() == "cpu"
     if num_images < _MIN_ON_ACCELERATOR and not is_cpu:
         with compilation.on_cpu():
-            return _search_blocks(normalized, num_neighbors, is_cpu=True)
-    if num_images >= _MIN_APPROXIMATE and is_cpu and is_installed("scale"):
-        return _search_links(normalized, num_neighbors)
-    return _search_blocks(normalized, num_neighbors, is_cpu)
+            found = _search_blocks(normalized, local, num_neighbors, is_cpu=True)
+    elif num_images >= _MIN_APPROXIMATE and is_cpu and is_installed("scale"):
+        found = _search_links(normalized, num_neighbors)
+    else:
+        found = _search_blocks(normalized, local, num_neighbors, is_cpu)
+    indices, cosines = (gather_rows(each[local], num_images) for each in found)
+    return Neighbors(indices, cosines)
 
 
 def take_neighbors(
@@ -86,9 +86,8 @@ def take_neighbors(
     order = np.argsort(is_lost, axis=1, kind="stable")[:, :num_neighbors]
     indices, cosines = (np.take_along_axis(each, order, axis=1) for each in (indices, cosines))
     if len(short := np.flatnonzero((~is_lost).sum(axis=1) < num_neighbors)):
-        indices[short], cosines[short] = _search_rows(
-            normalize_rows(describe()), short, num_neighbors
-        )
+        unit = normalize_rows(describe())
+        indices[short], cosines[short] = search_rows(unit[short], unit, num_neighbors, short)
     return Neighbors(indices, cosines)
 
 
@@ -104,17 +103,22 @@ def extend_neighbors(neighbors: Neighbors, features_BC: np.ndarray) -> Neighbors
     cosines = np.concatenate([neighbors.cosines, unit[:num_before] @ unit[new].T], axis=1)
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :num_neighbors]
     indices, cosines = (np.take_along_axis(each, order, axis=1) for each in (indices, cosines))
-    found, similarities = _search_rows(unit, new, num_neighbors)
+    found, similarities = search_rows(unit[new], unit, num_neighbors, new)
     return Neighbors(np.concatenate([indices, found]), np.concatenate([cosines, similarities]))
 
 
-def _search_rows(unit_BC: np.ndarray, rows: np.ndarray, num_neighbors: int) -> Neighbors:
-    """The neighbors of some images, int [n], among all, given features of unit length."""
+def search_rows(
+    queries: np.ndarray, unit_BC: np.ndarray, num_neighbors: int, rows: np.ndarray | None = None
+) -> Neighbors:
+    """The nearest of B images to n others, exactly, given features of unit length.
+
+    With `rows`, int [n], the others are the images at these rows, and none is its own neighbor.
+    """
     parts = []
-    for start in range(0, len(rows), _MAX_BLOCK_ROWS):
-        block = rows[start : start + _MAX_BLOCK_ROWS]
-        products = unit_BC[block] @ unit_BC.T
-        products[np.arange(len(block)), block] = -np.inf
+    for start in range(0, max(len(queries), 1), _MAX_BLOCK_ROWS):
+        products = queries[start : start + _MAX_BLOCK_ROWS] @ unit_BC.T
+        if rows is not None:
+            products[np.arange(len(products)), rows[start : start + _MAX_BLOCK_ROWS]] = -np.inf
         nearest = np.argpartition(-products, num_neighbors - 1, axis=1)[:, :num_neighbors]
         cosines = np.take_along_axis(products, nearest, axis=1)
         order = np.lexsort((nearest, -cosines), axis=1)
@@ -123,8 +127,13 @@ def _search_rows(unit_BC: np.ndarray, rows: np.ndarray, num_neighbors: int) -> N
     return Neighbors(indices.astype(np.int32), cosines)
 
 
-def _search_blocks(normalized: np.ndarray, num_neighbors: int, is_cpu: bool) -> Neighbors:
-    """Compares rows float32 [B, C] with all, as many at once as fit into memory."""
+def _search_blocks(
+    normalized: np.ndarray, local: slice, num_neighbors: int, is_cpu: bool
+) -> Neighbors:
+    """Compares rows float32 [B, C] with all, as many at once as fit into memory.
+
+    Only the neighbors of images in `local` are found.
+    """
     num_images = len(normalized)
     is_large = num_images >= _MIN_APPROXIMATE
     # Contiguous: inner products are twice as fast on a CPU.
@@ -132,7 +141,7 @@ def _search_blocks(normalized: np.ndarray, num_neighbors: int, is_cpu: bool) -> 
     rows_at_once = min(_MAX_BLOCK_ROWS, max(1, _BLOCK_ELEMENTS // num_images), num_images)
     indices = np.empty((num_images, num_neighbors), np.int32)
     cosines = np.empty((num_images, num_neighbors), np.float32)
-    steps = range(0, num_images, rows_at_once)
+    steps = range(local.start, local.stop, rows_at_once)
     is_quick = num_images < _MIN_SHOWN
     static = ("num_neighbors", "is_exact")
     search = compilation.jit(_search_block, runs=len(steps), static_argnames=static)

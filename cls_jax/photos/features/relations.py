@@ -15,7 +15,7 @@ from scipy import sparse
 
 from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.extract import concatenate_features
-from cls_jax.photos.features.graph import NUM_NEIGHBORS, connect_neighbors
+from cls_jax.photos.features.graph import NUM_NEIGHBORS, Response, connect_neighbors
 from cls_jax.photos.features.near_copies import (
     MIN_FEATURES,
     NO_PAIRS,
@@ -34,10 +34,10 @@ from cls_jax.photos.features.neighbors import (
     find_neighbors,
     fit_whitening,
     normalize_rows,
+    search_rows,
     take_neighbors,
 )
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.propagation import Response
 
 # Depths at which images are compared: the last layer, all stages, and early stages.
 LAST, STAGES, EARLY = range(3)
@@ -50,7 +50,6 @@ _MAX_PLACED = 10_000  # Images that a new one is compared with. They take 5 MB.
 # With a larger share of new images, everything is computed again: what is fitted to all images,
 # such as the whitening, would be that of too few of them.
 _MOST_ADDED = 0.1
-_ROWS_AT_ONCE = 1000
 
 
 class _Compared(NamedTuple):
@@ -145,9 +144,19 @@ class Relations:
         return whole._memory[1].setdefault((network, depth), {})
 
     def _compare(self, network: int, depth: int) -> _Compared:
-        if (network, depth) not in self._found:
-            make = self._derive if self._whole else self._search
-            self._found[network, depth] = make(network, depth)
+        if (network, depth) in self._found:
+            return self._found[network, depth]
+        if self._whole:
+            whole, rows = self._whole
+            of_whole, whitening = whole._compare(network, depth)
+            describe = functools.partial(self._describe, network, depth, whitening)
+            neighbors = take_neighbors(of_whole, rows, describe)
+        else:
+            features = self._describe(network, depth)
+            whitening = None if depth == LAST else fit_whitening(features)
+            compared = features if whitening is None else whitening(features)
+            neighbors = find_neighbors(compared, min(NUM_NEIGHBORS, len(self) - 1))
+        self._found[network, depth] = _Compared(neighbors, whitening)
         return self._found[network, depth]
 
     def _describe(self, network: int, depth: int, whitening: Whitening | None = None) -> np.ndarray:
@@ -159,19 +168,6 @@ class Relations:
             stages = stages[:, : max(round(_EARLY_SHARE * stages.shape[1]), 1)]
         features = stages.astype(np.float32)
         return features if whitening is None else whitening(features)
-
-    def _search(self, network: int, depth: int) -> _Compared:
-        features = self._describe(network, depth)
-        whitening = None if depth == LAST else fit_whitening(features)
-        compared = features if whitening is None else whitening(features)
-        return _Compared(find_neighbors(compared, min(NUM_NEIGHBORS, len(self) - 1)), whitening)
-
-    def _derive(self, network: int, depth: int) -> _Compared:
-        assert self._whole is not None, "a part of other images"
-        whole, rows = self._whole
-        neighbors, whitening = whole._compare(network, depth)
-        describe = functools.partial(self._describe, network, depth, whitening)
-        return _Compared(take_neighbors(neighbors, rows, describe), whitening)
 
     @functools.cached_property
     def same(self) -> np.ndarray:
@@ -188,7 +184,8 @@ class Relations:
             whole, rows = self._whole
             return whole._pairs.take(rows, len(whole))
         similar = self._compare(0, STAGES).neighbors
-        return find_pairs(self._scale(self.features.stages), similar, self.is_read)
+        is_read = np.asarray(self.features.descriptors.any(axis=1))  # The features of others are 0.
+        return find_pairs(self._scale(self.features.stages), similar, is_read)
 
     @functools.cached_property
     def places(self) -> Places:
@@ -213,22 +210,9 @@ class Relations:
             normalize_rows(whitening(each.stages.astype(np.float32)))
             for each in (self.features, features)
         )
-        most = min(NUM_NEIGHBORS, len(self))
-        indices = np.empty((len(new), most), np.int32)
-        cosines = np.empty((len(new), most), np.float32)
-        for first in range(0, len(new), _ROWS_AT_ONCE):
-            rows = slice(first, first + _ROWS_AT_ONCE)
-            products = new[rows] @ own.T
-            indices[rows] = np.argsort(-products, axis=1, kind="stable")[:, :most]
-            cosines[rows] = np.take_along_axis(products, indices[rows], axis=1)
-        similar = Neighbors(indices, cosines)
+        similar = search_rows(new, own, min(NUM_NEIGHBORS, len(self)))
         unit, unit_BC = (self._scale(each.stages) for each in (features, self.features))
         return similar, measure_closeness(unit, unit_BC, similar)
-
-    @property
-    def is_read(self) -> np.ndarray:
-        """Which images could be read, bool [B]: the features of others are 0."""
-        return np.asarray(self.features.descriptors.any(axis=1))
 
     @functools.cached_property
     def copies(self) -> np.ndarray:

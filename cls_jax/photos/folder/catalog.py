@@ -328,8 +328,11 @@ class Catalog:
         for part, (places, labels) in columns.items():
             is_foreign = known[labels] == _FOREIGN
             if is_foreign.any():
-                names_left_out = [classes[k] for k in np.unique(labels[is_foreign])]
-                warnings.append(_describe_foreign(part, names_left_out))
+                foreign = [classes[k] for k in np.unique(labels[is_foreign])]
+                warnings.append(
+                    f"{part}/ has {write_count(len(foreign), 'class', 'classes')} that no labeled "
+                    f"image has, such as {min(foreign)!r}: their images are left out."
+                )
                 reason = f"a {part} image of a class without labeled images"
                 skipped += [(file.name, reason) for file in files.take(places[is_foreign])]
             # Labeled before unlabeled.
@@ -505,19 +508,17 @@ def _count_unused(table: str, named: Collection[str | None], folder: Folder) -> 
 def _read_chosen(folder: Folder, table: str) -> Reading:
     """The labels that the user chooses with a file or a pattern.
 
-    They contradict each other, or a `table` of another program that is called labels.csv.
+    Raises a UserError if they contradict each other, or a `table` of another program that is called
+    labels.csv.
     """
     options = folder.options
     option = "--label-pattern" if options.label_pattern else f"--labels {options.labels}"
-    sentence = ""
     if options.labels and options.label_pattern:
-        sentence = "--labels and --label-pattern both say where the classes are: remove one."
-    elif table:
-        sentence = (
+        raise UserError("--labels and --label-pattern both say where the classes are: remove one.")
+    if table:
+        raise UserError(
             f"{table} has labels, too: rename it, for example to old_{LABELS_CSV}, to use {option}."
         )
-    if sentence:
-        return Reading(option, fault=Fault(sentence))
     if options.labels:
         return read_chosen(folder)
     splits = find_splits(folder.listing, options)
@@ -578,14 +579,6 @@ def _compare_with_folders(
     have = write_count(len(others), "image has", "images have")
     where = f"in {table} than by its folder, such as {others[0]!r}: {table} counts."
     return [f"{have} another class {where}"]
-
-
-def _describe_foreign(part: str, foreign: Sequence[str]) -> str:
-    """A warning about the classes of a part that no labeled image has."""
-    return (
-        f"{part}/ has {write_count(len(foreign), 'class', 'classes')} that no labeled image has, "
-        f"such as {min(foreign)!r}: their images are left out."
-    )
 
 
 def _find_place(splits: Mapping[str, str], base: str, name: str) -> tuple[str, str]:

@@ -10,7 +10,6 @@ import os
 import pathlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
@@ -18,6 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from cls_jax.io import PARSE_ERRORS, make_printable, read_bytes
 from cls_jax.photos.folder.label_table import LabelRow
 from cls_jax.photos.folder.names import clean, fold_class, simplify
+from cls_jax.photos.folder.reading import NOTHING
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing, list_rare
 
@@ -45,7 +45,7 @@ _FRONT_MATTER = re.compile(r"---\n(.*?)\n---", re.S)
 class ClassNames(NamedTuple):
     """The names of numbered classes."""
 
-    names: Mapping[str, str] = MappingProxyType({})  # By number, as `_read_key` writes it.
+    names: Mapping[str, str] = NOTHING  # By number, as `_read_key` writes it.
     file: str = ""  # That has them.
     sentence: str = ""  # Of a plan, which file has them.
     warning: str = ""

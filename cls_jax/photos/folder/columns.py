@@ -4,6 +4,8 @@ The headers of other programs are no evidence: `id`, `name` and `image` mean one
 another there. The column of files is the one whose cells name files of the folder.
 """
 
+import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -73,7 +75,7 @@ class Columns(NamedTuple):
     file: int = 0
     label: int = 0
     parts: tuple[int, ...] = ()  # Those that say which part a row belongs to.
-    matches: Matches = Matches({})  # The files of the column of files.
+    matches: Matches | None = None  # The files of the column of files, once they are looked up.
     one_hot: tuple[int, ...] = ()  # Columns of 0 and 1 for each class, the first of them `label`.
     source: int | None = None  # What an image comes from.
     are_shares: bool = False  # Whether the columns of `one_hot` have shares that add up to 1.
@@ -92,19 +94,25 @@ class _Column(NamedTuple):
     matches: Matches
 
 
+@dataclasses.dataclass(frozen=True)
 class Table:
-    """The header and the rows of a table, by column."""
+    """The cells of a table."""
 
-    def __init__(self, name: str, header: Sequence[str], lines: Sequence[Sequence[str]]):
-        """`header` is all "" without one. Rows may have fewer cells, or more."""
-        self.name = name
-        self.header = header
-        self.simple = [simplify(cell) for cell in header]
-        self._lines = lines
+    header: Sequence[str] = ()  # Each "" without one. Empty if there is no cell at all.
+    lines: Sequence[Sequence[str]] = ()  # Below the header. They may be shorter or longer.
+    label_column: str = ""  # The header of the classes, if the format says which one it is.
+    delimiter: str = ","
+    first_line: str = ""
+    name: str = ""  # For sentences.
+
+    @functools.cached_property
+    def simple(self) -> list[str]:
+        """The headers, simplified."""
+        return list(map(simplify, self.header))
 
     def get(self, place: int) -> list[str]:
         """The cells of a column, "" where a row is too short."""
-        return [line[place] if place < len(line) else "" for line in self._lines]
+        return [line[place] if place < len(line) else "" for line in self.lines]
 
     def get_distinct(self, place: int) -> dict[str, None]:
         """The distinct cells of a column that are not empty."""
@@ -202,11 +210,11 @@ def _add_labels(
     others = _leave_out_confidences(table, others)
     nested = [place for place in rest if _are_nested(table.get_distinct(place))]
     if nested and not any(_hold_words(table, place) for place in others):
-        sentence = (
+        fault = Fault(
             f"{table.name} has objects with values of their own in {table.list_columns(nested)}, "
             "and no column of classes: write the class of each image into a column called label."
         )
-        return found._replace(fault=Fault(sentence))
+        return found._replace(fault=fault)
     are_shares = _are_shares(table, others)
     if are_shares or _are_one_hot(table, others):
         return found._replace(label=others[0], one_hot=tuple(others), are_shares=are_shares)
@@ -515,23 +523,23 @@ def find_largest(shares: Sequence[str]) -> int | None:
 def _choose_only(found: Columns, table: Table, places: Sequence[int]) -> Columns:
     if len(places) == 1:
         return found._replace(label=places[0])
+    fault = Fault(
+        f"{table.name} may have the classes in {table.list_columns(places)}: pass --label-column "
+        "with one of them.",
+        UNCLEAR,
+    )
     if not places:
-        sentence = (
+        fault = Fault(
             f"{table.name} has no column of classes: add one called label, or pass its name as "
-            "--label-column."
+            "--label-column.",
+            NO_CLASSES,
         )
-        return found._replace(fault=Fault(sentence, NO_CLASSES))
-    if _hold_marks(table, places):
-        sentence = (
+    elif _hold_marks(table, places):
+        fault = Fault(
             f"{table.name} has a column of 0 and 1 for each of {table.list_columns(places)}: write "
             "the class of each image into one column called label."
         )
-        return found._replace(fault=Fault(sentence))
-    sentence = (
-        f"{table.name} may have the classes in {table.list_columns(places)}: pass --label-column "
-        "with one of them."
-    )
-    return found._replace(label=places[0], fault=Fault(sentence, UNCLEAR))
+    return found._replace(fault=fault)
 
 
 def _choose_among(found: Columns, table: Table, labels: Sequence[int]) -> Columns:

@@ -102,8 +102,7 @@ def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
     """Digests of the files' contents, b"" where they cannot be read."""
     packed = open_packed(root)
     if packed:
-        digests: list[bytes] = packed.digests[[file.inode for file in files]].tolist()
-        return digests
+        return list(packed.digests[[file.inode for file in files]].tolist())
     store = Store(get_cache_folder())
     return find_digests(store, [str(root / file.name) for file in files], reads=True)
 

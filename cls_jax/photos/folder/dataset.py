@@ -30,8 +30,12 @@ from cls_jax.photos.folder.catalog import Layout, pack_layout, read_catalog, unp
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.names import fold
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
-from cls_jax.photos.folder.skipped import describe_skipped, find_example, refuse_unreadable
-from cls_jax.photos.folder.unread import refuse_no_folder
+from cls_jax.photos.folder.unread import (
+    describe_skipped,
+    find_example,
+    find_folder,
+    refuse_unreadable,
+)
 from cls_jax.photos.images.cache import load_decoded
 from cls_jax.photos.images.decode import (
     describe_unread,
@@ -300,9 +304,7 @@ def summarize_folder(
     Raises a UserError if it is not a folder, its layout is not one of docs/own_images.md, or none
     of the sampled images can be read.
     """
-    root = pathlib.Path(folder).expanduser()
-    if not root.is_dir():
-        raise refuse_no_folder(folder, "a folder of images, some of them labeled")
+    root = find_folder(folder, "a folder of images, some of them labeled")
     layout = list_layout(root, options)
     num_unlabeled, *counts = np.bincount(layout.train.labels + 1).tolist()
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_SAMPLED)]

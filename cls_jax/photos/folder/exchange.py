@@ -198,8 +198,7 @@ def _write_cvat(root: pathlib.Path, rows: _Rows) -> bytes:
         element = ElementTree.SubElement(annotations, "image", image)
         ElementTree.SubElement(element, "tag", {"label": label, "source": "manual"})
     ElementTree.indent(annotations)
-    content: bytes = ElementTree.tostring(annotations, encoding="utf-8", xml_declaration=True)
-    return content
+    return bytes(ElementTree.tostring(annotations, encoding="utf-8", xml_declaration=True))
 
 
 def _read_size(path: pathlib.Path, program: str) -> tuple[int, int]:

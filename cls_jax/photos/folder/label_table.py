@@ -9,6 +9,7 @@ several programs can add rows at the same time.
 import codecs
 import contextlib
 import csv
+import dataclasses
 import datetime
 import errno
 import io
@@ -17,8 +18,7 @@ import pathlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, read_bytes, to_csv
@@ -39,7 +39,7 @@ from cls_jax.photos.folder.columns import (
 from cls_jax.photos.folder.index import NO_MATCH, FileIndex, Match, Matches
 from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.reading import Fault
+from cls_jax.photos.folder.reading import NOTHING, Fault
 
 LABELS_CSV = "labels.csv"
 LABEL, CHECK, NONE, SKIP, UNDO = "label", "check", "none", "skip", "undo"
@@ -112,7 +112,6 @@ class TableFormat(NamedTuple):
         return self.places[2] < len(self.header)
 
 
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
 _NEW_HEADER = ["file", "label", "decision", "time"]
 _NEW = TableFormat(",", _NEW_HEADER, (0, 1, 2, 3), first_line=to_csv([_NEW_HEADER]))
 
@@ -122,9 +121,9 @@ class LabelTable(NamedTuple):
 
     rows: list[LabelRow]  # In the order of the file.
     format: TableFormat = _NEW
-    own: Mapping[str, Match] = _EMPTY  # The files of the rows that `cls-jax label` has written.
+    own: Mapping[str, Match] = NOTHING  # The files of the rows that `cls-jax label` has written.
     matches: Matches = Matches({})  # Those of all others.
-    missing: Mapping[str, int] = _EMPTY  # Words that mean no label → the rows with them.
+    missing: Mapping[str, int] = NOTHING  # Words that mean no label → the rows with them.
     fault: Fault | None = None  # Why it cannot be read, or may mean something else.
 
     def find(self, row: LabelRow) -> str | None:
@@ -138,9 +137,8 @@ def read_label_table(
     index: FileIndex,
     options: FolderOptions = AUTOMATIC,
     content: bytes | None = None,
-    name: str = "",
 ) -> LabelTable:
-    """Reads a table, from its `content` if that is known. Sentences call it `name`.
+    """Reads a table, from its `content` if that is known.
 
     The files of the folder, in `index`, tell which column names them. Headers of appended tables
     are skipped. Raises a UserError if it cannot be read, its columns are not clear, or a row has
@@ -148,7 +146,7 @@ def read_label_table(
     """
     content = read_content(path) if content is None else content
     parsed = parse_table(path, index, options, content)
-    return check_table(read_parsed(path, parsed, index, options, name))
+    return check_table(read_parsed(path, parsed, index, options))
 
 
 def check_table(table: LabelTable) -> LabelTable:
@@ -158,64 +156,54 @@ def check_table(table: LabelTable) -> LabelTable:
     return table
 
 
-class ParsedTable(NamedTuple):
-    """The cells of a table."""
-
-    header: list[str]  # Each "" without one.
-    lines: list[list[str]]  # Below the header. They may be shorter or longer.
-    delimiter: str = ","
-    first_line: str = ""
-    label_column: str = ""  # The header of the classes, if the format says which one it is.
-
-
 def parse_table(
     path: pathlib.Path, index: FileIndex, options: FolderOptions, content: bytes
-) -> ParsedTable | None:
-    """The cells of a CSV file, None for an empty one. Raises a UserError if it is none."""
+) -> Table:
+    """The cells of a CSV file. Raises a UserError if it is none."""
     text, _ = _decode(path, content)
-    if not text.strip():
-        return None
     delimiter = _find_delimiter(path, text, index)
-    lines = _read_csv(path, text, delimiter)
+    lines = _read_csv(path, text, delimiter) if text.strip() else []
     if not lines:
-        return None
+        return Table()
     header = list(find_header(lines, index, options))
-    return ParsedTable(header, lines[any(header) :], delimiter, _take_first(text))
+    first_line = _take_first(text)
+    return Table(header, lines[any(header) :], delimiter=delimiter, first_line=first_line)
 
 
 def read_parsed(
     path: pathlib.Path,
-    parsed: ParsedTable | None,
+    parsed: Table,
     index: FileIndex,
     options: FolderOptions = AUTOMATIC,
     name: str = "",
 ) -> LabelTable:
     """What the cells of a table mean, without rows if it has a fault."""
     name = name or path.name
-    if parsed is None:
+    if not parsed.header:
         return LabelTable([], _NEW._replace(name=name))
-    header, lines, delimiter, first_line, label_column = parsed
-    options = options._replace(label_column=options.label_column or label_column)
-    width = len(header)
-    if set(_NEW.header[:3]) <= set(header) and not any(options[:2]):
-        file, label, decision = map(header.index, _NEW.header[:3])
-        time = header.index("time") if "time" in header else width
-        places = (file, label, decision, time)
-        table_format = TableFormat(delimiter, header, places, first_line, name)
-        return _read_rows(path, lines, table_format, index)
-    others = [line for line in lines if not _has_decision(line, width) and line[:width] != header]
+    header, width = list(parsed.header), len(parsed.header)
+    options = options._replace(label_column=options.label_column or parsed.label_column)
+    decision, time = width, width + 1
     if "decision" in header:  # Otherwise "time" may mean anything.
         decision = header.index("decision")
-        others = [line for line in others if not _has_decision(line, decision)]
         time = header.index("time") if "time" in header else width
+    if set(_NEW.header[:3]) <= set(header) and not any(options[:2]):
+        columns = Columns(header.index("file"), header.index("label"))
     else:
-        decision, time = width, width + 1
-    columns = choose_columns(Table(name, header, others), index, options)
+        others = [
+            line
+            for line in parsed.lines
+            if line[:width] != header
+            and not any(_has_decision(line, place) for place in (width, decision))
+        ]
+        columns = choose_columns(
+            dataclasses.replace(parsed, lines=others, name=name), index, options
+        )
     if columns.fault:
         return LabelTable([], _NEW._replace(name=name), fault=columns.fault)
     places = (columns.file, columns.label, decision, time)
-    table_format = TableFormat(delimiter, header, places, first_line, name, columns)
-    return _read_rows(path, lines, table_format, index, columns)
+    table_format = TableFormat(parsed.delimiter, header, places, parsed.first_line, name, columns)
+    return _read_rows(path, parsed.lines, table_format, index, columns.matches)
 
 
 def is_begun_here(path: pathlib.Path) -> bool:
@@ -259,9 +247,9 @@ def _read_rows(
     lines: Iterable[Sequence[str]],
     table_format: TableFormat,
     index: FileIndex,
-    columns: Columns | None = None,
+    matches: Matches | None = None,
 ) -> LabelTable:
-    """The rows of the lines below the header, with the files that they name."""
+    """The rows of the lines below the header, with the files that they name, if not yet known."""
     header, (file, label, *_) = table_format.header, table_format.places
     headers = ([header[file], header[label]], _NEW.header[:2])
     lines = [line for line in lines if len(line) > file]
@@ -291,9 +279,9 @@ def _read_rows(
     if table_format.columns.person is not None and not table_format.columns.are_shares:
         rows = _take_majority(rows)
     if any(len(row.label) > LONGEST_CLASS for row in rows):
-        long = _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
-        return LabelTable([], table_format, fault=Fault(str(long)))
-    matches = columns.matches if columns else index.match(row.file for row in others)
+        long = ValueError(f"a label has more than {LONGEST_CLASS} characters")
+        return LabelTable([], table_format, fault=Fault(str(_explain(path, long))))
+    matches = matches or index.match(row.file for row in others)
     return LabelTable(rows, table_format, own, matches, missing)
 
 

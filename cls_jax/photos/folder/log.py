@@ -12,7 +12,6 @@ answer, it tells how often the classifier is right, also after the answer has be
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from cls_jax.photos.folder.label_table import (
@@ -25,7 +24,7 @@ from cls_jax.photos.folder.label_table import (
     LabelRow,
 )
 from cls_jax.photos.folder.names import clean, fold_class
-from cls_jax.photos.folder.reading import HELD_OUT
+from cls_jax.photos.folder.reading import HELD_OUT, NOTHING
 
 _fold = functools.lru_cache(2**14)(fold_class)  # Tables have few classes and many rows.
 
@@ -81,9 +80,9 @@ _UNMARKED = Mark()
 class FileMarks(NamedTuple):
     """The marks of a folder's files."""
 
-    files: Mapping[str, Mark] = MappingProxyType({})  # In the order of their last rows.
+    files: Mapping[str, Mark] = NOTHING  # In the order of their last rows.
     # Folded name → name of all classes that a file has had, in the order of their first rows.
-    names: Mapping[str, str] = MappingProxyType({})
+    names: Mapping[str, str] = NOTHING
     held_out: Collection[str] = frozenset()  # Files whose spelling of a class does not count.
 
     def get(self, file: str) -> Mark:
@@ -113,7 +112,7 @@ class Checked(NamedTuple):
 def start(
     base: Mapping[str, str],
     held_out: Collection[str] = (),
-    rivals: Mapping[str, str] = MappingProxyType({}),
+    rivals: Mapping[str, str] = NOTHING,
 ) -> FileMarks:
     """The marks before the first row: file → class by folders or other tables, and its `rival`.
 

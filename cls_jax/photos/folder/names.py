@@ -43,12 +43,10 @@ def fold(name: str) -> str:
 
 def clean(name: str) -> str:
     """A name without the spaces and invisible characters around it."""
-    first, last = 0, len(name)
-    while first < last and _is_blank(name[first]):
-        first += 1
-    while first < last and _is_blank(name[last - 1]):
-        last -= 1
-    return name[first:last]
+    if name.isascii():
+        return name.strip()
+    kept = [place for place, character in enumerate(name) if not _is_blank(character)]
+    return name[kept[0] : kept[-1] + 1] if kept else ""
 
 
 def _is_blank(character: str) -> bool:

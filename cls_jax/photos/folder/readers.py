@@ -25,8 +25,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes
+from cls_jax.photos.folder.columns import Table
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.label_table import ParsedTable, parse_table
+from cls_jax.photos.folder.label_table import parse_table
 from cls_jax.photos.folder.names import find_part
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
@@ -115,9 +116,10 @@ class Reader(NamedTuple, Generic[Cells]):
     All functions may raise `PARSE_ERRORS` for a damaged file.
     """
 
-    knows: Callable[[LabelFile], bool]  # A file that begins as those of the format do.
     read: Callable[[LabelFile], Cells]
     endings: tuple[str, ...]  # Of the files that are looked at where nobody names them.
+    # A file that begins as those of the format do.
+    knows: Callable[[LabelFile], bool] = lambda file: True
     extra: str = ""  # Of this package, that reading needs.
     starts: tuple[bytes, ...] = ()  # With one of these the files begin, () for any.
 
@@ -139,7 +141,7 @@ def find_format(file: LabelFile) -> str:
     return ""
 
 
-def get_reader(name: str, file: str) -> Reader[ParsedTable | None]:
+def get_reader(name: str, file: str) -> Reader[Table]:
     """The reader of a format, for a file. Raises a UserError if its extra is missing."""
     reader = READERS[name]
     if reader.extra:
@@ -149,10 +151,10 @@ def get_reader(name: str, file: str) -> Reader[ParsedTable | None]:
 
 def parse_chosen(
     path: pathlib.Path, index: FileIndex, options: FolderOptions, name: str = ""
-) -> ParsedTable | None:
+) -> Table:
     """The cells of a file that a user names, in one of `FORMATS`, or the one that it has if "".
 
-    Returns None if it is empty. Raises a UserError if it cannot be read.
+    Raises a UserError if it cannot be read.
     """
     try:
         file = LabelFile(read_bytes(path, _MAX_BYTES), path, index, options)
@@ -178,14 +180,14 @@ def join_classes(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else json.dumps(list(names)) if names else ""
 
 
-def _join_rows(rows: Sequence[Mapping[str, str]], label_column: str = "") -> ParsedTable:
+def _join_rows(rows: Sequence[Mapping[str, str]], label_column: str = "") -> Table:
     """A table of rows by header, which may have different ones."""
     header = list(dict.fromkeys(name for row in rows for name in row))
     lines = [[row.get(name, "") for name in header] for row in rows]
-    return ParsedTable(header, lines, label_column=label_column)
+    return Table(header, lines, label_column=label_column)
 
 
-def _read_label_studio(file: LabelFile) -> ParsedTable:
+def _read_label_studio(file: LabelFile) -> Table:
     """Tasks with annotations (JSON), or one object per task (JSON-MIN)."""
     tasks = file.json
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
@@ -229,7 +231,7 @@ def _unpack(raw: bytes) -> bytes:
     return content
 
 
-def _read_cvat(file: LabelFile) -> ParsedTable:
+def _read_cvat(file: LabelFile) -> Table:
     """Images with tags ("CVAT for images"), alone or in an archive."""
     document = _parse_xml(_unpack(file.raw)) if file.raw.startswith(_ZIP) else file.xml
     images = document.findall("image")
@@ -242,14 +244,10 @@ def _read_cvat(file: LabelFile) -> ParsedTable:
         lines.append([image.attrib["name"], join_classes(tags), part])
     if num_others and not any(line[1] for line in lines):
         raise ValueError("it has regions of images, and no tags")
-    return ParsedTable(["file", "label", "split"], lines, label_column="label")
+    return Table(["file", "label", "split"], lines, label_column="label")
 
 
-def _is_fiftyone(file: LabelFile) -> bool:
-    return isinstance(file.get("samples"), list) or isinstance(file.get("labels"), dict)
-
-
-def _read_fiftyone(file: LabelFile) -> ParsedTable:
+def _read_fiftyone(file: LabelFile) -> Table:
     """labels.json of an image classification dataset, or samples.json of any dataset."""
     stored = file.json
     if "samples" in stored:
@@ -262,10 +260,10 @@ def _read_fiftyone(file: LabelFile) -> ParsedTable:
         targets = target if isinstance(target, list) else [target]
         labels = [classes[t] if isinstance(t, int) else str(t) for t in targets if t is not None]
         lines.append([name, join_classes(labels)])
-    return ParsedTable(["file", "label"], lines, label_column="label")
+    return Table(["file", "label"], lines, label_column="label")
 
 
-def _read_samples(samples: Sequence[Mapping[str, Any]]) -> ParsedTable:
+def _read_samples(samples: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     for sample in samples:
         part = next(filter(find_part, sample.get("tags") or []), "")
@@ -284,11 +282,7 @@ def _read_samples(samples: Sequence[Mapping[str, Any]]) -> ParsedTable:
     return _join_rows(rows, "ground_truth" if "ground_truth" in names else only)
 
 
-def _is_coco(file: LabelFile) -> bool:
-    return all(map(file.get, ("images", "annotations", "categories")))
-
-
-def _read_coco(file: LabelFile) -> ParsedTable:
+def _read_coco(file: LabelFile) -> Table:
     """Images with annotations, each of which has a category."""
     stored = file.json
     names = {one["id"]: one["name"] for one in stored["categories"]}
@@ -296,14 +290,10 @@ def _read_coco(file: LabelFile) -> ParsedTable:
     for one in stored["annotations"]:
         found[one["image_id"]].setdefault(str(names[one["category_id"]]))
     lines = [[one["file_name"], join_classes(list(found[one["id"]]))] for one in stored["images"]]
-    return ParsedTable(["file_name", "category"], lines, label_column="category")
+    return Table(["file_name", "category"], lines, label_column="category")
 
 
-def _has_lines(file: LabelFile) -> bool:
-    return len(file.lines) > 1 or any("file_name" in line for line in file.lines)
-
-
-def _read_lines(file: LabelFile) -> ParsedTable:
+def _read_lines(file: LabelFile) -> Table:
     """An object for each image, one in each line."""
     return _join_rows([dict(_flatten(one)) for one in file.lines])
 
@@ -322,7 +312,7 @@ def _have(*keys: str) -> Callable[[LabelFile], bool]:
     return lambda file: bool(file.lines) and all(line.keys() >= {*keys} for line in file.lines)
 
 
-def _read_manifest(file: LabelFile) -> ParsedTable:
+def _read_manifest(file: LabelFile) -> Table:
     """An object in each line, with a class by name in the metadata of each of its labels."""
     rows = []
     for line in file.lines:
@@ -330,10 +320,10 @@ def _read_manifest(file: LabelFile) -> ParsedTable:
         rows.append([line["source-ref"], join_classes([str(name) for name in found if name])])
     if not any(name for _, name in rows):  # Such as a column of words, without metadata.
         return _read_lines(file)
-    return ParsedTable(["source-ref", "class-name"], rows, label_column="class-name")
+    return Table(["source-ref", "class-name"], rows, label_column="class-name")
 
 
-def _read_vertex(file: LabelFile) -> ParsedTable:
+def _read_vertex(file: LabelFile) -> Table:
     """An address in each line, with one class or a list of them, and the part of the data."""
     rows = []
     for line in file.lines:
@@ -344,10 +334,10 @@ def _read_vertex(file: LabelFile) -> ParsedTable:
         marks = (line.get("dataItemResourceLabels") or {}).items()
         part = next((value for key, value in marks if key.endswith("ml_use")), "")
         rows.append([line["imageGcsUri"], join_classes(names), find_part(part) or ""])
-    return ParsedTable(["imageGcsUri", "displayName", "split"], rows, label_column="displayName")
+    return Table(["imageGcsUri", "displayName", "split"], rows, label_column="displayName")
 
 
-def _read_labelbox(file: LabelFile) -> ParsedTable:
+def _read_labelbox(file: LabelFile) -> Table:
     """A row in each line, with the labels of each project."""
     rows = []
     for line in file.lines:
@@ -357,14 +347,10 @@ def _read_labelbox(file: LabelFile) -> ParsedTable:
         names = [one["radio_answer"]["name"] for one in answers if "radio_answer" in one]
         name = data.get("external_id") or data.get("global_key") or data["row_data"]
         rows.append([name, join_classes(list(dict.fromkeys(names)))])
-    return ParsedTable(["external_id", "radio_answer"], rows, label_column="radio_answer")
+    return Table(["external_id", "radio_answer"], rows, label_column="radio_answer")
 
 
-def _is_datumaro(file: LabelFile) -> bool:
-    return isinstance(file.get("items"), list) and bool(file.get("categories"))
-
-
-def _read_datumaro(file: LabelFile) -> ParsedTable:
+def _read_datumaro(file: LabelFile) -> Table:
     """Items with annotations, each of which has the number of a label."""
     stored = file.json
     names = [one["name"] for one in stored["categories"]["label"]["labels"]]
@@ -373,7 +359,7 @@ def _read_datumaro(file: LabelFile) -> ParsedTable:
         media = item.get("image") or item.get("media") or {}
         found = dict.fromkeys(names[one["label_id"]] for one in item["annotations"])
         lines.append([media.get("path") or item["id"], join_classes(list(found))])
-    return ParsedTable(["path", "label"], lines, label_column="label")
+    return Table(["path", "label"], lines, label_column="label")
 
 
 def _find_records(file: LabelFile) -> dict[str, Any]:
@@ -392,7 +378,7 @@ def _find_records(file: LabelFile) -> dict[str, Any]:
     return stored
 
 
-def _read_records(file: LabelFile) -> ParsedTable:
+def _read_records(file: LabelFile) -> Table:
     rows = []
     names: dict[str, None] = {}  # Of VIA's attributes.
     for key, record in _find_records(file).items():
@@ -411,7 +397,7 @@ def _read_records(file: LabelFile) -> ParsedTable:
     return _join_rows(rows, next(iter(names)) if len(names) == 1 else "")
 
 
-def _read_parquet(file: LabelFile) -> ParsedTable:
+def _read_parquet(file: LabelFile) -> Table:
     """The columns of a table that have text, numbers or truth values."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -425,7 +411,7 @@ def _read_parquet(file: LabelFile) -> ParsedTable:
         raise ValueError("it has no column of text or numbers")
     columns = stored.read(header).to_pydict()
     cells = [list(map(_write_cell, columns[name])) for name in header]
-    return ParsedTable(header, [list(line) for line in zip(*cells, strict=True)])
+    return Table(header, [list(line) for line in zip(*cells, strict=True)])
 
 
 def _is_mapping(file: LabelFile) -> bool:
@@ -437,12 +423,12 @@ def _is_mapping(file: LabelFile) -> bool:
     return all(isinstance(value, str | int) for value in values) or all(are_files)
 
 
-def _read_mapping(file: LabelFile) -> ParsedTable:
+def _read_mapping(file: LabelFile) -> Table:
     lines = []
     for key, value in file.json.items():
         is_class = isinstance(value, list)
         lines += [[file, key] for file in value] if is_class else [[key, _write_cell(value)]]
-    return ParsedTable(["key", "value"], lines, label_column="value")
+    return Table(["key", "value"], lines, label_column="value")
 
 
 def _split_lines(file: LabelFile) -> list[list[str]]:
@@ -461,37 +447,53 @@ def _split_lines(file: LabelFile) -> list[list[str]]:
     return [] if is_other else lines
 
 
-def _read_words(file: LabelFile) -> ParsedTable:
+def _read_words(file: LabelFile) -> Table:
     lines = _split_lines(file)
-    return ParsedTable([""] * len(lines[0]), lines)
-
-
-def _read_table(file: LabelFile) -> ParsedTable | None:
-    return parse_table(file.path, file.index, file.options, file.raw)
-
-
-def _take(file: LabelFile) -> bool:
-    return True
+    return Table([""] * len(lines[0]), lines)
 
 
 _JSON, _LINES = (".json", ".labels"), (".jsonl", ".ndjson", ".manifest")
 _OBJECT = (b"{",)
 # The first one that claims a file reads it: the formats of one program before those of many.
-READERS: dict[str, Reader[ParsedTable | None]] = {
-    PARQUET: Reader(_take, _read_parquet, (".parquet",), extra="parquet", starts=(b"PAR1",)),
-    DATUMARO: Reader(_is_datumaro, _read_datumaro, _JSON, starts=_OBJECT),
-    MANIFEST: Reader(_have("source-ref"), _read_manifest, _LINES, starts=_OBJECT),
-    VERTEX: Reader(_have("imageGcsUri"), _read_vertex, _LINES, starts=_OBJECT),
-    LABELBOX: Reader(_have("data_row", "projects"), _read_labelbox, _LINES, starts=_OBJECT),
-    COCO: Reader(_is_coco, _read_coco, _JSON, starts=_OBJECT),
-    CVAT: Reader(_take, _read_cvat, (".xml",), starts=(_ZIP, b"<")),
-    JSON_LINES: Reader(_has_lines, _read_lines, _LINES, starts=_OBJECT),
-    JSON_OBJECT: Reader(_is_mapping, _read_mapping, _JSON, starts=_OBJECT),
-    JSON_RECORDS: Reader(
-        lambda one: bool(_find_records(one)), _read_records, _JSON, starts=_OBJECT
+READERS: dict[str, Reader[Table]] = {
+    PARQUET: Reader(_read_parquet, (".parquet",), extra="parquet", starts=(b"PAR1",)),
+    DATUMARO: Reader(
+        _read_datumaro,
+        _JSON,
+        lambda file: isinstance(file.get("items"), list) and bool(file.get("categories")),
+        starts=_OBJECT,
     ),
-    FIFTYONE: Reader(_is_fiftyone, _read_fiftyone, _JSON, starts=_OBJECT),
-    LABEL_STUDIO: Reader(_take, _read_label_studio, _JSON, starts=(b"[",)),
-    WORDS: Reader(lambda file: bool(_split_lines(file)), _read_words, (".txt",)),
-    CSV: Reader(lambda file: file.start != b"{", _read_table, (".csv", ".tsv", ".tab", ".txt")),
+    MANIFEST: Reader(_read_manifest, _LINES, _have("source-ref"), starts=_OBJECT),
+    VERTEX: Reader(_read_vertex, _LINES, _have("imageGcsUri"), starts=_OBJECT),
+    LABELBOX: Reader(_read_labelbox, _LINES, _have("data_row", "projects"), starts=_OBJECT),
+    COCO: Reader(
+        _read_coco,
+        _JSON,
+        lambda file: all(map(file.get, ("images", "annotations", "categories"))),
+        starts=_OBJECT,
+    ),
+    CVAT: Reader(_read_cvat, (".xml",), starts=(_ZIP, b"<")),
+    JSON_LINES: Reader(
+        _read_lines,
+        _LINES,
+        lambda file: len(file.lines) > 1 or any("file_name" in line for line in file.lines),
+        starts=_OBJECT,
+    ),
+    JSON_OBJECT: Reader(_read_mapping, _JSON, _is_mapping, starts=_OBJECT),
+    JSON_RECORDS: Reader(
+        _read_records, _JSON, lambda file: bool(_find_records(file)), starts=_OBJECT
+    ),
+    FIFTYONE: Reader(
+        _read_fiftyone,
+        _JSON,
+        lambda file: isinstance(file.get("samples"), list) or isinstance(file.get("labels"), dict),
+        starts=_OBJECT,
+    ),
+    LABEL_STUDIO: Reader(_read_label_studio, _JSON, starts=(b"[",)),
+    WORDS: Reader(_read_words, (".txt",), lambda file: bool(_split_lines(file))),
+    CSV: Reader(
+        lambda file: parse_table(file.path, file.index, file.options, file.raw),
+        (".csv", ".tsv", ".tab", ".txt"),
+        lambda file: file.start != b"{",
+    ),
 }

@@ -11,8 +11,7 @@ from cls_jax.photos.folder.names import find_part, fold, means_unlabeled
 from cls_jax.photos.folder.options import CLASSES
 from cls_jax.photos.folder.propose.names import describe_inner_folders, describe_names
 from cls_jax.photos.folder.reading import HELD_OUT, Folder, Reading
-from cls_jax.photos.folder.skipped import describe_skipped
-from cls_jax.photos.folder.unread import describe_packed
+from cls_jax.photos.folder.unread import describe_packed, describe_skipped
 from cls_jax.photos.images.files import SkippedFile
 
 _REMEDY = (

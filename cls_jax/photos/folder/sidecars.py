@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes
-from cls_jax.photos.folder.label_table import ParsedTable
+from cls_jax.photos.folder.columns import Table
 from cls_jax.photos.folder.names import find_part, fold
 from cls_jax.photos.folder.readers import LabelFile, Reader, join_classes
 from cls_jax.photos.folder.reading import Fault
@@ -50,9 +50,7 @@ def _get_stem(name: str) -> str:
     return os.path.splitext(stem)[0] if stem.endswith(SUFFIXES) else stem
 
 
-def parse_sidecars(
-    root: pathlib.Path, names: Sequence[str]
-) -> tuple[ParsedTable | None, Fault | None]:
+def parse_sidecars(root: pathlib.Path, names: Sequence[str]) -> tuple[Table | None, Fault | None]:
     """The cells of a table that such files make up, None for no files, or if they are no such.
 
     Files are named without folders. There is a fault if one of them is damaged.
@@ -72,7 +70,7 @@ def parse_sidecars(
         parts = [part for folder in stem.split("/")[:-1] if (part := find_part(folder))]
         cell = join_classes(list(dict.fromkeys(classes)))
         lines.append([stem.rpartition("/")[2], cell, parts[0] if parts else ""])
-    table = ParsedTable(["file", "label", "split"], lines, label_column="label")
+    table = Table(["file", "label", "split"], lines, label_column="label")
     return table if lines else None, None
 
 
@@ -87,7 +85,7 @@ def read_sidecar(file: LabelFile) -> list[str] | None:
     return None
 
 
-def parse_all_sidecars(folder: pathlib.Path) -> tuple[ParsedTable | None, Fault | None]:
+def parse_all_sidecars(folder: pathlib.Path) -> tuple[Table | None, Fault | None]:
     """The same of a folder that has such files without the images, None without any.
 
     Of several endings, the most frequent one counts.
@@ -117,17 +115,9 @@ def _read_supervisely(file: LabelFile) -> list[str]:
     return tags or [str(one["classTitle"]) for one in file.json["objects"]]
 
 
-def _read_darwin(file: LabelFile) -> list[str]:
-    return [str(one["name"]) for one in file.json["annotations"]]
-
-
 def _read_labelme(file: LabelFile) -> list[str]:
     flags = [name for name, is_set in (file.json.get("flags") or {}).items() if is_set is True]
     return flags or [str(one["label"]) for one in file.json["shapes"]]
-
-
-def _read_voc(file: LabelFile) -> list[str]:
-    return [one.findtext("name", "").strip() for one in file.xml.findall("object")]
 
 
 def _match_boxes(file: LabelFile) -> list[re.Match[str] | None]:
@@ -135,17 +125,25 @@ def _match_boxes(file: LabelFile) -> list[re.Match[str] | None]:
     return [_BOX.fullmatch(line) for line in lines]
 
 
-def _read_yolo(file: LabelFile) -> list[str]:
-    return [match[1] for match in _match_boxes(file) if match]
-
-
 # Files about an image each, whose classes are read.
 SIDECARS: dict[str, Reader[list[str]]] = {
-    "webdataset": Reader(lambda file: b"\n" not in file.raw.strip(), _read_word, (".cls",)),
-    "supervisely": Reader(_has(tags=list, objects=list), _read_supervisely, (".json",)),
-    "darwin": Reader(_has(item=dict, annotations=list), _read_darwin, (".json",)),
-    "labelme": Reader(_has(shapes=list, imagePath=str), _read_labelme, (".json",)),
-    "yolo": Reader(lambda file: None not in _match_boxes(file), _read_yolo, (".txt",)),
-    "voc": Reader(lambda file: file.xml.tag == "annotation", _read_voc, (".xml",)),
+    "webdataset": Reader(_read_word, (".cls",), lambda file: b"\n" not in file.raw.strip()),
+    "supervisely": Reader(_read_supervisely, (".json",), _has(tags=list, objects=list)),
+    "darwin": Reader(
+        lambda file: [str(one["name"]) for one in file.json["annotations"]],
+        (".json",),
+        _has(item=dict, annotations=list),
+    ),
+    "labelme": Reader(_read_labelme, (".json",), _has(shapes=list, imagePath=str)),
+    "yolo": Reader(
+        lambda file: [match[1] for match in _match_boxes(file) if match],
+        (".txt",),
+        lambda file: None not in _match_boxes(file),
+    ),
+    "voc": Reader(
+        lambda file: [one.findtext("name", "").strip() for one in file.xml.findall("object")],
+        (".xml",),
+        lambda file: file.xml.tag == "annotation",
+    ),
 }
 _ENDINGS = tuple(dict.fromkeys(ending for one in SIDECARS.values() for ending in one.endings))

@@ -1,16 +1,19 @@
-"""What to do with files that hold images or labels and are not read: archives and the like.
+"""Files of a folder that are not read, and what to do with archives and the like.
 
 Only names count here. Nothing is opened or unpacked.
 """
 
 import os
 import pathlib
+import re
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from cls_jax.errors import UserError
-from cls_jax.io import write_count
+from cls_jax.io import make_printable, write_count
 from cls_jax.photos.folder.names import fold
+from cls_jax.photos.images.files import SkippedFile
 from cls_jax.photos.shell import find_program
 
 _ZIP = (".zip",)
@@ -28,6 +31,10 @@ _CONTAINERS = {
     ),
     (".mat",): "if it has the labels, save them as a CSV file with the columns file and label",
 }
+_MAX_FILES_NAMED = 3
+_ROW = re.compile(r"in .+, but (not in the folder|it could be several images)", re.S)
+# A reason that says what one file is, such as "not a file": what the plural needs.
+_NOUN = re.compile(r"^(not )?an? (.*?\b(?:file|folder|image|link))\b(.*)", re.S)
 
 
 def describe_unpacking(path: pathlib.Path) -> str:
@@ -45,15 +52,17 @@ def describe_unpacking(path: pathlib.Path) -> str:
     return f"7z x {file} -o{folder}"
 
 
-def refuse_no_folder(path: str | os.PathLike, wanted: str) -> UserError:
-    """The error that a path is no folder, which `wanted` describes, with what to do."""
-    file = pathlib.Path(path).expanduser()
-    if file.is_file() and fold(file.name).endswith(ARCHIVES):
-        return UserError(
-            f"{path} is an archive: unpack it with `{describe_unpacking(file)}`, and pass the new "
-            "folder."
+def find_folder(path: str | os.PathLike, wanted: str) -> pathlib.Path:
+    """The folder at a path. Raises a UserError, with what is `wanted`, if there is none."""
+    folder = pathlib.Path(path).expanduser()
+    if folder.is_file() and fold(folder.name).endswith(ARCHIVES):
+        raise UserError(
+            f"{path} is an archive: unpack it with `{describe_unpacking(folder)}`, and pass the "
+            "new folder."
         )
-    return UserError(f"{path} is not a folder. Pass {wanted}.")
+    if not folder.is_dir():
+        raise UserError(f"{path} is not a folder. Pass {wanted}.")
+    return folder
 
 
 def describe_packed(root: pathlib.Path, names: Sequence[str]) -> str | None:
@@ -74,3 +83,60 @@ def describe_packed(root: pathlib.Path, names: Sequence[str]) -> str | None:
         if found := [name for name in names if fold(name).endswith(endings)]:
             return f"{found[0]!r:.200} is not read: {remedy}"
     return None
+
+
+def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
+    """The most frequent reason for skipped files, in parentheses."""
+    rows = [(name, reason) for name, reason in skipped if name.startswith(prefix)]
+    if not rows:
+        return ""
+    example, reason, count = find_example(rows)
+    were = write_count(count, "file was", "files were")
+    return f" ({were} skipped, such as {example!r:.100}: {reason})"
+
+
+def find_example(skipped: Sequence[SkippedFile]) -> tuple[str, str, int]:
+    """A file that is skipped for the most frequent reason, this reason, and how many files are."""
+    reason, count = Counter(reason for _, reason in skipped).most_common(1)[0]
+    return min(name for name, why in skipped if why == reason), reason, count
+
+
+def refuse_unreadable(what: str, failures: Sequence[SkippedFile]) -> UserError:
+    """The error that no image can be read, with the most frequent reason and the remedy."""
+    if not failures:
+        return UserError(f"{what} can be read: convert them to JPEG or PNG.")
+    example, reason, _ = find_example(failures)
+    remedy = "" if "pip install" in reason else ": convert them to JPEG or PNG"
+    return UserError(f"{what} can be read ({example!r:.100}: {reason}){remedy}.")
+
+
+def describe_left_out(skipped: Iterable[SkippedFile]) -> str | None:
+    """A sentence about the files that are left out, the first three by name. None without any."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in skipped:
+        if not _ROW.fullmatch(reason):
+            reasons.setdefault(reason.split(";")[0], []).append(name)
+    if not reasons:
+        return None
+    count = write_count(sum(map(len, reasons.values())), "file is", "files are")
+    clauses = []
+    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        listed = ", ".join(
+            f"{make_printable(name)!r:.100}" for name in sorted(names)[:_MAX_FILES_NAMED]
+        )
+        more = ", …" if len(names) > _MAX_FILES_NAMED else ""
+        subject = f"{len(names):,}"
+        if len(reasons) == 1:
+            subject = "it" if len(names) == 1 else "they"
+        clauses.append(f"{subject} {_conjugate(reason, len(names))} ({listed}{more})")
+    return f"{count} left out: {'; '.join(clauses)}."
+
+
+def _conjugate(reason: str, count: int) -> str:
+    """A reason as what follows a number of files: "has no …", "are broken links"."""
+    if reason.startswith("no "):
+        return f"{'has' if count == 1 else 'have'} {reason}"
+    if count == 1:
+        return f"is {reason}"
+    plural = _NOUN.sub(r"\1\2s\3", reason)
+    return f"are {plural}"

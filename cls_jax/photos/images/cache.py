@@ -23,7 +23,6 @@ from cls_jax.parallel.distributed import (
     take_local,
 )
 from cls_jax.photos.images.files import (
-    ImageBatch,
     ImageFile,
     compute_key,
     find_settled,
@@ -101,8 +100,7 @@ class DecodedImages:
     @property
     def digests(self) -> list[bytes]:
         """The digests of the images' files."""
-        digests: list[bytes] = self._digests.tolist()
-        return digests
+        return list(self._digests.tolist())
 
     def _decode(self, paths: Sequence[str], digests: Sequence[bytes]) -> Iterator[bytes]:
         """The pixels of files with these contents, decoded on all cores."""
@@ -223,14 +221,22 @@ def _decode_files(
         size = min(max(_BATCH_BYTES // row_bytes, 1), _MAX_BATCH)
         missing = [paths[i] for i in todo]
         places = iter(todo)
+        batches = read_ahead(
+            missing, shape, size, options, is_known=lambda digest: bool(store.find(name, [digest]))
+        )
         has_bar = not is_silent and len(todo) >= _FEW
-        for batch in _decode(
-            store, name, missing, shape=shape, batch_size=size, options=options, has_bar=has_bar
-        ):
-            for digest, error in zip(batch.digests, batch.errors, strict=True):
-                digests[i := next(places)] = digest
-                if error:
-                    failures[i] = error
+        bar = show_progress(total=len(todo), unit="image", desc="Decoding", disable=not has_bar)
+        with contextlib.closing(batches), bar:
+            for batch in batches:
+                found = list(zip(batch.digests, batch.errors, strict=True))
+                images = zip((d for d, error in found if error is None), batch.images, strict=True)
+                rows = {digest: image.tobytes() for digest, image in images}
+                store.write(name, rows, find_settled(batch))
+                for digest, error in found:
+                    digests[i := next(places)] = digest
+                    if error:
+                        failures[i] = error
+                bar.update(len(batch.files))
     return digests, failures
 
 
@@ -253,32 +259,6 @@ def _hold(lock: filelock.BaseFileLock, is_silent: bool) -> Any:
         if not is_silent:
             print("Another process is decoding images: waiting for it.", file=sys.stderr)
         return lock.acquire()
-
-
-def _decode(
-    store: Store,
-    name: str,
-    paths: Sequence[str],
-    shape: Shape,
-    batch_size: int,
-    options: DecodeOptions,
-    has_bar: bool,
-) -> Iterator[ImageBatch]:
-    """Decodes files whose content is not in the store, and yields batches once stored."""
-
-    def is_known(digest: bytes) -> bool:
-        return bool(store.find(name, [digest]))
-
-    bar = show_progress(total=len(paths), unit="image", desc="Decoding", disable=not has_bar)
-    batches = read_ahead(paths, shape, batch_size=batch_size, options=options, is_known=is_known)
-    with contextlib.closing(batches), bar:
-        for batch in batches:
-            found = zip(batch.digests, batch.errors, strict=True)
-            images = zip((d for d, error in found if error is None), batch.images, strict=True)
-            rows = {digest: image.tobytes() for digest, image in images}
-            store.write(name, rows, find_settled(batch))
-            yield batch
-            bar.update(len(batch.files))
 
 
 def _explain(error: OSError, folder: pathlib.Path, num_bytes: int) -> UserError:

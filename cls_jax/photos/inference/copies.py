@@ -13,7 +13,7 @@ from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.images.files import find_digests, read_ahead
 from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.start.copies import read_copies
+from cls_jax.photos.start.fit_labels import read_copies
 from cls_jax.runs.folder import read_labeled_rows
 
 _MAX_UNLABELED = 10_000  # Training images that others are compared with. More would take minutes.

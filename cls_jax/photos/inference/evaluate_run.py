@@ -15,8 +15,7 @@ from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
-from cls_jax.photos.folder.skipped import refuse_unreadable
-from cls_jax.photos.folder.unread import refuse_no_folder
+from cls_jax.photos.folder.unread import find_folder, refuse_unreadable
 from cls_jax.photos.inference.calibration import (
     CALIBRATION,
     MIN_IMAGES,
@@ -26,7 +25,6 @@ from cls_jax.photos.inference.calibration import (
     write_fitted,
 )
 from cls_jax.photos.inference.copies import compare_with_training, find_copied
-from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, collect_images
 from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import (
@@ -35,7 +33,14 @@ from cls_jax.photos.inference.scores import (
     write_figures,
 )
 from cls_jax.photos.inference.suspects import take_unlabeled
-from cls_jax.photos.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
+from cls_jax.photos.inference.unknown import (
+    FOLDER_IMAGES,
+    UNKNOWN,
+    FolderImages,
+    UnknownScore,
+    collect_images,
+    fit_unknown,
+)
 from cls_jax.photos.shell import write_command
 from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
@@ -231,9 +236,7 @@ def evaluate_folder(
     if it has no test images. Nothing is written. Raises a UserError if the folder has another class
     or no image that can be read.
     """
-    root = pathlib.Path(folder).expanduser()
-    if not root.is_dir():
-        raise refuse_no_folder(folder, "a folder of labeled images")
+    root = find_folder(folder, "a folder of labeled images")
     layout = list_layout(root, options)
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     run = open_run(workdir, step=step)

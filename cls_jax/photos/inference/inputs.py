@@ -79,8 +79,7 @@ def _list_inputs(images: Any) -> Iterable[Any]:
     is_unordered = isinstance(images, collections.abc.Mapping | collections.abc.Set)
     if hasattr(images, "read") or not hasattr(images, "__iter__") or is_table or is_unordered:
         return [images]
-    listed: Iterable[Any] = images
-    return listed
+    return iter(images)
 
 
 def _convert(image: Any) -> ImageLike:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.photos.features.new_sources import read_new_sources
+from cls_jax.photos.features.accuracy import read_new_sources
 from cls_jax.photos.folder.instant_config import describe_kind, read_run_config
 from cls_jax.photos.inference.predictor import VALIDATION, expect_accuracy
 from cls_jax.photos.start.fit_instant import INSTANT

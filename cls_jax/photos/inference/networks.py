@@ -217,8 +217,7 @@ def open_trained_networks(end: RunEnd) -> Networks:
 
 def open_instant_networks(instant: InstantClassifier) -> Networks:
     """The frozen network of an instant classifier, with its heads."""
-    network = instant.network
-    assert network is not None, "pixels are no network's features"
+    network = instant.frozen
     assert network.weights.normalization is not None, "an instant classifier stores it"
     model, variables = instant.create_model()
     mesh = create_mesh(1, [jax.device_count()])

@@ -22,9 +22,7 @@ from cls_jax.photos.features.decide import rank_classes
 from cls_jax.photos.images.files import ImageBatch, compute_key, stat_image
 from cls_jax.photos.images.store import hash_content
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
-from cls_jax.photos.inference.classifier import Classifier
-from cls_jax.photos.inference.foreign import FOREIGN
-from cls_jax.photos.inference.prediction import Prediction, describe_top
+from cls_jax.photos.inference.classifier import Classifier, Prediction, describe_top
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
     PREDICTION_COLUMNS,
@@ -35,6 +33,7 @@ from cls_jax.photos.inference.tables import (
     check_path,
     write_table,
 )
+from cls_jax.photos.inference.unknown import FOREIGN
 from cls_jax.runs.sessions import hold_at_once
 
 # More than twice the share of a folder's new photos that are called foreign by mistake.

@@ -24,8 +24,7 @@ from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
 from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.inference.calibration import read_calibration
-from cls_jax.photos.inference.classifier import Classifier
-from cls_jax.photos.inference.foreign import FOLDER_IMAGES, FolderImages, read_folder_images
+from cls_jax.photos.inference.classifier import Classifier, Prediction
 from cls_jax.photos.inference.forks import refuse_forked_child
 from cls_jax.photos.inference.inputs import ImageInput
 from cls_jax.photos.inference.networks import (
@@ -33,8 +32,12 @@ from cls_jax.photos.inference.networks import (
     open_instant_networks,
     open_trained_networks,
 )
-from cls_jax.photos.inference.prediction import Prediction
-from cls_jax.photos.inference.unknown import read_unknown
+from cls_jax.photos.inference.unknown import (
+    FOLDER_IMAGES,
+    FolderImages,
+    read_folder_images,
+    read_unknown,
+)
 from cls_jax.photos.start.fit_instant import INSTANT, fit_instant
 from cls_jax.photos.start.frozen import compute_frozen
 from cls_jax.photos.start.hold_out import open_run_dataset
@@ -89,14 +92,14 @@ class Run(abc.ABC):
         return open_run_dataset(self.config, self.workdir, self.layout)
 
     @property
-    @abc.abstractmethod
     def predictor(self) -> "Run":
         """The run whose classifier predicts for this one, see `TrainedRun.predictor`."""
+        return self
 
     @property
-    @abc.abstractmethod
     def begun_with(self) -> "InstantRun | None":
         """The instant classifier that a training began with, in its folder `instant/`, if any."""
+        return None
 
     @property
     @abc.abstractmethod
@@ -104,14 +107,14 @@ class Run(abc.ABC):
         """What it has trained or fitted, read once. Raises a UserError if that is damaged."""
 
     @property
-    @abc.abstractmethod
     def has_classifier(self) -> bool:
         """Whether there is one. A finished run keeps its result even without its checkpoints."""
+        return True
 
     @property
-    @abc.abstractmethod
     def backbone(self) -> str:
         """The backbone whose features the classifier uses unchanged, or ""."""
+        return ""
 
     @abc.abstractmethod
     def train(self) -> None:
@@ -200,8 +203,6 @@ class Run(abc.ABC):
 class TrainedRun(Run):
     """Networks that are trained, and perhaps the instant classifier that they began with."""
 
-    backbone = ""
-
     def __init__(
         self,
         config: ConfigDict,
@@ -270,7 +271,7 @@ class TrainedRun(Run):
     @property
     def frozen(self) -> FrozenNetwork | None:
         """That of the instant classifier."""
-        return None if self.begun_with is None else self.begun_with.network
+        return None if self.begun_with is None else self.begun_with.frozen
 
     def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images = self._get_split(part).take(rows).images
@@ -279,9 +280,6 @@ class TrainedRun(Run):
 
 class InstantRun(Run):
     """An instant classifier: a frozen network with heads for the classes."""
-
-    begun_with = None
-    has_classifier = True
 
     def __init__(
         self,
@@ -304,19 +302,9 @@ class InstantRun(Run):
             return run.dataset
         return open_run_dataset(self.config, self.workdir, self.layout)
 
-    @property
-    def predictor(self) -> Run:
-        """Itself."""
-        return self
-
     @functools.cached_property
     def _instant(self) -> InstantClassifier:
         return read_instant(self.workdir / INSTANT_FILE)
-
-    @property
-    def network(self) -> FrozenNetwork | None:
-        """The frozen network."""
-        return self._instant.network
 
     @functools.cached_property
     def classifier(self) -> Classifier:
@@ -343,7 +331,7 @@ class InstantRun(Run):
     @property
     def frozen(self) -> FrozenNetwork | None:
         """Its own."""
-        return self.network
+        return self._instant.network
 
     def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # The features of most of these images are on disk.

@@ -6,12 +6,9 @@ Shape suffixes: B images, C features.
 import hashlib
 import pathlib
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from sklearn.decomposition import PCA
-from sklearn.preprocessing import normalize
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
@@ -23,9 +20,8 @@ from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
-from cls_jax.photos.folder.skipped import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
-from cls_jax.photos.folder.unread import refuse_no_folder
+from cls_jax.photos.folder.unread import find_folder, refuse_unreadable
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import check_photos, open_run
@@ -34,8 +30,6 @@ from cls_jax.runs.folder import CONFIG
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 
-_NO_SOURCES: Mapping[str, str] = MappingProxyType({})
-_NUM_COMPONENTS = 50
 _MAX_FILES = 20_000  # Bounds memory and time.
 _PIXELS = 16  # Of thumbnails, per side.
 _BATCH_SIZE = 256
@@ -90,8 +84,7 @@ def list_by_label(
 
     Raises a UserError if it is no folder, has no unlabeled image, or its table cannot be read.
     """
-    if not root.is_dir():
-        raise refuse_no_folder(root, "a folder of images")
+    root = find_folder(root, "a folder of images")
     catalog = read_catalog(root, list_images(root), options)
     found = catalog.labelable().items()
     # Those of no class, and those that were skipped, are left out.
@@ -116,7 +109,7 @@ def suggest_from(
     num_images: int,
     classifier: Classifier | None = None,
     init: str = "",
-    sources: Mapping[str, str] = _NO_SOURCES,
+    sources: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Suggests some of the files without a label, the first of two lists, as `suggest_files` does.
 
@@ -178,12 +171,7 @@ def _describe_files(
         return np.zeros(0, int), np.zeros((0, 1), np.float32), []
     features = np.concatenate(parts)
     kept = np.flatnonzero(is_read)
-    return kept, features if classifier else compute_pixel_features(features), contents
-
-
-def compute_pixel_features(images: np.ndarray) -> np.ndarray:
-    """At most 50 principal components of uint8 [B, H, W, C], float32 [B, C] of unit length."""
-    pixels = images.reshape(len(images), -1).astype(np.float32) / 255
-    num_components = min(_NUM_COMPONENTS, *pixels.shape)
-    components = PCA(num_components, random_state=0).fit_transform(pixels)
-    return normalize(components).astype(np.float32)
+    if classifier is None:  # How pixels differ from those of the mean image.
+        features = features.reshape(len(features), -1).astype(np.float32)
+        features -= features.mean(axis=0)
+    return kept, features, contents

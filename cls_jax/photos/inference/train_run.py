@@ -1,15 +1,22 @@
 """Training, or fitting an instant classifier, followed by the assessment of the result."""
 
 import contextlib
+import pathlib
 import shutil
+from collections.abc import Mapping
 from typing import Any
+
+from ml_collections import ConfigDict
 
 from cls_jax.config import with_values
 from cls_jax.errors import UserError
 from cls_jax.io import PARTIAL
 from cls_jax.parallel.distributed import barrier, from_main_process, is_main_process
+from cls_jax.photos.features.accuracy import correct_estimate, read_estimate
+from cls_jax.photos.folder.catalog import read_checked
+from cls_jax.photos.folder.log import compare_checks
+from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.inference.calibration import read_calibration
-from cls_jax.photos.inference.checks import measure_with_checks
 from cls_jax.photos.inference.evaluate_run import assess_run
 from cls_jax.photos.inference.predictor import RANDOM, choose_predictor
 from cls_jax.photos.inference.run import InstantRun, Run
@@ -69,3 +76,20 @@ def _give_back_labels(run: Run) -> dict[str, Any]:
     del run.begun_with
     names = [key for key in again.result if key.startswith("labels_")]
     return {name: again.result[name] for name in ("num_labels", *names)}
+
+
+def measure_with_checks(config: ConfigDict, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures `labels_*` of a result that the checks in the folder's label table change.
+
+    Empty without an estimate or without enough checks, or if only some labels are used. Raises a
+    UserError if the table cannot be read.
+    """
+    estimate = read_estimate(result)
+    if estimate is None or config.data.name != "folder" or config.num_labels:
+        return {}
+    root = pathlib.Path(config.data.data_dir).expanduser()
+    checked = compare_checks(read_checked(root, get_folder_options(config.data)))
+    corrected = correct_estimate(estimate, checked.is_right, checked.confidences)
+    if corrected == estimate:
+        return {}
+    return {f"labels_{name}": value for name, value in corrected._asdict().items()}

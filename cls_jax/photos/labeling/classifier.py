@@ -25,6 +25,7 @@ from cls_jax.photos.features.accuracy import (
     correct_estimate,
     count_labels,
     describe_estimate,
+    describe_new_sources,
     is_too_early,
 )
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
@@ -35,13 +36,12 @@ from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures, open_network
-from cls_jax.photos.features.new_sources import describe_new_sources
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder import exchange
 from cls_jax.photos.folder.log import Checked
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
-from cls_jax.photos.inference.foreign import FolderImages, collect_images
+from cls_jax.photos.inference.unknown import FolderImages, collect_images
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.known import (
     Known,

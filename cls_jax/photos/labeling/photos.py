@@ -19,7 +19,7 @@ from cls_jax.photos.features.extract import extract_all_features, open_backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.unread import refuse_no_folder
+from cls_jax.photos.folder.unread import find_folder
 from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import find_digests, list_images
 from cls_jax.photos.images.store import Store, get_cache_folder
@@ -45,8 +45,7 @@ def open_session(
     `backbones` see the photos. Raises a UserError if there is no image, or labels.csv cannot be
     read or written.
     """
-    if not root.is_dir():
-        raise refuse_no_folder(root, "a folder of photos")
+    root = find_folder(root, "a folder of photos")
     catalog = read_catalog(root, list_images(root), options)
     files = catalog.list_labelable()
     if not files:

@@ -18,13 +18,13 @@ from cls_jax.io import describe_error
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.coverage import Coverage
+from cls_jax.photos.features.graph import Propagation
 from cls_jax.photos.features.network import Progress
-from cls_jax.photos.features.propagation import Propagation
 from cls_jax.photos.features.relations import LAST, Relations
 from cls_jax.photos.folder.label_table import SKIP
 from cls_jax.photos.folder.log import FileMarks, Mark
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.skipped import refuse_unreadable
+from cls_jax.photos.folder.unread import refuse_unreadable
 from cls_jax.photos.labeling.answers import Answers, Decision, RefusedError
 from cls_jax.photos.labeling.changes import (
     Change,

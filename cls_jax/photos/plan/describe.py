@@ -11,9 +11,9 @@ from cls_jax.models.weights.sources import Origin
 from cls_jax.photos.features.backbones import Backbones, describe_license, is_permissive
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.options import get_folder_options
-from cls_jax.photos.folder.skipped import describe_left_out
 from cls_jax.photos.folder.sources import describe_sources
-from cls_jax.photos.plan.facts import Facts, Trial
+from cls_jax.photos.folder.unread import describe_left_out
+from cls_jax.photos.plan.measure import Facts, Trial
 from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
 from cls_jax.photos.shell import write_command
 from cls_jax.training.setup import describe_model

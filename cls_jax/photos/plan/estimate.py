@@ -11,7 +11,7 @@ from cls_jax.methods import get_method
 from cls_jax.parallel import compilation
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.inference import suspects
-from cls_jax.photos.start import final_heads
+from cls_jax.photos.start import heads
 
 # At most this share of the time goes to features of the unlabeled images, and to one evaluation.
 # Beyond it, the graph leaves out images, and networks are evaluated after the last step only.
@@ -42,11 +42,6 @@ class Measurement:
     slowdown: float = 1.0
     num_images: int = 0  # Training images for which the step was compiled.
 
-    @property
-    def cost(self) -> float:
-        """Seconds of a step per pixel of an image's area and per labeled image."""
-        return self.step_seconds / (self.image_size**2 * self.batch_size)
-
     def describe_slowdown(self) -> str | None:
         """A sentence about other programs if they cost much time, or None."""
         if self.slowdown < _BUSY:
@@ -58,7 +53,8 @@ class Measurement:
 
     def estimate_step(self, image_size: int, batch_size: int) -> float:
         """Seconds of a step."""
-        return self.cost * image_size**2 * batch_size
+        cost = self.step_seconds / (self.image_size**2 * self.batch_size)  # Of a pixel's area.
+        return cost * image_size**2 * batch_size
 
 
 def guess_step(config: ConfigDict, predict_seconds: float) -> float:
@@ -171,7 +167,7 @@ class Budget:
         # layers.
         num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)
         if config.model.final_head == "inferred":
-            num_seen += min(num_labeled, final_heads.MAX_IMAGES) + num_linked
+            num_seen += min(num_labeled, heads.MAX_IMAGES) + num_linked
             seconds += (num_labeled + num_linked) * _FIT_SECONDS
         seconds += num_networks * num_seen * infer
         return seconds, 2 * num_networks * num_held_out * infer

@@ -1,8 +1,12 @@
-"""Plans a run on a folder of images: its configuration and its folder."""
+"""Plans a run on a folder of images: what a user asks for, its configuration and its folder.
+
+To add an option, add a field to `Request` and its row in the parser of `console`, whose name is the
+field's. `cls_jax.train` names each field as well, so that editors show it.
+"""
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +16,9 @@ from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 from cls_jax.config import (
     check_channels,
     check_given,
+    check_values,
     flatten,
+    list_options,
     read_empty,
     to_json,
     validate_config,
@@ -20,6 +26,7 @@ from cls_jax.config import (
 )
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra, is_installed
+from cls_jax.models import resolve_stem
 from cls_jax.models.weights.backbones import BUILTIN, HUB
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.machine import get_device_memory
@@ -27,14 +34,12 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones, has_w
 from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
-from cls_jax.photos.folder.instant_config import read_run_config
-from cls_jax.photos.folder.options import get_folder_options
+from cls_jax.photos.folder.instant_config import read_instant_config, read_run_config
+from cls_jax.photos.folder.options import FolderOptions, find_labels_file, get_folder_options
 from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.plan.describe import list_notices
-from cls_jax.photos.plan.facts import gather_facts
-from cls_jax.photos.plan.measure import fit_to_time, start_in_time
-from cls_jax.photos.plan.request import Request, find_options
+from cls_jax.photos.plan.measure import fit_to_time, gather_facts, start_in_time
 from cls_jax.photos.plan.rules import (
     RULES,
     Plan,
@@ -46,6 +51,44 @@ from cls_jax.photos.plan.rules import (
 from cls_jax.process import USAGE_ERRORS, explain_usage_error
 from cls_jax.runs.folder import CONFIG, get_default_workdir
 from cls_jax.training.prepare import check_packages, resolve_model
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The options of a training. None where images and machine decide."""
+
+    folder: str | pathlib.Path
+    workdir: str | pathlib.Path | None = None  # The run's folder. None for one under runs/.
+    method: str | None = None  # Of the table of methods, see `rules.choose_method`.
+    start_from: str | pathlib.Path | None = None  # The run whose weights are the first ones.
+    instant: bool = False  # Whether only the instant classifier is fitted.
+    minutes: float | None = None  # Of training, see `fit_to_time`.
+    again: bool = False  # Whether another run is started if a finished one exists.
+    backbone: str | None = None  # Names of pretrained networks, with commas.
+    # Values by dotted key.
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def read_settings(self) -> dict[str, Any]:
+        """The settings with those that other options stand for.
+
+        Raises a UserError if two options contradict each other, or a run, a network or the file
+        with the labels does not exist.
+        """
+        values = dict(self.settings)
+        if self.backbone is not None:
+            if self.start_from:
+                raise UserError(
+                    "--from and --backbone both choose the weights: remove one of them."
+                )
+            values |= Backbones.read(self.backbone).to_settings()
+        if self.minutes is not None and not 0 < self.minutes < 1e6:
+            raise UserError(
+                f"--minutes must be positive and below 1,000,000, not {self.minutes:g}."
+            )
+        values = _settings_from_run(self.start_from) | values
+        if typed := values.get("data.labels"):
+            values["data.labels"] = find_labels_file(self.folder, str(typed))
+        return values
 
 
 def plan_run(request: Request) -> Plan:
@@ -260,3 +303,22 @@ def find_resources() -> Resources:
     )
     # All processes choose the same settings.
     return Resources(**from_main_process(found._asdict()))
+
+
+def find_options(values: Mapping[str, Any]) -> FolderOptions:
+    """How settings say to read the folder. Raises a UserError if a value is invalid."""
+    known = list_options()
+    keys = {f"data.{name}": known[f"data.{name}"] for name in FolderOptions._fields}
+    check_values({key: values.get(key, row.default) for key, row in keys.items()}, keys)
+    return FolderOptions(**{name: values.get(f"data.{name}", "") for name in FolderOptions._fields})
+
+
+def _settings_from_run(run: str | pathlib.Path | None) -> dict[str, Any]:
+    """Settings to start from another run's weights, with its architecture."""
+    if not run:
+        return {}
+    stored = flatten(read_instant_config(pathlib.Path(run)).to_dict())
+    kept = ["model.name", "model.depth", "model.width", "data.image_size", "data.channels"]
+    stem = resolve_stem(stored["model.stem"], stored["data.image_size"])
+    settings = {"model.init": str(pathlib.Path(run).resolve()), "model.stem": stem}
+    return settings | {key: stored[key] for key in kept}

@@ -4,16 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from cls_jax.io import write_count
-from cls_jax.photos.features.accuracy import describe_estimate, read_estimate
-from cls_jax.photos.features.new_sources import describe_new_sources, read_new_sources
+from cls_jax.photos.features.accuracy import (
+    describe_estimate,
+    describe_new_sources,
+    read_estimate,
+    read_new_sources,
+)
 from cls_jax.photos.inference.predictor import (
     RANDOM,
     TRAINED,
     describe_choice,
     expect_accuracy,
 )
-from cls_jax.photos.start.copies import NEAR_COPIES
 from cls_jax.photos.start.fit_instant import INSTANT
+from cls_jax.photos.start.fit_labels import NEAR_COPIES
 
 
 def describe_accuracies(
@@ -61,8 +65,7 @@ def describe_accuracies(
 def _find_without_copies(result: Mapping[str, Any]) -> float | None:
     """The accuracy of the classifier that predicts, without near-copies of training images."""
     used = "_instant" if result.get("predictor") == INSTANT else ""
-    accuracy: float | None = result.get(f"test_accuracy{used}_without_copies")
-    return accuracy
+    return result.get(f"test_accuracy{used}_without_copies")
 
 
 def describe_copies(result: Mapping[str, Any]) -> str | None:
@@ -118,17 +121,13 @@ def describe_labelers(result: dict[str, Any]) -> str | None:
     weights: list[Any] = [result.get(f"labels_weight_{name}") for name in ("graph", "stages")]
     if not all(isinstance(weight, int | float) for weight in weights):
         return None
+    others = result.get("labels_weight_others")
+    of_others = "" if others is None else f", further networks {others:.0f}%"
     return (
         f"Weights chosen by held-out labels: graphs of similar images {weights[0]:.0f}%, "
         f"linear probes {100 - weights[0]:.0f}%. Earlier layers get {weights[1]:.0f}% of the "
-        f"weight{_describe_others(result)}.{_describe_near_copies(result)}"
+        f"weight{of_others}.{_describe_near_copies(result)}"
     )
-
-
-def _describe_others(result: dict[str, Any]) -> str:
-    """The weight of further networks, or "" without any."""
-    weight = result.get("labels_weight_others")
-    return "" if weight is None else f", further networks {weight:.0f}%"
 
 
 def _describe_near_copies(result: dict[str, Any]) -> str:

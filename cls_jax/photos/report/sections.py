@@ -129,12 +129,10 @@ def view_next(run: RunData) -> dict[str, Any] | None:
             names = ", ".join(few[:_NUM_FEW]) + (" and others" if len(few) > _NUM_FEW else "")
             steps.append((f"Label more photos of {names}: there are fewer than 5 labels.", None))
     expected = expect_accuracy(run.result or {})
+    said = "Label more photos: the page asks for those that help most."
     if expected is None or expected.images is None:
         said = "Measure the accuracy: check 20 random photos on the labeling page."
-        steps.append((said, label))
-    else:
-        said = "Label more photos: the page asks for those that help most."
-        steps.append((said, label))
+    steps.append((said, label))
     steps.append(("Name all photos of the folder.", predict))
     return {"steps": steps, "places": places}
 

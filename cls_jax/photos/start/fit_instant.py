@@ -14,19 +14,16 @@ from ml_collections import ConfigDict
 from cls_jax.config import describe_differences, to_json, with_values
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError, explain_writing
-from cls_jax.models.weights.layout import Weights
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.preemption import leave_when_asked
 from cls_jax.photos.features.backbones import Backbones
-from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier, read_instant
+from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier
 from cls_jax.photos.folder.instant_config import (
     create_instant_config,
-    is_instant,
     read_run_config,
 )
-from cls_jax.photos.start.copies import write_copies
-from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures
-from cls_jax.photos.start.frozen import compute_run_features, read_networks
+from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures, write_copies
+from cls_jax.photos.start.frozen import PHOTO_WEIGHT_READERS, compute_run_features, read_networks
 from cls_jax.runs.folder import (
     CONFIG,
     check_unused,
@@ -39,7 +36,6 @@ from cls_jax.runs.folder import (
 )
 from cls_jax.runs.sessions import record_session
 from cls_jax.training.prepare import (
-    WEIGHT_READERS,
     check_packages,
     choose_images,
     hold_folder,
@@ -51,19 +47,6 @@ from cls_jax.training.setup import describe_model
 
 INSTANT = "instant"  # The folder of a run for the instant classifier that it began with.
 _REMEDY = "free disk space and rerun the command"
-
-
-def read_instant_weights(init: str) -> Weights | None:
-    """The weights of the frozen network of an instant classifier. A `WeightReader`."""
-    path = pathlib.Path(init).expanduser()
-    if not is_instant(path):
-        return None
-    network = read_instant(path / INSTANT_FILE).network
-    assert network is not None, "read from a file"
-    return network.weights
-
-
-PHOTO_WEIGHT_READERS = (read_instant_weights, *WEIGHT_READERS)
 
 
 def fit_instant(
@@ -105,8 +88,7 @@ def fit_instant(
             fitted = fit_labels(dataset, labeled, features)
             if is_main_process():
                 result = write_instant_folder(workdir, config, dataset, labeled, fitted)
-    written: dict[str, Any] = from_main_process(result)
-    return written
+    return dict(from_main_process(result))
 
 
 def check_instant_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
@@ -138,8 +120,7 @@ def write_instant_folder(
 
     Returns this result. Raises a UserError if the system refuses.
     """
-    network, is_probe = fitted.classifier.network, config.model.init_head == "probe"
-    assert network is not None, "pixels are no network's features"
+    network, is_probe = fitted.classifier.frozen, config.model.init_head == "probe"
     config = with_values(create_instant_config(config), {"data.image_size": network.image_size})
     classifier, kind = fitted.classifier, "instant"
     if is_probe:

@@ -3,22 +3,26 @@
 Shape suffixes: B images.
 """
 
+import csv
+import pathlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.data.types import Dataset
-from cls_jax.photos.features.accuracy import Estimate
+from cls_jax.data.types import Dataset, Split
+from cls_jax.io import to_csv, write_atomically
+from cls_jax.photos.features.accuracy import Estimate, NewSources
 from cls_jax.photos.features.copies import find_copies, measure_without_copies
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.marks import mark_labels
-from cls_jax.photos.features.new_sources import NewSources
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.start.frozen import RunFeatures
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
+NEAR_COPIES = "near_copies.csv"  # In the folder of a run.
+_HEADER = ("file", "part", "copy_of")
 # Names of what `fit_labels` measures that belong to a result.
 BASELINES = (
     "test/accuracy_probe",
@@ -106,3 +110,39 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
             is_copy = copies[part] >= 0
             accuracies[name] |= measure_without_copies(p_NBK, split.labels, is_copy, part)
     return FittedLabels(rows, is_labeled, inferred, classifiers["instant"], accuracies, copies)
+
+
+def write_copies(
+    folder: pathlib.Path, dataset: Dataset, rows: np.ndarray, copies: Mapping[str, np.ndarray]
+) -> None:
+    """Writes which held-out images are near-copies of which training images, if any are.
+
+    By part, int [n]: the place among the training images at `rows`, or -1.
+    """
+    lines = [
+        (_name(split, i), part, _name(dataset.train, int(rows[copies[part][i]])))
+        for part, split in dataset.held_out.items()
+        for i in np.flatnonzero(copies.get(part, np.zeros(0)) >= 0).tolist()
+    ]
+    if lines:
+        write_atomically(folder / NEAR_COPIES, to_csv([_HEADER, *lines]))
+
+
+def read_copies(folder: pathlib.Path, dataset: Dataset) -> dict[str, np.ndarray]:
+    """Which images of each held-out part are near-copies of training images, bool [n]."""
+    try:
+        with (folder / NEAR_COPIES).open(
+            newline="", encoding="utf-8", errors="surrogateescape"
+        ) as file:
+            found = {(row["part"], row["file"]) for row in csv.DictReader(file)}
+    except (OSError, ValueError, KeyError, csv.Error):
+        found = set()
+    return {
+        part: np.array([(part, _name(split, i)) in found for i in range(len(split))], bool)
+        for part, split in dataset.held_out.items()
+    }
+
+
+def _name(split: Split, row: int) -> str:
+    """The file of an image, or its number without files."""
+    return split.files[row] if split.files else str(row)

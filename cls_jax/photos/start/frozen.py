@@ -16,10 +16,21 @@ from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import find_architecture
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.extract import extract_all_features, open_backbones
+from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
-from cls_jax.photos.folder.instant_config import read_instant_config
+from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.runs.folder import CONFIG
+from cls_jax.training.prepare import WEIGHT_READERS, read_weights, resolve_model
 from cls_jax.training.setup import get_model_settings
+
+
+def read_instant_weights(init: str) -> Weights | None:
+    """The weights of the frozen network of an instant classifier. A `WeightReader`."""
+    path = pathlib.Path(init).expanduser()
+    return read_instant(path / INSTANT_FILE).frozen.weights if is_instant(path) else None
+
+
+PHOTO_WEIGHT_READERS = (read_instant_weights, *WEIGHT_READERS)
 
 
 def get_model_spec(config: ConfigDict) -> ModelSpec:
@@ -64,6 +75,16 @@ def create_frozen_network(
         decoding=get_decode_options(data),
         channels=channels,
     )
+
+
+def read_native_network(config: ConfigDict, channels: int) -> FrozenNetwork:
+    """The frozen network that a run begins with, at its native resolution.
+
+    Raises a UserError if its weights cannot be read.
+    """
+    config = resolve_model(config)
+    weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
+    return create_frozen_network(config, weights, find_native_size(config), channels)
 
 
 def read_networks(

@@ -20,15 +20,12 @@ from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.near_copies import find_dominating
-from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.catalog import Layout, read_checked
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.options import get_folder_options
-from cls_jax.photos.start.fit_instant import PHOTO_WEIGHT_READERS
-from cls_jax.photos.start.frozen import compute_frozen, create_frozen_network, find_native_size
+from cls_jax.photos.start.frozen import compute_frozen, read_native_network
 from cls_jax.runs.folder import HELD_OUT, open_description, read_fingerprint
-from cls_jax.training.prepare import read_weights, resolve_model
 
 
 def open_run_dataset(
@@ -103,7 +100,7 @@ def _choose_checked(labels: np.ndarray, checked: np.ndarray, config: ConfigDict)
 
 def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:
     """Groups of near-copies among the training images of known class, int [n]."""
-    network = _open_network(config, dataset.image_shape[-1])
+    network = read_native_network(config, dataset.image_shape[-1])
     known = np.flatnonzero(dataset.train.labels >= 0)
     features = compute_frozen(dataset, dataset.train.take(known), config.data.data_dir, [network])
     labels = dataset.train.labels[known]
@@ -128,18 +125,11 @@ def count_near_copies(
 
     By features of the network that `model.init` names. Raises a UserError if it cannot be read.
     """
-    network = _open_network(config, config.data.channels)
+    network = read_native_network(config, config.data.channels)
     groups = Relations(extract_features(files, network)).group(labels)
     sizes = np.bincount(groups)
     classes = tuple(sorted(find_dominating(groups, labels).values()))
     return NearCopies(int(sizes[sizes > 1].sum()), int((sizes > 1).sum()), classes)
-
-
-def _open_network(config: ConfigDict, channels: int) -> FrozenNetwork:
-    """The frozen network that a run begins with."""
-    config = resolve_model(config)
-    weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
-    return create_frozen_network(config, weights, find_native_size(config), channels=channels)
 
 
 def _read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray:

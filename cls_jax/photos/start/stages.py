@@ -12,16 +12,16 @@ from cls_jax.data.types import Dataset
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
 from cls_jax.photos.features.network import FrozenNetwork
-from cls_jax.photos.start.final_heads import fit_final_heads
-from cls_jax.photos.start.first_heads import init_state_with_heads
-from cls_jax.photos.start.fit_instant import INSTANT, PHOTO_WEIGHT_READERS, write_instant_folder
+from cls_jax.photos.start.fit_instant import INSTANT, write_instant_folder
 from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures
 from cls_jax.photos.start.frozen import (
+    PHOTO_WEIGHT_READERS,
     compute_run_features,
     find_native_size,
     read_networks,
     read_other_networks,
 )
+from cls_jax.photos.start.heads import fit_final_heads, init_state_with_heads
 from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.runs.folder import write_pseudo_labels
 from cls_jax.training.loop import run_training
@@ -95,8 +95,7 @@ class FeatureStages(Stages):
             config, path = setup.config, self._workdir / INSTANT / INSTANT_FILE
             networks: tuple[FrozenNetwork, ...] = ()
             if path.exists():
-                network = read_instant(path).network
-                assert network is not None, "read from a file"
+                network = read_instant(path).frozen
                 networks = network, *read_other_networks(config, network)
             elif config.model.init:
                 assert setup.read_weights is not None, config.model.init

@@ -22,8 +22,7 @@ from cls_jax.photos.images.store import get_cache_folder
 from cls_jax.photos.inference import open as open_lib
 from cls_jax.photos.inference import suggest
 from cls_jax.photos.inference.tables import ALL_COLUMNS, SHORT_COLUMNS, WITHOUT_ERRORS
-from cls_jax.photos.plan.plan import plan_run
-from cls_jax.photos.plan.request import Request
+from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
 from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.process import run_to_end

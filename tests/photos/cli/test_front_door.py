@@ -17,9 +17,8 @@ from cls_jax.extras import MODULES, check_extra, is_installed
 from cls_jax.photos.cli import commands, console, pages
 from cls_jax.photos.inference.list_runs import find_newest, is_run, list_runs
 from cls_jax.photos.plan.describe import list_notices
-from cls_jax.photos.plan.facts import gather_facts
-from cls_jax.photos.plan.plan import plan_run
-from cls_jax.photos.plan.request import Request
+from cls_jax.photos.plan.measure import gather_facts
+from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.shell import write_command
 from tests.documented import NOT_RUN, SMALLER, find_commands
 from tests.photos.cli.test_console import run_console

@@ -21,7 +21,7 @@ from cls_jax.photos.features.infer import hold_out_labels, infer
 from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.plan.request import Request
+from cls_jax.photos.plan.plan import Request
 
 LITE0, LITE2 = (f"{BUILTIN}efficientnet_lite{i}" for i in (0, 2))
 NUM_CLASSES = 4

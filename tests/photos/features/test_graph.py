@@ -167,3 +167,45 @@ def test_without_faiss_all_are_found_and_a_sentence_says_how_long_that_takes(mon
     check_exact(CLUSTERS[10:60], 6)
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "scale" in line)
     assert re.search(r"of 50 images take about \d+ minutes: pip install '\.\[scale\]'", line)
+
+
+def share(monkeypatch, module, compute, count):
+    """The rows that each of several processes computes, in their order."""
+    parts = []
+
+    def gather(rows, num_rows):
+        parts.append(rows.copy())
+        return np.resize(rows, (num_rows, *rows.shape[1:]))
+
+    monkeypatch.setattr(module, "gather_rows", gather)
+    for i in range(count):
+
+        def take(num_rows, i=i):
+            return slice(num_rows * i // count, num_rows * (i + 1) // count)
+
+        monkeypatch.setattr(module, "take_local", take)
+        compute()
+    return parts
+
+
+@pytest.mark.parametrize("num_images", [2, 50, 110])
+def test_several_processes_find_the_neighbors_of_one(monkeypatch, num_images):
+    features = CLUSTERS[10 : 10 + num_images]
+    expected = find_neighbors(features, min(6, num_images - 1))
+    monkeypatch.setattr(neighbors, "_MAX_BLOCK_ROWS", 20)
+    parts = share(monkeypatch, neighbors, lambda: find_neighbors(features, len(expected[0].T)), 3)
+    np.testing.assert_array_equal(np.concatenate(parts[::2]), expected.indices)
+    np.testing.assert_allclose(np.concatenate(parts[1::2]), expected.cosines, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_classes", [2, 20, 100])
+def test_several_processes_spread_the_labels_of_one(monkeypatch, num_classes):
+    features, truth = _make_features(300, 8)
+    graph, labels = build_graph(features, 10), np.where(np.arange(300) % 9, -1, truth % num_classes)
+    one, three = (
+        np.concatenate(
+            share(monkeypatch, graphs, lambda: propagate_labels(graph, labels, num_classes), count)
+        )
+        for count in (1, 3)
+    )
+    np.testing.assert_allclose(three, one, rtol=1e-6)

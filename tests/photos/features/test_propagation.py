@@ -5,9 +5,8 @@ import pytest
 
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.decide import find_confident
-from cls_jax.photos.features.graph import build_graph, propagate_labels
+from cls_jax.photos.features.graph import Propagation, build_graph, propagate_labels
 from cls_jax.photos.features.infer import take_log, weigh_labelers
-from cls_jax.photos.features.propagation import Propagation
 from tests.photos.labeling.sessions import create_features
 
 KINDS = np.arange(120) % 3

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cls_jax import photos
-from cls_jax.photos.features import propagation
+from cls_jax.photos.features import graph as graph_lib
 from cls_jax.photos.features.graph import build_graph, solve
 from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.instant import find_known
@@ -66,21 +66,21 @@ def test_another_order_has_the_same_relations():
 
 
 def test_a_label_that_was_held_out_before_is_not_followed_again(monkeypatch):
-    """In any order of the images. Each class is one more column of the solver."""
+    """In any order of the images. All labels of a class are two more columns of the solver."""
     columns = []
 
     def count(graph, source, *arguments):
         columns.append(source.shape[1])
         return solve(graph, source, *arguments)
 
-    monkeypatch.setattr(propagation, "solve", count)
+    monkeypatch.setattr(graph_lib, "solve", count)
     features, truth = create(120)
     whole = Relations(features._replace(others=()).convert(lambda rows: rows[::3]))
     for num_labels, num_new in ((20, 20), (22, 2)):
         order = np.random.default_rng(num_labels).permutation(40)
         labels = np.where(np.arange(40) < num_labels, truth[::3], -1)
         infer(whole.take(order), mark_labels(labels[order], K))
-        assert sum(columns) == 3 * (K + num_new)
+        assert sum(columns) == 3 * (2 * K + num_new)
         columns.clear()
 
 

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.graph import build_graph
-from cls_jax.photos.features.infer import hold_out_labels, infer
-from cls_jax.photos.features.marks import join_groups, mark_labels
-from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.new_sources import (
+from cls_jax.photos.features.accuracy import (
     count_single,
     describe_new_sources,
     estimate_new_sources,
     read_new_sources,
 )
+from cls_jax.photos.features.coverage import Coverage
+from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.features.infer import hold_out_labels, infer
+from cls_jax.photos.features.marks import join_groups, mark_labels
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.start.hold_out import choose_validation_sources
 

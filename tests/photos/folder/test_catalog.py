@@ -4,11 +4,10 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder import index
-from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.judge import WEIGHTS, judge
 from cls_jax.photos.folder.reading import CLASSES, MEASURES, ONE_CLASS, SORTED, Reading
-from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import open_catalog
 
 SORTED_NAMES = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(6)]
 
@@ -18,7 +17,7 @@ def read(root, names, **tables):
         place(root, name).touch()
     for name, rows in tables.items():
         (root / f"{name}.csv").write_text("\n".join(rows) + "\n")
-    return read_catalog(root, list_images(root))
+    return open_catalog(root)
 
 
 def write_rows(header, values, names=SORTED_NAMES):

@@ -11,7 +11,6 @@ from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import DINOV2
 from cls_jax.photos.cli import console
 from cls_jax.photos.cli.console import parse_arguments
-from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.exchange import export_labels, import_labels
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
@@ -20,16 +19,16 @@ from cls_jax.photos.folder.propose.names import (
     describe_names,
     propose_from_names,
 )
-from cls_jax.photos.folder.unread import describe_unpacking, refuse_no_folder
-from cls_jax.photos.images.files import list_images
+from cls_jax.photos.folder.unread import describe_unpacking, find_folder
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.plan.describe import describe_training
-from cls_jax.photos.plan.facts import Facts
-from cls_jax.photos.plan.plan import plan_run
-from cls_jax.photos.plan.request import Request
+from cls_jax.photos.plan.measure import Facts
+from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
 from cls_jax.photos.report.sections import view_next
 from tests.photos.folder.test_odd_folders import place, put
+from tests.photos.helpers import open_catalog
+from tests.photos.helpers import read_layout as read
 from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
 
 NAMES = ["cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png"]
@@ -46,10 +45,6 @@ def root(tmp_path):
     for name in NAMES:
         place(tmp_path / "album", name).touch()
     return tmp_path / "album"
-
-
-def read(root, **options):
-    return read_catalog(root, list_images(root), FolderOptions(**options)).train()
 
 
 def get_labels(part):
@@ -84,7 +79,7 @@ def test_the_named_file_counts_before_all_else(root, tmp_path, monkeypatch, wher
     assert get_labels(layout.train) == RIGHT
     assert len(layout.train) == len(NAMES)
     assert layout.table == f"{labels}: files in file, classes in label; 3 of 3 rows found."
-    found = read_catalog(root, list_images(root), options).labelable()  # cls-jax suggest
+    found = open_catalog(root, options).labelable()  # cls-jax suggest
     assert {name: label for name, label in found.items() if label} == RIGHT
     session = open_session(root, options=options)  # cls-jax label
     assert session._answers.path == root / "labels.csv"
@@ -218,8 +213,8 @@ def test_numbers_in_names_get_their_names(tmp_path):
 def test_an_archive_in_place_of_a_folder_is_never_opened(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(b"../../no archive")
-    error = refuse_no_folder(path, "a folder")
-    assert f"{path} is an archive: unpack it with `" in str(error)
+    with pytest.raises(UserError, match=f"{path} is an archive: unpack it with `"):
+        find_folder(path, "a folder")
     command = describe_unpacking(path)
     target = str(tmp_path / name.partition(".")[0])
     assert str(path) in shlex.split(command)
@@ -227,7 +222,8 @@ def test_an_archive_in_place_of_a_folder_is_never_opened(tmp_path, name):
     assert list(tmp_path.iterdir()) == [path]
     (tmp_path / name.partition(".")[0]).mkdir()
     assert f"{target}-unpacked" in describe_unpacking(path).replace("'", "")
-    assert "is not a folder" in str(refuse_no_folder(tmp_path / "missing.zip", "a folder"))
+    with pytest.raises(UserError, match="is not a folder"):
+        find_folder(tmp_path / "missing.zip", "a folder")
 
 
 def test_files_beside_images_with_several_classes_or_none_are_no_labels(tmp_path):

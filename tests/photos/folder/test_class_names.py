@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import open_catalog
+from tests.photos.helpers import read_layout as read
 
 NAMES = ("cat", "dog", "big owl")
 WORDNET = ("n01440764", "n01443537", "n01484850")
@@ -36,10 +36,6 @@ def make(root, labels, **files):
     return root
 
 
-def read(root):
-    return read_catalog(root, list_images(root)).train()
-
-
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("labels", [("0", "1", "2"), ("00000", "00001", "00002")])
 def test_folders_with_numbers_get_names(tmp_path, name, labels):
@@ -52,8 +48,8 @@ def test_folders_with_numbers_get_names(tmp_path, name, labels):
     ends = f"from {labels[0]} = cat to {labels[-1]} = big owl"
     assert layout.table == f"{name}: names of 3 classes, {ends.replace('0000', '')}."
     assert layout.skipped == []  # The file is read, so it is not left out.
-    assert set(read_catalog(root, list_images(root)).labelable().values()) == set(NAMES)
-    assert set(read_catalog(root, list_images(root)).list_base().values()) == set(NAMES)
+    assert set(open_catalog(root).labelable().values()) == set(NAMES)
+    assert set(open_catalog(root).list_base().values()) == set(NAMES)
 
 
 @pytest.mark.parametrize("table", ["labels.csv", "train.csv"])

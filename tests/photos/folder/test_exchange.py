@@ -9,10 +9,9 @@ from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import console
-from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.exchange import FORMATS, import_labels
-from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import read_layout
 
 NAMES = [f"photos/{name}.png" for name in ("my cat", "é", "3", "4")]
 LABELS = {NAMES[0]: "cat", NAMES[1]: "dög", NAMES[2]: "cat"}
@@ -94,11 +93,7 @@ def root(tmp_path):
 
 
 def read_labels(root):
-    return {
-        file.name: label
-        for file, label in read_catalog(root, list_images(root)).train().train
-        if label
-    }
+    return {file.name: label for file, label in read_layout(root).train if label}
 
 
 OTHER_PROGRAMS = {

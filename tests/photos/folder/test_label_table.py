@@ -6,11 +6,9 @@ The files are `photos/1.png` to `photos/4.png`, unless a test says otherwise.
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.folder.options import FolderOptions
-from cls_jax.photos.folder.skipped import describe_left_out
-from cls_jax.photos.images.files import list_images
+from cls_jax.photos.folder.unread import describe_left_out
 from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import read_layout
 
 NAMES = [f"photos/{i}.png" for i in range(1, 5)]
 RIGHT = {"photos/1.png": "cat", "photos/2.png": "dog", "photos/3.png": "cat"}
@@ -23,7 +21,7 @@ def read(root, content, names=NAMES, **options):
     if content is not None:
         content = content if isinstance(content, bytes) else content.encode()
         (root / "labels.csv").write_bytes(content)
-    return read_catalog(root, list_images(root), FolderOptions(**options)).train()
+    return read_layout(root, **options)
 
 
 def get_labels(part):

@@ -3,8 +3,7 @@
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.images.files import list_images
+from tests.photos.helpers import read_layout
 
 IMAGES = "images/1.png images/2.png images/3.png images/4.png"
 
@@ -17,7 +16,7 @@ def read(root, names, *rows, table="labels.csv"):
         path.touch()
     if rows:
         (root / table).write_text("\n".join(rows) + "\n", newline="")
-    return read_catalog(root, list_images(root)).train()
+    return read_layout(root)
 
 
 @pytest.mark.parametrize("word", ["??", "#REF!", "#NAME?", "N/A", "No label"])

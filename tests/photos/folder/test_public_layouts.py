@@ -5,10 +5,9 @@ import json
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import read_layout
 
 
 def write_table(header, *rows):
@@ -662,7 +661,7 @@ def read(root, images, files, options=AUTOMATIC):
         place(root, name).touch()
     for name, content in files.items():
         place(root, name).write_text(content)
-    return read_catalog(root, list_images(root), options).train()
+    return read_layout(root, options)
 
 
 @pytest.mark.parametrize("title", READ)

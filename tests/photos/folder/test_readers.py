@@ -8,7 +8,6 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS
-from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.readers import (
@@ -31,9 +30,9 @@ from cls_jax.photos.folder.readers import (
     find_format,
 )
 from cls_jax.photos.folder.sidecars import SIDECARS
-from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import open_catalog, read_layout
 
 LABELS = {"a.png": "cat", "b.png": "dog", "c.png": "cat"}  # And d.png has none.
 UNLABELED = "d.png"
@@ -239,13 +238,13 @@ def test_a_reader_of_files_about_an_image_claims_its_sample_and_no_other(tmp_pat
         place(tmp_path, f"photos/{file}").touch()
         (tmp_path / "photos" / file).with_suffix(ending).write_text(write_label(label))
     labels = {k: str(NUMBERS[v]) if kind == "yolo" else v for k, v in LABELS.items()}
-    layout = read_catalog(tmp_path, list_images(tmp_path)).train()
+    layout = read_layout(tmp_path)
     assert get_labels(layout.train) == labels
     assert layout.table == f"photos/*{ending}: files in file, classes in label; 3 of 3 rows found."
     assert layout.skipped == []
     (tmp_path / "photos/a").with_suffix(ending).write_bytes(b"\xff")
     with pytest.raises(UserError, match=rf"'photos/a{ending}' cannot be read .*: repair or remove"):
-        read_catalog(tmp_path, list_images(tmp_path)).train()
+        read_layout(tmp_path)
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
@@ -254,16 +253,16 @@ def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
     path = tmp_path / name
     path.write_bytes(content)
     import_labels(root, path)  # cls-jax labels --from
-    assert get_labels(read_catalog(root, list_images(root)).train().train) == LABELS
+    assert get_labels(read_layout(root).train) == LABELS
     (root / "labels.csv").unlink()
     options = FolderOptions(labels=str(path))  # --labels
-    layout = read_catalog(root, list_images(root), options).train()
+    layout = read_layout(root, options)
     assert get_labels(layout.train) == LABELS
 
     for folder in ("", "train"):
         inside = root / folder / name
         shutil.copy(path, inside)
-        layout = read_catalog(root, list_images(root)).train()  # cls-jax train
+        layout = read_layout(root)  # cls-jax train
         assert get_labels(layout.train) == LABELS
         assert len(layout.train) == len(ROWS)
         assert layout.table.startswith(f"{inside.relative_to(root)}: files in ")
@@ -271,7 +270,7 @@ def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
         assert layout.table.endswith(f"; {num_rows} of {num_rows} rows found.")
         session = open_session(root)  # cls-jax label
         assert sorted(session.known.class_names) == ["cat", "dog"]
-        found = read_catalog(root, list_images(root)).labelable()  # cls-jax suggest
+        found = open_catalog(root).labelable()  # cls-jax suggest
         assert sum(map(bool, found.values())) == len(LABELS)
         assert inside.read_bytes() == content
         inside.unlink()
@@ -282,7 +281,7 @@ def test_rows_in_any_order_give_the_same_labels_and_unknown_files_are_named(root
     for rows in itertools.permutations([*LABELS.items(), ("gone.png", "dog")]):
         name, content = write(kind, rows)
         (root / name).write_bytes(content)
-        layout = read_catalog(root, list_images(root)).train()
+        layout = read_layout(root)
         assert get_labels(layout.train) == LABELS
         assert layout.table.endswith("; 3 of 4 rows found.")
         (warning,) = layout.warnings
@@ -299,10 +298,10 @@ def test_a_damaged_file_or_one_about_others_is_left_out(root, kind):
         if text == half and kind in (CSV, JSON_LINES, WORDS):
             continue  # Its first rows can be read.
         with pytest.raises(UserError, match=r"has no labeled image"):
-            read_catalog(root, list_images(root)).train()
+            read_layout(root)
     (root / name).write_bytes(half + b"\xff")
     with pytest.raises(UserError, match=rf"{name} cannot be read as"):
-        read_catalog(root, list_images(root), FolderOptions(labels=name)).train()
+        read_layout(root, labels=name)
 
 
 def test_splits_have_files_of_their_own(root):
@@ -314,7 +313,7 @@ def test_splits_have_files_of_their_own(root):
         (root / part / "_annotations.coco.json").write_text(
             write_coco([*labels.items(), (UNLABELED, "")])
         )
-    layout = read_catalog(root, list_images(root)).train()
+    layout = read_layout(root)
     assert get_labels(layout.train) == LABELS
     assert get_labels(layout.validation) == get_labels(layout.test) == others
 
@@ -325,12 +324,12 @@ def test_an_image_of_several_categories_is_named(root):
     stored["annotations"].append({"id": 9, "image_id": 0, "category_id": 1})
     (root / "train/_annotations.coco.json").write_text(json.dumps(stored))
     with pytest.raises(UserError, match=r"coco.json gives 'a.png' several classes, 'cat', 'dog'"):
-        read_catalog(root, list_images(root)).train()
+        read_layout(root)
 
 
 def test_classes_may_list_their_files(root):
     (root / "split.json").write_text(json.dumps({"cat": ["a.png", "c.png"], "dog": ["b.png"]}))
-    assert get_labels(read_catalog(root, list_images(root)).train().train) == LABELS
+    assert get_labels(read_layout(root).train) == LABELS
 
 
 def test_numbers_of_classes_label_no_files(tmp_path):
@@ -338,4 +337,4 @@ def test_numbers_of_classes_label_no_files(tmp_path):
         place(tmp_path, f"photos/{i}.png").touch()
     (tmp_path / "label_map.json").write_text(json.dumps({"0": "cat", "1": "dog", "2": "owl"}))
     with pytest.raises(UserError, match="only the class 'photos'"):
-        read_catalog(tmp_path, list_images(tmp_path)).train()
+        read_layout(tmp_path)

@@ -7,8 +7,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.catalog import pack_layout, read_catalog, unpack_layout
-from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.catalog import pack_layout, unpack_layout
 from cls_jax.photos.folder.sources import (
     describe_sources,
     find_sources,
@@ -19,8 +18,8 @@ from cls_jax.photos.folder.sources import (
     propose_pattern,
 )
 from cls_jax.photos.images.decode import read_origin
-from cls_jax.photos.images.files import list_images
 from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import read_layout
 
 NAMES = [f"images/{i}.png" for i in range(8)]
 LABELS = ["cat", "dog"] * 4
@@ -32,7 +31,7 @@ def read(root, rows=None, names=NAMES, **options):
         place(root, name).touch()
     if rows is not None:
         (root / "labels.csv").write_text("\n".join(",".join(row) for row in rows) + "\n")
-    return read_catalog(root, list_images(root), FolderOptions(**options)).train()
+    return read_layout(root, **options)
 
 
 def get_sources(layout):

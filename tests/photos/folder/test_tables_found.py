@@ -3,13 +3,13 @@
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.label_table import LABEL, LabelRow, append_rows
 from cls_jax.photos.folder.options import FolderOptions
-from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import open_catalog
+from tests.photos.helpers import read_layout as read
 
 PHOTOS = [f"photos/{i}.png" for i in range(1, 5)]
 ROWS = "1.png,cat\n2.png,dog\n3.png,cat\n"
@@ -27,10 +27,6 @@ def make(root, names, **tables):
     return root
 
 
-def read(root, **options):
-    return read_catalog(root, list_images(root), FolderOptions(**options)).train()
-
-
 def get_labels(part):
     return {file.name: label for file, label in part if label}
 
@@ -44,7 +40,7 @@ def test_a_table_under_another_name_is_read(tmp_path, suffix):
     name = f"Ground-truth.{suffix}"
     assert layout.table == f"{name}: files in file, classes in label; 3 of 3 rows found."
     assert name not in dict(layout.skipped)
-    found = read_catalog(root, list_images(root)).labelable()
+    found = open_catalog(root).labelable()
     assert {name: label for name, label in found.items() if label} == RIGHT
 
 
@@ -122,7 +118,7 @@ def test_tables_for_each_part_count_together(tmp_path):
 def test_two_tables_are_asked_about(tmp_path):
     content = f"file,label\n{ROWS}"
     root = make(tmp_path, PHOTOS, a_csv=content, b_csv=content)
-    for use in (read, lambda root: read_catalog(root, list_images(root)).labelable()):
+    for use in (read, lambda root: open_catalog(root).labelable()):
         with pytest.raises(UserError, match=r"Both 'a.csv' and 'b.csv' name images"):
             use(root)
     (root / "b.csv").rename(root / "labels.csv")
@@ -152,7 +148,7 @@ def test_what_has_no_labels_of_images_is_no_table(tmp_path, content):
         UserError, match=r"if 'other.csv' has the labels, pass --labels \S+other.csv"
     ):
         read(root)
-    assert not any(read_catalog(root, list_images(root)).labelable().values())
+    assert not any(open_catalog(root).labelable().values())
 
 
 @pytest.mark.parametrize(
@@ -166,7 +162,7 @@ def test_unclear_classes_are_asked_about_only_where_they_are_needed(tmp_path, co
     root = make(tmp_path, PHOTOS, meta_csv=content)
     with pytest.raises(UserError, match=f"meta.csv may have the classes {sentence}|{sentence}"):
         read(root)
-    assert not any(read_catalog(root, list_images(root)).labelable().values())
+    assert not any(open_catalog(root).labelable().values())
     column = content.split(",")[1].split("\n")[0]
     assert len(read(root, label_column=column).class_names) == 2
 
@@ -226,7 +222,7 @@ def test_new_labels_go_to_a_table_of_their_own(tmp_path):
     assert sorted(session.known.class_names) == ["mel", "nv"]
     row = LabelRow("photos/2.png", "nv", LABEL, "2026-01-01T00:00:00.000000Z")
     other = row._replace(file="photos/4.png", label="mel")
-    catalog = read_catalog(root, list_images(root), options)
+    catalog = open_catalog(root, options)
     path = root / "labels.csv"
     append_rows(path, [row, other], catalog.table, catalog.folder.files, catalog.folder.options)
     assert (root / "meta.csv").read_bytes() == content
@@ -241,7 +237,7 @@ def test_a_table_without_a_place_for_labels_stays_as_it_is(tmp_path):
     root = make(tmp_path, PHOTOS, labels_csv=ONE_HOT)
     with pytest.raises(UserError, match=r"labels.csv has a column for each class, .*: rename it"):
         open_session(root)
-    catalog = read_catalog(root, list_images(root))
+    catalog = open_catalog(root)
     row = LabelRow("photos/3.png", "red", LABEL, "2026-01-01T00:00:00.000000Z")
     with pytest.raises(UserError, match="has a column for each class"):
         append_rows(root / "labels.csv", [row], catalog.table, catalog.folder.files)
@@ -253,7 +249,7 @@ def test_a_table_without_a_place_for_labels_stays_as_it_is(tmp_path):
 def test_what_a_table_holds_out_is_not_shown(tmp_path):
     content = "file,label,split\n1.png,cat,train\n2.png,dog,train\n3.png,cat,test\n"
     root = make(tmp_path, PHOTOS, meta_csv=content)
-    assert "photos/3.png" not in read_catalog(root, list_images(root)).labelable()
+    assert "photos/3.png" not in open_catalog(root).labelable()
     assert get_labels(read(root).test) == {"photos/3.png": "cat"}
 
 

@@ -28,14 +28,13 @@ from cls_jax.data.resize import DecodeOptions, ImageError
 from cls_jax.data.sources.benchmarks import read_single_file
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, to_csv
-from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.images import decode
-from cls_jax.photos.images.files import list_images
 from cls_jax.photos.report import outcome
 from cls_jax.photos.report.data import RunData, clean_rows
 from cls_jax.photos.report.page import render_page
 from cls_jax.runs import folder as run_folder
 from cls_jax.runs import metrics, result, sessions
+from tests.photos.helpers import read_layout
 from tests.photos.images.test_decode import DEEP, create_photo, encode
 
 pytestmark = pytest.mark.skipif(
@@ -102,7 +101,7 @@ def read_labels_csv(path, content):
     (path.parent / "sub").mkdir(exist_ok=True)
     for name in ("a.png", "b.png", "sub/c.png"):
         (path.parent / name).touch()
-    layout = read_catalog(path.parent, list_images(path.parent)).train()
+    layout = read_layout(path.parent)
     assert len(layout.train) == 3
     back = csv.reader(io.StringIO(to_csv(layout.skipped), newline=""))
     assert [tuple(row) for row in back] == [tuple(row) for row in layout.skipped]

@@ -14,16 +14,16 @@ from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference import open as open_lib
-from cls_jax.photos.inference.foreign import (
+from cls_jax.photos.inference.open import load
+from cls_jax.photos.inference.predict_files import describe_foreign
+from cls_jax.photos.inference.unknown import (
     FOREIGN,
     FolderImages,
+    UnknownScore,
     collect_images,
     read_folder_images,
     score_images,
 )
-from cls_jax.photos.inference.open import load
-from cls_jax.photos.inference.predict_files import describe_foreign
-from cls_jax.photos.inference.unknown import UnknownScore
 from cls_jax.photos.labeling.classes import Classes
 from cls_jax.photos.labeling.classifier import fit
 from cls_jax.photos.labeling.known import Known

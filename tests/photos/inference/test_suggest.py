@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BUILTIN
@@ -14,14 +13,14 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.inference import suggest
 from cls_jax.photos.inference.suggest import suggest_files, suggest_from
+from tests.photos.helpers import write_image
 
 COLORS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
 
 
 def save(path, color, seed, size=12):
-    path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(0, 40, (size, size, 3))
-    Image.fromarray((np.asarray(color) + noise).astype(np.uint8)).save(path)
+    write_image(path, np.asarray(color) + noise)
 
 
 def fill(folder, size=12):

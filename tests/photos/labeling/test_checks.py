@@ -11,7 +11,7 @@ from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.images.files import list_images
-from cls_jax.photos.inference import checks
+from cls_jax.photos.inference import train_run
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import RenameClass
@@ -115,11 +115,11 @@ def test_a_run_says_the_same(checked):
     result = {f"labels_{name}": value for name, value in estimate._asdict().items()}
     data = {"name": "folder", "data_dir": str(folder), **AUTOMATIC._asdict()}
     config = ConfigDict({"data": data, "num_labels": 0})
-    measured = checks.measure_with_checks(config, result)
+    measured = train_run.measure_with_checks(config, result)
     assert measured["labels_checks"] == 20
     assert measured["labels_accuracy"] > 70
     config.num_labels = 4
-    assert checks.measure_with_checks(config, result) == {}
+    assert train_run.measure_with_checks(config, result) == {}
 
 
 def test_random_photos_of_no_class_are_checks_for_a_run_as_well(checked):

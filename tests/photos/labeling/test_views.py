@@ -13,7 +13,7 @@ from cls_jax.photos.features.accuracy import Estimate, count_labels, describe_es
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.infer import HeldOutLabels
 from cls_jax.photos.images.files import ImageBatch
-from cls_jax.photos.inference.prediction import create_prediction
+from cls_jax.photos.inference.classifier import create_prediction
 from cls_jax.photos.labeling import grid, photos, proposals, trained, views
 from cls_jax.photos.labeling.changes import RenameClass
 from cls_jax.photos.labeling.classifier import SessionClassifier

@@ -8,7 +8,7 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.describe import describe_dry_run
 from cls_jax.photos.plan.estimate import Measurement
-from cls_jax.photos.plan.facts import Facts, Trial
+from cls_jax.photos.plan.measure import Facts, Trial
 from cls_jax.photos.start.hold_out import NearCopies
 from tests.outcomes import count_reads
 from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary

@@ -13,7 +13,7 @@ from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.plan import facts, measure, plan
 from cls_jax.photos.plan.estimate import Measurement, guess_step
-from cls_jax.photos.plan.request import Request
+from cls_jax.photos.plan.plan import Request
 from cls_jax.photos.plan.rules import create_folder_config, fit
 from cls_jax.photos.start.hold_out import NearCopies
 from cls_jax.photos.start.stages import train_with_stages

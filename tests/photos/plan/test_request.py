@@ -11,7 +11,7 @@ from cls_jax.photos.cli import console
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.plan import plan
-from cls_jax.photos.plan.request import Request, find_options
+from cls_jax.photos.plan.plan import Request, find_options
 
 # Field → how it is typed, and its value in Python.
 TYPED = {

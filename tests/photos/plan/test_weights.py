@@ -5,7 +5,7 @@ import pytest
 from cls_jax.models.weights.backbones import BACKBONES, DINOV2
 from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.describe import describe_training, list_notices
-from cls_jax.photos.plan.facts import gather_facts
+from cls_jax.photos.plan.measure import gather_facts
 from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from cls_jax.photos.features.accuracy import Estimate
-from cls_jax.photos.features.new_sources import NewSources
+from cls_jax.photos.features.accuracy import Estimate, NewSources
 from cls_jax.photos.inference.predictor import (
     RANDOM,
     compare_classifiers,

@@ -20,7 +20,6 @@ def photos(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(not is_installed("pretrained"), reason="needs the pretrained networks")
 def test_an_instant_classifier_compiles_few_programs(photos, monkeypatch):
-    monkeypatch.setattr("cls_jax.photos.features.neighbors.has_many_devices", lambda: False)
     programs = record_programs(monkeypatch)
     cls_jax.train(photos, instant=True)
     assert len(programs) <= MOST_PROGRAMS, write_programs(programs)

@@ -25,9 +25,8 @@ from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.labeling.classifier import read_photo
 from cls_jax.photos.labeling.photos import load_all
 from cls_jax.photos.plan.describe import describe_training
-from cls_jax.photos.plan.facts import gather_facts
-from cls_jax.photos.plan.plan import plan_run, start_run
-from cls_jax.photos.plan.request import Request
+from cls_jax.photos.plan.measure import gather_facts
+from cls_jax.photos.plan.plan import Request, plan_run, start_run
 from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import read_result
 from cls_jax.training.prepare import resolve_model

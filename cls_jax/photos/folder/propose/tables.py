@@ -3,6 +3,7 @@
 A table is known by its content: a column names files of the folder, and another one has classes.
 """
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ from cls_jax.photos.folder.label_table import (
     NOTES,
     SKIP,
     LabelTable,
-    ParsedTable,
     read_content,
     read_parsed,
 )
@@ -119,11 +119,11 @@ def read_named(folder: Folder, path: pathlib.Path, name: str = "", kind: str = "
     return collect_labels(table)._replace(origin=name, files={name})
 
 
-def _join_paths(parsed: ParsedTable | None, index: FileIndex) -> ParsedTable | None:
+def _join_paths(parsed: Table, index: FileIndex) -> Table:
     """Adds a column of paths if files are in one column, and their folders in another one."""
-    if parsed is None or parsed.label_column:
+    if parsed.label_column:
         return parsed
-    tried = Table("", parsed.header, take_evenly(parsed.lines, _NUM_TRIED))
+    tried = dataclasses.replace(parsed, lines=take_evenly(parsed.lines, _NUM_TRIED))
     places = range(len(parsed.header))
     best, pair = 0, None
     for file in places:
@@ -139,15 +139,14 @@ def _join_paths(parsed: ParsedTable | None, index: FileIndex) -> ParsedTable | N
                 best, pair = num_found, (folder, file)
     if pair is None:
         return parsed
-    table = Table("", parsed.header, parsed.lines)
-    joined = map(_join_path, *map(table.get, pair))
+    joined = map(_join_path, *map(parsed.get, pair))
     width = len(parsed.header)
     lines = [
         [*line[:width], *[""] * (width - len(line)), path]
         for line, path in zip(parsed.lines, joined, strict=True)
     ]
-    header = [*parsed.header, "/".join(map(table.show, pair))]
-    return parsed._replace(header=header, lines=lines)
+    header = [*parsed.header, "/".join(map(parsed.show, pair))]
+    return dataclasses.replace(parsed, header=header, lines=lines)
 
 
 def _join_path(folder: str, file: str) -> str:
@@ -170,16 +169,13 @@ def _read_table(folder: Folder, name: str) -> Reading | None:
     except UserError as error:
         return Reading(name, fault=Fault(str(error)), evidence=(UNREADABLE,))
     try:
-        parsed = _join_paths(reader.read(file), near)
+        table = dataclasses.replace(_join_paths(reader.read(file), near), name=name)
     except _UNREADABLE:
         return None
-    if parsed is None or any(own <= set(parsed.header) for own in _OWN_HEADERS):
+    if any(own <= set(table.header) for own in _OWN_HEADERS) or not name_files(table, near):
         return None
-    table = Table(name, parsed.header, parsed.lines)
-    if not name_files(table, near):
-        return None
-    read = read_parsed(path, parsed, near, options, name)
-    if options.label_column or parsed.label_column or read.format.columns.one_hot or read.fault:
+    read = read_parsed(path, table, near, options, name)
+    if options.label_column or table.label_column or read.format.columns.one_hot or read.fault:
         return _weigh(name, read, read.fault)
     fault, has_measures = doubt_label(table, read.format.places[1])
     return _weigh(name, read, fault, has_measures)
