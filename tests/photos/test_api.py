@@ -59,7 +59,7 @@ pytestmark = pytest.mark.usefixtures("tiny_model")
 @pytest.fixture(autouse=True)
 def no_reports(monkeypatch):
     """They take seconds. That `train` writes one is checked by `test_instant.py`."""
-    monkeypatch.setattr(api, "draw_report", lambda run: (None, None))
+    monkeypatch.setattr(api, "draw_report", lambda run: None)
 
 
 @pytest.fixture

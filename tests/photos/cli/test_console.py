@@ -68,7 +68,7 @@ def cache(tmp_path, tmp_path_factory, monkeypatch):
 @pytest.fixture
 def tiny_network(monkeypatch):
     """A network that compiles sooner, and no reports."""
-    monkeypatch.setattr(commands, "_draw_report", lambda run: None)
+    monkeypatch.setattr("cls_jax.photos.report.after_training.draw_report", lambda run: None)
     with use_tiny_model():
         yield
 
@@ -117,7 +117,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
     assert all(name.startswith(str(images / "unlabeled")) for name in suggested)
 
     # Another run begins with the weights of this one. Its report would take seconds.
-    monkeypatch.setattr(commands, "_draw_report", lambda run: None)
+    monkeypatch.setattr("cls_jax.photos.report.after_training.draw_report", lambda run: None)
     still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
     begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
     assert run_console("train", images, *TINY, *still, *begin) == 0

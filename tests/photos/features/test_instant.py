@@ -233,7 +233,7 @@ def train(one_block, tmp_path_factory):
         settings |= {"model__init": str(init)} if init else {}
         with pytest.MonkeyPatch.context() as patch:
             if not with_report:  # It takes seconds.
-                patch.setattr(api, "draw_report", lambda run: (None, None))
+                patch.setattr(api, "draw_report", lambda run: None)
             return cls_jax.train(images, root / name, **tiny, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -438,12 +438,6 @@ def test_a_result_says_what_is_known_of_sources(train, run, trained):
     assert trained.result["labels_sources"] == 2
     with pytest.raises(UserError, match="fits no name"):
         train("none", instant=True, data__source_pattern="(x)")
-
-
-@pytest.mark.slow
-def test_a_training_counts_the_sources_of_its_labels(train):
-    trained = train("trained by sources", data__source_pattern=r"(\d)\.png$", **STEPS)
-    assert trained.result["labels_sources"] == 2
 
 
 def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(train, monkeypatch):

@@ -94,12 +94,6 @@ def test_columns_for_classes_may_have_fractions_or_words(tmp_path, cells):
     assert get_labels(read(root).train) == {"photos/1.png": "MEL", "photos/2.png": "NV"}
 
 
-def test_a_row_with_several_classes_is_refused(tmp_path):
-    root = make(tmp_path, PHOTOS, labels_csv=ONE_HOT.replace("0,0", "1,1"))
-    with pytest.raises(UserError, match=r"several classes, 'red', 'blue', but"):
-        read(root)
-
-
 def test_tables_for_each_part_count_together(tmp_path):
     rows = [f"{name},{label}" for name, label in zip("1234", "abba", strict=True)]
     tables = {
@@ -260,13 +254,6 @@ def test_a_name_with_two_meanings_labels_no_file(tmp_path):
     layout = read(make(tmp_path, names, train__all_csv=f"file,label\n{rows}"))
     assert get_labels(layout.test) == {"test/1.png": "a", "test/2.png": "b"}
     assert get_labels(layout.train) == {"train/3.png": "a", "train/4.png": "b"}
-
-
-def test_a_table_in_the_folder_can_be_imported_and_removed(tmp_path):
-    root = make(tmp_path, PHOTOS, other_csv=f"file,label\n{ROWS}")
-    assert import_labels(root, root / "other.csv").num_added == 3
-    (root / "other.csv").unlink()
-    assert get_labels(read(root).train) == RIGHT
 
 
 @pytest.mark.parametrize(

@@ -80,24 +80,6 @@ def test_any_size_is_scaled_with_its_aspect_and_cropped_to_its_center(size):
         np.testing.assert_array_equal(gray[..., 0], np.asarray(photo.convert("L")))
 
 
-@pytest.mark.parametrize("format", ["PNG", "WEBP", "P PNG", "16-bit PNG"])
-def test_what_is_transparent_is_white(format):
-    levels = np.repeat([[0, 255]], SIZE, axis=0).repeat(SIZE // 2, axis=1).astype(np.uint8)
-    clear, options = np.stack([levels * 0, levels * 0, levels, levels], axis=-1), DecodeOptions()
-    if format == "P PNG":
-        image = Image.fromarray(levels // 255, "L").convert("P")
-        image.putpalette([255, 0, 0, 0, 0, 255])
-        file = encode(image, "PNG", transparency=0)
-    elif format == "16-bit PNG":  # Alpha has all bits, whatever color has.
-        deep = clear.astype(np.uint16) * np.array([0, 0, 16, 257], np.uint16)
-        file, options = encode_png(deep), DecodeOptions(bit_depth=12)
-    else:
-        file = encode(Image.fromarray(clear), format, lossless=True)
-    decoded = decode_image(file, SHAPE, options)
-    assert (decoded[:, 0] == 255).all()
-    np.testing.assert_allclose(decoded[:, -1], [(0, 0, 255)] * SIZE, atol=1)
-
-
 @pytest.mark.parametrize("size", [(200, 120), (120, 200), (16, 16), (900, 2)])
 @pytest.mark.parametrize(("format", "is_large"), [("JPEG", False), ("PNG", True)])
 def test_padding_and_stretching_keep_the_sides(monkeypatch, size, format, is_large):

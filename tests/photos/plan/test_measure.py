@@ -11,7 +11,7 @@ import pytest
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
-from cls_jax.photos.plan import facts, measure, plan
+from cls_jax.photos.plan import measure, plan
 from cls_jax.photos.plan.estimate import Measurement, guess_step
 from cls_jax.photos.plan.plan import Request
 from cls_jax.photos.plan.rules import create_folder_config, fit
@@ -363,7 +363,7 @@ def test_too_short_a_time_is_refused_with_the_minutes_that_are_needed(
     monkeypatch.setattr(measure, "measure_run", measure_run)
     monkeypatch.setattr(measure, "time_prediction", lambda config: 1.0)
     monkeypatch.setattr(plan, "find_resources", lambda: PRETRAINED)
-    monkeypatch.setattr(facts, "count_near_copies", lambda *_: NearCopies(0, 0, ()))
+    monkeypatch.setattr(measure, "count_near_copies", lambda *_: NearCopies(0, 0, ()))
     chosen = plan.plan_run(Request(tmp_path / "photos", minutes=2.0, settings=setting))
     needed = f"about {chosen.needed_minutes} minutes are needed"
     with pytest.raises(UserError, match=f"2 minutes are too short .*{needed}.*--instant"):

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+import unittest.mock
 import urllib.parse
 
 import jinja2
@@ -548,28 +549,24 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
     assert (workdir / SUSPECTS).exists()
 
 
-def refuse_template(*_):
-    raise jinja2.TemplateNotFound("page.html.j2")
-
-
 def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeypatch):
     (copy / REPORT).unlink()
-    monkeypatch.setattr("cls_jax.photos.report.page.collect_run", lambda *_: 1 / 0)
-    commands.train_config(run[1], str(copy))
-    output = capsys.readouterr().out
-    assert "The report could not be drawn (division by zero)" in output
-    assert f"Results:        {copy / RESULT}" in output
-    monkeypatch.undo()
-    monkeypatch.setattr("cls_jax.photos.report.page.render_page", refuse_template)
-    commands.train_config(run[1], str(copy))
-    assert "The report could not be drawn (page.html.j2)" in capsys.readouterr().out
-    monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "cls_jax.photos.report.page", None)  # Cannot be imported.
-    commands.train_config(run[1], str(copy))
-    output = capsys.readouterr().out
-    assert "The report could not be drawn (import of cls_jax.photos.report.page" in output
-    assert f"Results:        {copy / RESULT}" in output
-    monkeypatch.undo()
+    page = "cls_jax.photos.report.page"
+    without_template = unittest.mock.Mock(side_effect=jinja2.TemplateNotFound("page.html.j2"))
+    for broken, how, reason in (
+        ("collect_run", lambda *_: 1 / 0, "division by zero"),
+        ("render_page", without_template, "page.html.j2"),
+        ("", None, f"import of {page}"),  # Cannot be imported.
+    ):
+        with monkeypatch.context() as patch:
+            if broken:
+                patch.setattr(f"{page}.{broken}", how)
+            else:
+                patch.setitem(sys.modules, page, None)
+            commands.train_config(run[1], str(copy))
+        output = capsys.readouterr().out
+        assert f"The report could not be drawn ({reason}" in output
+        assert f"Results:        {copy / RESULT}" in output
     commands.train_config(run[1], str(copy))
     assert str(copy / REPORT) in capsys.readouterr().out
 

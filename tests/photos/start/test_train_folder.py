@@ -107,7 +107,7 @@ def test_run_resumes_exactly_only_with_its_images(finished, images, tmp_path, ca
 
 def test_share_of_the_labeled_images_validates(images, tmp_path, capsys, monkeypatch):
     """And an accuracy of pseudo-labels that is unknown is no NaN to be found."""
-    monkeypatch.setattr(commands, "_draw_report", lambda run: None)  # Seconds.
+    monkeypatch.setattr("cls_jax.photos.report.after_training.draw_report", lambda _: None)
     config = create_config(images, **{"data.validation": 0.25, "debug_nans": True})
     workdir = tmp_path / "run"
     for sentence in ("Validation accuracy after 6 steps:", "is finished"):
