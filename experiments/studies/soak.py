@@ -10,6 +10,7 @@ at any time; the table shows what each one hit. Unlisted options go to main.py.
 
 import argparse
 import collections
+import itertools
 import pathlib
 import random
 import shutil
@@ -144,13 +145,16 @@ def soak(
         start(options, reference).wait()
     longest = (time.monotonic() - started) / 3 / len(commands)
     expected = read_end(reference)
+    # The next one also where a session has ended before: otherwise the same aim would miss the next
+    # number of steps, too.
+    aims = itertools.cycle(AIMS)
     stops: list[Stop] = []
     outcomes: list[str] = []
     while len(stops) < num_stops:
         workdir = folder / f"run{len(outcomes)}"
         for i, options in enumerate(commands, 1):
             while len(stops) < num_stops * i // len(commands):
-                stop = stop_once(options, workdir, number, AIMS[len(stops) % len(AIMS)], longest)
+                stop = stop_once(options, workdir, number, next(aims), longest)
                 if stop is None:
                     break
                 stops.append(stop)
