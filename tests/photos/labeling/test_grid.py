@@ -128,8 +128,8 @@ def test_while_photos_are_read_answers_are_shown_and_nothing_is_suggested(folder
 
 
 def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
-    content = {"labels": ["cat", "dog"], "changes": [[i, 0, i % 3 - 1] for i in range(30)]}
-    session.decide(grid.parse_changes(content), "w")
+    answers = [("none", ""), ("label", "cat"), ("label", "dog")]
+    session.decide([Change(i, kind, label, 0) for i, (kind, label) in enumerate(10 * answers)], "w")
     rows = read_decisions(folder)
     assert [row[1:] for row in rows[:3]] == [("", "none"), ("cat", "label"), ("dog", "label")]
     with pytest.raises(Exception, match="in the meantime"):
