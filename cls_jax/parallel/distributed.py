@@ -4,7 +4,6 @@ Every process runs the same program, and `jax.devices()` are the devices of all.
 the run's files, so all must see the same folder.
 """
 
-import contextlib
 import faulthandler
 import hashlib
 import json
@@ -86,19 +85,6 @@ def initialize_distributed(
         timer.cancel()
 
 
-def start_devices() -> None:
-    """Starts this process's devices in a thread, which takes a GPU two seconds.
-
-    If they cannot be started, what uses them first will raise the error.
-    """
-
-    def start() -> None:
-        with contextlib.suppress(RuntimeError):
-            jax.block_until_ready([jax.device_put(0, device) for device in jax.local_devices()])
-
-    threading.Thread(target=start).start()
-
-
 def has_scheduler() -> bool:
     """Whether a scheduler that JAX detects started several processes, including this one.
 
@@ -128,11 +114,6 @@ def check_values(coordinator_address: str, num_processes: int, process_id: int) 
             f"--process_id={process_id} is not one of --num_processes={num_processes}: number the "
             f"processes from 0 to {num_processes - 1}."
         )
-
-
-def has_others() -> bool:
-    """Whether this is one of several processes. Starts the devices only if they were connected."""
-    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def is_main_process() -> bool:

@@ -7,7 +7,9 @@ parameters. JAX is imported only after the arguments have been read and the proc
 """
 
 import argparse
+import contextlib
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -392,6 +394,27 @@ def main() -> None:
     run_to_end(prepare_process, lambda: run(arguments))
 
 
+def _start_devices() -> None:
+    """Starts this process's devices in a thread, which takes a GPU two seconds.
+
+    If they cannot be started, what uses them first will raise the error.
+    """
+    import jax
+
+    def start() -> None:
+        with contextlib.suppress(RuntimeError):
+            jax.block_until_ready([jax.device_put(0, device) for device in jax.local_devices()])
+
+    threading.Thread(target=start).start()
+
+
+def _has_others() -> bool:
+    """Whether this is one of several processes. Starts the devices only if they were connected."""
+    import jax
+
+    return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Joins the other processes, if a scheduler started any, and calls the verb's command."""
     from cls_jax.parallel import distributed
@@ -405,11 +428,11 @@ def run(arguments: argparse.Namespace) -> None:
     verb = options.pop("verb")
     del options["device"]  # `main` has chosen it.
     if verb in _COMPUTING:
-        distributed.start_devices()  # While the next lines import.
+        _start_devices()  # While the next lines import.
     from cls_jax.photos.cli import commands
     from cls_jax.photos.folder.options import FolderOptions
 
-    if verb not in _PARALLEL and distributed.has_others():
+    if verb not in _PARALLEL and _has_others():
         raise UserError(f"{verb} runs in a single process. Start only one.")
     of_folder = options.keys() & set(FolderOptions._fields)
     if of_folder:

@@ -326,7 +326,7 @@ def test_training_takes_its_place_among_processes_and_other_verbs_refuse_one(mon
     place = ["--coordinator_address=host:1", "--num_processes=4", "--process_id=3"]
     assert run_console("train", "photos", *place) == 0
     assert [tuple(place.values()) for place in places] == [("host:1", 4, 3)]
-    monkeypatch.setattr(distributed, "has_others", lambda: True)
+    monkeypatch.setattr(console, "_has_others", lambda: True)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for arguments in (["predict", "RUN", "x"], ["report", "RUN"], ["evaluate", "RUN", "FOLDER"]):
         assert run_console(*arguments) == 2
