@@ -44,14 +44,12 @@ def find_copies(
         read: Returns images of the others by their rows, uint8 [k, H, W, C] for int [k].
     """
     num_images = len(features.descriptors)
-    copies = np.full(num_images, -1)
     if features.stages.shape[1] < MIN_FEATURES or len(relations) < 2 or not num_images:
-        return copies
+        return np.full(num_images, -1)
     similar, closeness = relations.find_similar(features)
-    best = closeness.argmax(axis=1)[:, None]
-    nearest = np.take_along_axis(similar.indices, best, axis=1)[:, 0]
-    is_copy = np.take_along_axis(closeness, best, axis=1)[:, 0] >= 0
-    copies[is_copy] = nearest[is_copy]
+    closest = np.arange(num_images), closeness.argmax(axis=1)
+    is_copy = closeness[closest] >= 0
+    copies = np.where(is_copy, similar.indices[closest], -1)
     unsure = np.flatnonzero(~is_copy & (similar.cosines[:, 0] >= _MIN_COSINE))
     for start in range(0, len(unsure), _IMAGES_AT_ONCE):
         rows = unsure[start : start + _IMAGES_AT_ONCE]

@@ -208,12 +208,12 @@ def evaluate_run(
         raise UserError(f"{dataset.name} has no test images: {remedy}.")
     accuracies = run.measure_test()
     figures = assess_run(run, writes=step is None)
-    is_copy = find_copied(run)
+    is_copy, files, known = find_copied(run), dataset.test.files, opened.result
     # An earlier version did not look for them, or test images were added.
-    if opened.result and opened.result.get("test_images") != len(dataset.test):
+    if files and known and known.get("test_images") != len(files):
         root = pathlib.Path(run.config.data.data_dir).expanduser()
-        found = compare_with_training(run, [str(root / name) for name in dataset.test.files])
-        is_copy = found if found is not None and len(found) else is_copy
+        found = compare_with_training(run, [str(root / name) for name in files])
+        is_copy = is_copy if found is None else found
     return Evaluation(
         accuracies | _measure_without(run, is_copy),
         figures,
