@@ -361,6 +361,7 @@ def test_too_short_a_time_is_refused_with_the_minutes_that_are_needed(
         return Measurement(5.0, 60.0, "", image_size=size, batch_size=batch_size)
 
     monkeypatch.setattr(measure, "measure_run", measure_run)
+    monkeypatch.setattr(measure, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(measure, "time_prediction", lambda config: 1.0)
     monkeypatch.setattr(plan, "find_resources", lambda: PRETRAINED)
     monkeypatch.setattr(measure, "count_near_copies", lambda *_: NearCopies(0, 0, ()))
