@@ -59,7 +59,7 @@ _PRESS = """(key) => new Promise((resolve) => {
 })"""
 # From the key to the class under a selected photo, in milliseconds.
 _PRESS_IN_GRID = """(key) => new Promise((resolve) => {
-  const cell = document.querySelector(".cell[aria-selected=true]");
+  const cell = document.querySelector(".cell[aria-selected=true]:not([data-decision=label])");
   const before = performance.now();
   const observer = new MutationObserver(() => {
     if (cell.dataset.decision !== "label") return;
@@ -168,6 +168,8 @@ def measure_page(playwright: sync_api.Playwright, address: str) -> list[str]:
         cells = page.locator(".cell")
         if select_all:
             page.keyboard.press("Control+a")
+            page.keyboard.press("1")  # For so many, the page asks for a second press.
+            page.wait_for_timeout(1000)
         else:
             cells.nth(0).click()
             cells.nth(9).click(modifiers=["Shift"])
