@@ -237,7 +237,9 @@ class TrainedRun(Run):
         if not all((folder / name).exists() for name in (CONFIG, INSTANT_FILE)):
             return None
         same = {"data.data_dir": self.config.data.data_dir}
-        return InstantRun(with_values(read_instant_config(folder), same), folder, start_of=self)
+        config = with_values(read_instant_config(folder), same)
+        # Listed once: labels may have been added since.
+        return InstantRun(config, folder, self.layout, start_of=self)
 
     @functools.cached_property
     def end(self) -> RunEnd:

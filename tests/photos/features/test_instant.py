@@ -7,6 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 import cls_jax
 from cls_jax.config import create_defaults, with_values
@@ -355,15 +356,29 @@ def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, t
     assert train("trained", **STEPS).result == run.result
 
 
-def test_labels_that_were_held_out_for_a_training_in_vain_come_back(train, monkeypatch):
-    """Random photos have compared both, and the instant classifier then learns them, too."""
-    chosen = {"predictor": "instant", "predictor_images": "random"}
-    monkeypatch.setattr(train_run, "choose_predictor", lambda run: chosen)
+def test_labels_that_were_held_out_for_a_training_in_vain_come_back(
+    run, train, tmp_path, monkeypatch
+):
+    """Random photos have compared both, and the instant classifier then learns them, too.
+
+    Labels that are given meanwhile are for the next training.
+    """
+    images = shutil.copytree(run.workdir.parent / "images", tmp_path / "images")
+    new = images / "labeled" / "blue" / "a.png"
+    alone = train("all_labels", images=images, instant=True, **SOURCES)
+
+    def choose(run):
+        Image.new("RGB", (SIZE, SIZE), "blue").save(new)
+        return {"predictor": "instant", "predictor_images": "random"}
+
+    monkeypatch.setattr(train_run, "choose_predictor", choose)
     monkeypatch.setattr(hold_out, "_group_labeled", lambda config, dataset: None)
-    run = train("in_vain", data__validation=0.5, **STEPS)
+    settings = STEPS | {"images": images, "data__validation": 0.5, "with_report": True}
+    run = train("in_vain", **settings)
+    new.unlink()
     assert len(run.dataset.validation) == 3
     assert run.result["num_labels"] == 6
-    again, alone = run.predictor, train("all_labels", instant=True)
+    again = run.predictor
     assert again.workdir == run.workdir / "instant"
     jax.tree.map(
         np.testing.assert_array_equal,
@@ -373,7 +388,7 @@ def test_labels_that_were_held_out_for_a_training_in_vain_come_back(train, monke
         {k: v for k, v in one.result.items() if k.startswith("labels_")} for one in (run, alone)
     ]
     assert of_labels[0] == of_labels[1]
-    assert train("in_vain", data__validation=0.5, **STEPS).result == run.result
+    assert train("in_vain", **settings).result == run.result
 
 
 def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
