@@ -192,7 +192,7 @@ def add_named(known: Known, changes: Sequence[Change]) -> tuple[Classes, list[Ch
     for label in dict.fromkeys(change.label for change in changes if change.label):
         classes, found = add_class(classes, label)
         if found != clean_name(label):
-            raise RefusedError(f"There is a class {found} already: choose it from the list.")
+            raise RefusedError(f"There is already a class named {found}: choose it from the list.")
         names[label] = found
     return classes, [change._replace(label=names.get(change.label, "")) for change in changes]
 

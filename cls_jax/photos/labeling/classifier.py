@@ -308,7 +308,7 @@ class SessionClassifier:
 
         Those with a probability below the limit go to FOLDER-classes/unsure/. The folder is a new
         one beside the session's. Returns the number of "copies", how many of these are "unsure",
-        and the path of the "folder". Raises a RefusedError if no photo has a class, and a UserError
+        and the path of their folder, the "place". Raises a RefusedError if no photo has a class, and a UserError
         if it cannot be written.
         """
         self._session.leave_out_missing()
@@ -321,7 +321,7 @@ class SessionClassifier:
         sort_files(set_unsure_apart(named, unsure_below), target)
         num_unsure = sum(row["source"] == UNSURE for row in rows)
         folder = make_printable(str(target))
-        return {"copies": len(rows), "unsure": num_unsure, "folder": folder}
+        return {"copies": len(rows), "unsure": num_unsure, "place": folder}
 
 
 def _describe_answers(fitted: Fitted) -> str:

@@ -358,7 +358,7 @@ def test_the_page_compares_names_of_classes_as_the_server_does(call_module):
 
 
 def test_a_class_is_not_added_under_another_spelling(session):
-    with pytest.raises(RefusedError, match="There is a class dog already"):
+    with pytest.raises(RefusedError, match="There is already a class named dog"):
         session.decide([Change(0, "label", "DOG", 0)], "w", True)
     session.decide([Change(0, "label", "dog ", 0)], "w", True)
     assert read_states(session)["IMG_0000.png"] == ("label", "dog")

@@ -165,7 +165,7 @@ def test_enter_takes_what_the_page_says_and_half_a_name_only_chooses(open_page, 
         ("FOX ", [], "Enter takes “fox”", "Enter", "fox"),
         ("pike", [], "Enter chooses pikeperch · Shift Enter: new class “pike”", "", ""),
         ("pike", ["Enter"], "Enter: pikeperch · Shift Enter: new", "Enter", "pikeperch"),
-        ("fo", ["Enter"], "2 classes begin so: arrow keys choose one", "", ""),
+        ("fo", ["Enter"], "2 classes start with this: arrow keys choose one", "", ""),
         ("fo", ["ArrowDown", "ArrowDown"], "Enter: fox · Shift Enter: new", "Enter", "fox"),
         ("foxg", ["Tab"], "Enter takes “foxglove”", "Enter", "foxglove"),
         ("/", ["ArrowDown", "ArrowDown"], "Enter takes “perch”", "Enter", "perch"),
@@ -588,7 +588,7 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(visit, folde
             page.keyboard.press("Control+z")
             page.wait_for_selector("input[aria-label='Name of cat']")
             assert page.get_by_label("Key of cat").input_value() == "1"
-        for typed, toast in (("fox", "fox added"), ("Dog", "There is a class dog already")):
+        for typed, toast in (("fox", "fox added"), ("Dog", "There is already a class named dog")):
             page.get_by_label("Name of a new class").fill(typed)
             page.keyboard.press("Enter")
             page.wait_for_selector(f".toast:has-text('{toast}')")

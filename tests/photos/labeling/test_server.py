@@ -564,7 +564,8 @@ def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
     assert {row["source"] for row in table} == {"label", "suggested"}
     for number in ("", "-2"):  # A second copy never touches the first one.
         copies = labeled.post("/api/copies", json={}).json()
-        assert (copies["copies"], copies["folder"]) == (12, f"{folder}-classes{number}")
+        assert (copies["copies"], copies["place"]) == (12, f"{folder}-classes{number}")
+        assert copies["folder"] == folder.name  # That of the page.
         target = folder.with_name(f"{folder.name}-classes{number}")
         copied = {path.name: path.parent.name for path in target.rglob("*.png")}
         assert copied == {row["file"]: row["label"] for row in table}
@@ -585,7 +586,7 @@ def test_photos_below_a_limit_are_unsure_in_the_table_and_in_the_folders(labeled
     assert 0 < len(unsure) < len(shares) == 6
     copies = labeled.post("/api/copies", json={"unsure_below": below}).json()
     assert (copies["copies"], copies["unsure"]) == (12, len(unsure))
-    target = pathlib.Path(copies["folder"])
+    target = pathlib.Path(copies["place"])
     assert {path.name for path in (target / "unsure").iterdir()} == unsure
     copied = {path.name: path.parent.name for path in target.rglob("*.png")}
     labels = {row["file"]: row["label"] for row in rows if row["file"] not in unsure}

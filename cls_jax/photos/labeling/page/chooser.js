@@ -151,7 +151,7 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
     const { kind, name, begun } = getMeaning();
     const adds = `Shift Enter: new class “${typed}”`;
     const isHalf = typed && ["mark", "guess"].includes(kind);
-    if (chosen === null) return kind === "mark" ? `Enter chooses ${name} · ${adds}` : `${begun.length} classes begin so: arrow keys choose one · ${adds}`;
+    if (chosen === null) return kind === "mark" ? `Enter chooses ${name} · ${adds}` : `${begun.length} classes start with this: arrow keys choose one · ${adds}`;
     if (isHalf && !isNew(chosen)) return `Enter: ${chosen} · ${adds}`;
     const others = shown.length > 1 ? " Arrow keys choose another." : "";
     return `Enter ${isNew(chosen) ? "adds the new class" : "takes"} “${chosen}”.${others}`;
@@ -166,7 +166,7 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
     return createButton(
       {
         click: () => (performance.now() - movedAt < MOVED_MS ? onMoved() : choose(name, adds)),
-        class: isProposed ? "class proposed" : "class",
+        class: isProposed ? `class proposed${key && " keyed"}` : "class",
         "data-name": name,
       },
       bar,

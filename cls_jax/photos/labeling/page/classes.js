@@ -22,7 +22,7 @@ export function mount(root, app) {
       const { label, classes } = await app.post("classes", { name: text });
       name.value = "";
       const isNew = classes.length > count;
-      app.announce(isNew ? `${label} added: it is kept once a photo has it.` : `There is a class ${label} already.`, true);
+      app.announce(isNew ? `${label} added: it is kept once a photo has it.` : `There is already a class named ${label}.`, true);
       name.focus();
     });
   }

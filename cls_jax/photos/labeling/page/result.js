@@ -121,9 +121,9 @@ export function mount(root, app) {
   }
 
   async function copy() {
-    const { copies, unsure, folder } = await app.post("copies", { unsure_below: Number(parts.limit.value) });
+    const { copies, unsure, place } = await app.post("copies", { unsure_below: Number(parts.limit.value) });
     const rest = unsure ? ` ${unsure.toLocaleString("en")} of them are in unsure.` : "";
-    parts.copied.textContent = `${formatCount(copies, "photo")} copied into ${folder}.${rest}`;
+    parts.copied.textContent = `${formatCount(copies, "photo")} copied into ${place}.${rest}`;
   }
 
   async function download(kind) {
@@ -158,5 +158,5 @@ function describe({ is_fitting: isFitting, message, labels, classes, checked }) 
 /** While newer answers are being learned, with the number of those that the figure is from. */
 function describeAccuracy({ is_fitting: isFitting, accuracy, labels }) {
   if (!accuracy) return "";
-  return isFitting ? `${accuracy} After ${formatCount(labels, "answer")}, being updated.` : accuracy;
+  return isFitting ? `${accuracy} After ${formatCount(labels, "answer")}. Updating…` : accuracy;
 }

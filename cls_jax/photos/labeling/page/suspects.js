@@ -27,7 +27,7 @@ export function mount(root, app) {
     const isDone = [...cards.values()].every((card) => card.isClosed());
     const none = cards.size ? "No suspect labels are left." : "No suspect labels.";
     if (isDone) hint.textContent = isFitting ? "Checking the labels…" : none;
-    else hint.textContent = "Other labels or people contradict these: some are mistakes.";
+    else hint.textContent = "These disagree with your other labels or with other people: please look at them.";
     if (isFitting) timer = setTimeout(() => check().catch(app.report), FIT_MS);
   }
 

@@ -95,7 +95,7 @@ function createView(app) {
       const texts = {
         add: `This adds the new class “${name}”.`,
         mark: `Enter: ${name} · Shift Enter adds the new class.`,
-        guess: `${begun?.length} classes begin so · Shift Enter adds a new class.`,
+        guess: `${begun?.length} classes start with this · Shift Enter adds a new class.`,
       };
       parts.said.textContent = texts[kind] ?? "";
     }
