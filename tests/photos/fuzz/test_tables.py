@@ -67,6 +67,9 @@ def create_tables(draw):
     if all(spell(name).isdecimal() for name in rows):
         # Bare numbers name files only where no other column does, by definition.
         others = {kind: cells for kind, cells in others.items() if "file" not in kind}
+    if classes == CLASSES["numbers"]:
+        # Several columns of 0 and 1 are one for each class, by definition.
+        others = {kind: cells for kind, cells in others.items() if not {"0", "1"} >= set(cells)}
     kinds = draw(st.lists(st.sampled_from(sorted(others)), max_size=3, unique=True))
     columns = [
         (draw(st.sampled_from(FILE_HEADERS)), [spell(name) for name in rows]),

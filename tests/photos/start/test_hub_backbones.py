@@ -108,11 +108,11 @@ def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypa
     assert len(suggest_files(run, 2)) == 2
     assert len(suggest_files(photos, 2, init=init)) == 2
     # The labeling page: its photos, and one to try.
-    _, seen, failures = load_all([pathlib.Path(file) for file in files], backbones=Backbones(init))
+    seen = load_all([pathlib.Path(file) for file in files], backbones=Backbones(init))
     with open(files[0], "rb") as file:
         tried = read_photo(file, Backbones(init))
-    assert not failures
-    np.testing.assert_allclose(tried.pooled, seen.pooled[:1], atol=0.1)
+    assert not seen.reasons
+    np.testing.assert_allclose(tried.pooled, seen.frozen.pooled[:1], atol=0.1)
     # That of ONNX takes seconds.
     monkeypatch.setattr(export, "convert_to_onnx", lambda *_: (None, None))
     export.export_run(run, photos.parent / "exported")
