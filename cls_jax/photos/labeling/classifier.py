@@ -308,8 +308,8 @@ class SessionClassifier:
 
         Those with a probability below the limit go to FOLDER-classes/unsure/. The folder is a new
         one beside the session's. Returns the number of "copies", how many of these are "unsure",
-        and the path of their folder, the "place". Raises a RefusedError if no photo has a class, and a UserError
-        if it cannot be written.
+        and the path of their folder, the "place". Raises a RefusedError if no photo has a class,
+        and a UserError if it cannot be written.
         """
         self._session.leave_out_missing()
         root = self._session.known.root.resolve()
