@@ -48,8 +48,8 @@ def context(browser):
 def open_page(context):
     """Opens the page at a port. No window may log an error.
 
-    The window of the test before is used again, as it was left, since opening another one takes
-    longer than the page, and so does an empty page between. Each server has a port of its own.
+    The window of the test before is used again, since opening another one takes longer than the
+    page. Nothing is left in it: each server has a port of its own.
     """
     problems, free = [], context.pages
 
@@ -76,6 +76,7 @@ def open_page(context):
     for page in context.pages:
         page.unroute_all()
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
+        page.goto("about:blank")
     # A photo that is gone is none of the page's own files.
     expected = "status of 4(0[39]|22)|status of 404 .*/photos/|net::ERR_"
     assert [problem for problem in problems if not re.search(expected, problem)] == []
