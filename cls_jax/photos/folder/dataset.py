@@ -26,8 +26,9 @@ from cls_jax.data.types import NO_IMAGES, Dataset, Selection, Split
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
-from cls_jax.photos.folder.catalog import Layout, pack_layout, read_catalog, unpack_layout
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.layout import Layout, pack_layout, unpack_layout
 from cls_jax.photos.folder.names import fold
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.unread import (

@@ -21,8 +21,8 @@ from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier, read_instant
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
-from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.instant_config import read_instant_config
+from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.inference.calibration import read_calibration
 from cls_jax.photos.inference.classifier import Classifier, Prediction
 from cls_jax.photos.inference.forks import refuse_forked_child

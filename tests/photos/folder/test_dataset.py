@@ -10,7 +10,7 @@ from PIL import Image
 
 from cls_jax.data.datasets import compute_mean_and_std
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.catalog import pack_layout, read_catalog, unpack_layout
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.dataset import (
     hash_names,
     list_layout,
@@ -18,6 +18,7 @@ from cls_jax.photos.folder.dataset import (
     open_dataset,
     summarize_folder,
 )
+from cls_jax.photos.folder.layout import pack_layout, unpack_layout
 from cls_jax.photos.images import decode
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
 from cls_jax.photos.plan.describe import describe_folder
