@@ -9,13 +9,13 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.photos.folder.cells import holds_parts, is_part_column
 from cls_jax.photos.folder.index import NO_MATCH, FileIndex, Matches
-from cls_jax.photos.folder.names import clean, fold, fold_class, simplify
+from cls_jax.photos.folder.names import clean, fold_case, fold_class, list_names, simplify
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.reading import NO_CLASSES, UNCLEAR, Fault
 from cls_jax.photos.images.decode import SUFFIXES
@@ -59,7 +59,6 @@ _MEASURES = (
 )
 _ROUNDED, _CLEAR_LEAD = 0.02, 0.2  # Of shares: of their sum, and of the largest one.
 _LARGEST_GAPS = 3  # Of whole numbers, from the first to the last of them, for each.
-_MAX_NAMED = 6
 _FEWEST_COUNTED = 3  # Consecutive numbers, in a table without a header, that number its rows.
 _NUM_TRIED = 1_000  # Cells of a column that are tried first.
 _MIN_FOUND = 10  # Cells that name files, enough for a table that has many others, too.
@@ -73,7 +72,11 @@ class Columns(NamedTuple):
     """The places of a table's columns."""
 
     file: int = 0
-    label: int = 0
+    label: int = 1
+    # Of what `cls-jax label` decides, and its time. A table without these columns has them after
+    # its last one, in rows that need them.
+    decision: int = 2
+    time: int = 3
     parts: tuple[int, ...] = ()  # Those that say which part a row belongs to.
     matches: Matches | None = None  # The files of the column of files, once they are looked up.
     one_hot: tuple[int, ...] = ()  # Columns of 0 and 1 for each class, the first of them `label`.
@@ -83,14 +86,55 @@ class Columns(NamedTuple):
     fault: Fault | None = None  # Why these are not the columns, or may not be.
 
 
-class _Column(NamedTuple):
-    """How far a column names files."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Column:
+    """A column of a table."""
 
     place: int
+    header: str
+    cells: Sequence[str]  # "" where a row is too short.
+
+    @functools.cached_property
+    def simple(self) -> str:
+        """The header, simplified."""
+        return simplify(self.header)
+
+    @functools.cached_property
+    def distinct(self) -> list[str]:
+        """The distinct cells that are not empty."""
+        return list(dict.fromkeys(filter(str.strip, self.cells)))
+
+    @functools.cached_property
+    def numbers(self) -> list[str]:
+        """Their numbers and percentages, see `_read_number`."""
+        return list(map(_read_number, self.distinct))
+
+    @property
+    def name(self) -> str:
+        """The name for a sentence."""
+        return self.header.strip() or f"column {self.place + 1}"
+
+    def has_files(self) -> bool:
+        """Whether most of the distinct cells end as names of images do."""
+        num_files = sum(cell.strip().lower().endswith(SUFFIXES) for cell in self.distinct)
+        return 2 * num_files > len(self.distinct)
+
+    def is_nested(self) -> bool:
+        """Whether all cells have an object or a list of objects, in JSON, and so no name."""
+        texts = list(map(str.strip, self.distinct))
+        return bool(texts) and all(
+            (text[:1] == "{" and not _PAIR.fullmatch(text)) or text[:2] in ("[{", "[]")
+            for text in texts
+        )
+
+
+class _Named(NamedTuple):
+    """How far a column names files."""
+
+    column: Column
     kind: int  # 0: with extension, 1: without, 2: bare numbers. Less is better.
-    num_fits: int  # Distinct cells that name a file, or could name several.
+    fits: Mapping[str, str | None]  # Distinct cell → the file that it names, None for several.
     num_found: int  # Those that name one.
-    share: float  # Of the cells that name a file, or could name several.
     matches: Matches
 
 
@@ -106,137 +150,134 @@ class Table:
     name: str = ""  # For sentences.
 
     @functools.cached_property
-    def simple(self) -> list[str]:
-        """The headers, simplified."""
-        return list(map(simplify, self.header))
+    def columns(self) -> list[Column]:
+        """Its columns."""
+        return [
+            Column(place, header, [line[place] if place < len(line) else "" for line in self.lines])
+            for place, header in enumerate(self.header)
+        ]
 
-    def get(self, place: int) -> list[str]:
-        """The cells of a column, "" where a row is too short."""
-        return [line[place] if place < len(line) else "" for line in self.lines]
+    @property
+    def names(self) -> list[str]:
+        """Their names for sentences."""
+        return [column.name for column in self.columns]
 
-    def get_distinct(self, place: int) -> dict[str, None]:
-        """The distinct cells of a column that are not empty."""
-        return dict.fromkeys(cell for cell in self.get(place) if cell.strip())
-
-    def show(self, place: int) -> str:
-        """A column's name for a sentence."""
-        return self.header[place].strip() or f"column {place + 1}"
-
-    def list_columns(self, places: Sequence[int]) -> str:
-        """Names of columns for a sentence."""
-        listed = ", ".join(repr(self.show(place)) for place in places[:_MAX_NAMED])
-        return listed + (" and others" if len(places) > _MAX_NAMED else "")
-
-    def find_all(self, names: Sequence[str]) -> list[int]:
+    def find_all(self, names: Sequence[str]) -> list[Column]:
         """The columns with these simplified headers, in the order of `names`."""
-        return [place for name in names for place, n in enumerate(self.simple) if n == name]
+        return [column for name in names for column in self.columns if column.simple == name]
 
-    def find(self, wanted: str) -> int | None:
+    def find(self, wanted: str) -> Column | None:
         """The column that a user names, by header or number. None without one."""
         if wanted in self.header:
-            return list(self.header).index(wanted)
-        simple = simplify(wanted)
-        if simple and self.simple.count(simple) == 1:
-            return self.simple.index(simple)
+            return self.columns[list(self.header).index(wanted)]
+        found = self.find_all([simplify(wanted)]) if simplify(wanted) else []
         number = int(wanted) if wanted.isdecimal() and len(wanted) < 6 else 0
-        return number - 1 if 1 <= number <= len(self.header) else None
+        if len(found) != 1 and number:
+            found = self.columns[number - 1 : number]
+        return found[0] if len(found) == 1 else None
 
 
-def choose_columns(table: Table, index: FileIndex, options: FolderOptions) -> Columns:
+def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Columns:
     """Finds the columns of a table by their cells in all rows, and by their headers.
 
     Has a fault if there is no such column, or there could be several.
     """
-    wanted = {
-        name: table.find(getattr(options, name))
-        for name in ("label_column", "file_column", "source_column")
-        if getattr(options, name)
+    typed = {
+        name: getattr(options, name) for name in ("label_column", "file_column", "source_column")
     }
-    for name, place in wanted.items():
-        if place is None:
-            return Columns(fault=_miss(table, getattr(options, name), name))
-    labels = table.find_all(_LABEL_HEADERS)
-    if "label_column" in wanted:
-        labels = [wanted["label_column"] or 0]
-    file = wanted.get("file_column")
-    if file is None:
-        column = _find_file_column(table, index, labels)
-        if isinstance(column, Fault):
-            return Columns(fault=column)
-        file, matches = column.place, column.matches
-    else:
-        matches = index.match(table.get_distinct(file))
-    if labels == [file] and options.label_column:
-        return Columns(
-            fault=Fault(
-                f"{table.show(file)!r} of {table.name} cannot have both the files and the classes: "
-                "pass another --file-column or --label-column."
-            )
+    wanted = {name: table.find(text) for name, text in typed.items() if text}
+    if missing := next((name for name, column in wanted.items() if column is None), None):
+        sentence = (
+            f"{table.name} has no column {typed[missing]!r:.100}: choose "
+            f"--{missing.replace('_', '-')} from {list_names(table.names)}."
         )
-    labels = [place for place in labels if place != file]
-    rest = [place for place in range(len(table.header)) if place not in (file, *labels)]
-    source = wanted.get("source_column")
-    if source is None:
-        source = _find_source_column(table, rest, has_label=bool(labels))
+        return Columns(fault=Fault(sentence))
+    label = wanted.get("label_column")
+    labels = [label] if label else table.find_all(_LABEL_HEADERS)
+    file = wanted.get("file_column")
+    matches = index.match(file.distinct) if file else None
+    if file is None:
+        named = _find_file_column(table, index, labels)
+        if isinstance(named, Fault):
+            return Columns(fault=named)
+        file, matches = named.column, named.matches
+    if label is file:
+        sentence = (
+            f"{file.name!r} of {table.name} cannot have both the files and the classes: pass "
+            "another --file-column or --label-column."
+        )
+        return Columns(fault=Fault(sentence))
+    labels = [column for column in labels if column is not file]
+    rest = [column for column in table.columns if column not in (file, *labels)]
+    source = wanted.get("source_column") or _find_source_column(table, rest, bool(labels))
     person = next(iter(table.find_all(_PEOPLE_HEADERS)), None)
-    rest = [place for place in rest if place not in (source, person)]
-    parts = [p for p in rest if is_part_column(table.header[p], table.get_distinct(p))]
-    found = Columns(file, 0, tuple(parts), matches, source=source, person=person)
+    rest = [column for column in rest if column not in (source, person)]
+    parts = [column for column in rest if is_part_column(column.header, column.distinct)]
+    found = Columns(
+        file.place,
+        parts=tuple(column.place for column in parts),
+        matches=matches,
+        source=source.place if source else None,
+        person=person.place if person else None,
+    )
     return _add_labels(found, table, labels, rest)
 
 
-def _miss(table: Table, wanted: str, name: str) -> Fault:
-    """The fault that a table has no column of the name that a user wants."""
-    return Fault(
-        f"{table.name} has no column {wanted!r:.100}: choose --{name.replace('_', '-')} from "
-        f"{table.list_columns(range(len(table.header)))}."
+def _add_labels(
+    found: Columns, table: Table, labels: Sequence[Column], rest: Sequence[Column]
+) -> Columns:
+    """Adds the column of the classes: one of the usual `labels`, or one of the `rest`."""
+    has_header = any(table.header)
+    if labels:
+        return _add_label(found, table, labels[:1] if _divide_alike(labels) else labels)
+    candidates = [column for column in rest if _may_be_label(column, has_header)]
+    others = [column for column in candidates if column.place not in found.parts]
+    if not others and len(candidates) == 1 and holds_parts(candidates[0].distinct):
+        # Classes called train and test.
+        found = found._replace(parts=tuple(p for p in found.parts if p != candidates[0].place))
+        others = candidates
+    others = _leave_out_confidences(others)
+    nested = [column.name for column in rest if column.is_nested()]
+    if nested and all(all(column.numbers) for column in others):
+        sentence = (
+            f"{table.name} has objects with values of their own in {list_names(nested)}, and no "
+            "column of classes: write the class of each image into a column called label."
+        )
+        return found._replace(fault=Fault(sentence))
+    are_shares = _are_shares(others)
+    if are_shares or _are_one_hot(others):
+        places = tuple(column.place for column in others)
+        return found._replace(label=places[0], one_hot=places, are_shares=are_shares)
+    return _add_label(found, table, others)
+
+
+def _divide_alike(columns: Sequence[Column]) -> bool:
+    """Whether several columns divide the images in the same way."""
+    first, *others = (list(map(fold_class, column.cells)) for column in columns)
+    return all(
+        len(set(zip(first, other, strict=True))) <= min(len(set(first)), len(set(other)))
+        for other in others
     )
 
 
-def _add_labels(
-    found: Columns, table: Table, labels: Sequence[int], rest: Sequence[int]
-) -> Columns:
-    """Adds the column of the classes: one of the usual `labels`, or one of the `rest`."""
-    if len(labels) == 1:
-        return _check_label_column(found._replace(label=labels[0]), table)
-    if labels:
-        return _check_label_column(_choose_among(found, table, labels), table)
-    candidates = [place for place in rest if _may_be_label(table, place)]
-    others = [place for place in candidates if place not in found.parts]
-    if not others and len(candidates) == 1 and holds_parts(table.get_distinct(candidates[0])):
-        # Classes called train and test.
-        found = found._replace(parts=tuple(p for p in found.parts if p != candidates[0]))
-        others = candidates
-    others = _leave_out_confidences(table, others)
-    nested = [place for place in rest if _are_nested(table.get_distinct(place))]
-    if nested and not any(_hold_words(table, place) for place in others):
-        fault = Fault(
-            f"{table.name} has objects with values of their own in {table.list_columns(nested)}, "
-            "and no column of classes: write the class of each image into a column called label."
-        )
-        return found._replace(fault=fault)
-    are_shares = _are_shares(table, others)
-    if are_shares or _are_one_hot(table, others):
-        return found._replace(label=others[0], one_hot=tuple(others), are_shares=are_shares)
-    return _check_label_column(_choose_only(found, table, others), table)
-
-
-def _find_source_column(table: Table, places: Sequence[int], has_label: bool) -> int | None:
+def _find_source_column(table: Table, columns: Sequence[Column], has_label: bool) -> Column | None:
     """The column of what images come from, with a usual header.
 
     Without a column of classes, another column must be left for them. The cells must repeat: an
     image that is alone in its source needs none.
     """
-    for place in table.find_all(_SOURCE_HEADERS):
-        num_cells = sum(1 for cell in table.get(place) if cell.strip())
-        num_sources = len({fold(clean(cell)) for cell in table.get_distinct(place)})
+    for column in table.find_all(_SOURCE_HEADERS):
+        num_cells = sum(map(bool, map(str.strip, column.cells)))
+        num_sources = len({fold_case(clean(cell)) for cell in column.distinct})
         is_repeated = 1 < num_sources <= _MOST_SOURCES * num_cells
-        is_free = place in places and not is_part_column(
-            table.header[place], table.get_distinct(place)
-        )
-        others = [other for other in places if other != place and _may_be_label(table, other)]
-        if is_free and is_repeated and (has_label or others):
-            return place
+        is_free = column in columns and not is_part_column(column.header, column.distinct)
+        others = (other for other in columns if other is not column)
+        if (
+            is_free
+            and is_repeated
+            and (has_label or any(_may_be_label(one, any(table.header)) for one in others))
+        ):
+            return column
     return None
 
 
@@ -245,37 +286,30 @@ def name_files(table: Table, index: FileIndex) -> bool:
 
     Bare numbers do so only below a usual header, or as `_find_bare_files` says.
     """
-    if _find_bare_files(table, index) is not None:
-        return True
-    for place in range(len(table.header)):
-        cells = take_evenly(list(table.get_distinct(place)), _NUM_TRIED)
-        if not cells:
-            continue
-        column = _match_column(place, cells, index)
-        is_sure = 2 * column.num_found >= len(cells) or column.num_found >= _MIN_FOUND
-        is_file = column.kind < 2 or table.simple[place] in _FILE_HEADERS
-        if column.num_found and is_sure and is_file:
-            return True
-    return False
+    tried = (_match(column, index, _NUM_TRIED) for column in table.columns if column.distinct)
+    return _find_bare_files(table, index) is not None or any(
+        one.num_found >= min(_MIN_FOUND, max(len(one.matches.files) / 2, 1))
+        and (one.kind < 2 or one.column.simple in _FILE_HEADERS)
+        for one in tried
+    )
 
 
-def _find_bare_files(table: Table, index: FileIndex) -> int | None:
+def _find_bare_files(table: Table, index: FileIndex) -> _Named | None:
     """The column of files of a list of bare numbers, where only one can have them, or None.
 
     Each line has two numbers and no header is above them. All of one column name different files,
     and those of the other one repeat, so they are classes.
     """
-    columns = [[cell.strip() for cell in table.get(place)] for place in range(len(table.header))]
+    columns = table.columns
     if len(columns) != 2 or any(table.header):
         return None
-    if not all(cell.isdecimal() for cells in columns for cell in cells):
+    if not all(cell.strip().isdecimal() for column in columns for cell in column.cells):
         return None
-    for place, cells in enumerate(columns):
-        others = columns[1 - place]
-        repeat = 3 * len(set(others)) <= 2 * len(others)
-        if repeat and len(set(cells)) == len(cells) > 0:
-            files = index.match(cells).files.values()
-            return place if all(match.name for match in files) else None
+    for column, other in (columns, columns[::-1]):
+        repeat = 3 * len(other.distinct) <= 2 * len(other.cells)
+        if repeat and len(column.distinct) == len(column.cells) > 0:
+            named = _match(column, index)
+            return named if named.num_found == len(column.cells) else None
     return None
 
 
@@ -285,184 +319,141 @@ def doubt_label(table: Table, label: int) -> tuple[Fault | None, bool]:
     The fault that its cells hardly repeat, and whether they are rather ages or sizes than classes:
     the header says so, or the numbers have large gaps or fractions, which no classes have.
     """
-    header, cells = table.simple[label], table.get_distinct(label)
-    if header in _LABEL_HEADERS:
+    column = table.columns[label]
+    if column.simple in _LABEL_HEADERS:
         return None, False
-    num_cells = sum(map(bool, map(str.strip, table.get(label))))
-    if 3 * len(cells) > 2 * num_cells:
+    if 3 * len(column.distinct) > 2 * sum(map(bool, map(str.strip, column.cells))):
         sentence = (
-            f"{table.name} may have the classes in {table.show(label)!r}, but they hardly repeat: "
+            f"{table.name} may have the classes in {column.name!r}, but they hardly repeat: "
             "pass --label-column with the column of the classes."
         )
         return Fault(sentence, UNCLEAR), False
-    numbers = [_read_number(cell).removesuffix("%") for cell in cells]
-    if not all(numbers) or not any(table.header):
+    if not all(column.numbers) or not any(table.header):
         return None, False
-    values = list(map(float, numbers))
+    values = [float(number.removesuffix("%")) for number in column.numbers]
     has_gaps = max(values) - min(values) >= _LARGEST_GAPS * len(values)
     has_fractions = not all(value.is_integer() for value in values)
-    return None, header in _MEASURES or has_gaps or has_fractions
+    return None, column.simple in _MEASURES or has_gaps or has_fractions
 
 
-def _find_file_column(table: Table, index: FileIndex, labels: Sequence[int]) -> _Column | Fault:
+def _find_file_column(table: Table, index: FileIndex, labels: Sequence[Column]) -> _Named | Fault:
     """The column whose cells name files. `labels` cannot have them."""
-    if (bare := _find_bare_files(table, index)) is not None:
-        return _match_column(bare, list(table.get_distinct(bare)), index)
-    places = [place for place in range(len(table.header)) if place not in labels]
-    usual = [place for place in table.find_all(_FILE_HEADERS) if place in places]
-    found = _list_file_columns(table, index, dict.fromkeys([*usual, *places]))
-    if not found and (not places or (not usual and len(places) > 1 and len(table.header) > 2)):
+    if bare := _find_bare_files(table, index):
+        return bare
+    columns = [column for column in table.columns if column not in labels]
+    usual = [column for column in table.find_all(_FILE_HEADERS) if column in columns]
+    found = _list_named(dict.fromkeys([*usual, *columns]), index)
+    if not found and (not columns or (not usual and len(columns) > 1 and len(table.header) > 2)):
         return Fault(
-            f"No column of {table.name} "
-            f"({table.list_columns(range(len(table.header)))}) names images of the folder: "
+            f"No column of {table.name} ({list_names(table.names)}) names images of the folder: "
             "write the names of the files into a column called file, or pass --file-column."
         )
     if not found:
-        place = (usual or places)[0]
-        return _match_column(place, list(table.get_distinct(place)), index)
-    best, clear = _leave_out_numbers(table, found, usual)
-    chosen = min(best, key=lambda one: (one.place not in usual, one.kind, -one.num_fits))
-    for other in (one for one in best if one.place != chosen.place):
-        better = _choose_better(table, chosen, other, clear)
+        return _match((usual or columns)[0], index)
+    found, clear = _leave_out_numbers(found, usual)
+    found.sort(key=lambda one: (one.column not in usual, one.kind, -len(one.fits)))
+    chosen = found[0]
+    for other in found[1:]:
+        better = _choose_better(chosen, other, clear)
         if better is None:
             return Fault(
-                f"{table.name} names different images in {table.show(chosen.place)!r} and "
-                f"{table.show(other.place)!r}: pass --file-column with the one whose images are "
-                "labeled."
+                f"{table.name} names different images in {chosen.column.name!r} and "
+                f"{other.column.name!r}: pass --file-column with the one whose images are labeled."
             )
         chosen = better
     return chosen
 
 
 def _leave_out_numbers(
-    table: Table, found: list[_Column], usual: Sequence[int]
-) -> tuple[list[_Column], list[int]]:
+    found: list[_Named], usual: Sequence[Column]
+) -> tuple[list[_Named], list[Column]]:
     """The columns that may have files, and those whose headers say so.
 
     Numbers may name anything, unless their header says that these are files.
     """
-    named = [one for one in found if one.kind < 2]
-    clear = [place for place in usual if table.simple[place] in _CLEAR_FILE_HEADERS]
-    clear = [one.place for one in named if one.place in clear] or clear
-    return [one for one in found if one.kind < 2 or one.place in clear] if named else found, clear
+    named = [one.column for one in found if one.kind < 2]
+    clear = [column for column in usual if column.simple in _CLEAR_FILE_HEADERS]
+    clear = [column for column in named if column in clear] or clear
+    return [one for one in found if not named or one.kind < 2 or one.column in clear], clear
 
 
-def _list_file_columns(table: Table, index: FileIndex, places: Iterable[int]) -> list[_Column]:
+def _list_named(columns: Iterable[Column], index: FileIndex) -> list[_Named]:
     """The columns whose cells name files of the folder."""
-    found = []
-    for place in places:
-        cells = list(table.get_distinct(place))
-        # Measurements differ in each row and name no file: a few of them show that.
-        if cells and _match_column(place, take_evenly(cells, _NUM_TRIED), index).num_fits:
-            found.append(_match_column(place, cells, index))
+    # Measurements differ in each row and name no file: a few of them show that.
+    named = [column for column in columns if _match(column, index, _NUM_TRIED).fits]
+    found = [_match(column, index) for column in named]
     # A column that names the same file in each row says nothing about the rows.
     return [one for one in found if len(one.matches.files) > 1 or not one.num_found] or found
 
 
-def _match_column(place: int, cells: Sequence[str], index: FileIndex) -> _Column:
+def _match(column: Column, index: FileIndex, most: int | None = None) -> _Named:
+    """How far a column names files, by all cells or at `most` so many."""
+    cells = column.distinct if most is None else take_evenly(column.distinct, most)
     matches = index.match(cells)
-    if not cells:
-        return _Column(place, 2, 0, 0, 0.0, matches)
     fits = {cell: match.name for cell, match in matches.files.items() if match.name != ""}
     found = {cell: name for cell, name in fits.items() if name}
-    kind = 1
+    have_extensions = any(cell.strip().lower().endswith(SUFFIXES) for cell in fits) or any(
+        os.path.splitext(name)[1].lower() in cell.lower() for cell, name in found.items()
+    )
+    kind = 0 if have_extensions else 1
     if all(cell.strip().isdecimal() for cell in cells):
         kind = 2
-    elif any(cell.strip().lower().endswith(SUFFIXES) for cell in fits) or any(
-        _has_extension(cell, name) for cell, name in found.items()
-    ):
-        kind = 0
-    return _Column(place, kind, len(fits), len(found), len(fits) / len(cells), matches)
+    return _Named(column, kind, fits, len(found), matches)
 
 
-def _has_extension(cell: str, name: str) -> bool:
-    extension = os.path.splitext(name)[1].lower()
-    return not extension or extension in cell.lower()
-
-
-def _choose_better(
-    table: Table, one: _Column, other: _Column, clear: Sequence[int]
-) -> _Column | None:
+def _choose_better(one: _Named, other: _Named, clear: Sequence[Column]) -> _Named | None:
     """Which of two columns has the files. None if they name different ones.
 
     `clear` are the columns whose headers say that they have files.
     """
-    cells = zip(table.get(one.place), table.get(other.place), strict=True)
+    cells = zip(one.column.cells, other.column.cells, strict=True)
     pairs = {(a, b) for a, b in cells if a.strip() and b.strip()}
-    if all(_agree(one, a, other, b) for a, b in pairs):  # Take the one that names more.
-        return max(one, other, key=lambda column: (column.num_found, -column.kind))
+    if all(_agree(a, one.fits.get(a, ""), b, other.fits.get(b, "")) for a, b in pairs):
+        # Take the one that names more.
+        return max(one, other, key=lambda each: (each.num_found, -each.kind))
     # A name and a path that ends with it: the path says more.
     for shorter, longer, sign in ((one, other, 1), (other, one, -1)):
         ends = (pair[::sign] for pair in pairs)
         if all(b.strip().replace("\\", "/").endswith("/" + a.strip()) for a, b in ends):
-            return max(longer, shorter, key=lambda column: column.num_found)
+            return max(longer, shorter, key=lambda each: each.num_found)
     for better, worse in ((one, other), (other, one)):
-        is_clear = better.place in clear and worse.place not in clear
-        if better.share >= 2 * worse.share or (is_clear and better.kind <= worse.kind):
+        shares = [len(each.fits) / len(each.column.distinct) for each in (better, worse)]
+        is_clear = better.column in clear and worse.column not in clear
+        if shares[0] >= 2 * shares[1] or (is_clear and better.kind <= worse.kind):
             return better
     return None
 
 
-def _agree(one: _Column, a: str, other: _Column, b: str) -> bool:
-    """Whether two cells of a row do not name different files."""
-    first, second = (
-        column.matches.files.get(cell, NO_MATCH).name for column, cell in ((one, a), (other, b))
-    )
-    if first is None or second is None:  # Several files have this name, so the others' must be it.
-        stems = [
-            os.path.splitext(os.path.basename(name or cell))[0]
-            for name, cell in ((first, a), (second, b))
-        ]
-        return first == "" or second == "" or fold(stems[0]) == fold(stems[1])
-    return first == second or first == "" or second == ""
+def _agree(a: str, first: str | None, b: str, second: str | None) -> bool:
+    """Whether two cells of a row do not name different files, each with the one that it names."""
+    if None not in (first, second):
+        return first == second or "" in (first, second)
+    # Several files have this name, so the others' must be it.
+    stems = [os.path.splitext(os.path.basename(name))[0] for name in (first or a, second or b)]
+    return "" in (first, second) or fold_case(stems[0]) == fold_case(stems[1])
 
 
-def _may_be_label(table: Table, place: int) -> bool:
+def _may_be_label(column: Column, has_header: bool) -> bool:
     """Whether a column without a usual header may have classes: no numbering, no names of files."""
-    cells = table.get_distinct(place)
-    if not cells or _are_file_names(cells) or _are_nested(cells):
+    if not column.distinct or column.has_files() or column.is_nested():
         return False
-    may_number = table.simple[place] in _NUMBER_HEADERS
-    if not any(table.header):
-        may_number = len(cells) >= _FEWEST_COUNTED
-    return not (may_number and _count_up([cell for cell in table.get(place) if cell.strip()]))
+    may_number = len(column.distinct) >= _FEWEST_COUNTED
+    if has_header:
+        may_number = column.simple in _NUMBER_HEADERS
+    cells = [cell for cell in column.cells if cell.strip()]
+    if not may_number or len(cells) < 2 or not all(cell.strip().isdecimal() for cell in cells):
+        return True
+    return any(int(b) != int(a) + 1 for a, b in itertools.pairwise(cells))
 
 
-def _hold_words(table: Table, place: int) -> bool:
-    return not all(map(_read_number, table.get_distinct(place)))
-
-
-def _are_nested(cells: dict[str, None]) -> bool:
-    return bool(cells) and all(map(_is_nested, cells))
-
-
-def _is_nested(cell: str) -> bool:
-    """Whether a cell has an object or a list of objects, in JSON, and so no name."""
-    text = cell.strip()
-    return (text[:1] == "{" and not _PAIR.fullmatch(text)) or text[:2] in ("[{", "[]")
-
-
-def _count_up(cells: Sequence[str]) -> bool:
-    """Whether cells are consecutive numbers, at least two."""
-    if len(cells) < 2 or not all(cell.strip().isdecimal() for cell in cells):
-        return False
-    return all(int(b) == int(a) + 1 for a, b in itertools.pairwise(cells))
-
-
-def _are_file_names(cells: dict[str, None]) -> bool:
-    return 2 * sum(cell.strip().lower().endswith(SUFFIXES) for cell in cells) > len(cells)
-
-
-def _leave_out_confidences(table: Table, places: list[int]) -> list[int]:
+def _leave_out_confidences(columns: list[Column]) -> list[Column]:
     """The columns of words, if all others have fractions, as predictions have beside them.
 
-    Words are no numbers. Fractions are numbers from 0 to 1 that are not all whole, or percentages.
-    Otherwise all columns.
+    Words are no numbers. Otherwise all columns.
     """
-    numbers = {place: list(map(_read_number, table.get_distinct(place))) for place in places}
-    words = [place for place in places if not any(numbers[place])]
-    others = [numbers[place] for place in places if place not in words]
-    return words if words and all(map(are_fractions, others)) else places
+    words = [column for column in columns if not any(column.numbers)]
+    others = (column for column in columns if any(column.numbers))
+    return words if words and all(are_fractions(one.numbers) for one in others) else columns
 
 
 def _read_number(cell: str) -> str:
@@ -478,33 +469,30 @@ def _read_number(cell: str) -> str:
 def are_fractions(cells: Sequence[str]) -> bool:
     """Whether cells are numbers from 0 to 1 that are not all whole, or percentages."""
     numbers = list(map(_read_number, cells))
-    if not all(numbers):
-        return False
-    if all(number.endswith("%") for number in numbers):
-        return True
-    values = [float(number) for number in numbers if not number.endswith("%")]
-    is_one = len(values) == len(numbers) and all(0 <= value <= 1 for value in values)
-    return is_one and any(value not in (0, 1) for value in values)
+    if not all(numbers) or any(number.endswith("%") for number in numbers):
+        return all(number.endswith("%") for number in numbers)
+    values = list(map(float, numbers))
+    return all(0 <= value <= 1 for value in values) and not {0, 1}.issuperset(values)
 
 
-def _hold_marks(table: Table, places: Sequence[int]) -> bool:
+def _hold_marks(columns: Sequence[Column]) -> bool:
     """Whether there are several columns of 0 and 1."""
-    cells = (set(map(fold_class, table.get_distinct(place))) for place in places)
-    return len(places) > 1 and all(found <= {*ONES, *_ZEROS} for found in cells)
+    cells = (set(map(fold_class, column.distinct)) for column in columns)
+    return len(columns) > 1 and all(found <= {*ONES, *_ZEROS} for found in cells)
 
 
-def _are_one_hot(table: Table, places: Sequence[int]) -> bool:
+def _are_one_hot(columns: Sequence[Column]) -> bool:
     """Whether columns with names have 0 and 1 for each class, and some row has a class."""
-    if not _hold_marks(table, places) or not all(clean(table.header[p]) for p in places):
+    if not _hold_marks(columns) or not all(clean(column.header) for column in columns):
         return False
-    return any(fold_class(cell) in ONES for place in places for cell in table.get(place))
+    return any(fold_class(cell) in ONES for column in columns for cell in column.distinct)
 
 
-def _are_shares(table: Table, places: Sequence[int]) -> bool:
+def _are_shares(columns: Sequence[Column]) -> bool:
     """Whether columns with names have shares of each class, such as of votes, that add up to 1."""
-    if len(places) < 2 or not all(clean(table.header[p]) for p in places):
+    if len(columns) < 2 or not all(clean(column.header) for column in columns):
         return False
-    numbers = [list(map(_read_number, table.get(place))) for place in places]
+    numbers = [list(map(_read_number, column.cells)) for column in columns]
     rows = [row for row in zip(*numbers, strict=True) if any(row)]
     if not all(map(all, rows)) or any("%" in "".join(row) for row in rows):
         return False
@@ -520,50 +508,34 @@ def find_largest(shares: Sequence[str]) -> int | None:
     return values.index(first) if first - second >= _CLEAR_LEAD else None
 
 
-def _choose_only(found: Columns, table: Table, places: Sequence[int]) -> Columns:
-    if len(places) == 1:
-        return found._replace(label=places[0])
-    fault = Fault(
-        f"{table.name} may have the classes in {table.list_columns(places)}: pass --label-column "
-        "with one of them.",
-        UNCLEAR,
-    )
-    if not places:
-        fault = Fault(
+def _add_label(found: Columns, table: Table, columns: Sequence[Column]) -> Columns:
+    """Adds the only one of some columns of classes, or the fault that there are several, or none.
+
+    It is a fault, too, if the classes would be names of files.
+    """
+    listed = list_names([column.name for column in columns])
+    fault = None
+    if not columns:
+        sentence = (
             f"{table.name} has no column of classes: add one called label, or pass its name as "
-            "--label-column.",
-            NO_CLASSES,
+            "--label-column."
         )
-    elif _hold_marks(table, places):
+        fault = Fault(sentence, NO_CLASSES)
+    elif len(columns) == 1 and columns[0].has_files():
         fault = Fault(
-            f"{table.name} has a column of 0 and 1 for each of {table.list_columns(places)}: write "
-            "the class of each image into one column called label."
+            f"{columns[0].name!r} of {table.name} has names of images, such as "
+            f"{columns[0].distinct[0]!r:.100}, not classes: pass --label-column with the column of "
+            "the classes."
         )
-    return found._replace(fault=fault)
-
-
-def _choose_among(found: Columns, table: Table, labels: Sequence[int]) -> Columns:
-    """One of several columns with usual headers, if all divide the images in the same way."""
-    first, *others = ([fold_class(cell) for cell in table.get(place)] for place in labels)
-    for other in others:
-        pairs = set(zip(first, other, strict=True))
-        if len(pairs) > min(len(set(first)), len(set(other))):
-            return _choose_only(found, table, labels)
-    return found._replace(label=labels[0])
-
-
-def _check_label_column(found: Columns, table: Table) -> Columns:
-    """Adds a fault if the classes would be names of files."""
-    cells = table.get_distinct(found.label)
-    if found.fault or not _are_file_names(cells):
-        return found
-    return found._replace(
-        fault=Fault(
-            f"{table.show(found.label)!r} of {table.name} has names of images, such as "
-            f"{next(iter(cells))!r:.100}, not classes: pass --label-column with the column of the "
-            "classes."
+    elif _hold_marks(columns):
+        fault = Fault(
+            f"{table.name} has a column of 0 and 1 for each of {listed}: write the class of each "
+            "image into one column called label."
         )
-    )
+    elif len(columns) > 1:
+        sentence = f"{table.name} may have the classes in {listed}: pass --label-column with one of"
+        fault = Fault(f"{sentence} them.", UNCLEAR)
+    return found._replace(label=columns[0].place if columns else 0, fault=fault)
 
 
 def find_header(

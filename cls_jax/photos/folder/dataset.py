@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import pathlib
+import pickle
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -28,8 +29,8 @@ from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.layout import Layout, pack_layout, unpack_layout
-from cls_jax.photos.folder.names import fold
+from cls_jax.photos.folder.layout import Layout
+from cls_jax.photos.folder.names import fold_case
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.unread import (
     describe_skipped,
@@ -200,8 +201,8 @@ def list_layout(root: pathlib.Path, options: FolderOptions = AUTOMATIC) -> Layou
 
     if jax.process_count() == 1:
         return read()
-    packed = compute_in_main_process(lambda: pack_layout(read()))
-    layout = unpack_layout(packed)
+    # Its bytes are from a process of the same program.
+    layout: Layout = pickle.loads(compute_in_main_process(lambda: pickle.dumps(read())))
     check_same_data(_read_sample(root, layout))
     return layout
 
@@ -213,7 +214,7 @@ def _read_sample(root: pathlib.Path, layout: Layout) -> Iterator[bytes]:
         with contextlib.suppress(OSError):  # Packed files are not on disk.
             names = os.listdir(folder)
             yield repr(sorted(name for name in names if not is_left_by_system(name))).encode()
-    for path in paths + [root / name for name in os.listdir(root) if fold(name) == LABELS_CSV]:
+    for path in paths + [root / name for name in os.listdir(root) if fold_case(name) == LABELS_CSV]:
         try:
             with open_file(path) as file:
                 yield hash_content(file.read())

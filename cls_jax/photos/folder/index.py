@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.photos.folder.names import find_part, fold
+from cls_jax.photos.folder.names import find_part, fold_case
 from cls_jax.photos.images.files import ImageFiles
 
 # How a cell names its file, from the most to the least certain: by the whole name, by the name in
@@ -74,7 +74,7 @@ class _Names:
         """Folded stem → the place of its file, or those of several."""
         places: dict[str, int | list[int]] = {}
         for place, name in enumerate(self._read(range(len(self._files)))):
-            stem = _cut_stem(fold(name))
+            stem = _cut_stem(fold_case(name))
             before = places.setdefault(stem, place)
             if isinstance(before, list):
                 before.append(place)
@@ -100,7 +100,7 @@ class _Names:
             below = (name[len(top) :] for name in names if name.startswith(top))
             inner = {name.split("/")[0] for name in below if "/" in name}
             folders = [folder for folder in inner if find_part(folder) in (None, "train")]
-            self._folders[top] = f"{fold(folders[0])}/" if len(folders) == 1 else ""
+            self._folders[top] = f"{fold_case(folders[0])}/" if len(folders) == 1 else ""
         return self._folders[top]
 
 
@@ -216,7 +216,7 @@ class FileIndex:
     ) -> dict[str, Match]:
         """Cell → the file below `top` that one of its spellings names, as surely as by `last`."""
         composed = {cell: [_compose(name) for name in wanted[cell] if name] for cell in wanted}
-        folded = {cell: list(map(fold, names)) for cell, names in composed.items()}
+        folded = {cell: list(map(fold_case, names)) for cell, names in composed.items()}
         keys = {name for names in folded.values() for name in names}
         names = self._names.find(keys, top)
         keys.update(
@@ -243,7 +243,7 @@ class FileIndex:
         prefix = self._names.find_only_folder(top) if names and last >= INNER else ""
         stages = [dict[str, str | None]() for _ in range(last + 1)]
         for name in names:
-            folded = fold(name)
+            folded = fold_case(name)
             base = folded.rpartition("/")[2]
             inner = folded.removeprefix(prefix)
             ways = [name, _compose(name), folded, inner, base]
@@ -278,7 +278,7 @@ def _keep_alike(matches: Matches, top: str) -> Matches:
 
 
 def _have_same_stem(cell: str, name: str) -> bool:
-    return os.path.splitext(fold(cell))[0] == os.path.splitext(fold(name))[0]
+    return os.path.splitext(fold_case(cell))[0] == os.path.splitext(fold_case(name))[0]
 
 
 def _rank(matches: Matches) -> tuple[int, ...]:

@@ -3,27 +3,35 @@
 One reading is read, two are asked about, none is refused with a remedy.
 """
 
-import functools
 import os
 import pathlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from cls_jax.errors import UserError
 from cls_jax.io import write_count
-from cls_jax.photos.folder.names import find_part, fold, fold_class
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.names import find_part, fold_case, fold_class
+from cls_jax.photos.folder.options import CLASSES
+from cls_jax.photos.folder.propose.folders import find_splits, propose_folders, propose_labeled
+from cls_jax.photos.folder.propose.names import read_pattern
+from cls_jax.photos.folder.propose.tables import propose_sidecars, propose_tables, read_chosen
 from cls_jax.photos.folder.reading import (
     CHOSEN,
-    CLASSES,
     HELD_OUT,
     MEASURES,
+    NO_CLASS_NAME,
     ONE_CLASS,
+    SEVERAL,
     SORTED,
     UNCLEAR,
     UNREADABLE,
+    Folder,
     Reading,
+    find_evidence,
     join_readings,
 )
 
@@ -31,13 +39,14 @@ from cls_jax.photos.folder.reading import (
 WEIGHTS = {
     CHOSEN: 100,  # A person says so.
     SORTED: 30,  # Somebody has sorted the images, which is more work than any table.
-    CLASSES: 10,  # A column names images, and another one divides them.
+    SEVERAL: 10,  # A column names images, and another one divides them.
     MEASURES: -3,  # An age or a size divides images, too.
     UNREADABLE: 6,  # More than an example of a submission, less than a table that can be read.
     ONE_CLASS: 5,  # Such as an example of a submission, whose class means nothing.
 }
 _MARGIN = 2  # Readings whose weights differ by less are equally good.
 _CLEAR = 8  # A reading of this weight is not contradicted without a word.
+_MAX_COMPARED = 1_000  # Files about an image each that are compared with its folder.
 
 
 class Question(NamedTuple):
@@ -71,6 +80,107 @@ class Question(NamedTuple):
         )
 
 
+def choose_base(folder: Folder, table: str | None, is_begun: bool) -> Reading:
+    """What a folder says without labels.csv, if there is such a `table`.
+
+    What the user chooses counts before class folders and all other tables, and a table that was not
+    begun by `cls-jax label` before all but labeled/<class>/. Raises a UserError with the question
+    if two readings are as good, or if what the user chooses cannot be read.
+    """
+    listing, options = folder.listing, folder.options
+    if options.label_pattern or options.labels not in ("", table):
+        return _read_chosen(folder, "" if is_begun or table is None else table)
+    if not is_begun:
+        return propose_labeled(listing, options)
+    folders, *others = propose_folders(listing, options)
+    found: Reading | Question = folders
+    if others:
+        found = Question(folders, others[0])
+    elif SORTED not in folders.evidence and not options.labels:
+        tables = join_alike([*propose_tables(folder), *propose_sidecars(folder)])
+        readable = [one for one in tables if one.labels or not one.fault]
+        found = choose([folders, *readable])
+        if isinstance(found, Reading):
+            # A table that may have labels, which training must not miss.
+            best = max([*tables, folders], key=judge)
+            found = found._replace(fault=None if table else best.fault)
+    elif table is None and options.layout != CLASSES:
+        found = _compare_others(folders, folder)
+    if isinstance(found, Question):
+        raise UserError(found.write(folder.root))
+    return found
+
+
+def _read_chosen(folder: Folder, table: str) -> Reading:
+    """The labels that the user chooses with a file or a pattern, and those in labeled/<class>/.
+
+    Raises a UserError if they contradict each other, or a `table` of another program that is called
+    labels.csv.
+    """
+    options, listing = folder.options, folder.listing
+    option = "--label-pattern" if options.label_pattern else f"--labels {options.labels}"
+    if options.labels and options.label_pattern:
+        raise UserError("--labels and --label-pattern both say where the classes are: remove one.")
+    if table:
+        raise UserError(
+            f"{table} has labels, too: rename it, for example to old_{LABELS_CSV}, to use {option}."
+        )
+    if options.labels:
+        found = read_chosen(folder)
+    else:
+        splits = find_splits(listing, options)
+        found = read_pattern(listing.files.names(), options.label_pattern, splits)
+    if found.fault:
+        raise UserError(found.fault.sentence)
+    if options.label_pattern:
+        return found
+    labels = dict[str, str | None](propose_labeled(listing, options).list_labels())
+    for image, label in found.labels.items():
+        labels[image] = labels.get(image, label) if label == NO_CLASS_NAME else label
+    unused = count_unused(found.origin, labels, folder)
+    return found._replace(labels=labels, warnings=[*found.warnings, *unused])
+
+
+def count_unused(table: str, named: Collection[str | None], folder: Folder) -> Iterator[str]:
+    """A warning about images in class folders that a table does not name, if there are any."""
+    folders, *others = propose_folders(folder.listing, folder.options)
+    splits = find_splits(folder.listing, folder.options)
+    held_out = {top for top, kind in splits.items() if kind in HELD_OUT}
+    new = [image for image in folders.list_labels() if image not in named]
+    unused = [image for image in new if image.partition("/")[0] not in held_out]
+    if SORTED in folders.evidence and unused and not others:
+        are = write_count(len(unused), "image in a folder is", "images in folders are")
+        yield (
+            f"{are} unlabeled, such as {min(unused)!r:.200}, since {table} does not name "
+            f"{'it' if len(unused) == 1 else 'them'}: if the folders are classes, move them into "
+            "labeled/."
+        )
+
+
+def _compare_others(folders: Reading, folder: Folder) -> Reading | Question:
+    """Class folders with warnings about images with other classes in tables, or a question.
+
+    The same for files about an image each. What cannot be read contradicts nothing.
+    """
+    warnings = list[str]()
+    for kind in propose_tables(folder), propose_sidecars(folder, most=_MAX_COMPARED):
+        readable = [one for one in join_alike(kind) if one.labels]
+        other = choose(readable) if readable else None
+        if isinstance(other, Reading):
+            found, warning = compare(folders, other)
+            if isinstance(found, Question):
+                return found
+            warnings += filter(None, [warning])
+            new = [image for image in other.list_labels() if not folders.labels.get(image)]
+            if new and "*" not in other.origin:
+                images = write_count(len(new), "unlabeled image", "unlabeled images")
+                warnings.append(
+                    f"{other.origin} has classes of {images}, such as {min(new)!r:.200}, and is "
+                    f"not read: to use it, {describe_choice(folder.root, other.origin)}."
+                )
+    return folders._replace(warnings=warnings)
+
+
 def judge(reading: Reading) -> float:
     """How likely it is that a reading is what a person means. More is better."""
     return sum(WEIGHTS[kind] for kind in reading.evidence)
@@ -90,13 +200,14 @@ def compare(first: Reading, second: Reading) -> tuple[Reading | Question, str]:
     It is a question if these are most of the images. Files about an image each may have one class
     for all, such as that of a detector, or other names for the same classes.
     """
-    fold_once = functools.cache(fold_class)
     pairs = {
         image: (first.labels[image], label)
         for image, label in second.list_labels().items()
         if first.labels.get(image)
     }
-    folded = {image: tuple(fold_once(name or "") for name in pair) for image, pair in pairs.items()}
+    folded = {
+        image: tuple(fold_class(name or "") for name in pair) for image, pair in pairs.items()
+    }
     different = [image for image, (own, other) in folded.items() if own != other]
     found = set(folded.values())
     owns, others = (set(names) for names in zip(*found, strict=True)) if found else (set(), set())
@@ -141,12 +252,6 @@ def _join(alike: Sequence[Reading]) -> list[Reading]:
     return [*(one._replace(fault=wrong[0].fault) if wrong else one for one in good), *rest]
 
 
-def find_evidence(labels: Mapping[str, str | None]) -> str:
-    """What the labels of a table say about it."""
-    names = set(map(fold_class, filter(None, labels.values())))
-    return CLASSES if len(names) > 1 else ONE_CLASS
-
-
 def describe_choice(root: pathlib.Path, name: str) -> str:
     """What makes a table count before all others, or removes one of many files."""
     if "*" in name:
@@ -156,7 +261,7 @@ def describe_choice(root: pathlib.Path, name: str) -> str:
 
 def _split_name(name: str) -> tuple[tuple[str, ...], str | None]:
     """The words of a table's name but the part of the data, and this part, if there is one."""
-    words = re.findall(r"[^\W\d_]+", fold(os.path.basename(name)))
+    words = re.findall(r"[^\W\d_]+", fold_case(os.path.basename(name)))
     parts = [part for word in words if (part := find_part(word))]
     return tuple(word for word in words if not find_part(word)), parts[0] if parts else None
 

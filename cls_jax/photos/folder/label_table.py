@@ -17,7 +17,7 @@ import os
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
@@ -32,16 +32,17 @@ from cls_jax.photos.folder.columns import (
     ONES,
     Columns,
     Table,
-    choose_columns,
+    find_columns,
     find_header,
     find_largest,
 )
-from cls_jax.photos.folder.index import NO_MATCH, FileIndex, Match, Matches
+from cls_jax.photos.folder.index import NO_MATCH, FileIndex
 from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.reading import NOTHING, Fault
 
 LABELS_CSV = "labels.csv"
+HEADER = ["file", "label", "decision", "time"]  # Of a new one.
 LABEL, CHECK, NONE, SKIP, UNDO = "label", "check", "none", "skip", "undo"
 # About a class: they label nothing.
 NOTES = EXAMPLE, DESCRIBE, KEY = "example", "describe", "key"
@@ -61,7 +62,8 @@ _LAST_TIME = "9999"  # Times from here on count as unknown.
 class LabelRow(NamedTuple):
     """A row of the table."""
 
-    # Name as written, relative to the folder. In "describe" the description, in "key" the key.
+    # The name of its file in the folder, "" if it names none, or could name several. In "describe"
+    # the description, in "key" the key.
     file: str
     label: str  # Class, or "".
     # "label", "check" (of a random photo), "none" (the image belongs to no class), "skip", "undo"
@@ -72,64 +74,36 @@ class LabelRow(NamedTuple):
     detail: str = ""  # What follows the decision in its cell, of a random photo.
     source: str = ""  # What the image comes from.
     rival: str = ""  # Of several people's classes, the one that comes second.
+    cell: str = ""  # The name of the file as a table has it.
 
 
-class TableFormat(NamedTuple):
-    """How a table is written."""
-
-    delimiter: str
-    header: list[str]  # The cells of the first line, each "" without a header.
-    # The columns of file, label, decision and time. A table without the last two has them after
-    # its last column, in rows that need them.
-    places: tuple[int, int, int, int]
-    first_line: str = ""
-    name: str = LABELS_CSV  # Of the table, for sentences.
-    columns: Columns = Columns()  # Those of another program's table.
-
-    def show(self, place: int) -> str:
-        """A column's name for a sentence."""
-        return self.header[place].strip() or f"column {place + 1}"
-
-    def describe(self) -> str:
-        """The columns of a table, for a plan."""
-        classes = self.show(self.places[1])
-        if one_hot := self.columns.one_hot:
-            kind = "shares, of which the largest counts" if self.columns.are_shares else "0 and 1"
-            classes = f"{len(one_hot)} columns of {kind}"
-        return f"files in {self.show(self.places[0])}, classes in {classes}"
-
-    def check_appending(self) -> None:
-        """Raises a UserError if the table has no place for the row of a decision."""
-        if self.columns.one_hot:
-            raise UserError(
-                f"{self.name} has a column for each class, so no label can be added to it: rename "
-                f"it, for example to given.csv. It is then still read, beside a new {LABELS_CSV}."
-            )
-
-    @property
-    def has_decisions(self) -> bool:
-        """Whether there is a column of decisions."""
-        return self.places[2] < len(self.header)
-
-
-_NEW_HEADER = ["file", "label", "decision", "time"]
-_NEW = TableFormat(",", _NEW_HEADER, (0, 1, 2, 3), first_line=to_csv([_NEW_HEADER]))
+_NEW = Table(HEADER, delimiter=",", first_line=to_csv([HEADER]), name=LABELS_CSV)
 
 
 class LabelTable(NamedTuple):
     """What a table says about the files of a folder."""
 
     rows: list[LabelRow]  # In the order of the file.
-    format: TableFormat = _NEW
-    own: Mapping[str, Match] = NOTHING  # The files of the rows that `cls-jax label` has written.
-    matches: Matches = Matches({})  # Those of all others.
+    cells: Table = _NEW  # How it is written, without its lines.
+    columns: Columns = Columns()
+    unclear: Collection[str] = ()  # Names of rows that could mean several files.
+    dropped: str = ""  # See `Matches`.
     missing: Mapping[str, int] = NOTHING  # Words that mean no label → the rows with them.
     fault: Fault | None = None  # Why it cannot be read, or may mean something else.
 
-    def find(self, row: LabelRow) -> str | None:
-        """The file of a row, "" if there is none, None if it could be several."""
-        files = self.own if row.decision else self.matches.files
-        return files.get(row.file, NO_MATCH).name
+    def check_appending(self) -> None:
+        """Raises a UserError if the table has no place for the row of a decision."""
+        if self.columns.one_hot:
+            name = self.cells.name
+            raise UserError(
+                f"{name} has a column for each class, so no label can be added to it: rename "
+                f"it, for example to given.csv. It is then still read, beside a new {LABELS_CSV}."
+            )
+
+    @property
+    def has_decisions(self) -> bool:
+        """Whether there is a column of decisions."""
+        return self.columns.decision < len(self.cells.header)
 
 
 def read_label_table(
@@ -145,8 +119,7 @@ def read_label_table(
     several classes.
     """
     content = read_content(path) if content is None else content
-    parsed = parse_table(path, index, options, content)
-    return check_table(read_parsed(path, parsed, index, options))
+    return check_table(read_cells(parse_table(path, index, options, content), index, options))
 
 
 def check_table(table: LabelTable) -> LabelTable:
@@ -163,126 +136,125 @@ def parse_table(
     text, _ = _decode(path, content)
     delimiter = _find_delimiter(path, text, index)
     lines = _read_csv(path, text, delimiter) if text.strip() else []
-    if not lines:
-        return Table()
-    header = list(find_header(lines, index, options))
-    first_line = _take_first(text)
-    return Table(header, lines[any(header) :], delimiter=delimiter, first_line=first_line)
+    header = list(find_header(lines, index, options)) if lines else []
+    return Table(
+        header, lines[any(header) :], "", delimiter, first_line=_take_first(text), name=path.name
+    )
 
 
-def read_parsed(
-    path: pathlib.Path,
-    parsed: Table,
-    index: FileIndex,
-    options: FolderOptions = AUTOMATIC,
-    name: str = "",
-) -> LabelTable:
+def read_cells(table: Table, index: FileIndex, options: FolderOptions = AUTOMATIC) -> LabelTable:
     """What the cells of a table mean, without rows if it has a fault."""
-    name = name or path.name
-    if not parsed.header:
-        return LabelTable([], _NEW._replace(name=name))
-    header, width = list(parsed.header), len(parsed.header)
-    options = options._replace(label_column=options.label_column or parsed.label_column)
-    decision, time = width, width + 1
-    if "decision" in header:  # Otherwise "time" may mean anything.
-        decision = header.index("decision")
-        time = header.index("time") if "time" in header else width
-    if set(_NEW.header[:3]) <= set(header) and not any(options[:2]):
+    header, width = list(table.header), len(table.header)
+    if not header:
+        return LabelTable([], dataclasses.replace(_NEW, name=table.name))
+    places = _place_decisions(header)
+    if set(HEADER[:3]) <= set(header) and not any(options[:2]):
         columns = Columns(header.index("file"), header.index("label"))
     else:
-        others = [
+        lines = [
             line
-            for line in parsed.lines
+            for line in table.lines
             if line[:width] != header
-            and not any(_has_decision(line, place) for place in (width, decision))
+            and not any(map(_read_decision, _take_cells(line, {width, places[0]})))
         ]
-        columns = choose_columns(
-            dataclasses.replace(parsed, lines=others, name=name), index, options
-        )
+        options = options._replace(label_column=options.label_column or table.label_column)
+        columns = find_columns(dataclasses.replace(table, lines=lines), index, options)
     if columns.fault:
-        return LabelTable([], _NEW._replace(name=name), fault=columns.fault)
-    places = (columns.file, columns.label, decision, time)
-    table_format = TableFormat(parsed.delimiter, header, places, parsed.first_line, name, columns)
-    return _read_rows(path, parsed.lines, table_format, index, columns.matches)
+        return LabelTable([], fault=columns.fault)
+    decision, time = places
+    return _read_lines(table, columns._replace(decision=decision, time=time), index)
 
 
-def is_begun_here(path: pathlib.Path) -> bool:
-    """Whether a table is empty, or its first row has a decision of `cls-jax label`.
+def _place_decisions(header: Sequence[str]) -> tuple[int, int]:
+    """The columns of decisions and their times, after the last one where the header has none."""
+    width = len(header)
+    if "decision" not in header:  # Otherwise "time" may mean anything.
+        return width, width + 1
+    return header.index("decision"), header.index("time") if "time" in header else width
 
-    Raises a UserError if it cannot be read.
-    """
-    text = read_text(path)
-    first = _read_csv(path, _take_head(text), ",")[:2]
-    if len(first) < 2:
-        return not first or set(_NEW.header[:2]) <= set(first[0])
-    return any(_read_decision(cell)[0] for cell in first[1][2:])
+
+def is_begun_here(table: Table) -> bool:
+    """Whether a table has no row, or its first one has a decision of `cls-jax label`."""
+    places = _place_decisions(table.header)
+    first = [*table.lines[:1]]
+    return not first or any(map(_read_decision, _take_cells(first[0], places)))
 
 
 def read_more_rows(
-    path: pathlib.Path, index: FileIndex, table_format: TableFormat, content: bytes, start: int
+    path: pathlib.Path, index: FileIndex, table: LabelTable, content: bytes, start: int
 ) -> LabelTable:
-    """The rows from the byte `start` on, the beginning of a row, of a table with a known format.
+    """The rows from the byte `start` on, the beginning of a row, of a table with known columns.
 
     Raises a UserError if they cannot be read.
     """
     _, encoding = _decode(path, content)
-    lines = _read_csv(path, content[start:].decode(encoding), table_format.delimiter)
-    return check_table(_read_rows(path, lines, table_format, index))
+    lines = _read_csv(path, content[start:].decode(encoding), table.cells.delimiter)
+    cells = dataclasses.replace(table.cells, lines=lines)
+    return check_table(_read_lines(cells, table.columns, index))
 
 
-def _has_decision(line: Sequence[str], place: int) -> bool:
-    """Whether a row has a decision of `cls-jax label` in a place, as after the last column."""
-    return len(line) > place and bool(_read_decision(line[place])[0])
-
-
-def _read_decision(cell: str) -> tuple[str, str]:
-    """The decision in a cell and what follows it, or twice "" if there is none."""
+def _read_decision(cell: str) -> tuple[str, str] | None:
+    """The decision in a cell and what follows it. None for any other cell."""
     decision, _, detail = cell.partition(" ")
     is_one = decision in _DECISIONS and (not detail or decision in _DETAILED)
-    return (decision, detail) if is_one else ("", "")
+    return (decision, detail) if is_one else None
 
 
-def _read_rows(
-    path: pathlib.Path,
-    lines: Iterable[Sequence[str]],
-    table_format: TableFormat,
-    index: FileIndex,
-    matches: Matches | None = None,
-) -> LabelTable:
-    """The rows of the lines below the header, with the files that they name, if not yet known."""
-    header, (file, label, *_) = table_format.header, table_format.places
-    headers = ([header[file], header[label]], _NEW.header[:2])
-    lines = [line for line in lines if len(line) > file]
-    lines = [line for line in lines if _take_cells(line, (file, label)) not in headers]
-    rows = [_read_row(line, table_format) for line in lines]
-    faults = [fault for line in lines if (fault := _find_fault(line, table_format))]
-    own = index.match_exactly(row.file for row in rows if row.decision)
+def _read_lines(table: Table, columns: Columns, index: FileIndex) -> LabelTable:
+    """The rows of the lines below the header, with the files that they name."""
+    names = (columns.file, columns.label)
+    headers = (_take_cells(table.header, names), HEADER[:2])
+    lines = [
+        line
+        for line in table.lines
+        if len(line) > columns.file and _take_cells(line, names) not in headers
+    ]
+    rows = [_read_row(line, table, columns) for line in lines]
     others = [row for row in rows if not row.decision]
-    labels = {row.label: row.file for row in reversed(others)}
-    label_header = "" if table_format.columns.one_hot else header[label]
-    classes, fault = read_classes(table_format.name, label_header, labels)
-    parts, of_parts = _read_parts(table_format, [row.part for row in others])
-    faults += filter(None, [fault, of_parts])
-    if faults:
-        return LabelTable([], table_format, fault=faults[0])
-    missing = {
-        word: sum(row.label == word for row in others)
-        for word, names in classes.items()
-        if not names and clean(word)
-    }
+    header = "" if columns.one_hot else table.header[columns.label]
+    cells = {row.label: row.cell for row in reversed(others)}
+    classes, fault = read_classes(table.name, header, cells)
+    parts, of_parts = _read_parts(table, columns, [row.part for row in others])
+    faults = [*(_find_fault(line, table, columns) for line in lines), fault, of_parts]
+    if any(len(row.label) > LONGEST_CLASS for row in rows):
+        sentence = (
+            f"{table.name} has a class of more than {LONGEST_CLASS} characters: shorten it, or "
+            "pass --label-column with the column of the classes."
+        )
+        faults.append(Fault(sentence))
+    if first := next(filter(None, faults), None):
+        return LabelTable([], fault=first)
+    counts = Counter(row.label for row in others)
+    missing = {word: counts[word] for word, found in classes.items() if not found and clean(word)}
     rows = [
-        row._replace(label=clean(row.label), part="")
+        row
         if row.decision
         else row._replace(label="".join(classes[row.label]), part=parts[row.part])
         for row in rows
     ]
-    if table_format.columns.person is not None and not table_format.columns.are_shares:
+    return _find_files(rows, table, columns, index)._replace(missing=missing)
+
+
+def _find_files(
+    rows: list[LabelRow], table: Table, columns: Columns, index: FileIndex
+) -> LabelTable:
+    """The rows with the names of their files, each with the class that most people have chosen."""
+    if columns.person is not None and not columns.are_shares:
         rows = _take_majority(rows)
-    if any(len(row.label) > LONGEST_CLASS for row in rows):
-        long = ValueError(f"a label has more than {LONGEST_CLASS} characters")
-        return LabelTable([], table_format, fault=Fault(str(_explain(path, long))))
-    matches = matches or index.match(row.file for row in others)
-    return LabelTable(rows, table_format, own, matches, missing)
+    own = index.match_exactly(row.cell for row in rows if row.decision)
+    found, dropped = columns.matches or index.match(row.cell for row in rows if not row.decision)
+
+    def find(row: LabelRow) -> str:
+        files = own if row.decision else found
+        return row.cell if row.decision in NOTES else files.get(row.cell, NO_MATCH).name or ""
+
+    return LabelTable(
+        [row._replace(file=find(row)) for row in rows],
+        dataclasses.replace(table, lines=()),
+        columns._replace(matches=None),
+        {cell for files in (own, found) for cell, match in files.items() if match.name is None},
+        dropped,
+    )
 
 
 def _take_cells(line: Sequence[str], places: Iterable[int]) -> list[str]:
@@ -290,95 +262,95 @@ def _take_cells(line: Sequence[str], places: Iterable[int]) -> list[str]:
     return [line[place] if place < len(line) else "" for place in places]
 
 
-def _read_row(line: Sequence[str], table_format: TableFormat) -> LabelRow:
+def _read_row(line: Sequence[str], table: Table, columns: Columns) -> LabelRow:
     """A line below the header, with its class and part as they are written."""
-    columns = table_format.columns
-    file, label, decision, moment = _take_cells(line, table_format.places)
+    places = (columns.file, columns.label, columns.decision, columns.time)
+    file, label, mark, moment = _take_cells(line, places)
     if columns.one_hot:
-        label = "".join(_list_marked(line, table_format)[:1])
-    decision, detail = _read_decision(decision)
+        label = "".join(_list_marked(line, table, columns)[:1])
+    has_decisions = columns.decision < len(table.header)
+    decision, detail = _read_decision(mark) or ("", "")
     moment = _read_time(moment)
-    if not decision or not (moment or table_format.has_decisions):
-        decision = detail = ""
-        moment = moment if table_format.has_decisions else ""
-    part = "\0".join(_take_cells(line, columns.parts))
+    if not has_decisions and not (decision and moment):
+        decision = detail = moment = ""
+    label = clean(label) if decision else label
+    part = "" if decision else "\0".join(_take_cells(line, columns.parts))
     sources = [] if columns.source is None else [columns.source]
     source = "".join(_take_cells(line, sources)).strip()
-    return LabelRow(file, label, decision, moment, part, detail, source)
+    return LabelRow("", label, decision, moment, part, detail, source, cell=file)
 
 
 def _take_majority(rows: list[LabelRow]) -> list[LabelRow]:
     """Rows with the class that most people have chosen for their file, or "" without a majority."""
+    others = [row for row in rows if not row.decision]
     votes: dict[str, Counter[str]] = {}
-    for row in rows:
-        if row.label and not row.decision:
-            votes.setdefault(row.file, Counter())[fold_class(row.label)] += 1
-    winners = {}
+    for row in others:
+        votes.setdefault(row.cell, Counter()).update(filter(None, [fold_class(row.label)]))
+    spelled = {fold_class(row.label): row.label for row in reversed(others)} | {"": ""}
+    chosen = {}
     for file, counts in votes.items():
-        (first, most), (second, fewer) = [*counts.most_common(2), ("", 0)][:2]
-        winners[file] = (first if fewer < most else "", second)
-    spelled = {fold_class(row.label): row.label for row in reversed(rows)}
-    chosen = {file: [spelled.get(name, "") for name in both] for file, both in winners.items()}
+        (first, most), (second, fewer), *_ = [*counts.most_common(2), ("", 0), ("", 0)]
+        chosen[file] = spelled[first if fewer < most else ""], spelled[second]
     return [
-        row._replace(label=chosen[row.file][0], rival=chosen[row.file][1])
-        if row.file in chosen and not row.decision
-        else row
+        row if row.decision else row._replace(label=label, rival=rival)
         for row in rows
+        for label, rival in [chosen.get(row.cell, ("", ""))]
     ]
 
 
-def _list_marked(line: Sequence[str], table_format: TableFormat) -> list[str]:
+def _list_marked(line: Sequence[str], table: Table, columns: Columns) -> list[str]:
     """The classes of a row with a 1 in their columns, or with the share that clearly leads."""
-    header, places = table_format.header, table_format.columns.one_hot
-    if table_format.columns.are_shares:
-        largest = find_largest(_take_cells(line, places))
-        return [] if largest is None else [header[places[largest]]]
-    return [header[p] for p in places if p < len(line) and fold_class(line[p]) in ONES]
+    cells = _take_cells(line, columns.one_hot)
+    names = _take_cells(table.header, columns.one_hot)
+    if columns.are_shares:
+        largest = find_largest(cells)
+        return [] if largest is None else [names[largest]]
+    return [name for name, cell in zip(names, cells, strict=True) if fold_class(cell) in ONES]
 
 
-def _find_fault(line: Sequence[str], table_format: TableFormat) -> Fault | None:
+def _find_fault(line: Sequence[str], table: Table, columns: Columns) -> Fault | None:
     """The fault that a row of another program has several classes, or cells without a column."""
-    marked = _list_marked(line, table_format)
+    marked = _list_marked(line, table, columns)
     if len(marked) > 1:
-        return refuse_several(table_format.name, line[table_format.places[0]], marked)
-    width = len(table_format.header)
-    if table_format.has_decisions or not any(line[width:]) or _has_decision(line, width):
+        return refuse_several(table.name, line[columns.file], marked)
+    width = len(table.header)
+    rest = line[width:]
+    if columns.decision < width or not any(rest) or _read_decision(rest[0]):
         return None
     # A crash may have cut a decision.
-    if len(line) == width + 1 and any(word.startswith(line[width]) for word in _DECISIONS):
+    if len(rest) == 1 and any(word.startswith(rest[0]) for word in _DECISIONS):
         return None
     return Fault(
-        f"{table_format.name} has a row of {len(line):,} cells, "
+        f"{table.name} has a row of {len(line):,} cells, "
         f"{', '.join(map(repr, line)):.200}, but {width:,} columns: an image has one class here, "
-        f"and a cell with a {table_format.delimiter!r} in it needs quotes."
+        f"and a cell with a {table.delimiter!r} in it needs quotes."
     )
 
 
 def _read_parts(
-    table_format: TableFormat, marks: Sequence[str]
+    table: Table, columns: Columns, marks: Sequence[str]
 ) -> tuple[dict[str, str], Fault | None]:
     """The cells of all columns of parts, joined → the part. There is a fault if they differ."""
-    table, header, places = table_format.name, table_format.header, table_format.columns.parts
-    if not places:
+    if not columns.parts:
         return {"": ""}, None
-    columns = zip(*(mark.split("\0") for mark in marks), strict=True)
     read = []
-    for place, cells in zip(places, columns, strict=False):
-        of_column, fault = read_parts(table, header[place], cells)
-        read.append(of_column)
+    cells = zip(*(mark.split("\0") for mark in marks), strict=True)
+    for place, of_column in zip(columns.parts, cells, strict=False):
+        found, fault = read_parts(table.name, table.header[place], of_column)
         if fault:
             return {}, fault
+        read.append(found)
     parts = {}
     for mark in dict.fromkeys(marks):
-        found = {part[cell] for part, cell in zip(read, mark.split("\0"), strict=True)}
-        found = found - {"train"} or found
-        if len(found) > 1:
-            names = " and ".join(repr(header[place]) for place in places)
+        kinds = {part[cell] for part, cell in zip(read, mark.split("\0"), strict=True)}
+        kinds = kinds - {"train"} or kinds
+        if len(kinds) > 1:
+            names = " and ".join(repr(table.header[place]) for place in columns.parts)
             return {}, Fault(
-                f"{table} has rows that are {' and '.join(sorted(found))} images at once by the "
-                f"columns {names}: keep one of the columns."
+                f"{table.name} has rows that are {' and '.join(sorted(kinds))} images at once by "
+                f"the columns {names}: keep one of the columns."
             )
-        parts[mark] = found.pop()
+        parts[mark] = kinds.pop()
     return parts, None
 
 
@@ -403,31 +375,21 @@ def append_rows(
         raise UserError(f"{path} is a link: replace it with the file itself.")
     content = read_content(path)
     text, encoding = _decode(path, content)
-    found = _NEW
-    start = to_csv([found.header])
-    before = list[list[str]]()
-    lines = []
-    if text.strip():
-        found = table.format
-        if _take_first(text) != found.first_line:
-            found = read_label_table(path, index, options, content).format
-        before = _read_csv(path, _take_head(text), found.delimiter)[any(found.header) :]
-        start = _find_end(path, text, found.delimiter)
-    found.check_appending()
-    header, places = found.header, found.places
-    for row in rows:
-        # The first row shows who started the table.
-        is_label = row.decision in ("", LABEL, UNDO)
-        is_plain = before and places[2] >= len(header) and is_label and not has_numbers
-        # Other classes are read back only beside a decision.
-        is_plain = is_plain and (not row.label or is_read_as_written(header[places[1]], row.label))
-        written = places[:2] if is_plain else places
-        line = [""] * (max([len(header) - 1, *written]) + 1)
-        cells = [row.file, row.label, f"{row.decision} {row.detail}".rstrip(), row.time]
-        for place, value in zip(written, cells, strict=False):
-            line[place] = value
-        lines.append(line)
-    added = (start + to_csv(lines, found.delimiter)).encode(encoding)
+    start, has_rows = to_csv([HEADER]), False
+    if not text.strip():
+        table = LabelTable([])
+    else:
+        if _take_first(text) != table.cells.first_line:
+            table = read_label_table(path, index, options, content)
+        delimiter = table.cells.delimiter
+        head = _read_csv(path, _take_head(text), delimiter)
+        has_rows = len(head) > any(table.cells.header)
+        start = _find_end(path, text, delimiter)
+    table.check_appending()
+    # The first row shows who started the table.
+    may_be_plain = has_rows and not table.has_decisions and not has_numbers
+    lines = [_write_line(row, table, may_be_plain) for row in rows]
+    added = (start + to_csv(lines, table.cells.delimiter)).encode(encoding)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o666)
     try:
         num_written = os.write(descriptor, added)
@@ -442,6 +404,21 @@ def append_rows(
     if not text:
         _sync_folder(path.parent)
     return end - num_written, added
+
+
+def _write_line(row: LabelRow, table: LabelTable, may_be_plain: bool) -> list[str]:
+    """The cells of a row. Those of a label may be plain: without a decision after the columns."""
+    header, columns = table.cells.header, table.columns
+    places = [columns.file, columns.label, columns.decision, columns.time]
+    # Other classes are read back only beside a decision.
+    is_read = not row.label or is_read_as_written(header[columns.label], row.label)
+    if may_be_plain and is_read and row.decision in ("", LABEL, UNDO):
+        places = places[:2]
+    line = [""] * (max([len(header) - 1, *places]) + 1)
+    cells = [row.file, row.label, f"{row.decision} {row.detail}".rstrip(), row.time]
+    for place, value in zip(places, cells, strict=False):
+        line[place] = value
+    return line
 
 
 def _sync_folder(folder: pathlib.Path) -> None:

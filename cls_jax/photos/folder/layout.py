@@ -1,8 +1,6 @@
-"""The parts of a folder that is trained on: their files and classes, also as bytes."""
+"""The parts of a folder that is trained on: their files and classes."""
 
-import io
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -67,46 +65,3 @@ class Layout(NamedTuple):
         first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
         by_folder = propose_by_folders(of_labeled, train.labels[is_labeled])
         return by_folder or propose_pattern(first) or ""
-
-
-def pack_layout(layout: Layout) -> bytes:
-    """A layout as bytes, for other processes: columns, and the rest as JSON."""
-    buffer = io.BytesIO()
-    files = layout.train.files
-    origin = layout.sources.origin if layout.sources else ""
-    rest = layout.class_names, layout.skipped, layout.warnings, layout.table, origin
-    parts = zip(PARTS, (layout.train, layout.validation, layout.test), strict=True)
-    columns: Any = {part: np.stack([rows.places, rows.labels]) for part, rows in parts}
-    if layout.sources:
-        columns["sources"] = layout.sources.numbers
-    np.savez(
-        buffer,
-        text=np.frombuffer(files.text, np.uint8),
-        numbers=np.frombuffer(files.numbers, np.int64),
-        rest=np.array(json.dumps(rest)),
-        **columns,
-    )
-    return buffer.getvalue()
-
-
-def unpack_layout(content: bytes) -> Layout:
-    """The layout that `pack_layout` has packed."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        names, skipped, warnings, table, origin = json.loads(str(stored["rest"]))
-        sources = Sources(stored["sources"], origin) if "sources" in stored else None
-        files = ImageFiles((), stored["text"].tobytes(), stored["numbers"].tobytes())
-        train, validation, test = (
-            Rows(files, stored[part][0], stored[part][1].astype(np.int32), tuple(names))
-            for part in PARTS
-        )
-    skipped = [(name, reason) for name, reason in skipped]
-    return Layout(
-        class_names=tuple(names),
-        train=train,
-        validation=validation,
-        test=test,
-        skipped=skipped,
-        warnings=warnings,
-        table=table,
-        sources=sources,
-    )

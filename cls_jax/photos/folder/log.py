@@ -11,7 +11,7 @@ answer, it tells how often the classifier is right, also after the answer has be
 """
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from cls_jax.photos.folder.label_table import (
@@ -24,9 +24,7 @@ from cls_jax.photos.folder.label_table import (
     LabelRow,
 )
 from cls_jax.photos.folder.names import clean, fold_class
-from cls_jax.photos.folder.reading import HELD_OUT, NOTHING
-
-_fold = functools.lru_cache(2**14)(fold_class)  # Tables have few classes and many rows.
+from cls_jax.photos.folder.reading import HELD_OUT, NOTHING, Reading
 
 
 class Check(NamedTuple):
@@ -67,6 +65,11 @@ class Mark(NamedTuple):
         return self.labels[0] if self.labels else ""
 
     @property
+    def given(self) -> str | None:
+        """The same, or None for a file of no class, or one that was skipped."""
+        return None if self.decision in (NONE, SKIP) else self.label
+
+    @property
     def guessed(self) -> Check | None:
         """The check if the answer tells whether its guess was right, and otherwise None."""
         is_answered = self.decision in (LABEL, NONE)
@@ -92,7 +95,7 @@ class FileMarks(NamedTuple):
     def find_used(self) -> set[str]:
         """The folded names of the classes that files have now."""
         spellings = {mark.spelled for mark in self.files.values()}
-        return {_fold(name) for spelled in spellings for name in spelled}
+        return {fold_class(name) for spelled in spellings for name in spelled}
 
     def list_checked(self) -> list[str]:
         """The files with a check that has a guess, the newest last."""
@@ -109,38 +112,39 @@ class Checked(NamedTuple):
     confidences: list[float]
 
 
-def start(
-    base: Mapping[str, str],
-    held_out: Collection[str] = (),
-    rivals: Mapping[str, str] = NOTHING,
-) -> FileMarks:
-    """The marks before the first row: file → class by folders or other tables, and its `rival`.
+def start(base: Reading, held_out: Collection[str] = ()) -> FileMarks:
+    """The marks before the first row, by folders or other tables.
 
     The files `held_out` are for testing or validation.
     """
-    rows = [
-        LabelRow(file, clean(label), LABEL, rival=rivals.get(file, ""))
-        for file, label in base.items()
-    ]
-    return fold(rows, FileMarks(held_out=frozenset(held_out)))
+    files = {
+        file: _follow(
+            _UNMARKED,
+            clean(label or ""),
+            SKIP if label is None else LABEL,
+            "",
+            base.parts.get(file, ""),
+            base.sources.get(file, ""),
+            base.rivals.get(file, ""),
+            has_time=False,
+        )
+        for file, label in base.labels.items()
+    }
+    names = {fold_class(name): name for mark in files.values() for name in mark.spelled}
+    return _spell(files, names, held_out)
 
 
-def fold(
-    rows: Iterable[LabelRow],
-    before: FileMarks = NO_MARKS,
-    find: Callable[[LabelRow], str | None] = lambda row: row.file,
-) -> FileMarks:
+def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
     """The marks after some rows, which may be in any order.
 
-    `find` returns the file of a row. Rows without one say nothing, and neither do those about
-    classes.
+    Rows that name no file say nothing, and neither do those about classes.
     """
     files, names = dict(before.files), dict(before.names)
     for row in order_rows(rows):
-        if row.decision in NOTES or not (file := find(row)):
+        if row.decision in NOTES or not row.file:
             continue
-        mark = files[file] = _follow(
-            files.pop(file, _UNMARKED),
+        mark = files[row.file] = _follow(
+            files.pop(row.file, _UNMARKED),
             row.label,
             row.decision,
             row.detail,
@@ -150,18 +154,24 @@ def fold(
             has_time=bool(row.time),
         )
         for name in mark.spelled:
-            names.setdefault(_fold(name), name)
-    kept, others = set[tuple[str, ...]](), set[tuple[str, ...]]()
+            names.setdefault(fold_class(name), name)
+    return _spell(files, names, before.held_out)
+
+
+def _spell(files: dict[str, Mark], names: dict[str, str], held_out: Collection[str]) -> FileMarks:
+    """The marks with one spelling for each class, that of files which are not held out first."""
+    kept, others = dict[tuple[str, ...], None](), dict[tuple[str, ...], None]()
     for file, mark in files.items():
-        is_held_out = mark.part in HELD_OUT or file in before.held_out
-        (others if is_held_out else kept).add(mark.spelled)
+        (others if mark.part in HELD_OUT or file in held_out else kept)[mark.spelled] = None
     for spellings in (others, kept):
         names |= choose_spellings(name for spelled in spellings for name in spelled)
-    shown = {spelled: tuple(names[_fold(name)] for name in spelled) for spelled in kept | others}
+    shown = {
+        spelled: tuple(names[fold_class(name)] for name in spelled) for spelled in others | kept
+    }
     for file, mark in files.items():
         if mark.labels != (labels := shown[mark.spelled]):
             files[file] = mark._replace(labels=labels)
-    return FileMarks(files, names, before.held_out)
+    return FileMarks(files, names, held_out)
 
 
 def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
@@ -200,7 +210,7 @@ def _follow(
     """The mark of a file after another row about it, whose decision is of a `kind`."""
     spelled = (label,) if label and kind not in (NONE, SKIP) else ()
     decision = kind if kind in (NONE, SKIP) else LABEL if spelled else ""
-    is_same = [*map(_fold, spelled)] == [*map(_fold, before.spelled)]
+    is_same = [*map(fold_class, spelled)] == [*map(fold_class, before.spelled)]
     differs = bool(spelled and before.spelled) and not is_same
     return Mark(
         decision=decision,
@@ -231,7 +241,7 @@ def _follow_check(before: Mark, label: str, kind: str, detail: str, decision: st
         return check if check and check.write() == found.write() else found
     if check is None or before.decision not in (LABEL, NONE):
         return None
-    is_guess = decision == LABEL and _fold(check.guess) == _fold(label)
+    is_guess = decision == LABEL and fold_class(check.guess) == fold_class(label)
     return check._replace(was_right=True) if is_guess else check
 
 

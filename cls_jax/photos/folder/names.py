@@ -1,7 +1,9 @@
 """Names of classes, columns and folders: which ones are equal, and which ones mean no label."""
 
+import functools
 import re
 import unicodedata
+from collections.abc import Sequence
 
 # Name of a folder, or mark in a table → the part of the data.
 _PARTS = {
@@ -34,7 +36,7 @@ _BETWEEN = re.compile(r"(?<=[^\W_])[\s_-]+(?=[^\W_])")
 _INTEGER = re.compile(r"([+-]?\d+)\.0+", re.ASCII)
 
 
-def fold(name: str) -> str:
+def fold_case(name: str) -> str:
     """Normalizes case and the composition of accents."""
     if name.isascii():
         return name.lower()
@@ -65,6 +67,7 @@ def _narrow(character: str) -> str:
     return unicodedata.normalize("NFKC", character) if is_variant else character
 
 
+@functools.lru_cache(2**14)  # Tables have few classes and many rows.
 def fold_class(name: str) -> str:
     """What equal names of classes have in common.
 
@@ -73,14 +76,20 @@ def fold_class(name: str) -> str:
     """
     if not name.isascii():
         name = "".join(_narrow(c) for c in name if not _has_no_width(c))
-    folded = " ".join(fold(name).split())
+    folded = " ".join(fold_case(name).split())
     number = _INTEGER.fullmatch(folded)
     return number[1] if number else folded
 
 
+def list_names(names: Sequence[str], most: int = 6) -> str:
+    """The first names for a sentence, and how many others there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
+
+
 def simplify(name: str) -> str:
     """The letters and digits of a name in lower case."""
-    return "".join(filter(str.isalnum, fold(name)))
+    return "".join(filter(str.isalnum, fold_case(name)))
 
 
 def is_missing(cell: str) -> bool:
@@ -102,8 +111,8 @@ def may_mean_unlabeled(name: str) -> bool:
 
 
 def resemble(name: str) -> str:
-    """What folded names have in common that differ only in "_", "-" and spaces between words."""
-    return _BETWEEN.sub(" ", name)
+    """What names of classes have in common that differ in "_", "-" and spaces between words."""
+    return _BETWEEN.sub(" ", fold_class(name))
 
 
 def find_part(name: str) -> str | None:

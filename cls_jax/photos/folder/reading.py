@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cls_jax.photos.folder.index import FileIndex
+from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.images.files import Listing, SkippedFile
 
@@ -23,7 +24,7 @@ _MAX_DESCRIBED = 3  # Tables with a sentence each.
 # need not have any, or it is damaged or contradicts itself.
 NO_CLASSES, UNCLEAR, WRONG = "no classes", "unclear", "wrong"
 # Kinds of evidence, see `judge`.
-CHOSEN, SORTED, CLASSES = "chosen by the user", "class folders", "several classes"
+CHOSEN, SORTED, SEVERAL = "chosen by the user", "class folders", "several classes"
 ONE_CLASS, MEASURES, UNREADABLE = "one class for all", "measures", "unreadable"
 
 
@@ -61,7 +62,7 @@ class Reading(NamedTuple):
     warnings: Sequence[str] = ()
     sentence: str = ""  # Of a plan: which columns were read.
     meaning: str = ""  # What folders stand for, the end of a sentence.
-    fault: Fault | None = None
+    fault: Fault | None = None  # Why it cannot be read, or a better one.
 
     def list_labels(self) -> dict[str, str]:
         """Image → class, of the images that have one."""
@@ -84,6 +85,12 @@ def join_readings(readings: Sequence[Reading]) -> Reading:
         warnings=[warning for one in readings for warning in one.warnings],
         sentence=" ".join(filter(None, sentences)),
     )
+
+
+def find_evidence(labels: Mapping[str, str | None]) -> str:
+    """What the labels of a table say about it."""
+    names = set(map(fold_class, filter(None, labels.values())))
+    return SEVERAL if len(names) > 1 else ONE_CLASS
 
 
 def _merge(maps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

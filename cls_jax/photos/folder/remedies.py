@@ -6,11 +6,11 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.names import find_part, fold, means_unlabeled
+from cls_jax.photos.folder.formats import FORMATS
+from cls_jax.photos.folder.names import find_part, fold_case, means_unlabeled
 from cls_jax.photos.folder.options import CLASSES
 from cls_jax.photos.folder.propose.names import describe_inner_folders, describe_names
-from cls_jax.photos.folder.reading import HELD_OUT, Folder, Reading
+from cls_jax.photos.folder.reading import HELD_OUT, Folder
 from cls_jax.photos.folder.unread import describe_packed, describe_skipped
 from cls_jax.photos.images.files import SkippedFile
 
@@ -19,11 +19,6 @@ _REMEDY = (
     "it, or as one folder for each class (see cls-jax help own_images)"
 )
 _NUM_TRIED = 100_000  # Names that may carry classes.
-# Endings of tables → what makes one readable.
-_TABLES = {
-    (".csv",): "pass --labels {}",
-    (".csv.txt", ".ods", ".tsv", ".xls", ".xlsx"): f"save it as {LABELS_CSV}, a CSV file in UTF-8",
-}
 _NUMBER = re.compile("0*([0-9]+)")
 
 
@@ -54,12 +49,12 @@ def describe_missing(
     return f"{needed}{describe_skipped(skipped)}: {write}."
 
 
-def describe_unnamed(folder: Folder, table: str, found: Reading) -> str | None:
-    """A sentence if no row of a table names an image."""
+def describe_unnamed(folder: Folder, table: str, skipped: Sequence[SkippedFile]) -> str | None:
+    """A sentence if rows of a table were `skipped`, none of which names an image."""
     files = folder.listing.files
-    if not found.skipped or found.labels or not len(files):
+    if not skipped or not len(files):
         return None
-    cell = found.skipped[0][0]
+    cell = skipped[0][0]
     return (
         f"No row of {table} names an image of {folder.root}: it has names such as {cell!r:.200}, "
         f"and the folder has {_find_alike(cell, files.names())}"
@@ -150,11 +145,11 @@ def _find_remedy(folder: Folder, held_out: Collection[str]) -> str | None:
     names = [name for name in tried if name.split("/")[0] not in held_out]
     if remedy := describe_names(root, names, folder.options):
         return remedy
-    for endings, remedy in _TABLES.items():
-        tables = [name for name in listing.others if name.lower().endswith(endings)]
-        if top := [name for name in tables if "/" not in name]:
-            path = shlex.quote(str(root / top[0]))
-            return f"if {top[0]!r} has the labels, {remedy.format(path)}"
+    for one in (one for one in FORMATS.values() if one.remedy and not one.has_images):
+        top = [name for name in listing.others if name.lower().endswith(one.endings)]
+        if name := next((name for name in top if "/" not in name), None):
+            path = shlex.quote(str(root / name))
+            return f"if {name!r} has the labels, {one.remedy.format(path)}"
     if packed := describe_packed(root, listing.others):
         return packed
     try:
@@ -172,7 +167,7 @@ def _find_alike(cell: str, names: Iterable[str]) -> str:
     """The file that a cell of a table seems to mean, or any other, and what to write instead."""
 
     def simplify_path(path: str) -> tuple[str, str]:
-        return os.path.splitext(fold(path.replace("\\", "/").rpartition("/")[2]))
+        return os.path.splitext(fold_case(path.replace("\\", "/").rpartition("/")[2]))
 
     stem, ending = simplify_path(cell)
     first = ""

@@ -14,11 +14,12 @@ import pathlib
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes
 from cls_jax.photos.folder.columns import Table
-from cls_jax.photos.folder.names import find_part, fold
-from cls_jax.photos.folder.readers import LabelFile, Reader, join_classes
+from cls_jax.photos.folder.formats import LabelFile, name_images
+from cls_jax.photos.folder.names import find_part, fold_case
 from cls_jax.photos.folder.reading import Fault
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing, group_by_ending, list_images
@@ -35,7 +36,9 @@ def list_sidecars(listing: Listing) -> dict[str, list[str]]:
     kinds = group_by_ending(listing.others, _ENDINGS)
     if not kinds:
         return {}
-    stems = {os.path.splitext(fold(name.rpartition("/")[2]))[0] for name in listing.files.names()}
+    stems = {
+        os.path.splitext(fold_case(name.rpartition("/")[2]))[0] for name in listing.files.names()
+    }
     found = {}
     for kind, names in kinds.items():
         beside = [name for name in names if _get_stem(name) in stems]
@@ -46,7 +49,7 @@ def list_sidecars(listing: Listing) -> dict[str, list[str]]:
 
 def _get_stem(name: str) -> str:
     """The name without its ending, and that of an image before it, as in 1.jpg.json, folded."""
-    stem, _ = os.path.splitext(fold(name.rpartition("/")[2]))
+    stem, _ = os.path.splitext(fold_case(name.rpartition("/")[2]))
     return os.path.splitext(stem)[0] if stem.endswith(SUFFIXES) else stem
 
 
@@ -55,7 +58,7 @@ def parse_sidecars(root: pathlib.Path, names: Sequence[str]) -> tuple[Table | No
 
     Files are named without folders. There is a fault if one of them is damaged.
     """
-    lines = []
+    rows = []
     for name in names:
         stem, _ = os.path.splitext(name)
         try:
@@ -67,11 +70,9 @@ def parse_sidecars(root: pathlib.Path, names: Sequence[str]) -> tuple[Table | No
             )
         if classes is None:
             return None, None
-        parts = [part for folder in stem.split("/")[:-1] if (part := find_part(folder))]
-        cell = join_classes(list(dict.fromkeys(classes)))
-        lines.append([stem.rpartition("/")[2], cell, parts[0] if parts else ""])
-    table = Table(["file", "label", "split"], lines, label_column="label")
-    return table if lines else None, None
+        *folders, last = stem.split("/")
+        rows.append((last, classes, next(filter(find_part, folders), "")))
+    return name_images(rows) if rows else None, None
 
 
 def read_sidecar(file: LabelFile) -> list[str] | None:
@@ -79,10 +80,10 @@ def read_sidecar(file: LabelFile) -> list[str] | None:
 
     Raises one of `PARSE_ERRORS` if it is damaged.
     """
-    for reader in SIDECARS.values():
-        if file.path.name.lower().endswith(reader.endings) and reader.claims(file):
-            return reader.read(file)
-    return None
+    ending = file.path.suffix.lower()
+    known = (one for one in SIDECARS.values() if one.ending == ending and one.knows(file))
+    found = next(known, None)
+    return found.read(file) if found else None
 
 
 def parse_all_sidecars(folder: pathlib.Path) -> tuple[Table | None, Fault | None]:
@@ -125,25 +126,32 @@ def _match_boxes(file: LabelFile) -> list[re.Match[str] | None]:
     return [_BOX.fullmatch(line) for line in lines]
 
 
-# Files about an image each, whose classes are read.
-SIDECARS: dict[str, Reader[list[str]]] = {
-    "webdataset": Reader(_read_word, (".cls",), lambda file: b"\n" not in file.raw.strip()),
-    "supervisely": Reader(_read_supervisely, (".json",), _has(tags=list, objects=list)),
-    "darwin": Reader(
-        lambda file: [str(one["name"]) for one in file.json["annotations"]],
-        (".json",),
+class Sidecar(NamedTuple):
+    """How the files of a format are known, and their classes are read."""
+
+    ending: str
+    knows: Callable[[LabelFile], bool]
+    read: Callable[[LabelFile], list[str]]
+
+
+SIDECARS = {
+    "webdataset": Sidecar(".cls", lambda file: b"\n" not in file.raw.strip(), _read_word),
+    "supervisely": Sidecar(".json", _has(tags=list, objects=list), _read_supervisely),
+    "darwin": Sidecar(
+        ".json",
         _has(item=dict, annotations=list),
+        lambda file: [str(one["name"]) for one in file.json["annotations"]],
     ),
-    "labelme": Reader(_read_labelme, (".json",), _has(shapes=list, imagePath=str)),
-    "yolo": Reader(
-        lambda file: [match[1] for match in _match_boxes(file) if match],
-        (".txt",),
+    "labelme": Sidecar(".json", _has(shapes=list, imagePath=str), _read_labelme),
+    "yolo": Sidecar(
+        ".txt",
         lambda file: None not in _match_boxes(file),
+        lambda file: [match[1] for match in _match_boxes(file) if match],
     ),
-    "voc": Reader(
-        lambda file: [one.findtext("name", "").strip() for one in file.xml.findall("object")],
-        (".xml",),
+    "voc": Sidecar(
+        ".xml",
         lambda file: file.xml.tag == "annotation",
+        lambda file: [one.findtext("name", "").strip() for one in file.xml.findall("object")],
     ),
 }
-_ENDINGS = tuple(dict.fromkeys(ending for one in SIDECARS.values() for ending in one.endings))
+_ENDINGS = tuple(dict.fromkeys(one.ending for one in SIDECARS.values()))

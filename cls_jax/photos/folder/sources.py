@@ -14,7 +14,7 @@ import numpy as np
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
-from cls_jax.photos.folder.names import clean, find_part, fold, fold_class
+from cls_jax.photos.folder.names import clean, find_part, fold_case, fold_class, list_names
 
 _MAX_NAMED = 3
 # Of a proposed pattern: the share of names that it fits, and the fewest images of a source.
@@ -85,7 +85,7 @@ def number_sources(names: Iterable[str], sources: Mapping[str, str]) -> np.ndarr
     Cells that differ only in case, accents' composition and spaces are one source.
     """
     numbers: dict[str, int] = {}
-    folded = {cell: fold(clean(cell)) for cell in set(sources.values())}
+    folded = {cell: fold_case(clean(cell)) for cell in set(sources.values())}
     return np.array(
         [
             numbers.setdefault(source, len(numbers))
@@ -212,13 +212,12 @@ def describe_sources(sources: Sources, labels: np.ndarray, class_names: Sequence
         f"are from {f'{few:,}' if few == many else f'{few:,} to {many:,}'}"
     )
     lines = [line]
-    single = [repr(make_printable(class_names[k])) for k, n in enumerate(counts) if n == 1]
+    single = [make_printable(class_names[k]) for k, n in enumerate(counts) if n == 1]
     if single:
-        more = " and others" if len(single) > _MAX_NAMED else ""
-        listed = f"{', '.join(single[:_MAX_NAMED])}{more}"
         lines.append(
-            f"All labels of {listed} are from one source each: the classifier may learn the source "
-            "instead of the class, and nothing can tell. Label images of other sources."
+            f"All labels of {list_names(single, _MAX_NAMED)} are from one source each: the "
+            "classifier may learn the source instead of the class, and nothing can tell. Label "
+            "images of other sources."
         )
     return lines
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
-from cls_jax.photos.folder.names import fold
+from cls_jax.photos.folder.formats import FORMATS
+from cls_jax.photos.folder.names import fold_case
 from cls_jax.photos.images.files import SkippedFile
 from cls_jax.photos.shell import find_program
 
@@ -20,17 +21,6 @@ _ZIP = (".zip",)
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 _OTHERS = (".7z", ".rar")
 ARCHIVES = (*_ZIP, *_TAR, *_OTHERS)
-# Endings of files that may hold all images → what to do.
-_SAVE = "save its images as files, one folder for each class"
-_CONTAINERS = {
-    (".parquet", ".arrow"): f"{_SAVE}, with the package datasets of Hugging Face",
-    (".tfrecord", ".tfrecords", ".tfrec", ".record"): f"{_SAVE}, for example with FiftyOne",
-    (".npz",): "train on it as arrays (see cls-jax help own_arrays)",
-    (".npy", ".h5", ".hdf5", ".lmdb", ".mdb", ".pkl", ".pickle", "-ubyte"): (
-        "save its arrays as an .npz (see cls-jax help own_arrays)"
-    ),
-    (".mat",): "if it has the labels, save them as a CSV file with the columns file and label",
-}
 _MAX_FILES_NAMED = 3
 _ROW = re.compile(r"in .+, but (not in the folder|it could be several images)", re.S)
 # A reason that says what one file is, such as "not a file": what the plural needs.
@@ -39,7 +29,7 @@ _NOUN = re.compile(r"^(not )?an? (.*?\b(?:file|folder|image|link))\b(.*)", re.S)
 
 def describe_unpacking(path: pathlib.Path) -> str:
     """The command that unpacks an archive into a new folder beside it, for a sentence."""
-    name = fold(path.name)
+    name = fold_case(path.name)
     suffix = next(suffix for suffix in ARCHIVES if name.endswith(suffix))
     target = path.with_name(path.name[: -len(suffix)] or "unpacked")
     while target.exists():  # Its files could be overwritten.
@@ -55,7 +45,7 @@ def describe_unpacking(path: pathlib.Path) -> str:
 def find_folder(path: str | os.PathLike, wanted: str) -> pathlib.Path:
     """The folder at a path. Raises a UserError, with what is `wanted`, if there is none."""
     folder = pathlib.Path(path).expanduser()
-    if folder.is_file() and fold(folder.name).endswith(ARCHIVES):
+    if folder.is_file() and fold_case(folder.name).endswith(ARCHIVES):
         raise UserError(
             f"{path} is an archive: unpack it with `{describe_unpacking(folder)}`, and pass the "
             "new folder."
@@ -70,7 +60,7 @@ def describe_packed(root: pathlib.Path, names: Sequence[str]) -> str | None:
 
     It is the end of a sentence.
     """
-    if archives := [name for name in names if fold(name).endswith(ARCHIVES)]:
+    if archives := [name for name in names if fold_case(name).endswith(ARCHIVES)]:
         more = len(archives) - 1
         each, have = "it", "has"
         if more:
@@ -79,9 +69,9 @@ def describe_packed(root: pathlib.Path, names: Sequence[str]) -> str | None:
             f"if {archives[0]!r:.200} {have} the images, unpack {each} into a folder of its own, "
             f"as with `{describe_unpacking(root / archives[0])}`"
         )
-    for endings, remedy in _CONTAINERS.items():
-        if found := [name for name in names if fold(name).endswith(endings)]:
-            return f"{found[0]!r:.200} is not read: {remedy}"
+    for one in (one for one in FORMATS.values() if one.has_images):
+        if found := [name for name in names if fold_case(name).endswith(one.endings)]:
+            return f"{found[0]!r:.200} is not read: {one.remedy}"
     return None
 
 

@@ -142,8 +142,8 @@ def _was_labeled_here(config: ConfigDict) -> bool:
     root = pathlib.Path(config.data.data_dir).expanduser()
     catalog = read_catalog(root, list_images(root), get_folder_options(config.data))
     rows = [row for row in catalog.table.rows if row.decision in (LABEL, CHECK)]
-    here = {catalog.table.find(row) for row in rows}
-    return len(here) > len(catalog.list_base().keys() - here)
+    here = {row.file for row in rows}
+    return len(here) > len(catalog.base.list_labels().keys() - here)
 
 
 def _find_right(run: Run) -> np.ndarray:

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import filelock
@@ -77,9 +77,9 @@ class Answers:
         self._last_time = ""
         self.index(names, base)
 
-    def read_rows(self) -> tuple[list[LabelRow], FileMarks, Callable[[LabelRow], str | None]]:
-        """The rows of the table as it was read, the marks before them, and the file of each row."""
-        return self._numbered.name_rows(self._table.rows), self._base, self._table.find
+    def read_rows(self) -> tuple[list[LabelRow], FileMarks]:
+        """The rows of the table as it was read, and the marks before them."""
+        return self._numbered.name_rows(self._table.rows), self._base
 
     def index(self, names: Sequence[str], base: FileMarks) -> None:
         """Replaces the images of the folder, and reads the table again."""
@@ -98,7 +98,7 @@ class Answers:
     @property
     def has_decisions(self) -> bool:
         """Whether the table has a column for them: rows of other tables would get more cells."""
-        return self._table.format.has_decisions
+        return self._table.has_decisions
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -186,7 +186,7 @@ class Answers:
             table = self._read_table(content, start)
         marks, notes = (self.marks, self.notes) if start else (self._base, {})
         rows = self._numbered.name_rows(table.rows)
-        marks = fold(rows, marks, table.find)
+        marks = fold(rows, marks)
         if len(marks.names) > MAX_CLASSES:
             raise UserError(
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
@@ -200,8 +200,7 @@ class Answers:
 
     def _read_table(self, content: bytes, start: int) -> LabelTable:
         if start:
-            known = self._table.format
-            return label_table.read_more_rows(self.path, self._files, known, content, start)
+            return label_table.read_more_rows(self.path, self._files, self._table, content, start)
         return label_table.read_label_table(self.path, self._files, self._options, content)
 
     def _stat(self) -> tuple[int, ...] | None:

@@ -292,7 +292,7 @@ class SessionClassifier:
         return write_sheet(rows)
 
     def write_labels(self, name: str) -> bytes:
-        """The labels that were given, for another program, in one of `exchange.FORMATS`.
+        """The labels that were given, for another program, in one of `exchange.WRITTEN`.
 
         Raises a RefusedError if there is none, and a UserError as `exchange.write_labels`.
         """

@@ -51,7 +51,7 @@ def open_session(
     if not files:
         raise UserError(f"There is no photo in {root}: pass a folder of photos.")
     check_writable(catalog.table_path)
-    catalog.table.format.check_appending()
+    catalog.table.check_appending()
     answers = Answers(
         catalog.table_path,
         list(catalog.folder.listing.files.names()),

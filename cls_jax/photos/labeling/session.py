@@ -92,8 +92,8 @@ class Session:
         self._scanning = threading.Lock()
         self._questions = Questions()
         self.steps = Steps()
-        rows, base, find_file = answers.read_rows()
-        self.steps.read(rows, base, find_file)
+        rows, base = answers.read_rows()
+        self.steps.read(rows, base)
         self._random = np.random.default_rng()
         self._draws: Iterator[str] | None = None  # Those without an answer, in random order.
         self._num_drawable = 0

@@ -73,14 +73,12 @@ class Steps:
         steps.append(step)
         del steps[:-_MAX_STEPS]
 
-    def read(
-        self, rows: Sequence[LabelRow], base: FileMarks, find_file: Callable[[LabelRow], str | None]
-    ) -> None:
+    def read(self, rows: Sequence[LabelRow], base: FileMarks) -> None:
         """Remembers the steps of earlier sessions, which any window may undo after its own.
 
-        `base` are the marks before the first row, and `find_file` returns the file of a row.
+        `base` are the marks before the first row.
         """
-        for step, may_undo, find in _follow(rows, base, find_file):
+        for step, may_undo, find in _follow(rows, base):
             earlier = self._steps.setdefault(_EARLIER, [])
             before = {one.key: one.before for one in step.changes}
             undone = [one for one in earlier if may_undo and one.is_undone(before, find)]
@@ -113,9 +111,7 @@ class Steps:
                 ]
 
 
-def _follow(
-    rows: Sequence[LabelRow], base: FileMarks, find_file: Callable[[LabelRow], str | None]
-) -> Iterator[tuple[Step, bool, Found]]:
+def _follow(rows: Sequence[LabelRow], base: FileMarks) -> Iterator[tuple[Step, bool, Found]]:
     """The last steps of a table, whose rows have the same time.
 
     Each with whether it may undo an earlier one, which writes no labels, and what is found then.
@@ -126,18 +122,17 @@ def _follow(
         list(found) for _, found in itertools.groupby(order_rows(rows), lambda row: row.time)
     ]
     first = [*itertools.chain(*moments[:-_MAX_EARLIER])]
-    marks, notes = fold(first, base, find_file), follow_notes(first, {})
+    marks, notes = fold(first, base), follow_notes(first, {})
 
     def find(key: Key) -> Mark | NoteText:
         return marks.get(key) if isinstance(key, str) else notes.get(key.folded, NoteText())
 
     for moment in moments[-_MAX_EARLIER:]:
         keys = [
-            Note(row.decision, row.label) if row.decision in NOTES else find_file(row)
-            for row in moment
+            Note(row.decision, row.label) if row.decision in NOTES else row.file for row in moment
         ]
         before, names = {key: find(key) for key in keys if key}, marks.names
-        marks, notes = fold(moment, marks, find_file), follow_notes(moment, notes)
+        marks, notes = fold(moment, marks), follow_notes(moment, notes)
         kinds = {row.decision for row in moment}
         if before and moment[0].time and kinds != {KEY}:  # Those follow from a step.
             changes = [Changed(key, one, find(key).revision) for key, one in before.items()]

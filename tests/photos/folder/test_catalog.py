@@ -5,7 +5,7 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.photos.folder import index
 from cls_jax.photos.folder.judge import WEIGHTS, judge
-from cls_jax.photos.folder.reading import CLASSES, MEASURES, ONE_CLASS, SORTED, Reading
+from cls_jax.photos.folder.reading import MEASURES, ONE_CLASS, SEVERAL, SORTED, Reading
 from tests.photos.folder.test_odd_folders import place
 from tests.photos.helpers import open_catalog
 
@@ -61,7 +61,7 @@ def test_class_folders_are_told_about_a_table_with_one_class(tmp_path):
 
 def test_more_evidence_weighs_more():
     assert judge(Reading()) == 0
-    rising = ([ONE_CLASS, MEASURES], [ONE_CLASS], [CLASSES, MEASURES], [CLASSES], [SORTED])
+    rising = ([ONE_CLASS, MEASURES], [ONE_CLASS], [SEVERAL, MEASURES], [SEVERAL], [SORTED])
     weights = [judge(Reading(evidence=evidence)) for evidence in rising]
     assert weights == sorted(set(weights))
     assert set().union(*rising) <= WEIGHTS.keys()

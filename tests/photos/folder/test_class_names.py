@@ -49,7 +49,8 @@ def test_folders_with_numbers_get_names(tmp_path, name, labels):
     assert layout.table == f"{name}: names of 3 classes, {ends.replace('0000', '')}."
     assert layout.skipped == []  # The file is read, so it is not left out.
     assert set(open_catalog(root).labelable().values()) == set(NAMES)
-    assert set(open_catalog(root).list_base().values()) == set(NAMES)
+    marks = open_catalog(root).start_marks()
+    assert {mark.label for mark in marks.files.values()} == set(NAMES)
 
 
 @pytest.mark.parametrize("table", ["labels.csv", "train.csv"])

@@ -9,7 +9,7 @@ from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import console
-from cls_jax.photos.folder.exchange import FORMATS, import_labels
+from cls_jax.photos.folder.exchange import WRITTEN, import_labels
 from tests.photos.folder.test_odd_folders import place
 from tests.photos.helpers import read_layout
 
@@ -190,7 +190,7 @@ def test_images_for_testing_and_rows_without_an_image_are_named(root, tmp_path):
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        *zip(FORMATS, ["a.json", "a.zip", "b.json", "a.csv", "c.json", "a.txt"], strict=True),
+        *zip(WRITTEN, ["a.json", "a.zip", "a.txt", "b.json", "c.json", "a.csv"], strict=True),
         ("", "a.xml"),
         ("", "b.jsonl"),
     ],
@@ -214,5 +214,5 @@ def test_written_labels_are_read_again(root, tmp_path, monkeypatch, capsys, name
         run("--to", *words)
     with pytest.raises(UserError, match=r"not tell the format: .* --to label-studio .*d\.json"):
         run("--to", str(tmp_path / "d.json"))
-    with pytest.raises(UserError, match="and before it one of label-studio, cvat, fiftyone, csv"):
+    with pytest.raises(UserError, match="and before it one of coco, cvat, json-lines, fiftyone"):
         run("--from", "yolo", "file")

@@ -9,26 +9,8 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS
 from cls_jax.photos.folder.exchange import import_labels
+from cls_jax.photos.folder.formats import CSV, FORMATS, WORDS, LabelFile, find_format
 from cls_jax.photos.folder.options import FolderOptions
-from cls_jax.photos.folder.readers import (
-    COCO,
-    CSV,
-    CVAT,
-    DATUMARO,
-    FIFTYONE,
-    JSON_LINES,
-    JSON_OBJECT,
-    JSON_RECORDS,
-    LABEL_STUDIO,
-    LABELBOX,
-    MANIFEST,
-    PARQUET,
-    READERS,
-    VERTEX,
-    WORDS,
-    LabelFile,
-    find_format,
-)
 from cls_jax.photos.folder.sidecars import SIDECARS
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.folder.test_odd_folders import place
@@ -142,24 +124,24 @@ def write_parquet(rows):
 # Format → the name of a file, and how it is written from files and classes, "" without one.
 SAMPLES = {
     CSV: ("x.csv", lambda rows: "file,label\n" + "".join(f"{k},{v}\n" for k, v in rows)),
-    COCO: ("_annotations.coco.json", write_coco),
-    JSON_LINES: (
+    "coco": ("_annotations.coco.json", write_coco),
+    "json-lines": (
         "metadata.jsonl",
         lambda rows: write_lines(*({"file_name": k, "label": v or None} for k, v in rows)),
     ),
-    JSON_OBJECT: ("x.json", lambda rows: json.dumps(dict(rows))),
-    FIFTYONE: (
+    "json-object": ("x.json", lambda rows: json.dumps(dict(rows))),
+    "fiftyone": (
         "labels.json",
         lambda rows: json.dumps({"classes": None, "labels": {k: v or None for k, v in rows}}),
     ),
-    LABEL_STUDIO: ("x.json", write_label_studio),
-    CVAT: ("annotations.xml", write_cvat),
-    DATUMARO: ("default.json", write_datumaro),
-    LABELBOX: ("export.ndjson", write_labelbox),
-    VERTEX: ("import.jsonl", write_vertex),
-    MANIFEST: ("output.manifest", write_manifest),
-    JSON_RECORDS: ("via.json", write_via),
-    PARQUET: ("metadata.parquet", write_parquet),
+    "label-studio": ("x.json", write_label_studio),
+    "cvat": ("annotations.xml", write_cvat),
+    "datumaro": ("default.json", write_datumaro),
+    "labelbox": ("export.ndjson", write_labelbox),
+    "vertex": ("import.jsonl", write_vertex),
+    "manifest": ("output.manifest", write_manifest),
+    "json-records": ("via.json", write_via),
+    "parquet": ("metadata.parquet", write_parquet),
     WORDS: (
         "list.txt",
         lambda rows: "# File and class\n" + "".join(f"{k} {v}\n" for k, v in rows if v),
@@ -187,12 +169,12 @@ SIDECAR_SAMPLES = {
 }
 NUMBERS = {"cat": 0, "dog": 1}
 # What several programs write. They are asked after the formats of one program.
-GENERAL = {JSON_LINES, JSON_OBJECT, JSON_RECORDS, WORDS, CSV}
+GENERAL = {"json-lines", "json-object", "json-records", WORDS, CSV}
 
 
 def write(kind, rows):
     name, write_rows = SAMPLES[kind]
-    return name, write_rows(rows).encode("latin-1" if kind == PARQUET else "utf-8")
+    return name, write_rows(rows).encode("latin-1" if kind == "parquet" else "utf-8")
 
 
 @pytest.fixture
@@ -207,12 +189,12 @@ def get_labels(part):
 
 
 def test_each_reader_has_a_sample():
-    assert SAMPLES.keys() == READERS.keys()
+    assert SAMPLES.keys() == {name for name, one in FORMATS.items() if one.read}
     assert SIDECAR_SAMPLES.keys() == SIDECARS.keys()
     for kind, (name, _) in SAMPLES.items():
-        assert name.endswith(READERS[kind].endings)
+        assert name.endswith(FORMATS[kind].endings)
     for kind, (ending, _) in SIDECAR_SAMPLES.items():
-        assert ending in SIDECARS[kind].endings
+        assert ending == SIDECARS[kind].ending
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
@@ -221,7 +203,7 @@ def test_a_reader_claims_its_sample_and_no_other(kind):
         file = LabelFile(write(other, ROWS)[1])
         assert (find_format(file) == kind) == (other == kind)
         try:
-            is_claimed = READERS[kind].claims(file)
+            is_claimed = FORMATS[kind].claims(file)
         except PARSE_ERRORS:
             is_claimed = False
         assert is_claimed == (other == kind) or kind in GENERAL
@@ -231,8 +213,8 @@ def test_a_reader_claims_its_sample_and_no_other(kind):
 def test_a_reader_of_files_about_an_image_claims_its_sample_and_no_other(tmp_path, kind):
     for other, (ending, write_label) in SIDECAR_SAMPLES.items():
         file = LabelFile(write_label("cat").encode(), tmp_path / f"a{ending}")
-        if ending in SIDECARS[kind].endings:
-            assert SIDECARS[kind].claims(file) == (other == kind)
+        if ending == SIDECARS[kind].ending:
+            assert SIDECARS[kind].knows(file) == (other == kind)
     ending, write_label = SIDECAR_SAMPLES[kind]
     for file, label in LABELS.items():
         place(tmp_path, f"photos/{file}").touch()
@@ -295,7 +277,7 @@ def test_a_damaged_file_or_one_about_others_is_left_out(root, kind):
     half = content[: len(content) // 2]
     for text in (half, content.replace(b".png", b"-x.png"), b"", b"{", b"[1]"):
         (root / name).write_bytes(text)
-        if text == half and kind in (CSV, JSON_LINES, WORDS):
+        if text == half and kind in (CSV, "json-lines", WORDS):
             continue  # Its first rows can be read.
         with pytest.raises(UserError, match=r"has no labeled image"):
             read_layout(root)

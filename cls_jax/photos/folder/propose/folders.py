@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cls_jax.photos.folder.names import find_part, fold_class, means_unlabeled
+from cls_jax.photos.folder.names import find_part, fold_class, list_names, means_unlabeled
 from cls_jax.photos.folder.options import CLASSES, SPLITS, FolderOptions
 from cls_jax.photos.folder.reading import SORTED, Reading
 from cls_jax.photos.images.files import Listing
 
-_MAX_NAMED = 6
 _WORD = re.compile(r"[^\W\d_]+")
 # Last words of the names of folders that are numbered, since one would be too large.
 _STORAGE = (
@@ -138,8 +137,8 @@ def _list_layouts(tops: Mapping[str, _Top], sure: Mapping[str, str]) -> dict[str
         parts = dict.fromkeys(kinds[top.part] for top in doubtful.values() if top.part)
         a_class = "a class" if len(doubtful) == 1 else "classes"
         return {
-            CLASSES: f"{_list_names(doubtful)} may be {a_class} beside {_list_names(others)}",
-            SPLITS: f"{' and '.join(parts)} images of the classes {_list_names(sorted(classes))}",
+            CLASSES: f"{list_names([*doubtful])} may be {a_class} beside {list_names([*others])}",
+            SPLITS: f"{' and '.join(parts)} images of the classes {list_names(sorted(classes))}",
         }
     # Photos and test photos, none of them labeled, are no two classes.
     is_test = any(top.part == "test" for top in doubtful.values())
@@ -158,12 +157,6 @@ def _may_be_classes(
     num_clear = sum(top.num_direct > 0 for top in others.values())
     have_images = all(top.num_direct for top in doubtful.values())
     return bool(others) and (have_images or num_clear >= 2)
-
-
-def _list_names(names: Iterable[str]) -> str:
-    names = list(names)
-    listed = ", ".join(map(repr, names[:_MAX_NAMED]))
-    return listed + (f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else "")
 
 
 def _label_by_class(listing: Listing, splits: Mapping[str, str]) -> dict[str, str]:

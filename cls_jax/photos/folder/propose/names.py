@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
-from cls_jax.photos.folder.names import clean, fold, fold_class, means_unlabeled
+from cls_jax.photos.folder.names import clean, fold_case, fold_class, means_unlabeled
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.reading import CHOSEN, Fault, Reading
 from cls_jax.photos.folder.sources import compile_pattern
@@ -87,7 +87,7 @@ def propose_from_names(names: Sequence[str]) -> Proposal | None:
     for form, words, number in ((_WORDS_FIRST, 1, 3), (_NUMBER_FIRST, 3, 1)):
         matches = [form.fullmatch(stem) for stem in stems]
         found = [match for match in matches if match]
-        counts = Counter(fold(match[words]) for match in found)
+        counts = Counter(fold_case(match[words]) for match in found)
         is_common = len(found) >= _MOST_NAMES * len(names) and len(found) > 0
         if not is_common or len(counts) < 2 or len(found) < _FEWEST_IMAGES * len(counts):
             continue

@@ -12,28 +12,25 @@ from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, write_count
 from cls_jax.photos.folder.columns import Table, are_fractions, doubt_label, name_files
-from cls_jax.photos.folder.index import FOLDED, FileIndex
-from cls_jax.photos.folder.judge import find_evidence
-from cls_jax.photos.folder.label_table import (
-    LABELS_CSV,
-    NONE,
-    NOTES,
-    SKIP,
-    LabelTable,
-    read_content,
-    read_parsed,
-)
-from cls_jax.photos.folder.log import Mark
-from cls_jax.photos.folder.log import fold as fold_rows
-from cls_jax.photos.folder.names import fold
-from cls_jax.photos.folder.readers import (
+from cls_jax.photos.folder.formats import (
     CSV,
-    READERS,
+    FORMATS,
+    WORDS,
     LabelFile,
     find_format,
     get_reader,
     parse_chosen,
 )
+from cls_jax.photos.folder.index import FOLDED, FileIndex
+from cls_jax.photos.folder.label_table import (
+    LABELS_CSV,
+    NOTES,
+    LabelTable,
+    read_cells,
+    read_content,
+)
+from cls_jax.photos.folder.log import Mark, fold
+from cls_jax.photos.folder.names import fold_case
 from cls_jax.photos.folder.reading import (
     CHOSEN,
     MEASURES,
@@ -42,13 +39,15 @@ from cls_jax.photos.folder.reading import (
     Fault,
     Folder,
     Reading,
+    find_evidence,
 )
 from cls_jax.photos.folder.sidecars import list_sidecars, parse_sidecars
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing, list_rare
 
 # Of files that may be tables where nobody names them.
-_ENDINGS = {ending for reader in READERS.values() for ending in reader.endings}
+_ENDINGS = {ending for one in FORMATS.values() if one.read for ending in one.endings}
+_OF_LINES = (*FORMATS[CSV].endings, *FORMATS[WORDS].endings)
 _NUM_TRIED = 50  # Rows of a table with paths in two columns.
 _UNREADABLE: tuple[type[Exception], ...] = (UserError, *PARSE_ERRORS)
 # Headers of the tables with guesses that cls-jax writes: predictions, the table of the labeling
@@ -64,7 +63,7 @@ _OWN_HEADERS = (
 
 def list_candidates(listing: Listing) -> list[str]:
     """The files of a folder that may be tables by their endings, without labels.csv."""
-    others = (name for name in listing.others if fold(name) != LABELS_CSV)
+    others = (name for name in listing.others if fold_case(name) != LABELS_CSV)
     return list_rare(others, _ENDINGS)
 
 
@@ -77,16 +76,17 @@ def propose_tables(folder: Folder) -> list[Reading]:
 def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
     """The readings by files about an image each, of at most `most` of them in each folder."""
     options = folder.options._replace(file_column="", label_column="", source_column="")
-    root = folder.root
     readings = []
     for name, files in list_sidecars(folder.listing).items():
-        parsed, fault = parse_sidecars(root, files if most is None else take_evenly(files, most))
+        parsed, fault = parse_sidecars(
+            folder.root, files if most is None else take_evenly(files, most)
+        )
         if fault:
             readings.append(Reading(name, fault=fault, evidence=(UNREADABLE,)))
         elif parsed is not None:
             near = FileIndex(folder.files, folder=os.path.dirname(name))
-            table = read_parsed(root / name, parsed, near, options, name)
-            if one := _weigh(name, table, table.fault):
+            table = read_cells(dataclasses.replace(parsed, name=name), near, options)
+            if one := _add_evidence(name, table, table.fault):
                 readings.append(one._replace(files=files))
     return readings
 
@@ -113,7 +113,7 @@ def read_named(folder: Folder, path: pathlib.Path, name: str = "", kind: str = "
         index = FileIndex(index, folder=os.path.dirname(inside))
     try:
         parsed = _join_paths(parse_chosen(path, index, options, kind), index)
-        table = read_parsed(path, parsed, index, options, name)
+        table = read_cells(dataclasses.replace(parsed, name=name or path.name), index, options)
     except UserError as error:
         return Reading(name, fault=Fault(str(error)))
     return collect_labels(table)._replace(origin=name, files={name})
@@ -123,29 +123,25 @@ def _join_paths(parsed: Table, index: FileIndex) -> Table:
     """Adds a column of paths if files are in one column, and their folders in another one."""
     if parsed.label_column:
         return parsed
-    tried = dataclasses.replace(parsed, lines=take_evenly(parsed.lines, _NUM_TRIED))
-    places = range(len(parsed.header))
+    tried = dataclasses.replace(parsed, lines=take_evenly(parsed.lines, _NUM_TRIED)).columns
     best, pair = 0, None
-    for file in places:
-        cells = tried.get(file)
-        if not all(cell.strip().lower().endswith(SUFFIXES) for cell in cells):
+    for file in tried:
+        if not all(cell.strip().lower().endswith(SUFFIXES) for cell in file.cells):
             continue
-        best = max(best, index.match(cells).count(FOLDED))
-        if best == len(cells):  # Each row names a file of its own.
+        best = max(best, index.match(file.cells).count(FOLDED))
+        if best == len(file.cells):  # Each row names a file of its own.
             return parsed
-        for folder in (place for place in places if place != file):
-            paths = list(map(_join_path, tried.get(folder), cells))
+        for folder in (column for column in tried if column is not file):
+            paths = map(_join_path, folder.cells, file.cells)
             if (num_found := index.match(paths).count(FOLDED)) > best:
-                best, pair = num_found, (folder, file)
+                best, pair = num_found, (folder.place, file.place)
     if pair is None:
         return parsed
-    joined = map(_join_path, *map(parsed.get, pair))
-    width = len(parsed.header)
-    lines = [
-        [*line[:width], *[""] * (width - len(line)), path]
-        for line, path in zip(parsed.lines, joined, strict=True)
-    ]
-    header = [*parsed.header, "/".join(map(parsed.show, pair))]
+    folder, file = (parsed.columns[place] for place in pair)
+    columns = [column.cells for column in parsed.columns]
+    columns.append(list(map(_join_path, folder.cells, file.cells)))
+    header = [*parsed.header, f"{folder.name}/{file.name}"]
+    lines = list(map(list, zip(*columns, strict=True)))
     return dataclasses.replace(parsed, header=header, lines=lines)
 
 
@@ -162,26 +158,26 @@ def _read_table(folder: Folder, name: str) -> Reading | None:
     except UserError:
         return None
     kind = find_format(file)
-    if not kind or (kind == CSV and not fold(name).endswith(READERS[CSV].endings)):
+    if not kind or (kind == CSV and not fold_case(name).endswith(_OF_LINES)):
         return None
     try:
-        reader = get_reader(kind, name)
+        read = get_reader(kind, name)
     except UserError as error:
         return Reading(name, fault=Fault(str(error)), evidence=(UNREADABLE,))
     try:
-        table = dataclasses.replace(_join_paths(reader.read(file), near), name=name)
+        cells = dataclasses.replace(_join_paths(read(file), near), name=name)
     except _UNREADABLE:
         return None
-    if any(own <= set(table.header) for own in _OWN_HEADERS) or not name_files(table, near):
+    if any(own <= set(cells.header) for own in _OWN_HEADERS) or not name_files(cells, near):
         return None
-    read = read_parsed(path, table, near, options, name)
-    if options.label_column or table.label_column or read.format.columns.one_hot or read.fault:
-        return _weigh(name, read, read.fault)
-    fault, has_measures = doubt_label(table, read.format.places[1])
-    return _weigh(name, read, fault, has_measures)
+    table = read_cells(cells, near, options)
+    if options.label_column or cells.label_column or table.columns.one_hot or table.fault:
+        return _add_evidence(name, table, table.fault)
+    fault, has_measures = doubt_label(cells, table.columns.label)
+    return _add_evidence(name, table, fault, has_measures)
 
 
-def _weigh(
+def _add_evidence(
     name: str, table: LabelTable, fault: Fault | None, has_measures: bool = False
 ) -> Reading | None:
     """The reading by a table with its evidence, or None if it has no classes."""
@@ -202,25 +198,23 @@ def collect_labels(table: LabelTable) -> Reading:
 
     Rows that name no image, or could name several, are skipped, with a warning.
     """
-    shown = table.format.name
+    if table.fault:
+        return Reading(fault=table.fault)
+    shown, columns = table.cells.name, table.columns
     rows = [row for row in table.rows if row.decision not in NOTES]
-    marks = fold_rows(table.rows, find=table.find).files
-    found = [(row.file, table.find(row)) for row in rows]
-    unknown = [cell for cell, name in found if name == ""]
-    unclear = [cell for cell, name in found if name is None]
-    reasons = {"not in the folder": unknown, "it could be several images": unclear}
-    skipped = [(cell, f"in {shown}, but {why}") for why in reasons for cell in reasons[why]]
+    marks = fold(rows).files
+    unnamed = [row.cell for row in rows if not row.file]
+    unclear = [cell for cell in unnamed if cell in table.unclear]
+    unknown = [cell for cell in unnamed if cell not in table.unclear]
+    skipped = [(cell, f"in {shown}, but not in the folder") for cell in unknown]
+    skipped += [(cell, f"in {shown}, but it could be several images") for cell in unclear]
     sources = {name: mark.source for name, mark in marks.items() if mark.source}
-    parts = {name: mark.part for name, mark in marks.items() if mark.part}
     return Reading(
         shown,
-        labels={
-            name: None if mark.decision in (NONE, SKIP) else "".join(mark.spelled)
-            for name, mark in marks.items()
-        },
-        parts=parts,
+        labels={name: mark.given and "".join(mark.spelled) for name, mark in marks.items()},
+        parts={name: mark.part for name, mark in marks.items() if mark.part},
         sources=sources,
-        source_origin=repr(table.format.show(table.format.columns.source or 0)) if sources else "",
+        source_origin=repr(table.cells.names[columns.source or 0]) if sources else "",
         rivals={name: mark.rival for name, mark in marks.items() if mark.rival},
         skipped=skipped,
         warnings=[
@@ -232,7 +226,6 @@ def collect_labels(table: LabelTable) -> Reading:
         ],
         sentence=f"{_describe_columns(table)}; {len(rows) - len(skipped):,} of {len(rows):,} rows "
         "found.",
-        fault=table.fault,
     )
 
 
@@ -258,7 +251,7 @@ def _list_contradictions(table: str, marks: Mapping[str, Mark]) -> Iterator[str]
 
 def _list_disputes(table: LabelTable, marks: Mapping[str, Mark]) -> Iterator[str]:
     """Warnings about images that people see differently, and about classes that are numbers."""
-    shown, are_shares = table.format.name, table.format.columns.are_shares
+    shown, are_shares = table.cells.name, table.columns.are_shares
     disputed = [name for name, m in marks.items() if m.rival or (are_shares and not m.decision)]
     if disputed:
         who = "shares" if are_shares else "people"
@@ -279,7 +272,7 @@ def _list_disputes(table: LabelTable, marks: Mapping[str, Mark]) -> Iterator[str
 
 def _list_without_label(table: LabelTable) -> Iterator[str]:
     """Warnings about rows without a label, and names that begin on another machine."""
-    shown = table.format.name
+    shown, columns = table.cells.name, table.columns
     if table.missing:
         listed = ", ".join(map(repr, sorted(table.missing)[:3]))
         rows_say = write_count(
@@ -288,21 +281,26 @@ def _list_without_label(table: LabelTable) -> Iterator[str]:
             f"rows of {shown} have no label, because they say",
         )
         yield f"{rows_say} {listed}."
-    has_marks = table.format.columns.one_hot and not table.format.columns.are_shares
+    has_marks = columns.one_hot and not columns.are_shares
     if has_marks and (num_empty := sum(not row.label for row in table.rows)):
         rows_have = write_count(num_empty, f"row of {shown} has", f"rows of {shown} have")
         yield f"{rows_have} no 1, and so no label."
-    if table.matches.dropped:
+    if table.dropped:
         yield (
-            f"The names in {shown} begin with {table.matches.dropped!r:.200}, which is not in the "
+            f"The names in {shown} begin with {table.dropped!r:.200}, which is not in the "
             "folder: they were looked up without it."
         )
 
 
 def _describe_columns(table: LabelTable) -> str:
     """The columns of a table, for a plan."""
-    text = f"{table.format.name}: {table.format.describe()}"
+    columns, names = table.columns, table.cells.names
+    classes = names[columns.label]
+    if columns.one_hot:
+        kind = "shares, of which the largest counts" if columns.are_shares else "0 and 1"
+        classes = f"{len(columns.one_hot)} columns of {kind}"
+    text = f"{table.cells.name}: files in {names[columns.file]}, classes in {classes}"
     if kinds := sorted({row.part for row in table.rows} - {"", "train"}):
-        columns = " and ".join(map(table.format.show, table.format.columns.parts))
-        text += f", {' and '.join(kinds)} images in {columns}"
+        text += f", {' and '.join(kinds)} images in "
+        text += " and ".join(names[place] for place in columns.parts)
     return text

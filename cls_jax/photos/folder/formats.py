@@ -1,4 +1,4 @@
-"""Labels in the files of other programs, as the cells of a table.
+"""The formats of files that may have labels: how each is known, read and written.
 
 Formats, as their documentation describes them:
 https://labelstud.io/guide/task_format, https://docs.cvat.ai/docs/other/xml_format,
@@ -19,31 +19,20 @@ import json
 import pathlib
 import xml.etree.ElementTree as ElementTree
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes
+from cls_jax.photos.folder import writers
 from cls_jax.photos.folder.columns import Table
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.label_table import parse_table
+from cls_jax.photos.folder.label_table import LABELS_CSV, parse_table
 from cls_jax.photos.folder.names import find_part
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
-LABEL_STUDIO, CVAT, FIFTYONE, CSV = "label-studio", "cvat", "fiftyone", "csv"
-COCO, JSON_LINES, JSON_OBJECT, WORDS = "coco", "json-lines", "json-object", "words"
-DATUMARO, LABELBOX, MANIFEST, VERTEX = "datumaro", "labelbox", "manifest", "vertex"
-JSON_RECORDS, PARQUET = "json-records", "parquet"
-FORMATS = (
-    LABEL_STUDIO,
-    CVAT,
-    FIFTYONE,
-    CSV,
-    COCO,
-    JSON_LINES,
-)  # Also written. Others are rows of `READERS`.
-ANNOTATIONS = "annotations.xml"  # In an archive of CVAT.
+CSV, CVAT, LABEL_STUDIO, WORDS = "csv", "cvat", "label-studio", "words"
 _ZIP = b"PK\x03\x04"
 _NO_FILES = FileIndex(())
 _MAX_BYTES = 2**28
@@ -107,33 +96,35 @@ class LabelFile:
         return self.json.get(key) if is_object else None
 
 
-Cells = TypeVar("Cells")
+class Format(NamedTuple):
+    """How the files of a format are known, read and written.
 
-
-class Reader(NamedTuple, Generic[Cells]):
-    """How the files of a format are known and read.
-
-    All functions may raise `PARSE_ERRORS` for a damaged file.
+    The functions that read may raise `PARSE_ERRORS` for a damaged file.
     """
 
-    read: Callable[[LabelFile], Cells]
     endings: tuple[str, ...]  # Of the files that are looked at where nobody names them.
+    read: Callable[[LabelFile], Table] | None = None
     # A file that begins as those of the format do.
     knows: Callable[[LabelFile], bool] = lambda file: True
-    extra: str = ""  # Of this package, that reading needs.
     starts: tuple[bytes, ...] = ()  # With one of these the files begin, () for any.
+    extra: str = ""  # Of this package, that reading needs.
+    # From a folder, and the names and classes of images in it.
+    write: Callable[[pathlib.Path, writers.Rows], bytes] | None = None
+    written: tuple[str, ...] = ()  # Endings of a new file that tell the format.
+    remedy: str = ""  # What to do with a file that is not read. "{}" is its path.
+    has_images: bool = False  # Whether it may hold the images themselves.
 
     def claims(self, file: LabelFile) -> bool:
         """Whether a file has this format."""
         is_begun = file.start in self.starts or file.raw.startswith(self.starts)
-        return (is_begun or not self.starts) and self.knows(file)
+        return self.read is not None and (is_begun or not self.starts) and self.knows(file)
 
 
 def find_format(file: LabelFile) -> str:
-    """The format of a file, by its content, "" if no reader claims it."""
-    for name, reader in READERS.items():
+    """The format of a file, by its content, "" if none claims it."""
+    for name, one in FORMATS.items():
         try:
-            is_one = reader.claims(file)
+            is_one = one.claims(file)
         except PARSE_ERRORS:
             is_one = False
         if is_one:
@@ -141,12 +132,13 @@ def find_format(file: LabelFile) -> str:
     return ""
 
 
-def get_reader(name: str, file: str) -> Reader[Table]:
-    """The reader of a format, for a file. Raises a UserError if its extra is missing."""
-    reader = READERS[name]
-    if reader.extra:
-        check_extra(reader.extra, f"Reading {file}")
-    return reader
+def get_reader(name: str, file: str) -> Callable[[LabelFile], Table]:
+    """What reads a format, for a file. Raises a UserError if its extra is missing."""
+    one = FORMATS[name]
+    assert one.read is not None, f"{name} is not read"
+    if one.extra:
+        check_extra(one.extra, f"Reading {file}")
+    return one.read
 
 
 def parse_chosen(
@@ -164,18 +156,29 @@ def parse_chosen(
         if not name:
             _ = file.lines or file.json  # Raises if it is damaged.
             raise ValueError("it has none of the formats that are read")
-        return get_reader(name, path.name).read(file)
+        return get_reader(name, path.name)(file)
     except UserError:
         raise
     except PARSE_ERRORS as error:
         what = f"as labels of {name}" if name else "as labels"
         raise UserError(
             f"{path} cannot be read {what} ({describe_error(error)}): export the labels again, or "
-            f"choose another of the formats {', '.join(FORMATS)}."
+            f"choose another of the formats {', '.join(WRITTEN)}."
         ) from error
 
 
-def join_classes(names: Sequence[str]) -> str:
+def name_images(rows: Iterable[tuple[str, Iterable[str], str]]) -> Table:
+    """The table of images, given by name, classes, and the part of the data, if any says it."""
+    lines = [
+        [name, _join_classes(list(dict.fromkeys(classes))), find_part(part) or ""]
+        for name, classes, part in rows
+    ]
+    has_parts = any(part for _, _, part in lines)
+    header = ["file", "label", "split"] if has_parts else ["file", "label"]
+    return Table(header, [line[: len(header)] for line in lines], label_column="label")
+
+
+def _join_classes(names: Sequence[str]) -> str:
     """A cell with one class, or with a list, which is refused where its file is found."""
     return names[0] if len(names) == 1 else json.dumps(list(names)) if names else ""
 
@@ -204,7 +207,7 @@ def _read_label_studio(file: LabelFile) -> Table:
         found = []
         for answer in answers:
             classes = {
-                one["from_name"]: join_classes(one["value"]["choices"])
+                one["from_name"]: _join_classes(one["value"]["choices"])
                 for one in answer["result"]
                 if one["type"] == "choices"
             }
@@ -224,10 +227,10 @@ def _write_cell(value: object) -> str:
 
 
 def _unpack(raw: bytes) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive, archive.open(ANNOTATIONS) as file:
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive, archive.open(writers.ANNOTATIONS) as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
-        raise ValueError(f"{ANNOTATIONS} has more than {_MAX_BYTES:,} bytes")
+        raise ValueError(f"{writers.ANNOTATIONS} has more than {_MAX_BYTES:,} bytes")
     return content
 
 
@@ -235,16 +238,15 @@ def _read_cvat(file: LabelFile) -> Table:
     """Images with tags ("CVAT for images"), alone or in an archive."""
     document = _parse_xml(_unpack(file.raw)) if file.raw.startswith(_ZIP) else file.xml
     images = document.findall("image")
-    lines = []
-    num_others = 0
-    for image in images:
-        tags = list(dict.fromkeys(tag.attrib["label"] for tag in image.findall("tag")))
-        num_others += any(child.tag != "tag" for child in image)
-        part = find_part(image.get("subset", "")) or ""
-        lines.append([image.attrib["name"], join_classes(tags), part])
-    if num_others and not any(line[1] for line in lines):
+    found = [
+        (image.attrib["name"], [tag.attrib["label"] for tag in image.findall("tag")])
+        for image in images
+    ]
+    has_regions = any(child.tag != "tag" for image in images for child in image)
+    if has_regions and not any(names for _, names in found):
         raise ValueError("it has regions of images, and no tags")
-    return Table(["file", "label", "split"], lines, label_column="label")
+    parts = [image.get("subset", "") for image in images]
+    return name_images((*one, part) for one, part in zip(found, parts, strict=True))
 
 
 def _read_fiftyone(file: LabelFile) -> Table:
@@ -253,14 +255,14 @@ def _read_fiftyone(file: LabelFile) -> Table:
     if "samples" in stored:
         return _read_samples(stored["samples"])
     classes = stored.get("classes")
-    lines = []
+    rows = []
     for name, target in stored["labels"].items():
         if isinstance(target, dict):
             target = target.get("label")
         targets = target if isinstance(target, list) else [target]
         labels = [classes[t] if isinstance(t, int) else str(t) for t in targets if t is not None]
-        lines.append([name, join_classes(labels)])
-    return Table(["file", "label"], lines, label_column="label")
+        rows.append((name, labels, ""))
+    return name_images(rows)
 
 
 def _read_samples(samples: Sequence[Mapping[str, Any]]) -> Table:
@@ -273,7 +275,7 @@ def _read_samples(samples: Sequence[Mapping[str, Any]]) -> Table:
             if kind == "Classification":
                 row[field] = value.get("label") or ""
             elif kind == "Classifications":
-                row[field] = join_classes([one["label"] for one in value["classifications"]])
+                row[field] = _join_classes([one["label"] for one in value["classifications"]])
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))[2:]
     if not names:
@@ -285,12 +287,11 @@ def _read_samples(samples: Sequence[Mapping[str, Any]]) -> Table:
 def _read_coco(file: LabelFile) -> Table:
     """Images with annotations, each of which has a category."""
     stored = file.json
-    names = {one["id"]: one["name"] for one in stored["categories"]}
-    found: dict[Any, dict[str, None]] = {one["id"]: {} for one in stored["images"]}
+    names = {one["id"]: str(one["name"]) for one in stored["categories"]}
+    found: dict[Any, list[str]] = {one["id"]: [] for one in stored["images"]}
     for one in stored["annotations"]:
-        found[one["image_id"]].setdefault(str(names[one["category_id"]]))
-    lines = [[one["file_name"], join_classes(list(found[one["id"]]))] for one in stored["images"]]
-    return Table(["file_name", "category"], lines, label_column="category")
+        found[one["image_id"]].append(names[one["category_id"]])
+    return name_images((one["file_name"], found[one["id"]], "") for one in stored["images"])
 
 
 def _read_lines(file: LabelFile) -> Table:
@@ -317,10 +318,10 @@ def _read_manifest(file: LabelFile) -> Table:
     rows = []
     for line in file.lines:
         found = [one.get("class-name") for one in line.values() if isinstance(one, dict)]
-        rows.append([line["source-ref"], join_classes([str(name) for name in found if name])])
-    if not any(name for _, name in rows):  # Such as a column of words, without metadata.
+        rows.append((line["source-ref"], [str(name) for name in found if name], ""))
+    if not any(names for _, names, _ in rows):  # Such as a column of words, without metadata.
         return _read_lines(file)
-    return Table(["source-ref", "class-name"], rows, label_column="class-name")
+    return name_images(rows)
 
 
 def _read_vertex(file: LabelFile) -> Table:
@@ -333,8 +334,8 @@ def _read_vertex(file: LabelFile) -> Table:
         names = [one["displayName"] for one in found if one.get("displayName")]
         marks = (line.get("dataItemResourceLabels") or {}).items()
         part = next((value for key, value in marks if key.endswith("ml_use")), "")
-        rows.append([line["imageGcsUri"], join_classes(names), find_part(part) or ""])
-    return Table(["imageGcsUri", "displayName", "split"], rows, label_column="displayName")
+        rows.append((line["imageGcsUri"], names, part))
+    return name_images(rows)
 
 
 def _read_labelbox(file: LabelFile) -> Table:
@@ -346,20 +347,20 @@ def _read_labelbox(file: LabelFile) -> Table:
         answers = [one for label in labels for one in label["annotations"]["classifications"]]
         names = [one["radio_answer"]["name"] for one in answers if "radio_answer" in one]
         name = data.get("external_id") or data.get("global_key") or data["row_data"]
-        rows.append([name, join_classes(list(dict.fromkeys(names)))])
-    return Table(["external_id", "radio_answer"], rows, label_column="radio_answer")
+        rows.append((name, names, ""))
+    return name_images(rows)
 
 
 def _read_datumaro(file: LabelFile) -> Table:
     """Items with annotations, each of which has the number of a label."""
     stored = file.json
     names = [one["name"] for one in stored["categories"]["label"]["labels"]]
-    lines = []
+    rows = []
     for item in stored["items"]:
         media = item.get("image") or item.get("media") or {}
-        found = dict.fromkeys(names[one["label_id"]] for one in item["annotations"])
-        lines.append([media.get("path") or item["id"], join_classes(list(found))])
-    return Table(["path", "label"], lines, label_column="label")
+        found = [names[one["label_id"]] for one in item["annotations"]]
+        rows.append((media.get("path") or item["id"], found, ""))
+    return name_images(rows)
 
 
 def _find_records(file: LabelFile) -> dict[str, Any]:
@@ -454,46 +455,94 @@ def _read_words(file: LabelFile) -> Table:
 
 _JSON, _LINES = (".json", ".labels"), (".jsonl", ".ndjson", ".manifest")
 _OBJECT = (b"{",)
+_SAVE = "save its images as files, one folder for each class"
+_HUGGING_FACE = f"{_SAVE}, with the package datasets of Hugging Face"
 # The first one that claims a file reads it: the formats of one program before those of many.
-READERS: dict[str, Reader[Table]] = {
-    PARQUET: Reader(_read_parquet, (".parquet",), extra="parquet", starts=(b"PAR1",)),
-    DATUMARO: Reader(
-        _read_datumaro,
+FORMATS = {
+    "parquet": Format(
+        (".parquet",),
+        _read_parquet,
+        starts=(b"PAR1",),
+        extra="parquet",
+        remedy=_HUGGING_FACE,
+        has_images=True,
+    ),
+    "datumaro": Format(
         _JSON,
+        _read_datumaro,
         lambda file: isinstance(file.get("items"), list) and bool(file.get("categories")),
         starts=_OBJECT,
     ),
-    MANIFEST: Reader(_read_manifest, _LINES, _have("source-ref"), starts=_OBJECT),
-    VERTEX: Reader(_read_vertex, _LINES, _have("imageGcsUri"), starts=_OBJECT),
-    LABELBOX: Reader(_read_labelbox, _LINES, _have("data_row", "projects"), starts=_OBJECT),
-    COCO: Reader(
-        _read_coco,
+    "manifest": Format(_LINES, _read_manifest, _have("source-ref"), starts=_OBJECT),
+    "vertex": Format(_LINES, _read_vertex, _have("imageGcsUri"), starts=_OBJECT),
+    "labelbox": Format(_LINES, _read_labelbox, _have("data_row", "projects"), starts=_OBJECT),
+    "coco": Format(
         _JSON,
+        _read_coco,
         lambda file: all(map(file.get, ("images", "annotations", "categories"))),
         starts=_OBJECT,
+        write=writers.write_coco,
     ),
-    CVAT: Reader(_read_cvat, (".xml",), starts=(_ZIP, b"<")),
-    JSON_LINES: Reader(
-        _read_lines,
+    CVAT: Format(
+        (".xml",),
+        _read_cvat,
+        starts=(_ZIP, b"<"),
+        write=writers.write_cvat,
+        written=(".xml", ".zip"),
+    ),
+    "json-lines": Format(
         _LINES,
+        _read_lines,
         lambda file: len(file.lines) > 1 or any("file_name" in line for line in file.lines),
         starts=_OBJECT,
+        write=writers.write_lines,
+        written=(".jsonl",),
     ),
-    JSON_OBJECT: Reader(_read_mapping, _JSON, _is_mapping, starts=_OBJECT),
-    JSON_RECORDS: Reader(
-        _read_records, _JSON, lambda file: bool(_find_records(file)), starts=_OBJECT
+    "json-object": Format(_JSON, _read_mapping, _is_mapping, starts=_OBJECT),
+    "json-records": Format(
+        _JSON, _read_records, lambda file: bool(_find_records(file)), starts=_OBJECT
     ),
-    FIFTYONE: Reader(
-        _read_fiftyone,
+    "fiftyone": Format(
         _JSON,
+        _read_fiftyone,
         lambda file: isinstance(file.get("samples"), list) or isinstance(file.get("labels"), dict),
         starts=_OBJECT,
+        write=writers.write_fiftyone,
     ),
-    LABEL_STUDIO: Reader(_read_label_studio, _JSON, starts=(b"[",)),
-    WORDS: Reader(_read_words, (".txt",), lambda file: bool(_split_lines(file))),
-    CSV: Reader(
+    LABEL_STUDIO: Format(
+        _JSON, _read_label_studio, starts=(b"[",), write=writers.write_label_studio
+    ),
+    WORDS: Format((".txt",), _read_words, lambda file: bool(_split_lines(file))),
+    CSV: Format(
+        (".csv", ".tsv", ".tab"),
         lambda file: parse_table(file.path, file.index, file.options, file.raw),
-        (".csv", ".tsv", ".tab", ".txt"),
         lambda file: file.start != b"{",
+        write=writers.write_csv,
+        written=(".csv",),
+        remedy="pass --labels {}",
+    ),
+    "spreadsheet": Format(
+        (".csv.txt", ".ods", ".xls", ".xlsx"),
+        remedy=f"save it as {LABELS_CSV}, a CSV file in UTF-8",
+    ),
+    "arrow": Format((".arrow",), remedy=_HUGGING_FACE, has_images=True),
+    "tfrecord": Format(
+        (".tfrecord", ".tfrecords", ".tfrec", ".record"),
+        remedy=f"{_SAVE}, for example with FiftyOne",
+        has_images=True,
+    ),
+    "npz": Format(
+        (".npz",), remedy="train on it as arrays (see cls-jax help own_arrays)", has_images=True
+    ),
+    "arrays": Format(
+        (".npy", ".h5", ".hdf5", ".lmdb", ".mdb", ".pkl", ".pickle", "-ubyte"),
+        remedy="save its arrays as an .npz (see cls-jax help own_arrays)",
+        has_images=True,
+    ),
+    "matlab": Format(
+        (".mat",),
+        remedy="if it has the labels, save them as a CSV file with the columns file and label",
+        has_images=True,
     ),
 }
+WRITTEN = tuple(name for name, one in FORMATS.items() if one.write)

@@ -1,0 +1,107 @@
+"""Labels of a folder's images in the formats of other programs, see `formats`."""
+
+import json
+import os
+import pathlib
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+
+from cls_jax.data.resize import ImageError
+from cls_jax.errors import UserError
+from cls_jax.io import to_csv
+from cls_jax.photos.images.decode import read_header
+
+ANNOTATIONS = "annotations.xml"  # In an archive of CVAT.
+Rows = Sequence[tuple[str, str]]  # Names of images in a folder, and their classes.
+
+
+def write_csv(root: pathlib.Path, rows: Rows) -> bytes:
+    """A table."""
+    return to_csv([("file", "label"), *rows]).encode()
+
+
+def write_label_studio(root: pathlib.Path, rows: Rows) -> bytes:
+    """Tasks with choices, whose images are local files."""
+    tasks = []
+    for file, label in rows:
+        choice = {
+            "from_name": "choice",
+            "to_name": "image",
+            "type": "choices",
+            "value": {"choices": [label]},
+        }
+        address = f"/data/local-files/?d={urllib.parse.quote(file)}"
+        tasks.append({"data": {"image": address}, "annotations": [{"result": [choice]}]})
+    return json.dumps(tasks, ensure_ascii=False, indent=1).encode()
+
+
+def write_cvat(root: pathlib.Path, rows: Rows) -> bytes:
+    """A document of "CVAT for images", with a tag for each image."""
+    annotations = ElementTree.Element("annotations")
+    ElementTree.SubElement(annotations, "version").text = "1.1"
+    for number, (file, label) in enumerate(rows):
+        width, height = _read_size(root / file, "CVAT")
+        sizes = {"width": str(width), "height": str(height)}
+        image = {"id": str(number), "name": file, **sizes}
+        element = ElementTree.SubElement(annotations, "image", image)
+        ElementTree.SubElement(element, "tag", {"label": label, "source": "manual"})
+    ElementTree.indent(annotations)
+    return bytes(ElementTree.tostring(annotations, encoding="utf-8", xml_declaration=True))
+
+
+def _read_size(path: pathlib.Path, program: str) -> tuple[int, int]:
+    """Width and height of an image. Raises a UserError if it cannot be read."""
+    try:
+        width, height, _ = read_header(path)
+    except ImageError as error:
+        raise UserError(
+            f"{path} has a label, but cannot be read ({error}): remove the file or its label, "
+            f"since {program} needs the size of the image."
+        ) from error
+    return width, height
+
+
+def write_coco(root: pathlib.Path, rows: Rows) -> bytes:
+    """Each image has one annotation, whose box is the whole image."""
+    classes = sorted({label for _, label in rows})
+    images, annotations = [], []
+    for number, (file, label) in enumerate(rows, 1):
+        width, height = _read_size(root / file, "COCO")
+        images.append({"id": number, "file_name": file, "width": width, "height": height})
+        category = classes.index(label) + 1
+        annotations.append(
+            {
+                "id": number,
+                "image_id": number,
+                "category_id": category,
+                "bbox": [0, 0, width, height],
+                "area": width * height,
+                "iscrowd": 0,
+            }
+        )
+    categories = [{"id": i, "name": name} for i, name in enumerate(classes, 1)]
+    stored = {"images": images, "annotations": annotations, "categories": categories}
+    return json.dumps(stored, ensure_ascii=False, indent=1).encode()
+
+
+def write_lines(root: pathlib.Path, rows: Rows) -> bytes:
+    """Lines of JSON, as in `metadata.jsonl` of Hugging Face."""
+    lines = [{"file_name": file, "label": label} for file, label in rows]
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
+
+
+def write_fiftyone(root: pathlib.Path, rows: Rows) -> bytes:
+    """`labels.json` of an image classification dataset."""
+    classes = sorted({label for _, label in rows})
+    labels: dict[str, int] = {}
+    for file, label in rows:
+        stem = os.path.splitext(file)[0]
+        if stem in labels:
+            raise UserError(
+                f"Two labeled images are called {stem!r} without their extensions, which FiftyOne "
+                "leaves out: rename one of them."
+            )
+        labels[stem] = classes.index(label)
+    stored = {"classes": classes, "labels": labels}
+    return json.dumps(stored, ensure_ascii=False, indent=1).encode()
