@@ -313,7 +313,7 @@ def _find_bare_files(table: Table, index: FileIndex) -> _Named | None:
     return None
 
 
-def doubt_label(table: Table, label: int) -> tuple[Fault | None, bool]:
+def doubt_label(table: Table, label: int, name: str) -> tuple[Fault | None, bool]:
     """What speaks against a column that no header calls classes.
 
     The fault that its cells hardly repeat, and whether they are rather ages or sizes than classes:
@@ -324,7 +324,7 @@ def doubt_label(table: Table, label: int) -> tuple[Fault | None, bool]:
         return None, False
     if 3 * len(column.distinct) > 2 * sum(map(bool, map(str.strip, column.cells))):
         sentence = (
-            f"{table.name} may have the classes in {column.name!r}, but they hardly repeat: "
+            f"{name} may have the classes in {column.name!r}, but they hardly repeat: "
             "pass --label-column with the column of the classes."
         )
         return Fault(sentence, UNCLEAR), False

@@ -1,6 +1,5 @@
 """Labels from and for other programs: Label Studio, CVAT, COCO, FiftyOne, and tables."""
 
-import dataclasses
 import io
 import os
 import pathlib
@@ -16,15 +15,18 @@ from cls_jax.photos.folder.formats import CVAT, FORMATS, LABEL_STUDIO, WRITTEN
 from cls_jax.photos.folder.label_table import (
     LABEL,
     LabelRow,
+    LabelTable,
     append_rows,
     find_next_time,
-    read_cells,
 )
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.propose.tables import collect_labels, read_named
+from cls_jax.photos.folder.propose.tables import (
+    collect_labels,
+    read_all_sidecars,
+    read_named,
+)
 from cls_jax.photos.folder.reading import HELD_OUT, Reading
-from cls_jax.photos.folder.sidecars import parse_all_sidecars
 from cls_jax.photos.images.files import list_images
 
 _FIFTYONE_FILES = ("labels.json", "samples.json")  # In a folder that FiftyOne has exported.
@@ -91,13 +93,9 @@ def import_labels(
 def _read_file(catalog: Catalog, path: pathlib.Path, name: str, options: FolderOptions) -> Reading:
     """The labels in a file of another program, or in a folder of files about an image each."""
     folder = catalog.folder._replace(options=options)
-    if path.is_dir():
-        parsed, fault = parse_all_sidecars(path)
-        if fault:
-            return Reading(fault=fault)
-        if parsed is not None:
-            named = dataclasses.replace(parsed, name=path.name)
-            return collect_labels(read_cells(named, folder.files, options))
+    table = read_all_sidecars(path, folder.files) if path.is_dir() else LabelTable([])
+    if table.rows or table.fault:
+        return collect_labels(table)
     return read_named(folder, path, kind=name)
 
 

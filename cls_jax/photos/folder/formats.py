@@ -10,13 +10,19 @@ https://cloud.google.com/vertex-ai/docs/image-data/classification/prepare-data,
 https://docs.labelbox.com/reference/export-image-annotations,
 https://docs.aws.amazon.com/sagemaker/latest/dg/sms-data-output.html (manifests, also of
 Rekognition), https://gitlab.com/vgg/via (VIA's JSON) and
-https://doc.superannotate.com/docs/superannotate-json-structure.
+https://doc.superannotate.com/docs/superannotate-json-structure. For files about an image each:
+https://github.com/webdataset/webdataset (`.cls` in an unpacked shard),
+https://developer.supervisely.com/getting-started/supervisely-annotation-format (tags),
+https://docs.v7labs.com/reference/darwin-json, https://github.com/wkentaro/labelme (flags and
+shapes), Pascal VOC and https://docs.ultralytics.com/datasets/detect (YOLO). Where an image has
+regions, all of one class, that is its class.
 """
 
 import functools
 import io
 import json
 import pathlib
+import re
 import xml.etree.ElementTree as ElementTree
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +42,7 @@ CSV, CVAT, LABEL_STUDIO, WORDS = "csv", "cvat", "label-studio", "words"
 _ZIP = b"PK\x03\x04"
 _NO_FILES = FileIndex(())
 _MAX_BYTES = 2**28
+_BOX = re.compile(r"(\d+)(?:\s+[-+.\deE]+){4,}\s*")  # Also the corners of a polygon.
 _HEAD_CHARACTERS = 10_000  # That show whether a file is a table with separators.
 
 
@@ -90,6 +97,33 @@ class LabelFile:
         objects = list(map(parse_json, lines))
         return objects if all(isinstance(one, dict) for one in objects) else []
 
+    @functools.cached_property
+    def words(self) -> list[list[str]]:
+        """The words of lines, empty for any other file, or a table.
+
+        If some have more than others, the first one of each line, and the rest.
+        """
+        text = self.raw.decode("utf-8-sig")
+        if any(mark in text[:_HEAD_CHARACTERS] for mark in ",;\t|\0"):
+            return []
+        texts = [line.strip() for line in text.splitlines() if not line.lstrip().startswith("#")]
+        lines = [line.split() for line in texts if line]
+        if len(set(map(len, lines))) > 1:  # Names of classes have several words.
+            lines = [line.split(maxsplit=1) for line in texts if line]
+        is_other = len(set(map(len, lines))) != 1 or len(lines) < 2 or len(lines[0]) < 2
+        return [] if is_other else lines
+
+    @functools.cached_property
+    def records(self) -> dict[str, Any]:
+        """An object for each file, as VIA, SuperAnnotate and others write it, or nothing."""
+        stored = self.get("_via_img_metadata") or (self.json if self.start == b"{" else {})
+        if isinstance(stored, dict):  # Of MegaDetector and Edge Impulse.
+            lists = [stored[k] for k in ("images", "files") if isinstance(stored.get(k), list)]
+            if len(lists) == 1:
+                stored = {str(number): one for number, one in enumerate(lists[0])}
+        is_one = isinstance(stored, dict) and all(isinstance(v, dict) for v in stored.values())
+        return stored if is_one else {}
+
     def get(self, key: str) -> Any:
         """What an object has for a key, None for any other file."""
         is_object = self.start == b"{" and isinstance(self.json, dict)
@@ -113,6 +147,8 @@ class Format(NamedTuple):
     written: tuple[str, ...] = ()  # Endings of a new file that tell the format.
     remedy: str = ""  # What to do with a file that is not read. "{}" is its path.
     has_images: bool = False  # Whether it may hold the images themselves.
+    # The classes in a file that is about one image and called as it is.
+    read_one: Callable[[LabelFile], list[str]] | None = None
 
     def claims(self, file: LabelFile) -> bool:
         """Whether a file has this format."""
@@ -130,6 +166,18 @@ def find_format(file: LabelFile) -> str:
         if is_one:
             return name
     return ""
+
+
+def read_sidecar(file: LabelFile) -> list[str] | None:
+    """The classes of an image by a file about it, None if it has no such format.
+
+    Raises one of `PARSE_ERRORS` if it is damaged.
+    """
+    ending = file.path.suffix.lower()
+    for one in FORMATS.values():
+        if one.read_one and ending in one.endings and one.knows(file):
+            return one.read_one(file)
+    return None
 
 
 def get_reader(name: str, file: str) -> Callable[[LabelFile], Table]:
@@ -363,26 +411,21 @@ def _read_datumaro(file: LabelFile) -> Table:
     return name_images(rows)
 
 
-def _find_records(file: LabelFile) -> dict[str, Any]:
-    """An object for each file, as VIA, SuperAnnotate, pandas and others write it, or nothing."""
-    stored = file.get("_via_img_metadata") or (file.json if file.start == b"{" else {})
-    if isinstance(stored, dict):  # Of MegaDetector and Edge Impulse.
-        lists = [stored[key] for key in ("images", "files") if isinstance(stored.get(key), list)]
-        if len(lists) == 1:
-            stored = {str(number): one for number, one in enumerate(lists[0])}
-    if not isinstance(stored, dict) or not all(isinstance(one, dict) for one in stored.values()):
-        return {}
-    keys = {key for one in stored.values() for key in one}
-    if keys and all(map(str.isdecimal, keys)):  # Columns of pandas, by row.
-        rows = {key: {name: one[key] for name, one in stored.items() if key in one} for key in keys}
-        return {key: rows[key] for key in sorted(keys, key=int)}
-    return stored
+def _turn(records: dict[str, Any]) -> dict[str, Any]:
+    """The columns of pandas, which have numbers as keys, by row, and other records as they are."""
+    keys = {key for one in records.values() for key in one}
+    if not keys or not all(map(str.isdecimal, keys)):
+        return records
+    return {
+        key: {name: one[key] for name, one in records.items() if key in one}
+        for key in sorted(keys, key=int)
+    }
 
 
 def _read_records(file: LabelFile) -> Table:
     rows = []
     names: dict[str, None] = {}  # Of VIA's attributes.
-    for key, record in _find_records(file).items():
+    for key, record in _turn(file.records).items():
         row = {} if key.isdecimal() else {"file": str(record.get("filename", key))}
         attributes = record.get("file_attributes")
         if isinstance(attributes, dict):
@@ -432,25 +475,37 @@ def _read_mapping(file: LabelFile) -> Table:
     return Table(["key", "value"], lines, label_column="value")
 
 
-def _split_lines(file: LabelFile) -> list[list[str]]:
-    """The words of lines, empty for any other file, or a table.
-
-    If some have more than others, the first one of each line, and the rest.
-    """
-    text = file.raw.decode("utf-8-sig")
-    if any(mark in text[:_HEAD_CHARACTERS] for mark in ",;\t|\0"):
-        return []
-    texts = [line.strip() for line in text.splitlines() if not line.lstrip().startswith("#")]
-    lines = [line.split() for line in texts if line]
-    if len(set(map(len, lines))) > 1:  # Names of classes have several words.
-        lines = [line.split(maxsplit=1) for line in texts if line]
-    is_other = len(set(map(len, lines))) != 1 or len(lines) < 2 or len(lines[0]) < 2
-    return [] if is_other else lines
-
-
 def _read_words(file: LabelFile) -> Table:
-    lines = _split_lines(file)
-    return Table([""] * len(lines[0]), lines)
+    return Table([""] * len(file.words[0]), file.words)
+
+
+def _has(**kinds: type) -> Callable[[LabelFile], bool]:
+    """Whether a file is an object with keys whose values are of these kinds."""
+    return lambda file: (
+        isinstance(file.json, dict)
+        and all(isinstance(file.json.get(key), kind) for key, kind in kinds.items())
+    )
+
+
+def _read_word(file: LabelFile) -> list[str]:
+    text = file.raw.decode("utf-8-sig").strip()
+    return [text] if text else []
+
+
+def _read_supervisely(file: LabelFile) -> list[str]:
+    tags = [str(one["name"]) for one in file.json["tags"]]
+    tags = [tag for tag in tags if find_part(tag) is None]  # Such as "train".
+    return tags or [str(one["classTitle"]) for one in file.json["objects"]]
+
+
+def _read_labelme(file: LabelFile) -> list[str]:
+    flags = [name for name, is_set in (file.json.get("flags") or {}).items() if is_set is True]
+    return flags or [str(one["label"]) for one in file.json["shapes"]]
+
+
+def _match_boxes(file: LabelFile) -> list[re.Match[str] | None]:
+    lines = filter(None, map(str.strip, file.raw.decode("utf-8-sig").splitlines()))
+    return [_BOX.fullmatch(line) for line in lines]
 
 
 _JSON, _LINES = (".json", ".labels"), (".jsonl", ".ndjson", ".manifest")
@@ -499,9 +554,7 @@ FORMATS = {
         written=(".jsonl",),
     ),
     "json-object": Format(_JSON, _read_mapping, _is_mapping, starts=_OBJECT),
-    "json-records": Format(
-        _JSON, _read_records, lambda file: bool(_find_records(file)), starts=_OBJECT
-    ),
+    "json-records": Format(_JSON, _read_records, lambda file: bool(file.records), starts=_OBJECT),
     "fiftyone": Format(
         _JSON,
         _read_fiftyone,
@@ -512,7 +565,7 @@ FORMATS = {
     LABEL_STUDIO: Format(
         _JSON, _read_label_studio, starts=(b"[",), write=writers.write_label_studio
     ),
-    WORDS: Format((".txt",), _read_words, lambda file: bool(_split_lines(file))),
+    WORDS: Format((".txt",), _read_words, lambda file: bool(file.words)),
     CSV: Format(
         (".csv", ".tsv", ".tab"),
         lambda file: parse_table(file.path, file.index, file.options, file.raw),
@@ -520,6 +573,30 @@ FORMATS = {
         write=writers.write_csv,
         written=(".csv",),
         remedy="pass --labels {}",
+    ),
+    "webdataset": Format(
+        (".cls",), knows=lambda file: b"\n" not in file.raw.strip(), read_one=_read_word
+    ),
+    "supervisely": Format(
+        (".json",), knows=_has(tags=list, objects=list), read_one=_read_supervisely
+    ),
+    "darwin": Format(
+        (".json",),
+        knows=_has(item=dict, annotations=list),
+        read_one=lambda file: [str(one["name"]) for one in file.json["annotations"]],
+    ),
+    "labelme": Format((".json",), knows=_has(shapes=list, imagePath=str), read_one=_read_labelme),
+    "yolo": Format(
+        (".txt",),
+        knows=lambda file: None not in _match_boxes(file),
+        read_one=lambda file: [match[1] for match in _match_boxes(file) if match],
+    ),
+    "voc": Format(
+        (".xml",),
+        knows=lambda file: file.xml.tag == "annotation",
+        read_one=lambda file: [
+            one.findtext("name", "").strip() for one in file.xml.findall("object")
+        ],
     ),
     "spreadsheet": Format(
         (".csv.txt", ".ods", ".xls", ".xlsx"),
@@ -545,4 +622,5 @@ FORMATS = {
         has_images=True,
     ),
 }
+SIDECARS = tuple(dict.fromkeys(e for one in FORMATS.values() if one.read_one for e in one.endings))
 WRITTEN = tuple(name for name, one in FORMATS.items() if one.write)

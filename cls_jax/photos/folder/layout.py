@@ -1,5 +1,6 @@
 """The parts of a folder that is trained on: their files and classes."""
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,21 +15,18 @@ PARTS = ("train", "validation", "test")
 Row = tuple[ImageFile, str]  # A file and its class.
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Rows(Sequence[Row]):
     """Some files of a folder with their classes, at 12 bytes per file."""
 
-    def __init__(
-        self,
-        files: ImageFiles,
-        places: np.ndarray,
-        labels: np.ndarray,
-        class_names: tuple[str, ...],
-    ):
-        """Files by their indices, int64 [n], and labels int32 [n], -1 for unlabeled ones."""
-        self.files = files
-        self.places = places
-        self.labels = labels
-        self._names = *class_names, NO_CLASS_NAME  # The last one for -1.
+    files: ImageFiles
+    places: np.ndarray  # int64 [n], their indices.
+    labels: np.ndarray  # int32 [n], -1 for unlabeled ones.
+    class_names: tuple[str, ...]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return *self.class_names, NO_CLASS_NAME  # The last one for -1.
 
     def __len__(self) -> int:
         return len(self.places)

@@ -117,21 +117,18 @@ def start(base: Reading, held_out: Collection[str] = ()) -> FileMarks:
 
     The files `held_out` are for testing or validation.
     """
-    files = {
-        file: _follow(
-            _UNMARKED,
+    rows = [
+        LabelRow(
+            file,
             clean(label or ""),
             SKIP if label is None else LABEL,
-            "",
-            base.parts.get(file, ""),
-            base.sources.get(file, ""),
-            base.rivals.get(file, ""),
-            has_time=False,
+            part=base.parts.get(file, ""),
+            source=base.sources.get(file, ""),
+            rival=base.rivals.get(file, ""),
         )
         for file, label in base.labels.items()
-    }
-    names = {fold_class(name): name for mark in files.values() for name in mark.spelled}
-    return _spell(files, names, held_out)
+    ]
+    return fold(rows, FileMarks(held_out=held_out))
 
 
 def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
@@ -155,14 +152,9 @@ def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
         )
         for name in mark.spelled:
             names.setdefault(fold_class(name), name)
-    return _spell(files, names, before.held_out)
-
-
-def _spell(files: dict[str, Mark], names: dict[str, str], held_out: Collection[str]) -> FileMarks:
-    """The marks with one spelling for each class, that of files which are not held out first."""
     kept, others = dict[tuple[str, ...], None](), dict[tuple[str, ...], None]()
     for file, mark in files.items():
-        (others if mark.part in HELD_OUT or file in held_out else kept)[mark.spelled] = None
+        (others if mark.part in HELD_OUT or file in before.held_out else kept)[mark.spelled] = None
     for spellings in (others, kept):
         names |= choose_spellings(name for spelled in spellings for name in spelled)
     shown = {
@@ -171,7 +163,7 @@ def _spell(files: dict[str, Mark], names: dict[str, str], held_out: Collection[s
     for file, mark in files.items():
         if mark.labels != (labels := shown[mark.spelled]):
             files[file] = mark._replace(labels=labels)
-    return FileMarks(files, names, held_out)
+    return FileMarks(files, names, before.held_out)
 
 
 def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:

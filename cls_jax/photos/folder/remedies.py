@@ -122,7 +122,7 @@ def _list_empty(
     )
 
 
-def _describe_inner(folder: Folder, labeled: Iterable[str], depth: int) -> str:
+def _describe_inner(folder: Folder, labeled: Collection[str], depth: int) -> str:
     """What to do where images of a class are all in folders of their own."""
     if inner := describe_inner_folders(folder.root, labeled, depth, folder.options):
         return inner

@@ -23,7 +23,7 @@ _NUM_PAIRS = 20  # Of copies, that are compared.
 NUM_NAMES = 1_000  # Enough to propose a pattern.
 _MAX_LEVELS = 4  # Of folders.
 # A word with a number, and then a number of its own, as in P012_03.png.
-_NUMBERED = re.compile(r"^([^\W\d_]+[-_]?\d+)[-_ ]\d+$")
+_NUMBERED = re.compile(r"(([^\W\d_]+)([-_]?)\d+)[-_ ]\d+")
 # What programs add to the name of a copy: a.rf.<hash> (Roboflow), a_aug_3, "a - Copy (2)", a-1, or
 # "a (2)". With the share of copies that must look alike, since independent photos are named so,
 # too: none of 300 pairs, and a quarter of those that are turned by up to 30 degrees and cropped.
@@ -103,22 +103,16 @@ def propose_pattern(names: Sequence[str]) -> str | None:
     A word with a number, and then another number, as in P012_03.png. If there are several such
     words, these are rather the classes.
     """
-    stems = [os.path.splitext(name.rpartition("/")[2])[0] for name in names]
-    found = [match[1] if (match := _NUMBERED.match(stem)) else "" for stem in stems]
-    sources = set(found) - {""}
-    num_found = len(found) - found.count("")
-    is_common = num_found >= _MOST_NAMES * len(found) and len(found) > 0
-    if not is_common or len(sources) < 2 or num_found < _FEWEST_IMAGES * len(sources):
+    stems = {name: os.path.splitext(name.rpartition("/")[2])[0] for name in names}
+    found = {name: match for name, stem in stems.items() if (match := _NUMBERED.fullmatch(stem))}
+    sources = {match[1] for match in found.values()}
+    words = {match[2] for match in found.values()}  # One for each class, if there are several.
+    is_common = len(found) >= max(_MOST_NAMES * len(names), _FEWEST_IMAGES * len(sources))
+    if not is_common or len(sources) < 2 or len(words) > 1:
         return None
-    words = {re.sub(r"[-_]?\d+$", "", source) for source in sources}
-    if len(words) > 1:  # A word for each class, and images numbered within it.
-        return None
-    (word,) = words
-    separator = "[-_]?" if any(not source[len(word)].isdigit() for source in sources) else ""
-    pattern = rf"({re.escape(word)}{separator}\d+)[-_ ]\d+"
-    example = make_printable(
-        next(name for name, source in zip(names, found, strict=False) if source)
-    )
+    separator = "[-_]?" if any(match[3] for match in found.values()) else ""
+    pattern = rf"({re.escape(words.pop())}{separator}\d+)[-_ ]\d+"
+    example = make_printable(next(iter(found)))
     return (
         f"Names such as {example!r:.100} may say what an image comes from: with --source-pattern "
         f"'{pattern}', images of one source are held out together."
@@ -173,14 +167,12 @@ def propose_by_folders(names: Sequence[str], labels: np.ndarray) -> str | None:
         if len(names) < _FEWEST_IMAGES * len(found):
             return None
         counts = np.unique(pairs[1], return_counts=True)[1]
-        few, many = counts.min(), counts.max()
-        in_class = f"{few:,}" if few == many else f"{few:,} to {many:,}"
         pattern = "^" + "[^/]+/" * level + "([^/]+)/"
         example = "/".join(next(path for path in folders if len(path) > level)[: level + 1])
         return (
             f"Folders such as {make_printable(example)!r:.100} may say what an image comes from: "
             f"with --source-pattern '{pattern}', images of folders of one name are held out "
-            f"together ({len(found):,} names, {in_class} in a class)."
+            f"together ({len(found):,} names, {_write_range(counts)} in a class)."
         )
     return None
 
@@ -200,18 +192,21 @@ def propose_origins(origins: Sequence[tuple[str, str]]) -> str | None:
     )
 
 
+def _write_range(counts: np.ndarray | Sequence[int]) -> str:
+    few, many = min(counts), max(counts)
+    return f"{few:,}" if few == many else f"{few:,} to {many:,}"
+
+
 def describe_sources(sources: Sources, labels: np.ndarray, class_names: Sequence[str]) -> list[str]:
     """Lines of a plan about the sources of training images with `labels`, int [n]."""
     numbers = sources.numbers
     is_known = numbers >= 0
     counts = [len(np.unique(numbers[is_known & (labels == k)])) for k in range(len(class_names))]
-    few, many = min(counts), max(counts)
-    line = (
+    lines = [
         f"Sources:     {len(np.unique(numbers[is_known])):,} by {sources.origin}, of "
         f"{int(is_known.sum()):,} of {len(numbers):,} training images; labeled images of a class "
-        f"are from {f'{few:,}' if few == many else f'{few:,} to {many:,}'}"
-    )
-    lines = [line]
+        f"are from {_write_range(counts)}"
+    ]
     single = [make_printable(class_names[k]) for k, n in enumerate(counts) if n == 1]
     if single:
         lines.append(

@@ -179,7 +179,7 @@ def test_folders_within_sites_are_proposed_and_then_read(tmp_path):
 def test_what_counts_as_a_class_in_a_name(names, counts):
     names = names.split("|") if "|" in names else names.split()
     found = propose_from_names(names)
-    assert (found and dict(found.counts)) == counts
+    assert (found and dict(found[1])) == counts
 
 
 def test_a_pattern_leaves_the_rest_unlabeled(tmp_path):
@@ -346,8 +346,7 @@ def test_commands_for_a_folder_repeat_each_option(tmp_path, option):
     assert words in "\n".join(command or "" for _, command in view_next(run)["steps"])
     if option not in ("labels", "label_pattern", "source_pattern"):
         assert words in describe_names(tmp_path, PETS, options)
-        names = iter(SITES)
-        assert words in describe_inner_folders(tmp_path, names, 0, options)
+        assert words in describe_inner_folders(tmp_path, SITES, 0, options)
 
 
 def test_a_fault_in_the_table_of_one_part_is_told(tmp_path):

@@ -11,7 +11,6 @@ from cls_jax.io import PARSE_ERRORS
 from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.formats import CSV, FORMATS, WORDS, LabelFile, find_format
 from cls_jax.photos.folder.options import FolderOptions
-from cls_jax.photos.folder.sidecars import SIDECARS
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.folder.test_odd_folders import place
 from tests.photos.helpers import open_catalog, read_layout
@@ -190,11 +189,11 @@ def get_labels(part):
 
 def test_each_reader_has_a_sample():
     assert SAMPLES.keys() == {name for name, one in FORMATS.items() if one.read}
-    assert SIDECAR_SAMPLES.keys() == SIDECARS.keys()
+    assert SIDECAR_SAMPLES.keys() == {name for name, one in FORMATS.items() if one.read_one}
     for kind, (name, _) in SAMPLES.items():
         assert name.endswith(FORMATS[kind].endings)
     for kind, (ending, _) in SIDECAR_SAMPLES.items():
-        assert ending == SIDECARS[kind].ending
+        assert FORMATS[kind].endings == (ending,)
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
@@ -213,8 +212,8 @@ def test_a_reader_claims_its_sample_and_no_other(kind):
 def test_a_reader_of_files_about_an_image_claims_its_sample_and_no_other(tmp_path, kind):
     for other, (ending, write_label) in SIDECAR_SAMPLES.items():
         file = LabelFile(write_label("cat").encode(), tmp_path / f"a{ending}")
-        if ending == SIDECARS[kind].ending:
-            assert SIDECARS[kind].knows(file) == (other == kind)
+        if ending in FORMATS[kind].endings:
+            assert FORMATS[kind].knows(file) == (other == kind)
     ending, write_label = SIDECAR_SAMPLES[kind]
     for file, label in LABELS.items():
         place(tmp_path, f"photos/{file}").touch()

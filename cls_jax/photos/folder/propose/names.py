@@ -9,8 +9,7 @@ import pathlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
@@ -35,15 +34,6 @@ _NO_CLASSES = {
 }
 
 
-class Proposal(NamedTuple):
-    """A pattern that finds a class in most names."""
-
-    pattern: str
-    counts: Mapping[str, int]  # Images of each class.
-    num_names: int
-    example: str  # A name with a class.
-
-
 def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) -> Reading:
     """The reading by a pattern that the user gives, searched in each name with all folders.
 
@@ -58,11 +48,10 @@ def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) 
     labels: dict[str, str] = {}
     for name in names:
         top, _, rest = name.partition("/")
-        if rest and splits.get(top) == "unlabeled":
-            continue
-        match = compiled.search(name)
-        label = clean(match[1] or "") if match else ""
-        labels[name] = "" if means_unlabeled(label) else label
+        if not rest or splits.get(top) != "unlabeled":
+            match = compiled.search(name)
+            label = clean(match[1] or "") if match else ""
+            labels[name] = "" if means_unlabeled(label) else label
     num_found = sum(map(bool, labels.values()))
     if labels and not num_found:
         sentence = f"{_show(pattern)} fits no name, such as {next(iter(labels))!r:.200}."
@@ -77,33 +66,28 @@ def _show(pattern: str) -> str:
     return f"--label-pattern {make_printable(shlex.quote(pattern)):.200}"
 
 
-def propose_from_names(names: Sequence[str]) -> Proposal | None:
+def propose_from_names(names: Sequence[str]) -> tuple[str, Mapping[str, int], str] | None:
     """A pattern for the classes that the names of files seem to begin or end with, or None.
 
     Most names are words and a number, as in Abyssinian_12.jpg and cat.4001.jpg. There are several
-    of such words, and each has several images.
+    of such words, and each has several images. With the images of each class, and an example.
     """
-    stems = [os.path.splitext(name.rpartition("/")[2])[0] for name in names]
+    stems = {name: os.path.splitext(name.rpartition("/")[2])[0] for name in names}
     for form, words, number in ((_WORDS_FIRST, 1, 3), (_NUMBER_FIRST, 3, 1)):
-        matches = [form.fullmatch(stem) for stem in stems]
-        found = [match for match in matches if match]
-        counts = Counter(fold_case(match[words]) for match in found)
-        is_common = len(found) >= _MOST_NAMES * len(names) and len(found) > 0
-        if not is_common or len(counts) < 2 or len(found) < _FEWEST_IMAGES * len(counts):
+        found = {name: match for name, stem in stems.items() if (match := form.fullmatch(stem))}
+        counts = Counter(fold_case(match[words]) for match in found.values())
+        is_common = 0 < _MOST_NAMES * len(names) <= len(found) >= _FEWEST_IMAGES * len(counts)
+        if not is_common or len(counts) < 2 or counts.keys() & _NO_CLASSES:
             continue
-        if counts.keys() & _NO_CLASSES:
-            continue
-        separators = {match[2] for match in found}
+        separators = {match[2] for match in found.values()}
         separator = re.escape(separators.pop()) if len(separators) == 1 else "[ _.-]*"
-        digits = r"\(?\d+\)?" if any("(" in match[number] for match in found) else r"\d+"
-        word = "([^/]+?)"
-        parts = (word, separator, digits) if words == 1 else (digits, separator, word)
-        start = "" if words == 1 else "(?:^|/)"
-        pattern = rf"{start}{''.join(parts)}\.[^./]+$"
-        example = next(name for name, match in zip(names, matches, strict=True) if match)
-        labels = [re.search(pattern, name) for name in names]
-        counts = Counter(match[1] for match in labels if match)
-        return Proposal(pattern, counts, len(names), example)
+        digits = r"\(?\d+\)?" if any("(" in match[number] for match in found.values()) else r"\d+"
+        parts = ("", "([^/]+?)", separator, digits)
+        if words == 3:
+            parts = ("(?:^|/)", digits, separator, "([^/]+?)")
+        pattern = rf"{''.join(parts)}\.[^./]+$"
+        labels = filter(None, (re.search(pattern, name) for name in names))
+        return pattern, Counter(match[1] for match in labels), next(iter(found))
     return None
 
 
@@ -112,48 +96,38 @@ def describe_names(root: pathlib.Path, names: Sequence[str], options: FolderOpti
 
     The command repeats the `options` of the folder.
     """
-    proposal = propose_from_names(names)
-    if proposal is None:
+    if (proposal := propose_from_names(names)) is None:
         return None
-    num_found = sum(proposal.counts.values())
-    options = options._replace(label_pattern=proposal.pattern)
-    command = write_command(["train", str(root), *options.to_arguments(root)])
+    pattern, counts, example = proposal
+    arguments = options._replace(label_pattern=pattern).to_arguments(root)
     return (
-        f"if names such as {proposal.example!r:.100} carry the class "
-        f"({_list_counts(proposal.counts)}; {num_found:,} of "
-        f"{write_count(proposal.num_names, 'name', 'names')}), {command} reads it"
+        f"if names such as {example!r:.100} carry the class ({_list_counts(counts)}; "
+        f"{sum(counts.values()):,} of {write_count(len(names), 'name', 'names')}), "
+        f"{write_command(['train', str(root), *arguments])} reads it"
     )
 
 
 def describe_inner_folders(
-    root: pathlib.Path, names: Iterable[str], depth: int, options: FolderOptions
+    root: pathlib.Path, names: Collection[str], depth: int, options: FolderOptions
 ) -> str | None:
     """What to run if folders with the names of classes repeat within others, or None.
 
     `names` are those of labeled files, and `depth` the number of folders above the first ones. The
     command repeats the `options` of the folder.
     """
-    inner: dict[str, set[str]] = {}
-    counts = Counter[str]()
-    num_names = 0
-    top = ""
-    for name in names:
-        num_names += 1
-        parts = name.split("/")
-        if len(parts) < depth + 3:
-            continue
-        top = "/".join(parts[:depth])
-        inner.setdefault(fold_class(parts[depth + 1]), set()).add(parts[depth])
-        counts[parts[depth + 1]] += 1
-    num_inside = sum(counts.values())
-    repeated = [name for name, tops in inner.items() if len(tops) > 1]
-    if len(inner) < 2 or 2 * len(repeated) < len(inner) or num_inside < num_names:
+    paths = [path for name in names if len(path := name.split("/")) >= depth + 3]
+    tops: dict[str, set[str]] = {}
+    for path in paths:
+        tops.setdefault(fold_class(path[depth + 1]), set()).add(path[depth])
+    num_repeated = sum(len(found) > 1 for found in tops.values())
+    if len(tops) < 2 or 2 * num_repeated < len(tops) or len(paths) < len(names):
         return None
-    start = f"^{re.escape(top)}/" if top else "^"
+    start = "".join(["^", *(f"{re.escape(top)}/" for top in paths[0][:depth])])
     options = options._replace(
         label_pattern=f"{start}[^/]+/([^/]+)/", source_pattern=f"{start}([^/]+)/"
     )
     command = write_command(["train", str(root), *options.to_arguments(root)])
+    counts = Counter(path[depth + 1] for path in paths)
     return (
         f"if these are the classes ({_list_counts(counts)}), {command} reads them, and takes the "
         "folders around them for what the images come from"

@@ -6,20 +6,24 @@ A table is known by its content: a column names files of the folder, and another
 import dataclasses
 import os
 import pathlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
-from cls_jax.io import PARSE_ERRORS, write_count
+from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes, write_count
 from cls_jax.photos.folder.columns import Table, are_fractions, doubt_label, name_files
 from cls_jax.photos.folder.formats import (
     CSV,
     FORMATS,
+    SIDECARS,
     WORDS,
     LabelFile,
     find_format,
     get_reader,
+    name_images,
     parse_chosen,
+    read_sidecar,
 )
 from cls_jax.photos.folder.index import FOLDED, FileIndex
 from cls_jax.photos.folder.label_table import (
@@ -30,7 +34,7 @@ from cls_jax.photos.folder.label_table import (
     read_content,
 )
 from cls_jax.photos.folder.log import Mark, fold
-from cls_jax.photos.folder.names import fold_case
+from cls_jax.photos.folder.names import find_part, fold_case
 from cls_jax.photos.folder.reading import (
     CHOSEN,
     MEASURES,
@@ -41,15 +45,14 @@ from cls_jax.photos.folder.reading import (
     Reading,
     find_evidence,
 )
-from cls_jax.photos.folder.sidecars import list_sidecars, parse_sidecars
 from cls_jax.photos.images.decode import SUFFIXES
-from cls_jax.photos.images.files import Listing, list_rare
+from cls_jax.photos.images.files import Listing, group_by_ending, list_images, list_rare
 
 # Of files that may be tables where nobody names them.
 _ENDINGS = {ending for one in FORMATS.values() if one.read for ending in one.endings}
 _OF_LINES = (*FORMATS[CSV].endings, *FORMATS[WORDS].endings)
+_MAX_BYTES = 2**26  # Of a file about an image. LabelMe may store the image in it.
 _NUM_TRIED = 50  # Rows of a table with paths in two columns.
-_UNREADABLE: tuple[type[Exception], ...] = (UserError, *PARSE_ERRORS)
 # Headers of the tables with guesses that cls-jax writes: predictions, the table of the labeling
 # page, labels during training, suspect labels, and suggestions.
 _OWN_HEADERS = (
@@ -75,20 +78,77 @@ def propose_tables(folder: Folder) -> list[Reading]:
 
 def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
     """The readings by files about an image each, of at most `most` of them in each folder."""
-    options = folder.options._replace(file_column="", label_column="", source_column="")
     readings = []
-    for name, files in list_sidecars(folder.listing).items():
-        parsed, fault = parse_sidecars(
-            folder.root, files if most is None else take_evenly(files, most)
-        )
-        if fault:
-            readings.append(Reading(name, fault=fault, evidence=(UNREADABLE,)))
-        elif parsed is not None:
-            near = FileIndex(folder.files, folder=os.path.dirname(name))
-            table = read_cells(dataclasses.replace(parsed, name=name), near, options)
-            if one := _add_evidence(name, table, table.fault):
-                readings.append(one._replace(files=files))
+    for name, files in _list_sidecars(folder.listing).items():
+        tried = files if most is None else take_evenly(files, most)
+        near = FileIndex(folder.files, folder=os.path.dirname(name))
+        table = _read_sidecars(folder.root, tried, near, name)
+        if one := _add_evidence(name, table, table.fault):
+            readings.append(one._replace(files=files))
     return readings
+
+
+def _list_sidecars(listing: Listing) -> dict[str, list[str]]:
+    """A pattern such as photos/*.json → files that are called as images, with or without endings.
+
+    Most of the files of a folder with this ending must be.
+    """
+    kinds = group_by_ending(listing.others, SIDECARS)
+    if not kinds:
+        return {}
+    stems = {
+        os.path.splitext(fold_case(name.rpartition("/")[2]))[0] for name in listing.files.names()
+    }
+    found = {}
+    for kind, names in kinds.items():
+        beside = [name for name in names if _get_stem(name) in stems]
+        if 2 * len(beside) > len(names):
+            found["/*".join(kind).lstrip("/")] = beside
+    return found
+
+
+def _get_stem(name: str) -> str:
+    """The name without its ending, and that of an image before it, as in 1.jpg.json, folded."""
+    stem, _ = os.path.splitext(fold_case(name.rpartition("/")[2]))
+    return os.path.splitext(stem)[0] if stem.endswith(SUFFIXES) else stem
+
+
+def _read_sidecars(
+    root: pathlib.Path, names: Sequence[str], index: FileIndex, shown: str
+) -> LabelTable:
+    """What such files say together, which sentences call `shown`: no rows if they are no such.
+
+    Images are named without folders. There is a fault if one of the files is damaged.
+    """
+    rows = []
+    for name in names:
+        stem, _ = os.path.splitext(name)
+        try:
+            classes = read_sidecar(LabelFile(read_bytes(root / name, _MAX_BYTES), root / name))
+        except PARSE_ERRORS as error:
+            sentence = (
+                f"{name!r:.200} cannot be read ({describe_error(error)}), but other files like it "
+                "have the label of an image each: repair or remove it."
+            )
+            return LabelTable([], fault=Fault(sentence))
+        if classes is None:
+            return LabelTable([])
+        *folders, last = stem.split("/")
+        rows.append((last, classes, next(filter(find_part, folders), "")))
+    cells = dataclasses.replace(name_images(rows), name=shown)
+    return read_cells(cells, index) if rows else LabelTable([])
+
+
+def read_all_sidecars(folder: pathlib.Path, index: FileIndex) -> LabelTable:
+    """The same of a folder that has such files without the images.
+
+    Of several endings, the most frequent one counts.
+    """
+    names = list_images(folder).others
+    kinds = Counter(os.path.splitext(name)[1].lower() for name in names)
+    suffix = max(SIDECARS, key=lambda suffix: kinds[suffix])
+    found = [name for name in names if name.lower().endswith(suffix)]
+    return _read_sidecars(folder, found, index, folder.name)
 
 
 def read_chosen(folder: Folder) -> Reading:
@@ -116,7 +176,7 @@ def read_named(folder: Folder, path: pathlib.Path, name: str = "", kind: str = "
         table = read_cells(dataclasses.replace(parsed, name=name or path.name), index, options)
     except UserError as error:
         return Reading(name, fault=Fault(str(error)))
-    return collect_labels(table)._replace(origin=name, files={name})
+    return collect_labels(table)
 
 
 def _join_paths(parsed: Table, index: FileIndex) -> Table:
@@ -151,29 +211,25 @@ def _join_path(folder: str, file: str) -> str:
 
 def _read_table(folder: Folder, name: str) -> Reading | None:
     """The reading by a table, or None if the file is none that names images of the folder."""
-    path = folder.root / name
     near, options = FileIndex(folder.files, folder=os.path.dirname(name)), folder.options
+    path, kind = folder.root / name, ""
     try:
         file = LabelFile(read_content(path), path, near, options)
-    except UserError:
-        return None
-    kind = find_format(file)
-    if not kind or (kind == CSV and not fold_case(name).endswith(_OF_LINES)):
-        return None
-    try:
-        read = get_reader(kind, name)
-    except UserError as error:
-        return Reading(name, fault=Fault(str(error)), evidence=(UNREADABLE,))
-    try:
-        cells = dataclasses.replace(_join_paths(read(file), near), name=name)
-    except _UNREADABLE:
+        kind = find_format(file)
+        if not kind or (kind == CSV and not fold_case(name).endswith(_OF_LINES)):
+            return None
+        cells = _join_paths(get_reader(kind, name)(file), near)
+    except UserError as error:  # It is too large, no table, or needs an extra.
+        found = Reading(name, fault=Fault(str(error)), evidence=(UNREADABLE,))
+        return None if kind in ("", CSV) else found
+    except PARSE_ERRORS:
         return None
     if any(own <= set(cells.header) for own in _OWN_HEADERS) or not name_files(cells, near):
         return None
-    table = read_cells(cells, near, options)
-    if options.label_column or cells.label_column or table.columns.one_hot or table.fault:
-        return _add_evidence(name, table, table.fault)
-    fault, has_measures = doubt_label(cells, table.columns.label)
+    table = read_cells(dataclasses.replace(cells, name=name), near, options)
+    fault, has_measures = table.fault, False
+    if not (fault or options.label_column or cells.label_column or table.columns.one_hot):
+        fault, has_measures = doubt_label(cells, table.columns.label, name)
     return _add_evidence(name, table, fault, has_measures)
 
 
@@ -190,7 +246,7 @@ def _add_evidence(
     if not found.list_labels() and name.lower().endswith(".json"):  # About something else.
         return None
     evidence = {find_evidence(found.labels), *([MEASURES] if has_measures else [])}
-    return found._replace(origin=name, files={name}, evidence=evidence)
+    return found._replace(evidence=evidence)
 
 
 def collect_labels(table: LabelTable) -> Reading:
@@ -216,6 +272,7 @@ def collect_labels(table: LabelTable) -> Reading:
         sources=sources,
         source_origin=repr(table.cells.names[columns.source or 0]) if sources else "",
         rivals={name: mark.rival for name, mark in marks.items() if mark.rival},
+        files={shown},
         skipped=skipped,
         warnings=[
             *_describe_unmatched(shown, unknown, "no image"),
