@@ -184,25 +184,18 @@ def list_images(root: str | os.PathLike) -> Listing:
     linked = collections.deque[str]()
     while pending or linked:
         folder = pending.pop() if pending else linked.popleft()
-        path = os.path.join(root, folder)
         try:
-            identity = _identify(path)
-            if identity in visited:
-                reason = "a link to a folder that is already listed or contains this one"
-                listing.skipped.append((folder, reason))
-                continue
-            visited.add(identity)
-            with os.scandir(path) as scanned:
-                entries = sorted(scanned, key=lambda entry: entry.name)
+            entries, reason = _scan(os.path.join(root, folder), visited)
         except OSError as error:
             if not folder:
                 raise UserError(f"{root} cannot be read: {error.strerror}.") from error
-            listing.skipped.append((folder, f"{_CLOSED}: {error.strerror}"))
-            continue
+            entries, reason = [], f"{_CLOSED}: {error.strerror}"
         names = {entry.name for entry in entries}
         if folder and (_LOCK in names or ("config.json" in names and names & _IN_A_RUN)):
-            listing.skipped.append((folder, "a folder that a run has written"))
+            reason = "a folder that a run has written"
             runs.append(folder)
+        if reason:
+            listing.skipped.append((folder, reason))
             continue
         if folder:
             listing.folders.append(folder)
@@ -215,6 +208,16 @@ def list_images(root: str | os.PathLike) -> Listing:
     for part in listing:
         part.sort()
     return listing
+
+
+def _scan(path: str, visited: set[tuple[int, int]]) -> tuple[list[os.DirEntry], str]:
+    """The entries of a folder, sorted, or why it is left out. Adds it to the `visited` ones."""
+    identity = _identify(path)
+    if identity in visited:
+        return [], "a link to a folder that is already listed or contains this one"
+    visited.add(identity)
+    with os.scandir(path) as scanned:
+        return sorted(scanned, key=lambda entry: entry.name), ""
 
 
 def _list_packed(root: str | os.PathLike, packed: PackedFolder) -> Listing:
@@ -247,8 +250,9 @@ def _sort_entries(
         try:
             if entry.is_dir():
                 (links if entry.is_symlink() else inner).append(name)
-            elif reason := _find_fault(entry):
-                listing.skipped.append((name, reason))
+            elif not entry.is_file():
+                is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
+                listing.skipped.append((name, "a broken link" if is_dangling else "not a file"))
             elif not _is_image(entry):
                 listing.others.append(name)
             else:
@@ -309,14 +313,6 @@ def _find_parents(names: Iterable[str]) -> set[str]:
             found.add(parent)
             parent = parent.rpartition("/")[0]
     return found
-
-
-def _find_fault(entry: os.DirEntry) -> str:
-    """Why an entry is not a file, or ""."""
-    if entry.is_file():
-        return ""
-    is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
-    return "a broken link" if is_dangling else "not a file"
 
 
 def _is_image(entry: os.DirEntry) -> bool:

@@ -9,10 +9,9 @@ import io
 import math
 import re
 import struct
-import zlib
 from typing import Any, BinaryIO
 
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from cls_jax.data.resize import LARGE_PIXELS, ImageError
 from cls_jax.photos.images.store import hash_content
@@ -20,28 +19,24 @@ from cls_jax.photos.images.store import hash_content
 PNG = b"\x89PNG\r\n\x1a\n"
 _MAX_READS = 100_000  # Until the pixels begin. Photos need a few hundred.
 _MAX_CHUNKS = 2**18
-# Decompressed bytes of metadata that are kept, since they may tell which side is up.
-_MAX_METADATA = 2**20
+_END_OF_HEADER = 33
 _TRANSPARENCY = b"tRNS"
-_EXIF = b"eXIf"
-_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
-# Of texts with other names, Pillow makes no use.
-_ORIENTED = (b"Raw profile type exif", b"XML:com.adobe.xmp")
+# Metadata that may tell which side is up, and the bytes of them that are read.
+_PROFILE = b"Raw profile type exif\0"
+_ORIENTED = (b"eXIf", b"tEXt" + _PROFILE, b"zTXt" + _PROFILE, b"iTXtXML:com.adobe.xmp\0")
+_MOST = 2**20
+_DATA = bytes(4) + b"IDAT"  # At which Pillow stops reading.
 
-_START = b"\xff\xd8"
 _END = b"\xff\xd9"
 _SCAN = b"\xff\xda"
-_RESTART_INTERVAL = b"\xff\xdd"
 # Within a scan, 00 follows an ff of the data, and d0 to d7 are places to start again.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-_MAX_MARKERS = 10_000
-_BLOCK = 2**20
-_RUN = b"\xff" * 1024
-_MAX_RUNS = 1024
-_LONG_RUN = re.compile(rb"\xff{65536,}")  # No part of a JPEG with a length is as long.
-# Two ways in which the data of a scan could go on.
-_PATTERNS = (b"\x5a\xb6\x93\x2d" * 16, b"\x93\x5b\x4d\xb2" * 16)
-_RESTARTS = tuple(b"\xff" + bytes([0xD0 + i]) for i in range(8))
+# Two ways in which the data of a scan could go on, also where it starts again at a marker. The
+# decoder takes a marker for a later one where it is one or two ahead of the next one.
+_TAILS = tuple(
+    pattern + b"".join(b"\xff" + bytes([0xD0 + (first + i) % 8]) + pattern for i in range(8))
+    for first, pattern in ((0, b"\x5a\xb6\x93\x2d" * 16), (4, b"\x93\x5b\x4d\xb2" * 16))
+)
 
 
 class BoundedFile:
@@ -79,13 +74,13 @@ def strip_png(file: BinaryIO) -> BinaryIO:
     too many parts.
     """
     file.seek(0)
-    if file.read(len(PNG)) != PNG:
+    first = file.read(_END_OF_HEADER)
+    if not first.startswith(PNG):
         return file
     size = file.seek(0, io.SEEK_END)
     kept: list[tuple[int, int]] = []  # First bytes of what stays, and the bytes behind it.
     begin = 0
     end = len(PNG)
-    budget = _MAX_METADATA
     for _ in range(_MAX_CHUNKS):
         file.seek(end)
         header = file.read(8)
@@ -97,11 +92,7 @@ def strip_png(file: BinaryIO) -> BinaryIO:
         is_needed = kind[:1].isupper() or kind == _TRANSPARENCY
         if not kind.isalpha() or (is_needed and end > size):
             break  # Damaged, which Pillow will say.
-        if is_needed:
-            continue
-        used = _measure_oriented(kind, file, length) if length <= budget else 0
-        budget -= used
-        if not used:
+        if not is_needed and not _is_oriented(first, header + file.read(min(length, _MOST) + 4)):
             kept.append((begin, start))
             begin = end
     else:
@@ -109,141 +100,53 @@ def strip_png(file: BinaryIO) -> BinaryIO:
     if not kept:
         return file
     stripped = io.BytesIO()
-    for first, behind in (*kept, (begin, max(begin, size))):
-        file.seek(first)
-        stripped.write(file.read(behind - first))
+    for first_byte, behind in (*kept, (begin, max(begin, size))):
+        file.seek(first_byte)
+        stripped.write(file.read(behind - first_byte))
     return stripped
 
 
-def _measure_oriented(kind: bytes, file: BinaryIO, length: int) -> int:
-    """The bytes of metadata that may tell which side is up, 0 if they do not or are damaged."""
-    if kind != _EXIF and kind not in _TEXTS:
-        return 0
-    content = file.read(length)
-    if zlib.crc32(kind + content) != int.from_bytes(file.read(4), "big"):
-        return 0
-    if kind == _EXIF:
-        return length
-    name, _, text = content.partition(b"\0")
-    if name not in _ORIENTED:
-        return 0
-    if kind == b"iTXt":
-        flags, text = text[:2], text[2:].partition(b"\0")[2].partition(b"\0")[2]
-        is_compressed = flags == b"\1\0"
-        if flags not in (b"\0\0", b"\1\0"):
-            return 0
-    else:
-        is_compressed = kind == b"zTXt"
-        text = text.removeprefix(b"\0") if is_compressed else text
-    if not is_compressed:
-        return length
+def _is_oriented(first: bytes, part: bytes) -> bool:
+    """Whether a part of a PNG may tell which side is up, and Pillow reads it, given the first."""
+    if not part[4:].startswith(_ORIENTED):
+        return False
     try:
-        text = zlib.decompressobj().decompress(text, _MAX_METADATA)
-    except zlib.error:
-        return 0
-    return max(len(text), 1) if len(text) < _MAX_METADATA else 0
+        PngImagePlugin.PngImageFile(io.BytesIO(first + part + _DATA))
+    except Exception:  # Decoders raise any kind of exception for damaged files.
+        return False
+    return True
 
 
 def repair_jpeg(image: Any, file: BinaryIO) -> BinaryIO:
-    """A JPEG with the end marker that it lacks and without long runs of ff, or the file itself.
+    """A JPEG with the end marker that it lacks, or the file itself.
 
-    `image` is the opened and unloaded file. Raises an ImageError if pixels are missing, too.
+    `image` is the opened and unloaded file. Raises an ImageError if pixels are missing, too, or if
+    that cannot be told: of a progressive image, or one with a scan for each color.
     """
-    file = _shorten(file)
     size = file.seek(0, io.SEEK_END)
     file.seek(max(size - len(_END), 0))
     if file.read() == _END:
         return file
     file.seek(0)
     content = file.read()
-    found = _find_scans(content)
-    if found is None:
+    scan = content.rfind(_SCAN)
+    if content.rfind(_END) > scan:  # Something else follows.
         return file
-    scans, end = found
-    is_small = math.prod(image.size) <= LARGE_PIXELS
-    is_progressive = bool(image.info.get("progressive"))
-    # The later scans of a progressive image only show at full size, which takes long.
-    if not _are_complete(scans, image.layers) or (is_progressive and not is_small):
+    num_colors = content[scan + 4 : scan + 5]  # Of the scan (ITU-T T.81, B.2.3).
+    if image.info.get("progressive") or num_colors != bytes([image.layers]):
         raise ImageError("damaged: truncated")
     # What follows the data is no data, unless it is an ff that 00 marks as such.
+    found = _MARKER.search(content, scan + len(_SCAN))
+    end = found.start() if found else len(content)
     data = content[:end].rstrip(b"\0\xff")
     filler = content[len(data) : end]
     content = data + b"\xff\0" * (filler[:1] == b"\xff" and filler.lstrip(b"\xff")[:1] == b"\0")
-    shown = _decode_whole(content + _END, is_small)
-    for pattern in _PATTERNS:
-        # If a pixel were missing, it would depend on what follows.
-        tail = pattern + b"".join(mark + pattern for mark in _list_restarts(content))
-        if _decode_whole(content + tail + _END, is_small) != shown:
-            raise ImageError("damaged: truncated")
+    # If a pixel were missing, it would depend on what follows.
+    is_small = math.prod(image.size) <= LARGE_PIXELS
+    shown = {_decode_whole(content + tail + _END, is_small) for tail in (b"", *_TAILS)}
+    if len(shown) > 1:
+        raise ImageError("damaged: truncated")
     return io.BytesIO(content + _END)
-
-
-def _shorten(file: BinaryIO) -> BinaryIO:
-    """A JPEG without runs of ff that take long to skip, or the file itself.
-
-    Any number of ff may precede a marker. Pillow starts over for every part of a run that it reads.
-    """
-    file.seek(0)
-    num_runs = 0
-    while block := file.read(_BLOCK):
-        num_runs += block.count(_RUN)
-    if num_runs < _MAX_RUNS:
-        return file
-    file.seek(0)
-    return io.BytesIO(_LONG_RUN.sub(b"\xff", file.read()))
-
-
-def _find_scans(content: bytes) -> tuple[list[bytes], int] | None:
-    """The headers of a JPEG's scans, and where the last one ends, or None if it has an end marker.
-
-    Looks at a bounded number of markers. No photo has as many.
-    """
-    position = len(_START)
-    scans: list[bytes] = []
-    end = len(content)
-    for _ in range(_MAX_MARKERS):
-        found = _MARKER.search(content, position)
-        if found is None:
-            break
-        if found[0] == _END:
-            return None
-        end = min(end, found.start())
-        # A part of the file, which may hold a thumbnail with an end of its own.
-        begin = found.end()
-        position = begin + int.from_bytes(content[begin : begin + 2], "big")
-        if found[0] == _SCAN:
-            scans.append(content[begin + 2 : position])
-            end = len(content)
-    return scans, end
-
-
-def _are_complete(scans: list[bytes], num_components: int) -> bool:
-    """Whether the scans of a JPEG, by their headers, have all bits of all components.
-
-    ITU-T T.81, B.2.3: the number of components, two bytes for each, the first and the last
-    coefficient, and the number of bits that are missing in the low half of the last byte.
-    """
-    missing = dict[int, set[int]]()
-    for scan in scans:
-        count = scan[0] if scan else 0
-        if len(scan) != 4 + 2 * count:
-            return False
-        first, last, bits = scan[-3:]
-        for component in scan[1 : 1 + 2 * count : 2]:
-            rest = missing.setdefault(component, set(range(64)))
-            if bits & 15 == 0:
-                rest -= set(range(first, last + 1))
-    return len(missing) == num_components and not any(missing.values())
-
-
-def _list_restarts(content: bytes) -> list[bytes]:
-    """The markers with which the last scan of a JPEG may start again, the next one first."""
-    if _RESTART_INTERVAL not in content:
-        return []
-    start = content.rfind(_SCAN)
-    places = [content.rfind(mark, start) for mark in _RESTARTS]
-    following = places.index(max(places)) + 1 if max(places) > start else 0
-    return [*_RESTARTS[following:], *_RESTARTS[:following]]
 
 
 def _decode_whole(content: bytes, is_small: bool) -> bytes:

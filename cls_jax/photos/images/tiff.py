@@ -7,11 +7,12 @@ bits, ignores that 0 is white in 16 bits, and mixes up separate planes of 16 bit
 import io
 import logging
 import math
+import threading
 import zlib
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageFile, ImagePalette, TiffImagePlugin
+from PIL import Image, ImagePalette, TiffImagePlugin
 
 from cls_jax.data.resize import TRANSPOSITIONS, ImageError, scale_levels
 from cls_jax.extras import is_installed, write_install
@@ -20,9 +21,9 @@ from cls_jax.photos.images.repair import BoundedFile
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # First bytes of a file.
 _BIG = 43  # The version of BigTIFF.
 OTHER = "a TIFF that is neither gray nor in color, or packed in an unusual way: save it as PNG"
-_UNKNOWN_RANGE = "whose range is unknown: save it with 8 or 16 bits per value"
-# Decoded bytes of a TIFF that tifffile reads, all at once.
+# Decoded bytes of a TIFF that tifffile reads, all at once, and one file after the other.
 _MAX_BYTES = 2**28
+_READING = threading.Lock()
 _MAX_SEGMENTS = 2**18
 _STRIP_VALUES = 2**20
 
@@ -46,25 +47,18 @@ _NUM_COLORS = {
     _YCBCR: 3,
     _LAB: 3,
 }
-# Photometric interpretation and bits of gray values whose levels Pillow reads, but does not scale.
-_SCALED = ((_WHITE_IS_ZERO, 12), (_BLACK_IS_ZERO, 12), (_WHITE_IS_ZERO, 16))
 # Values of the tag Compression.
 _UNCOMPRESSED = 1
 _OLD_JPEG = 6
 _DEFLATE = (8, 32946)
-# Values of the tag Sample Format.
-_UNSIGNED = 1
-_SIGNED = 2
-_FLOATING = 3
-# Values of the tag Extra Samples.
-_PREMULTIPLIED = 1
-_ALPHA = 2
+# Values of the tags Sample Format and Extra Samples.
+_UNSIGNED, _SIGNED, _FLOATING = 1, 2, 3
+_PREMULTIPLIED, _ALPHA = 1, 2
 
 
 class Layout(NamedTuple):
     """How the first image of a TIFF is stored, by its tags."""
 
-    is_little: bool  # Whether the first byte of a value is the low one.
     width: int  # As stored, before the orientation.
     height: int
     photometric: int
@@ -75,7 +69,7 @@ class Layout(NamedTuple):
     compression: int
     subsampling: tuple[int, ...]
     fill_order: int  # 2 if the first pixel of a byte is in its low bits.
-    orientation: int
+    orientation: Any  # An integer, unless it is damaged.
 
     @property
     def num_colors(self) -> int:
@@ -95,24 +89,21 @@ class Layout(NamedTuple):
 def open_tiff(file: BinaryIO, bit_depth: int) -> Image.Image:
     """Opens the first image of a TIFF, by Pillow where it reads the file rightly.
 
-    `bit_depth` is the number of bits used by 16-bit values that Pillow does not read. Raises an
-    ImageError if nothing reads the file rightly, and any error if it is damaged.
+    Otherwise it is read at once: upright, with 8 bits per value, and the `largest_level` of its
+    colors in its `info` if they have 16. `bit_depth` is the number of bits that 16-bit values use.
+    Raises an ImageError if nothing reads the file rightly, and any error if it is damaged.
     """
     layout = read_layout(file)
-    reader = choose_reader(layout, bit_depth)
+    if not suits_pillow(layout, bit_depth):
+        with _READING:
+            return _show(_read_levels(file, layout), layout, bit_depth)
     file.seek(0)
-    if reader == "pillow":
-        image = Image.open(file, formats=("TIFF",))
-        _widen_palette(image)
-        return image
-    return PlainTiff(file, layout, reader, bit_depth)
-
-
-def _widen_palette(image: Any) -> None:
-    """Takes a color map of 8-bit values for one, as libtiff does. It should have 16 bits."""
+    image: Any = Image.open(file, formats=("TIFF",))
+    # A color map should have 16 bits. As libtiff does, take one of 8-bit values as such.
     levels = image.tag_v2.get(TiffImagePlugin.COLORMAP) if image.mode == "P" else None
     if levels and max(levels) < 256:
         image.palette = ImagePalette.raw("RGB;L", bytes(levels))
+    return image
 
 
 def read_layout(file: BinaryIO) -> Layout:
@@ -158,43 +149,35 @@ def create_layout(tags: Any) -> Layout:
     """The layout that tags describe, Pillow's `tag_v2`. Raises an ImageError as `read_layout`."""
     (compression,) = _get(tags, TiffImagePlugin.COMPRESSION, 1)
     (photometric,) = _get(tags, TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0)
-    if compression == _OLD_JPEG:
-        photometric = _YCBCR
-    (num_samples,) = _get(
-        tags, TiffImagePlugin.SAMPLESPERPIXEL, 3 if compression == _OLD_JPEG else 1
-    )
+    is_old_jpeg = compression == _OLD_JPEG
+    photometric = _YCBCR if is_old_jpeg else photometric
+    (num_samples,) = _get(tags, TiffImagePlugin.SAMPLESPERPIXEL, 3 if is_old_jpeg else 1)
     formats = {*_get(tags, TiffImagePlugin.SAMPLEFORMAT, _UNSIGNED)}
     bits = {*_get(tags, TiffImagePlugin.BITSPERSAMPLE, 1)}
-    extra = _get(tags, TiffImagePlugin.EXTRASAMPLES)
-    (planar,) = _get(tags, TiffImagePlugin.PLANAR_CONFIGURATION, 1)
-    if _FLOATING in formats:
-        raise ImageError("floating-point pixels, whose range is unknown")
-    if _SIGNED in formats:
-        raise ImageError(f"a TIFF of signed integers, {_UNKNOWN_RANGE}")
-    if formats != {_UNSIGNED} or len(bits) != 1 or photometric not in _NUM_COLORS:
-        raise ImageError(OTHER)
-    if max(bits) > 16:
-        raise ImageError(f"a TIFF of {max(bits)}-bit integers, {_UNKNOWN_RANGE}")
-    num_colors = _NUM_COLORS[photometric]
+    if formats & {_SIGNED, _FLOATING} or max(bits, default=1) > 16:
+        raise ImageError(
+            "a TIFF of signed, floating-point or 32-bit numbers, whose range is unknown: save it "
+            "with 8 or 16 bits per value"
+        )
+    num_colors = _NUM_COLORS.get(photometric, math.inf)
     is_gray_jpeg = photometric == _YCBCR and num_samples == 1
-    if num_samples < num_colors and not is_gray_jpeg:
-        raise ImageError(OTHER)
     # Of images with many bands, Pillow would take the first ones for colors.
-    if num_samples > num_colors + (2 if photometric == _CMYK else 1):
+    most = num_colors + (2 if photometric == _CMYK else 1)
+    is_known = is_gray_jpeg or num_colors <= num_samples <= most
+    if formats != {_UNSIGNED} or len(bits) != 1 or not is_known:
         raise ImageError(OTHER)
     return Layout(
-        is_little=tags.prefix == b"II",
         width=_get(tags, TiffImagePlugin.IMAGEWIDTH)[0],
         height=_get(tags, TiffImagePlugin.IMAGELENGTH)[0],
         photometric=photometric,
         bits=bits.pop(),
         num_samples=num_samples,
-        extra=extra,
-        is_planar=planar == 2 and num_samples > 1,
+        extra=_get(tags, TiffImagePlugin.EXTRASAMPLES),
+        is_planar=_get(tags, TiffImagePlugin.PLANAR_CONFIGURATION, 1) == (2,) and num_samples > 1,
         compression=compression,
         subsampling=_get(tags, TiffImagePlugin.YCBCRSUBSAMPLING, 2, 2),
         fill_order=_get(tags, TiffImagePlugin.FILLORDER, 1)[0],
-        orientation=_get_orientation(tags),
+        orientation=tags.get(TiffImagePlugin.ExifTags.Base.Orientation),
     )
 
 
@@ -207,131 +190,53 @@ def _get(tags: Any, tag: int, *default: int) -> tuple[int, ...]:
     return values
 
 
-def _get_orientation(tags: Any) -> int:
-    """The orientation, 1 if it is damaged: the pixels may be intact."""
-    value = tags.get(TiffImagePlugin.ExifTags.Base.Orientation, 1)
-    return value if isinstance(value, int) else 1
-
-
-def choose_reader(layout: Layout, bit_depth: int) -> str:
-    """What reads a TIFF rightly: "pillow", "scale" its levels, or "tifffile".
-
-    `bit_depth` is the number of bits that 16-bit values use. Raises an ImageError if nothing does,
-    or tifffile is not installed.
-    """
-    photometric = layout.photometric
-    if layout.num_samples == 1 and layout.is_little and (photometric, layout.bits) in _SCALED:
-        return "scale"
-    if _suits_pillow(layout, bit_depth):
-        return "pillow"
-    is_plain = photometric in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB) or (
-        photometric == _CMYK and not layout.alpha
+def suits_pillow(layout: Layout, bit_depth: int) -> bool:
+    """Whether Pillow reads a TIFF rightly, given how many bits 16-bit values use."""
+    kind, samples = (layout.photometric, layout.bits), layout.num_samples
+    is_raw, has_all_bits = layout.compression == _UNCOMPRESSED, bit_depth == 16
+    if samples == 1:
+        return layout.bits in (1, 2, 4, 8) or kind == (_BLACK_IS_ZERO, 16)
+    if layout.is_planar:  # It mixes up uncompressed planes.
+        is_mixed = is_raw and samples > layout.num_colors and layout.alpha != _ALPHA
+        is_deep = has_all_bits and not is_raw and kind in ((_RGB, 16), (_CMYK, 16))
+        return is_deep or (not is_mixed and kind in ((_RGB, 8), (_CMYK, 8)))
+    if kind == (_YCBCR, 8):
+        return not is_raw or layout.subsampling == (1, 1)
+    if kind == (_CMYK, 16):
+        return samples == 4 and has_all_bits
+    return kind in (
+        (_BLACK_IS_ZERO, 8),
+        (_RGB, 8),
+        (_RGB, 16),
+        (_PALETTE, 8),
+        (_CMYK, 8),
+        (_LAB, 8),
     )
-    is_open = layout.compression in (_UNCOMPRESSED, *_DEFLATE) and layout.fill_order == 1
-    if not is_plain or not is_open or layout.bits not in (8, 16):
-        raise ImageError(OTHER)
-    if not is_installed("tiff"):
-        raise ImageError(
-            f"a TIFF in a rare form, which needs the extra tiff: {write_install('tiff')}, or save "
-            "it as PNG"
-        )
-    return "tifffile"
 
 
-def _suits_pillow(layout: Layout, bit_depth: int) -> bool:
-    """Whether Pillow reads a TIFF rightly, for `bit_depth` see `choose_reader`."""
-    photometric, bits = layout.photometric, layout.bits
-    is_raw = layout.compression == _UNCOMPRESSED
-    if layout.num_samples == 1:
-        return bits in (1, 2, 4, 8) or (photometric, bits) == (_BLACK_IS_ZERO, 16)
-    if layout.is_planar:
-        has_depth = bits == 8 or (bits, bit_depth) == (16, 16)
-        return photometric in (_RGB, _CMYK) and has_depth and not (is_raw and _mixes_planes(layout))
-    if photometric == _YCBCR:
-        return bits == 8 and (not is_raw or layout.subsampling == (1, 1))
-    if bits == 16:
-        is_plain_cmyk = (photometric, layout.num_samples) == (_CMYK, 4)
-        return photometric == _RGB or (is_plain_cmyk and bit_depth == 16)
-    return bits == 8 and photometric != _WHITE_IS_ZERO
-
-
-def _mixes_planes(layout: Layout) -> bool:
-    """Whether Pillow takes uncompressed planes for others."""
-    is_known = layout.alpha == _ALPHA or layout.num_samples == layout.num_colors
-    return layout.bits != 8 or not is_known
-
-
-class PlainTiff(ImageFile.ImageFile):
-    """A TIFF that is read when its pixels are needed: upright, with 8 bits per value.
-
-    Its first use turns it into an ordinary image.
-    """
-
-    format = "TIFF"
-
-    def __init__(self, file: BinaryIO, layout: Layout, reader: str, bit_depth: int):
-        """Reads nothing yet. For `reader` see `choose_reader`."""
-        self._layout = layout
-        self._reader = reader
-        self._bit_depth = layout.bits if reader == "scale" and layout.bits == 12 else bit_depth
-        super().__init__(file)
-
-    def _open(self) -> None:
-        layout = self._layout
-        sides = layout.width, layout.height
-        self._size = sides[::-1] if layout.orientation in (5, 6, 7, 8) else sides
-        self._mode = {1: "L", 3: "RGB", 4: "CMYK"}[layout.num_colors]
-        if layout.alpha:
-            self._mode = {"L": "LA", "RGB": "RGBA"}[self._mode]
-
-    def load(self) -> Any:
-        """Reads the pixels, and becomes the image that has them."""
-        image = self._read()
-        # As Pillow's StubImageFile does.
-        self.__class__ = image.__class__  # type: ignore[assignment]
-        self.__dict__ = image.__dict__
-        return image.load()
-
-    def find_largest_level(self) -> int:
-        """The largest value of a color if values have 16 bits, otherwise 0."""
-        if self._layout.bits != 16:
-            return 0
-        return int(self._read_levels()[..., : self._layout.num_colors].max())
-
-    def _read(self) -> Image.Image:
-        layout = self._layout
-        levels = self._read_levels()
-        size = levels.shape[1::-1]
-        values = levels[..., : layout.num_colors + (layout.alpha > 0)]
-        if layout.bits > 8:
-            values = _scale(values, self._bit_depth)
-        colors = values[..., : layout.num_colors]
-        white: Any = 255
-        if layout.alpha:
-            alpha = levels[..., layout.num_colors, None]
-            # It has all bits, whatever the colors have.
-            values[..., -1:] = _scale(alpha, 16) if layout.bits > 8 else alpha
-            white = values[..., -1:] if layout.alpha == _PREMULTIPLIED else white
-        if layout.photometric == _WHITE_IS_ZERO:
-            colors[:] = white - np.minimum(colors, white)
-        mode = self.mode
-        if layout.alpha == _PREMULTIPLIED:
-            mode = mode[:-1] + "a"
-        image = Image.frombytes(mode, size, np.ascontiguousarray(values).tobytes())
-        if mode != self.mode:
-            image = image.convert(self.mode)
-        turn = TRANSPOSITIONS.get(layout.orientation)
-        # Pillow has turned what it has read.
-        return image if turn is None or self._reader == "scale" else image.transpose(turn)
-
-    def _read_levels(self) -> np.ndarray:
-        """The values as they are stored, uint8 or uint16 [h, w, samples]."""
-        assert self.fp is not None
-        if self._reader == "tifffile":
-            return _read_with_tifffile(self.fp, self._layout)
-        self.fp.seek(0)
-        with Image.open(self.fp, formats=("TIFF",)) as image:
-            return np.asarray(image).astype(np.uint16, copy=False)[..., None]
+def _show(levels: np.ndarray, layout: Layout, bit_depth: int) -> Image.Image:
+    """The image that levels show, uint8 or uint16 [h, w, samples], which may be changed."""
+    num_colors, mode = layout.num_colors, {1: "L", 3: "RGB", 4: "CMYK"}[layout.num_colors]
+    colors, alpha = levels[..., :num_colors], levels[..., num_colors : num_colors + 1]
+    largest = int(colors.max())
+    if layout.bits == 16:  # Transparency has all bits, whatever the colors have.
+        colors, alpha = _scale(colors, bit_depth), _scale(alpha, 16)
+    is_premultiplied = layout.alpha == _PREMULTIPLIED
+    if layout.photometric == _WHITE_IS_ZERO:
+        white: Any = alpha if is_premultiplied else 255
+        colors = white - np.minimum(colors, white)
+    if layout.alpha:
+        colors = np.concatenate([colors, alpha], axis=-1)
+    whole = mode + "A" * (layout.alpha > 0)
+    stored = mode + "a" if is_premultiplied else whole
+    size = layout.width, layout.height
+    image = Image.frombytes(stored, size, np.ascontiguousarray(colors, np.uint8).tobytes())
+    image = image.convert(whole)
+    if (turn := TRANSPOSITIONS.get(layout.orientation)) is not None:
+        image = image.transpose(turn)
+    image.format = "TIFF"
+    image.info["largest_level"] = largest if layout.bits == 16 else 0
+    return image
 
 
 def _scale(levels: np.ndarray, bit_depth: int) -> np.ndarray:
@@ -339,14 +244,28 @@ def _scale(levels: np.ndarray, bit_depth: int) -> np.ndarray:
     table = scale_levels(np.arange(2**16), bit_depth)
     scaled = np.empty(levels.shape, np.uint8)
     # In strips, since NumPy's indices have eight bytes each.
-    rows = max(_STRIP_VALUES // math.prod(levels.shape[1:]), 1)
+    rows = max(_STRIP_VALUES // max(math.prod(levels.shape[1:]), 1), 1)
     for top in range(0, len(levels), rows):
         scaled[top : top + rows] = table[levels[top : top + rows]]
     return scaled
 
 
-def _read_with_tifffile(file: Any, layout: Layout) -> np.ndarray:
-    """The values as they are stored, uint8 or uint16 [h, w, samples], writable."""
+def _read_levels(file: Any, layout: Layout) -> np.ndarray:
+    """The values as they are stored, uint8 or uint16 [h, w, samples], by tifffile.
+
+    Raises an ImageError if it does not read such a file rightly, or is not installed.
+    """
+    has_plain_colors = layout.photometric in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB) or (
+        layout.photometric == _CMYK and not layout.alpha
+    )
+    is_open = layout.compression in (_UNCOMPRESSED, *_DEFLATE) and layout.fill_order == 1
+    if not has_plain_colors or not is_open or layout.bits not in (8, 16):
+        raise ImageError(OTHER)
+    if not is_installed("tiff"):
+        raise ImageError(
+            f"a TIFF in a rare form, which needs the extra tiff: {write_install('tiff')}, or save "
+            "it as PNG"
+        )
     import tifffile
 
     # It logs what it also raises, or what does not matter.
@@ -356,9 +275,10 @@ def _read_with_tifffile(file: Any, layout: Layout) -> np.ndarray:
         page: Any = tiff.pages.first
         planes = layout.num_samples if layout.is_planar else 1
         shape = (planes, 1, layout.height, layout.width, layout.num_samples // planes)
-        if page.shaped != shape or page.nbytes > _MAX_BYTES:
-            too_large = page.nbytes > _MAX_BYTES
-            raise ImageError(f"more than {_MAX_BYTES:,} bytes of pixels" if too_large else OTHER)
+        if page.nbytes > _MAX_BYTES:
+            raise ImageError(f"more than {_MAX_BYTES:,} bytes of pixels")
+        if page.shaped != shape:
+            raise ImageError(OTHER)
         _check_segments(file, page)
         levels = page.asarray(maxworkers=1).reshape(shape)
     # Either planes or samples have length 1.
