@@ -2,7 +2,6 @@
 
 import collections.abc
 import inspect
-import io
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
@@ -19,10 +18,9 @@ ImageInput = ImageLike | bytearray | memoryview | BinaryIO
 
 _BLOCK = 2**20
 _CHANNELS = (1, 3, 4)
-_ARRAYS = "uint8 [h, w] or [h, w, 1, 3 or 4]"
 _KINDS = (
     "a path, the bytes of an image file, a file opened with 'rb', a PIL image or a NumPy array "
-    f"{_ARRAYS}"
+    "uint8 [h, w] or [h, w, 1, 3 or 4], with values from 0 to 255"
 )
 
 
@@ -43,16 +41,12 @@ def check_source(images: Any, image_shape: tuple[int, int, int]) -> None:
         raise ImageError(
             f"The images are {_describe(images)}, which cannot be read by index: pass a list."
         ) from error
-    if first.dtype == np.uint8 and first.shape[1:] == image_shape:
-        return
-    found = _describe_array(first.dtype, ("n", *first.shape[1:]))
-    remedy = ""
-    if first.dtype == np.uint8 and first.ndim == 4 and first.shape[3] in _CHANNELS:
-        remedy = ": pass a list of images to have them resized"
-    raise ImageError(
-        f"The images are {found}, but this classifier takes uint8 "
-        f"{_write_shape(('n', *image_shape))}{remedy}."
-    )
+    if first.dtype != np.uint8 or first.shape[1:] != image_shape:
+        found, taken = (_write_shape(("n", *shape)) for shape in (first.shape[1:], image_shape))
+        raise ImageError(
+            f"The images are an array {first.dtype} {found}, but this classifier takes uint8 "
+            f"{taken}: pass a list of images to have them resized."
+        )
 
 
 def iterate_inputs(images: Any) -> Iterator[ImageLike]:
@@ -86,82 +80,50 @@ def _convert(image: Any) -> ImageLike:
     """An image as `read_ahead` takes it. Raises an ImageError if it is none."""
     if isinstance(image, os.PathLike):
         return os.fsdecode(image)
-    if isinstance(image, str | Image.Image):
-        if image == "":
-            raise ImageError("its path is empty")
+    if isinstance(image, Image.Image) or (isinstance(image, str) and image):
         return image
-    if isinstance(image, bytes | bytearray | memoryview):
-        content = bytes(image)
-        if not content:
-            raise ImageError("it has no bytes")
-        return content
+    if isinstance(image, bytes | bytearray | memoryview) and len(image):
+        return bytes(image)
     if isinstance(image, np.ndarray | jax.Array):
-        return _check_array(np.asarray(image))
-    if hasattr(image, "read"):
+        array = np.asarray(image)
+        is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in _CHANNELS)
+        if is_image and array.dtype == np.uint8 and array.size:
+            return array
+    elif hasattr(image, "read"):
         return _read(image)
     raise ImageError(f"it is {_describe(image)}, not {_KINDS}")
 
 
-def _check_array(array: np.ndarray) -> np.ndarray:
-    """The array if it is an image."""
-    is_flat = array.ndim == 2
-    is_image = array.dtype == np.uint8 and (
-        is_flat or (array.ndim == 3 and array.shape[2] in _CHANNELS)
-    )
-    if is_image and array.size:
-        return array
-    found = _describe_array(array.dtype, array.shape)
-    if is_image:
-        raise ImageError(f"it is {found}, which is empty")
-    remedy = ""
-    if array.dtype.kind == "S" or (array.dtype == np.uint8 and array.ndim == 1):
-        remedy = ": pass the content of an image file as bytes, several as a list"
-    elif array.ndim == 3 and array.shape[0] in _CHANNELS and array.shape[2] not in _CHANNELS:
-        remedy = ": put the channels last, as numpy.moveaxis(image, 0, -1) does"
-    elif array.ndim in (2, 3) and array.dtype != np.uint8:
-        remedy = ": scale the values to 0 to 255 and convert them to uint8"
-    raise ImageError(f"it is {found}, not {_ARRAYS}{remedy}")
-
-
 def _read(file: Any) -> bytes:
     """The whole content of a file, from its start if it can be rewound."""
-    if isinstance(file, io.TextIOBase):
-        raise ImageError("it is a file opened as text: open it with 'rb'")
     if inspect.iscoroutinefunction(file.read):  # Such as an upload in FastAPI.
         raise ImageError(f"it is {_describe(file)}, which is read with await: pass what it returns")
+    content = bytearray()
     try:
         if file.seekable():
             file.seek(0)
-        content = bytearray()
         # Reading to the end at once might fill memory.
         while len(content) <= MAX_FILE_BYTES and (part := file.read(_BLOCK)):
-            if not isinstance(part, bytes):
-                raise ImageError(f"it is {_describe(file)}, not a file opened with 'rb'")
             content += part
-    except ImageError:
-        raise
-    except Exception as error:  # Such as a closed file, a lost connection, or no file at all.
-        raise ImageError(f"{_describe(file)} cannot be read ({error})") from error
+    except Exception as error:  # Such as a closed file, text, a lost connection, or no file at all.
+        raise ImageError(
+            f"{_describe(file)} cannot be read ({error}): pass a file opened with 'rb'"
+        ) from error
     if not content:
         raise ImageError("it is a file without bytes")
     return bytes(content)
 
 
-def _describe(value: object) -> str:
-    """The type of a value with its module, and the shape if it has one."""
-    if value is None:
-        return "None"
-    kind = type(value)
-    name = kind.__qualname__
-    if kind.__module__ not in ("builtins", "__main__"):
-        name = f"{kind.__module__}.{name}"
-    shape = getattr(value, "shape", None)
+def _describe(value: Any) -> str:
+    """The type of a value with its module, and the dtype and shape if it has them."""
+    kind, shape = type(value), getattr(value, "shape", None)
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     text = f" {_write_shape(shape)}" if isinstance(shape, tuple) else ""
-    return f"an object of type {name}{text}"
-
-
-def _describe_array(dtype: np.dtype, shape: tuple[int | str, ...]) -> str:
-    return f"an array {dtype} {_write_shape(shape)}"
+    if isinstance(value, np.ndarray | jax.Array):
+        return f"an array {value.dtype}{text}"
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return "empty"
+    return f"an object of type {module}{kind.__qualname__}{text}"
 
 
 def _write_shape(shape: tuple[int | str, ...]) -> str:
