@@ -7,7 +7,6 @@ missing or do not fit, or if the output cannot be written or would replace somet
 
 import difflib
 import glob
-import json
 import os
 import pathlib
 import shlex
@@ -203,47 +202,49 @@ def predict(
     from cls_jax.photos.inference.open import load
 
     workdir, images = _choose_run([run, *images])
-    if not images and not workdir.exists():  # Rather images that are misspelled than a run.
-        raise UserError(_describe_missing(str(workdir)))
-    if not images:
-        raise UserError("Pass images, too: cls-jax predict RUN IMAGE_OR_FOLDER …")
-    if as_json and output:
-        raise UserError("--json prints the predictions. Remove --output.")
+    if not images:  # If there is no such run, images are misspelled.
+        usage = "Pass images, too: cls-jax predict RUN IMAGE_OR_FOLDER …"
+        raise UserError(usage if workdir.exists() else _describe_missing(str(workdir)))
     target = _check_sorting(sort_into, unsure_below)
-    paths = [os.path.expanduser(pattern) for pattern in images]
-    are_files = all(os.path.isfile(path) and not is_list(path) for path in paths)
-    path = pathlib.Path(output or "predictions.csv").expanduser()
-    prints = as_json or (are_files and not output and not target)
-    if not prints:
-        check_path(path, PREDICTION_TABLES, overwrite)
+    path = _choose_table(images, output, as_json, overwrite, target is not None)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     classifier = load(workdir, step=step)
-    if prints:
-        labels, num_foreign = [], 0
-        columns = lib.choose_columns(classifier.num_networks, all_columns)
-        for row in lib.predict_rows(classifier, files):
-            foreign = lib.is_foreign(classifier, row)
-            line = lib.describe_row(row, foreign)
-            print(json.dumps(lib.shorten(row, columns)) if as_json else line, flush=True)
-            labels.append(lib.take_label(row))
-            num_foreign += foreign
+    if path is None:
+        found = lib.print_files(classifier, files, as_json, all_columns)
     else:
-        labels, seconds, share, num_foreign = lib.predict_files(
-            classifier, files, path, overwrite, all_columns
-        )
-        images = write_count(len(labels), "image", "images")
+        found, seconds, share = lib.predict_files(classifier, files, path, overwrite, all_columns)
+        images = write_count(len(found), "image", "images")
         print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
-    num_errors = sum(label is None for _, label, _ in labels)
-    if num_errors == len(labels):
+    labels, are_foreign = zip(*found, strict=True)
+    num_read = sum(label is not None for _, label, _ in labels)
+    if not num_read:
         raise UserError("None of these images could be read: convert them to JPEG or PNG.")
-    if num_errors and not prints:
-        print(f"{num_errors:,} of them could not be read: see the column error.")
-    if warning := lib.describe_foreign(num_foreign, len(labels) - num_errors):
+    if path is not None and num_read < len(found):
+        print(f"{len(found) - num_read:,} of them could not be read: see the column error.")
+    if warning := lib.describe_foreign(sum(are_foreign), num_read):
         print(warning, file=sys.stderr)
     if target:
         sort_files(set_unsure_apart(labels, unsure_below or 0.0), target)
         if not as_json:
             print(f"Copied by class into {target}")
+
+
+def _choose_table(
+    images: Sequence[str], output: str | None, as_json: bool, overwrite: bool, is_sorted: bool
+) -> pathlib.Path | None:
+    """The table to write, or None if predictions are printed. Raises a UserError if it cannot be.
+
+    They are printed as JSON, and for single images: no folder, pattern or list is among them.
+    """
+    if as_json and output:
+        raise UserError("--json prints the predictions. Remove --output.")
+    paths = map(os.path.expanduser, images)
+    are_single = all(os.path.isfile(path) and not is_list(path) for path in paths)
+    if as_json or (are_single and not output and not is_sorted):
+        return None
+    path = pathlib.Path(output or "predictions.csv").expanduser()
+    check_path(path, PREDICTION_TABLES, overwrite)
+    return path
 
 
 def _check_sorting(sort_into: str | None, unsure_below: float | None) -> pathlib.Path | None:

@@ -144,8 +144,6 @@ class Classifier:
 
     def _predict_images(self, images: ImageSource) -> tuple[np.ndarray, Any]:
         """Probabilities float32 [N, n, K], and scores for belonging to no class, float32 [n]."""
-        if self.unknown is None and self.folder_images is None:
-            return self.networks.predict_probabilities(images), None
         p_NBK, f_BC = self.networks.predict_with_features(images)
         return p_NBK, score_images(f_BC, self.unknown, self.folder_images)
 

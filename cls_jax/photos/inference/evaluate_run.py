@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,12 +10,16 @@ import numpy as np
 from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
-from cls_jax.photos.features.copies import measure_without_copies
+from cls_jax.photos.features.copies import find_copies, measure_without_copies
+from cls_jax.photos.features.extract import extract_features
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
 from cls_jax.photos.folder.unread import find_folder, refuse_unreadable
+from cls_jax.photos.images.files import find_digests, read_ahead
+from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.inference.calibration import (
     CALIBRATION,
     MIN_IMAGES,
@@ -24,7 +28,6 @@ from cls_jax.photos.inference.calibration import (
     read_calibration,
     write_fitted,
 )
-from cls_jax.photos.inference.copies import compare_with_training, find_copied
 from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import (
@@ -42,12 +45,15 @@ from cls_jax.photos.inference.unknown import (
     fit_unknown,
 )
 from cls_jax.photos.shell import write_command
+from cls_jax.photos.start.fit_labels import read_copies
 from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
 _MAX_NAMED = 10  # Classes in a message.
 # Labeled images for the score of unknown images: more would take minutes on a CPU.
 _MAX_LABELED = 500
+# Training images that evaluated ones are compared with. More would take minutes.
+_MAX_COMPARED = 10_000
 
 
 def assess_run(run: Run, writes: bool = True) -> Figures | None:
@@ -164,6 +170,39 @@ ASSESSMENTS: tuple[tuple[Callable[[Run], Any], Callable[[Run, Any], None]], ...]
 )
 
 
+def find_copied(run: Run) -> np.ndarray:
+    """Which test images are near-copies of training images, bool [n], as the run has found."""
+    return read_copies((run.begun_with or run).workdir, run.dataset)["test"]
+
+
+def compare_with_training(run: Run, paths: Sequence[str]) -> np.ndarray | None:
+    """Which image files are near-copies of a run's training images, bool [n].
+
+    Without the frozen network that the run began with, which have the same bytes. None without the
+    run's images.
+    """
+    try:
+        train = run.dataset.train
+        labeled = read_labeled_rows(run.workdir, run.dataset)
+    except UserError:  # They were moved.
+        return None
+    if run.frozen is None:
+        root, store = pathlib.Path(run.config.data.data_dir).expanduser(), Store(get_cache_folder())
+        own = find_digests(store, [str(root / name) for name in train.files], reads=True)
+        return np.isin(find_digests(store, paths, reads=True), own)
+    most = run.config.model.inferred_images or _MAX_COMPARED
+    others = np.setdiff1d(np.arange(len(train)), labeled)
+    rows = np.union1d(labeled, take_rows(others, most))
+    relations = Relations(run.extract("train", rows))
+    features = extract_features(paths, run.frozen)
+
+    def read(places: np.ndarray) -> np.ndarray:
+        (batch,) = read_ahead([paths[i] for i in places], run.dataset.image_shape, len(places))
+        return batch.images
+
+    return find_copies(relations, train.take(rows).images, features, read) >= 0
+
+
 class Evaluation(NamedTuple):
     """What was measured on labeled images."""
 
@@ -241,27 +280,18 @@ def evaluate_folder(
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     run = open_run(workdir, step=step)
     classifier = run.predictor.classifier
-    index = {fold_class(name): k for k, name in enumerate(classifier.class_names)}
-    if foreign := sorted({name for _, name in rows if fold_class(name) not in index}):
-        is_one = len(foreign) == 1
-        names = ", ".join(map(repr, foreign[:_MAX_NAMED]))
-        raise UserError(
-            f"The run in {workdir} does not have the {'class' if is_one else 'classes'} {names}: "
-            f"rename or remove {'its folder' if is_one else 'their folders'} in {root}."
-        )
+    labels = _number_classes(rows, classifier.class_names, workdir, root)
     paths = [str(root / file.name) for file, _ in rows]
-    parts = []
-    is_read = []
-    failures = []
+    parts: list[np.ndarray] = []
+    errors: list[str | None] = []
     for batch in classifier.read_files(paths):
-        parts.append(classifier.networks.predict_probabilities(batch.images))
-        is_read += [error is None for error in batch.errors]
-        failures += [(f, e) for f, e in zip(batch.files, batch.errors, strict=True) if e]
-    p_NBK = np.concatenate(parts, axis=1)
-    readable = np.flatnonzero(is_read)
-    labels = np.array([index[fold_class(name)] for _, name in rows])[readable]
-    if not len(labels):
+        parts.append(classifier.networks.predict_with_features(batch.images)[0])
+        errors += batch.errors
+    readable = [i for i, error in enumerate(errors) if error is None]
+    if not readable:
+        failures = [(path, str(error)) for path, error in zip(paths, errors, strict=True)]
         raise refuse_unreadable(f"None of the labeled images in {root}", failures)
+    p_NBK, labels = np.concatenate(parts, axis=1), labels[readable]
     wanted = ["test/accuracy", "test/accuracy_network_2", "test/accuracy_ensemble"]
     measured = compute_accuracies(p_NBK, labels)
     accuracies = {name: measured[name] for name in (wanted if len(p_NBK) > 1 else wanted[:1])}
@@ -276,3 +306,21 @@ def evaluate_folder(
         num_unreadable=len(rows) - len(labels),
         num_copies=None if is_copy is None else int(is_copy.sum()),
     )
+
+
+def _number_classes(
+    rows: Sequence[tuple[Any, str]],
+    class_names: Sequence[str],
+    workdir: pathlib.Path,
+    root: pathlib.Path,
+) -> np.ndarray:
+    """The class of each labeled image among those of a run, int [n]. Raises a UserError."""
+    index = {fold_class(name): k for k, name in enumerate(class_names)}
+    if foreign := sorted({name for _, name in rows if fold_class(name) not in index}):
+        is_one = len(foreign) == 1
+        names = ", ".join(map(repr, foreign[:_MAX_NAMED]))
+        raise UserError(
+            f"The run in {workdir} does not have the {'class' if is_one else 'classes'} {names}: "
+            f"rename or remove {'its folder' if is_one else 'their folders'} in {root}."
+        )
+    return np.array([index[fold_class(name)] for _, name in rows])

@@ -87,30 +87,15 @@ class Networks:
         # Programs that exchange data must start in the same order on all devices.
         self._lock = threading.Lock()
 
-    def predict_probabilities(self, images: ImageSource) -> np.ndarray:
-        """Probabilities of all classes by every network, float32 [N, B, K].
-
-        `images` are uint8 [B, H, W, C], an array or anything read by index. Raises a ValueError if
-        they have another shape or type.
-        """
-        return self._collect(images, 0)[0]
-
-    def compute_features(self, images: ImageSource) -> np.ndarray:
-        """The inputs of the networks' last layers, scaled to unit length for each network.
-
-        Takes and raises the same as `predict_probabilities`. Returns float32 [B, N C].
-        """
-        return join_features(self._collect(images, 1)[0])
-
     def predict_with_features(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray]:
-        """The results of `predict_probabilities` and `compute_features`, in one pass."""
-        p_NBK, f_NBC = self._collect(images, 0, 1)
-        return p_NBK, join_features(f_NBC)
+        """Probabilities of all classes by every network, and features, of B images.
 
-    def _collect(self, images: ImageSource, *wanted: int) -> list[np.ndarray]:
-        """The wanted outputs of `_forward`, by index, for all images, each [N, B, …]."""
+        Features are the inputs of the networks' last layers, scaled to unit length for each
+        network. `images` are uint8 [B, H, W, C], an array or anything read by index. Returns
+        float32 [N, B, K] and [B, N C]. Raises a ValueError if they have another shape or type.
+        """
         sizes = (self.num_classes, self.num_features // self.num_networks)
-        parts = [[np.zeros((self.num_networks, 0, sizes[i]), np.float32) for i in wanted]]
+        parts = [[np.zeros((self.num_networks, 0, size), np.float32) for size in sizes]]
         size = self._choose_padded_size(len(images))
         image_shape = self.format.shape
         local = get_process_shard(self._mesh).take(size)  # Each process reads a part.
@@ -125,10 +110,10 @@ class Networks:
             padded = np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)])
             with self._lock:
                 on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS), (size, *image_shape))
-                outputs = self._forward(self.variables, on_mesh)
-                arrays = jax.device_get([outputs[i] for i in wanted])
+                arrays = jax.device_get(self._forward(self.variables, on_mesh))
             parts.append([array[:, : len(images) - start] for array in arrays])
-        return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
+        p_NBK, f_NBC = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
+        return p_NBK, join_features(f_NBC)
 
     def compute_heat_maps(self, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
         """Where network 1 sees evidence for a class, float32 [B, h, w] from 0 to 1.

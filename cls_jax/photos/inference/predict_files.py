@@ -63,16 +63,15 @@ def predict_files(
     output: pathlib.Path,
     overwrite: bool = False,
     all_columns: bool = False,
-) -> tuple[list[Label], float, float, int]:
+) -> tuple[list[tuple[Label, bool]], float, float]:
     """Predicts files and writes one row each, in order. Unreadable files get a reason.
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
     interruption, the same command continues with the files that have no row, or have changed, or
     could not be read. With `overwrite`, the output may replace a file that is not a table of
-    predictions. It has the columns of `choose_columns`. Returns the labels, the seconds that it
-    took, the networks' share of them, and how many images are unlike all of the run.
-    Raises a UserError if the output cannot be written, or another process is writing it, and a
-    StoppedError after Ctrl-C.
+    predictions. It has the columns of `choose_columns`. Returns the result of `take_label` for each
+    file, the seconds that it took, and the networks' share of them. Raises a UserError if the
+    output cannot be written, or another process is writing it, and a StoppedError after Ctrl-C.
     """
     check_path(output, PREDICTION_TABLES, overwrite)
     journal = output.with_name(f"{output.name}.{_identify(classifier)}{PARTIAL}")
@@ -96,12 +95,9 @@ def predict_files(
             sentence = f"Stopped with {done:,} of {len(files):,} images predicted: rerun the same "
             raise StoppedError(f"{sentence}command to continue.", signal.SIGINT) from stop
         in_order = [places[key] for key in keys]
-        labels, num_foreign = [], 0
-        for row in _read_rows(journal, files, in_order):
-            labels.append(take_label(row))
-            num_foreign += is_foreign(classifier, row)
+        found = [take_label(classifier, row) for row in _read_rows(journal, files, in_order)]
         columns = choose_columns(classifier.num_networks, all_columns)
-        if columns is SHORT_COLUMNS and all(label is not None for _, label, _ in labels):
+        if columns is SHORT_COLUMNS and all(label is not None for (_, label, _), _ in found):
             columns = WITHOUT_ERRORS
         rows = _read_rows(journal, files, in_order)
         write_table(output, columns, (shorten(row, columns) for row in rows))
@@ -109,7 +105,7 @@ def predict_files(
         for path in output.parent.glob(f"{glob.escape(output.name)}.{'[0-9a-f]' * 12}{PARTIAL}"):
             path.unlink()
     seconds = time.perf_counter() - started
-    return labels, seconds, network_seconds / seconds, num_foreign
+    return found, seconds, network_seconds / seconds
 
 
 def _append_rows(
@@ -139,10 +135,19 @@ def _append_rows(
     return seconds
 
 
-def predict_rows(classifier: Classifier, files: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A row of `ALL_COLUMNS` for each file, one by one."""
+def print_files(
+    classifier: Classifier, files: Sequence[str], as_json: bool, all_columns: bool
+) -> list[tuple[Label, bool]]:
+    """Predicts files and prints a line for each. Returns the results of `take_label`."""
+    found = []
+    columns = choose_columns(classifier.num_networks, all_columns)
     for batch in classifier.read_files(files):
-        yield from iterate_rows(batch, classifier.predict(batch.images), classifier.calibration)
+        prediction = classifier.predict(batch.images)
+        for row in iterate_rows(batch, prediction, classifier.calibration):
+            found.append(take_label(classifier, row))
+            line = json.dumps(shorten(row, columns)) if as_json else describe_row(row, found[-1][1])
+            print(line, flush=True)
+    return found
 
 
 def describe_row(row: Row, foreign: bool = False) -> str:
@@ -200,16 +205,14 @@ def _read_rows(
             yield json.loads(lines.readline()) | {"file": file}
 
 
-def take_label(row: Row) -> Label:
-    """The file of a row with its class and confidence."""
-    return row["file"], row["label"], get_confidence(row)
+def take_label(classifier: Classifier, row: Row) -> tuple[Label, bool]:
+    """The file of a row with its class and confidence, and whether it is unlike all of the run.
 
-
-def is_foreign(classifier: Classifier, row: Row) -> bool:
-    """Whether the image of a row is unlike all of the run. Trained networks never say so."""
-    if classifier.folder_images is None or row["unknown"] is None:
-        return False
-    return bool(row["unknown"] > FOREIGN)
+    Trained networks never say that.
+    """
+    is_compared = classifier.folder_images is not None and row["unknown"] is not None
+    label = row["file"], row["label"], get_confidence(row)
+    return label, is_compared and row["unknown"] > FOREIGN
 
 
 def describe_foreign(num_foreign: int, num_read: int) -> str | None:

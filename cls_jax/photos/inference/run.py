@@ -16,7 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config import with_values
-from cls_jax.data.types import Dataset, ImageSource, Split
+from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier, read_instant
@@ -153,7 +153,7 @@ class Run(abc.ABC):
         if part not in self._seen:
             missing = np.unique(rows)
             p_NBK, f_BC = self._look(part, missing)
-            places = np.full(len(self._get_split(part)), -1)
+            places = np.full(len(getattr(self.dataset, part)), -1)
         else:
             places, p_NBK, f_BC = self._seen[part]
             missing = np.unique(rows[places[rows] < 0])
@@ -170,15 +170,11 @@ class Run(abc.ABC):
         Of the frozen network of the instant classifier, or, if there is none, of the classifier.
         """
         if self.frozen is not None:
-            split = self._get_split(part).take(rows)
+            split = getattr(self.dataset, part).take(rows)
             data_dir = self.config.data.data_dir
             return compute_frozen(self.dataset, split, data_dir, [self.frozen])
         _, features_BC = self.predict_with_features(part, rows)
         return FrozenFeatures(features_BC, features_BC, features_BC[:, :0])
-
-    def _get_split(self, part: str) -> Split:
-        split: Split = getattr(self.dataset, part)
-        return split
 
     def _create_classifier(
         self, networks: Networks, step: int, folder_images: FolderImages | None = None
@@ -276,7 +272,7 @@ class TrainedRun(Run):
         return None if self.begun_with is None else self.begun_with.frozen
 
     def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images = self._get_split(part).take(rows).images
+        images = getattr(self.dataset, part).take(rows).images
         return self.classifier.networks.predict_with_features(images)
 
 

@@ -64,31 +64,24 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=range(num_classes), zero_division=0
     )
-    classes = []
+    recall, f1 = (np.where(support > 0, values, np.nan) for values in (recall, f1))
     columns = np.ascontiguousarray(p_BK.T)
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(num_classes + 1))
     rows = [order[start:stop] for start, stop in itertools.pairwise(starts)]
-    for k, count in enumerate(map(int, support)):
-        if not count:
-            classes.append(
-                ClassFigures(
-                    precision=precision[k], recall=np.nan, f1=np.nan, auroc=np.nan, support=0
-                )
-            )
-            continue
-        auroc = _compute_auroc(columns[k], columns[k, rows[k]])
-        interval = wilson_interval(int(np.sum(predicted[rows[k]] == k)), count)
-        classes.append(
-            ClassFigures(
-                precision=precision[k],
-                recall=recall[k],
-                f1=f1[k],
-                auroc=auroc,
-                support=count,
-                interval=interval,
-            )
+    classes = [
+        ClassFigures(
+            precision=precision[k],
+            recall=recall[k],
+            f1=f1[k],
+            auroc=_compute_auroc(columns[k], columns[k, rows[k]]),
+            support=len(rows[k]),
+            interval=wilson_interval(int(np.sum(predicted[rows[k]] == k)), len(rows[k]))
+            if len(rows[k])
+            else (np.nan, np.nan),
         )
+        for k in range(num_classes)
+    ]
     num_right = int(np.sum(predicted == labels))
     return Figures(
         accuracy=num_right / len(labels),
@@ -108,7 +101,7 @@ def _compute_auroc(scores: np.ndarray, positives: np.ndarray) -> float:
     num = len(positives)
     others = len(scores) - len(positives)
     ordered = np.sort(scores)
-    if not others:
+    if not others or not num:
         return np.nan
     ranks = sum(np.searchsorted(ordered, positives, side).sum() for side in ("left", "right"))
     return float((ranks - num**2) / (2 * num * others))

@@ -165,7 +165,9 @@ def _describe_files(
         contents += [hashlib.blake2b(image.data).digest() for image in batch.images]
         if len(batch.images):
             parts.append(
-                classifier.networks.compute_features(batch.images) if classifier else batch.images
+                classifier.networks.predict_with_features(batch.images)[1]
+                if classifier
+                else batch.images
             )
     if not parts:
         return np.zeros(0, int), np.zeros((0, 1), np.float32), []

@@ -69,7 +69,7 @@ def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, tr
     images = dataset.test.images
     p_NBK, features = classifier.networks.predict_with_features(images)
     for rows in ([3], [5, 3, 9, 3, 1], []):  # Repeated images may be computed once.
-        alone = classifier.networks.predict_probabilities(images[rows])
+        alone, _ = classifier.networks.predict_with_features(images[rows])
         np.testing.assert_allclose(alone, p_NBK[:, rows], rtol=1e-5)
         run = create_run(read_config(trained_run / CONFIG), trained_run)
         for _ in range(2):
@@ -78,7 +78,7 @@ def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, tr
             np.testing.assert_allclose(found[1], features[rows], atol=1e-6)
     for images in (np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)):
         with pytest.raises(ValueError, match="the classifier expects uint8"):
-            classifier.networks.predict_probabilities(images)
+            classifier.networks.predict_with_features(images)
 
 
 def test_the_fingerprint_is_the_same_in_every_process(classifier, monkeypatch):
@@ -174,7 +174,8 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
         shutil.copy(image, file)
     (tmp_path / "broken.jpg").write_text("hello")
     output = tmp_path / f"predictions.{ending}"
-    given, *_ = predict_files(classifier, files, output)
+    found, *_ = predict_files(classifier, files, output)
+    given = [label for label, _ in found]
     if ending == "csv":
         rows = read_table(output)
     else:
@@ -212,6 +213,7 @@ def test_a_table_of_one_network_has_what_people_read(
     for given, expected_BK in ((None, p_BK), (calibration, apply_calibration(p_BK, 3, 0.2))):
         monkeypatch.setattr(classifier, "calibration", given)
         labels, *_ = predict_files(classifier, noise, output)
+        confidences = [confidence for (_, _, confidence), _ in labels]
         rows = read()
         assert list(rows[0]) == list(WITHOUT_ERRORS)
         for column, rank in (("", -1), ("second_", -2)):
@@ -219,7 +221,7 @@ def test_a_table_of_one_network_has_what_people_read(
             np.testing.assert_allclose(found, np.sort(expected_BK)[:, rank], atol=1e-5)
             names = [classifier.class_names[k] for k in np.argsort(p_BK)[:, rank]]
             assert [row[f"{column}label"] for row in rows] == names
-        np.testing.assert_allclose([p for _, _, p in labels], expected_BK.max(axis=1), atol=1e-5)
+        np.testing.assert_allclose(confidences, expected_BK.max(axis=1), atol=1e-5)
     # Each kind of table may replace the others.
     predict_files(classifier, [*noise, "gone.png"], output)
     rows = read()

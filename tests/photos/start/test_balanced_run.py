@@ -74,7 +74,7 @@ def test_the_own_head_predicts_everywhere(run, monkeypatch):
     expected = predict("head")
     assert np.abs(expected - predict(METHOD_HEAD)).max() > 0.01
     networks = load(workdir).networks
-    np.testing.assert_allclose(networks.predict_probabilities(images), expected, atol=1e-5)
+    np.testing.assert_allclose(networks.predict_with_features(images)[0], expected, atol=1e-5)
     exported = export.create_function(load(workdir))(images)
     np.testing.assert_allclose(exported, expected.mean(axis=0), atol=1e-5)
     accuracy = 100 * np.mean(expected[0].argmax(axis=-1) == dataset.test.labels)
