@@ -64,18 +64,14 @@ class Panel:
 def create_panels(rows: Rows) -> list[Panel]:
     """Groups the scalars that are known at two or more steps."""
     order = {name: place for place, name in enumerate(NAMES)}
-    names = sorted({name for row in rows for name in row} - {"step"})
-    names.sort(key=lambda name: order.get(name, len(order)))
-    for split in ("validation", "test"):
-        first, one, two, both = (
-            f"{split}/accuracy{end}" for end in ("", "_network_1", "_network_2", "_ensemble")
-        )
-        if one in names and first in names:
-            names.remove(first)  # A duplicate under another name.
-        if two not in names and both in names:
-            names.remove(both)  # An ensemble of one.
+    names = {name for row in rows for name in row} - {"step"}
+    for name in ("validation/accuracy", "test/accuracy"):
+        if f"{name}_network_1" in names:
+            names.discard(name)  # A duplicate under another name.
+        if f"{name}_network_2" not in names:
+            names.discard(f"{name}_ensemble")  # Of one.
     panels = [Panel(**entry) for entry in _TEXTS["panels"]]
-    for name in names:
+    for name in sorted(names, key=lambda name: (order.get(name, len(order)), name)):
         claims = (panel for panel in panels if name.startswith(tuple(panel.prefixes)))
         if (panel := next(claims, None)) is None:
             panels.append(panel := Panel(name, (name,)))

@@ -8,7 +8,6 @@ import functools
 import os
 import pathlib
 import re
-import shlex
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +43,6 @@ from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import read_sessions
 
 NUM_PICTURES = 24  # Of each kind on the page.
-_PROGRAMS = ("cls-jax", "cls_jax")  # A verb follows.
 _LARGEST = 1e30  # Larger values cannot be drawn.
 _FOLDERS = re.compile(r"(?:^|(?<=[\s'\"=(,]))(?:~|[A-Za-z]:)?[/\\](?:[^/\\\s]+[/\\])*(?=[^/\\\s])")
 
@@ -171,33 +169,6 @@ class RunData:
     def truth(self) -> str:
         """What the known class of an image is: that of a person's photo may be wrong."""
         return "labeled by you" if self.is_folder else "true"
-
-    def write_command(self, command: str) -> str:
-        """A command of this run as it can be typed in the folder of the report.
-
-        Folders of images whose place is private are cut to their name.
-        """
-        try:
-            words = shlex.split(command)
-        except ValueError:  # It was not written by a shell.
-            return leave_out_folders(command, self.workdir, self.config.data.data_dir)
-        if words[:1] == ["python"] and pathlib.Path("".join(words[1:2])).name == "cls-jax":
-            words = ["cls-jax", *words[2:]]
-        placed = [self._place(word, words[i - 1] if i else "") for i, word in enumerate(words)]
-        return shlex.join(placed)
-
-    def _place(self, word: str, before: str) -> str:
-        """A word of a command whose folders are relative to the report."""
-        option, separator, value = word.partition("=") if word.startswith("-") else ("", "", word)
-        if before == "--workdir" or (option == "--workdir" and separator):
-            return f"{option}{separator}."
-        # A relative path was typed in another folder: its parts are the last ones of the whole.
-        root = pathlib.Path(self.config.data.data_dir).expanduser().resolve()
-        parts = pathlib.Path(value).parts
-        is_root = bool(parts) and parts == root.parts[-len(parts) :] and before not in _PROGRAMS
-        if is_root and self.link_root is not None:
-            return f"{option}{separator}{self.link_root}"
-        return leave_out_folders(word, self.workdir, self.config.data.data_dir)
 
     @functools.cached_property
     def link_root(self) -> str | None:

@@ -1,7 +1,6 @@
 """The values of the report's templates, one function for each section."""
 
 import base64
-import dataclasses
 import io
 import os
 import pathlib
@@ -24,7 +23,7 @@ from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
 from cls_jax.photos.inference.predictor import expect_accuracy
 from cls_jax.photos.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
-from cls_jax.photos.report.data import NUM_PICTURES, RunData
+from cls_jax.photos.report.data import NUM_PICTURES, RunData, leave_out_folders
 from cls_jax.photos.report.outcome import describe_labelers, describe_outcome
 from cls_jax.photos.start.fit_instant import INSTANT
 
@@ -50,8 +49,6 @@ _HEAT_COLORS = (
     (246, 215, 70),
     (252, 255, 164),
 )
-_ACCURACY, _VALIDATION_ACCURACY = "Test accuracy", "Validation accuracy"
-_MIN_ENLARGED = 3
 _NUM_PAIRS = 20
 _FEW_LABELS, _NUM_FEW = 5, 5  # Classes with fewer labels are named, up to a number.
 _NUM_AUGMENTED = 6
@@ -172,28 +169,12 @@ def view_training(run: RunData) -> dict[str, Any] | None:
     panels = create_panels(run.rows)
     if not panels:
         return None
-    if panels[0].title == _ACCURACY and len(panels[0].curves[0].steps) >= 2 * _MIN_ENLARGED:
-        late = create_panels([row for row in run.rows if 2 * row["step"] >= run.rows[-1]["step"]])
-        title = f"{_ACCURACY}, second half"
-        caption = "Enlarged."
-        if late and late[0].title == _ACCURACY:
-            panels.insert(1, dataclasses.replace(late[0], title=title, caption=caption))
-    for panel in panels:
-        if panel.title == _VALIDATION_ACCURACY and run.dataset is not None:
-            panel.caption += f" {_describe_use(len(run.dataset.validation))}"
     name = "monitors/pseudo_label_accuracy"
     is_measured = any(name in row for row in run.rows)
     return {
         "charts": [(panel, draw_panel(panel)) for panel in panels],
         "is_truth_unknown": is_measured and find_last(run.rows, name) is None,
     }
-
-
-def _describe_use(num_images: int) -> str:
-    """What the accuracy on some validation images can be used for."""
-    if num_images < MIN_IMAGES:
-        return f"These are {num_images:,}, too few to choose settings by."
-    return "Choose settings by this, not by the test accuracy."
 
 
 def view_classes(run: RunData) -> dict[str, Any] | None:
@@ -346,8 +327,9 @@ def view_sessions(run: RunData) -> dict[str, Any]:
     """The sessions, with commands stripped of private folder names."""
     sessions = []
     for session in run.sessions:
-        command = run.write_command(str(session.get("command", "unknown command")))
-        sessions.append(session | {"command": command})
+        command = str(session.get("command", "unknown command"))
+        shown = leave_out_folders(command, run.workdir, run.config.data.data_dir)
+        sessions.append(session | {"command": shown})
     return {"sessions": sessions}
 
 

@@ -232,14 +232,13 @@ def test_a_page_to_be_sent_names_no_folder_outside(tmp_path, monkeypatch, has_im
     text = render_page(run, has_images)
     assert not re.findall(f"anna|secret|{tmp_path}|file:", text)
     page = Page(text)
-    command = "cls-jax train './../../my photos' --workdir=. --config configs/a.py:20"
+    command = "python 'bin/cls-jax' train 'my photos' --workdir=mine --config configs/a.py:20"
     assert command in page.text
     assert ("IMG_" in text) == bool(page.find("img")) == has_images
     # Two folders that meet only in the root or above the user's home are not linked.
     other = dataclasses.replace(run, workdir=pathlib.Path("/data/runs/mine"))
     page = Page(render_page(other))
     assert not page.find("a", class_="file")
-    assert "cls-jax train 'my photos' --workdir=. --config configs/a.py:20" in page.text
 
 
 def test_photos_that_were_moved_are_asked_for(copy, tmp_path):
@@ -266,8 +265,7 @@ def create_labeled(tmp_path, **result) -> RunData:
     suspects = [Suspect(is_test=False, position=0, label=0, suggested=1, quality=0.1)]
     confusions = np.array([[2, 1, 0], [0, 2, 0], [0, 0, 2]])
     found = {"suspects": suspects, "confusions": confusions, "named": np.array([4, 1, 1])}
-    session = {"command": f"python {tmp_path}/bin/cls-jax train {tmp_path}/photos --workdir x"}
-    run = create_run(num_test=0, rows=ROWS, result=result, sessions=[session], **found)
+    run = create_run(num_test=0, rows=ROWS, result=result, **found)
     run.heat_maps = {i: np.ones((2, 2), np.float32) for i in run.predictions.uncertain.tolist()}
     (tmp_path / "photos").mkdir(parents=True)
     with run.config.unlocked():
@@ -324,26 +322,13 @@ def test_who_labeled_reads_first_what_to_expect_and_what_to_do(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [(20, "These are 20, too few to choose settings by."), (100, "Choose settings by this")],
-)
-def test_few_validation_images_are_not_to_choose_settings_by(number, said):
-    rows = [{"step": step, "validation/accuracy": 85.0} for step in range(3)]
-    run = create_run(num_test=0, rows=rows)
-    split = Split(np.zeros((number, 8, 8, 3), np.uint8), np.zeros(number, np.int32))
-    run.dataset = dataclasses.replace(run.dataset, validation=split)
-    assert said in Page(render_page(run)).text
-
-
 def test_the_commands_of_a_report_can_be_typed_where_it_says(tmp_path, monkeypatch):
     run = create_labeled(tmp_path)
-    run.sessions += [{"command": "python -m cls_jax train photos --workdir=runs/mine"}]
     run.workdir.mkdir(parents=True)
-    found = re.findall("<pre><code>(?:cls-jax|python -m cls_jax) (.*?)</code>", render_page(run))
-    assert [command.split(" ")[0] for command in found] == ["label", "predict", "train", "train"]
-    for i, command in enumerate(found):
-        monkeypatch.chdir(tmp_path if i < 2 else run.workdir)  # What is next begins above both.
+    found = re.findall("<pre><code>cls-jax (.*?)</code>", render_page(run))
+    assert [command.split(" ")[0] for command in found] == ["label", "predict"]
+    monkeypatch.chdir(tmp_path)
+    for command in found:
         arguments = vars(console.parse_arguments(shlex.split(html.unescape(command))))
         places = [arguments.get(name) for name in ("folder", "data", "run", "workdir", "images")]
         known = [word for place in places if place for word in np.ravel(place)]
@@ -529,7 +514,7 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
     workdir, config = run
     page, result = Page((workdir / REPORT).read_text()), read_result(workdir)
     dataset = open_dataset(config)
-    p_NBK = load(workdir).networks.predict_probabilities(dataset.test.images)
+    p_NBK = load(workdir).networks.predict_with_features(dataset.test.images)[0]
     predicted, labels = p_NBK.argmax(axis=-1), dataset.test.labels
     num_right = int(np.sum(predicted[0] == labels))
     errors = [compute_reliability(p_BK, labels).error for p_BK in (p_NBK[0], p_NBK.mean(axis=0))]
