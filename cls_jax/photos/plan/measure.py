@@ -265,36 +265,27 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
     size, measured = config.data.image_size, budget.measured
     step = measured.estimate_step(size, config.batch_size)
     left = budget.estimate_left(config, size, config.batch_size, config.num_steps)
-    seconds = budget.seconds
-    is_enough = has_enough_steps(plan, size, measured.batch_size)
     is_short = config.num_steps < (find_affordable_steps(plan) or 0)
     is_long = not is_short and left < config.num_steps * step
+    seconds = budget.seconds
     if is_short or is_long:
         seconds = seconds - left + config.num_steps * step
     sentences = [
         f"{seconds / 60:.3g} minutes{', more than requested' if is_long else ''}: "
         f"{config.num_steps:,} steps of about {step:.2f} s at {size} pixels with "
         f"{config.batch_size} labeled images each, and {budget.seconds - left:.0f} s for "
-        "everything else."
+        "everything else.",
+        "More steps would not help with so few labels." if is_short else None,
+        f"At more than {size} pixels, there is no time for {ENOUGH_STEPS} steps."
+        if size < max(sizes)
+        else None,
+        f"There is time for only {config.model.inferred_images:,} unlabeled images in the graph."
+        if config.model.inferred_images
+        else None,
+        describe_absent_partner(plan),
+        measured.describe_slowdown(),
     ]
-    if is_short:
-        sentences.append("More steps would not help with so few labels.")
-    if len(sizes) > 1 and is_enough:
-        shown = ", ".join(map(str, sizes))
-        sentences.append(
-            f"Of {shown} pixels, {size} is the most that leaves time for {ENOUGH_STEPS} steps."
-        )
-    elif len(sizes) > 1:
-        sentences.append(f"There is no time for steps at more than {size} pixels.")
-    if config.model.inferred_images:
-        count = config.model.inferred_images
-        sentences.append(f"There is time for only {count:,} unlabeled images in the graph.")
-    sentences += [
-        sentence
-        for sentence in (describe_absent_partner(plan), measured.describe_slowdown())
-        if sentence
-    ]
-    return " ".join(sentences)
+    return " ".join(filter(None, sentences))
 
 
 def time_prediction(config: ConfigDict) -> float:
