@@ -27,10 +27,10 @@ class _Lines:
 def show_progress(*args: Any, **options: Any) -> tqdm:
     """A progress bar with tqdm's arguments. What takes less than a minute writes nothing to a file.
 
-    Notebooks show the changing line, too.
+    A terminal shows what takes longer than a second. Notebooks show the changing line, too.
     """
     if sys.stderr.isatty() or "ipykernel" in sys.modules:
-        return tqdm(*args, dynamic_ncols=True, **options)
+        return tqdm(*args, dynamic_ncols=True, delay=1, **options)
     # Without `miniters`, tqdm looks at the clock only after some number of updates.
     seldom = {"mininterval": _SECONDS, "maxinterval": _SECONDS, "delay": _SECONDS, "miniters": 1}
     return tqdm(*args, file=_Lines(sys.stderr), **seldom, **options)

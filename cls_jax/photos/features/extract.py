@@ -9,10 +9,9 @@ Shape suffixes: B images, C channels or features, R columns of a row of the stor
 import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
@@ -82,51 +81,32 @@ def extract_all_features(
     Several processes compute one network after the other, all in the same order. Progress is the
     mean over the networks. The arguments are those of `extract_features`, which raises the same.
     """
-    progress = _JointProgress(len(files), len(networks), on_progress)
+    left, lock, is_stopped = [len(files)] * len(networks), threading.Lock(), threading.Event()
 
     def extract(part: int, network: FrozenNetwork) -> FrozenFeatures:
-        found = extract_features(files, network, functools.partial(progress.report, part), images)
-        progress.report(part, 0, 0)  # Also if the store had all.
+        def report(done: int, total: int) -> None:
+            if is_stopped.is_set():
+                raise concurrent.futures.CancelledError
+            with lock:
+                left[part] = total - done
+                show(len(files) - -(-sum(left) // len(left)))
+
+        found = extract_features(files, network, report, images)
+        report(0, 0)  # Also if the store had all.
         return found
 
     num_threads = 1 if jax.process_count() > 1 else len(networks)
-    with progress, concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
+    with (
+        report_progress(on_progress, len(files)) as show,
+        concurrent.futures.ThreadPoolExecutor(num_threads) as pool,
+    ):
         futures = [pool.submit(extract, i, network) for i, network in enumerate(networks)]
         try:
             first, *others = (future.result() for future in futures)
         except BaseException:
-            progress.stop()
+            is_stopped.set()
             raise
     return first._replace(others=tuple(others))
-
-
-class _JointProgress(contextlib.ExitStack):
-    """The progress of several threads, each with a part of the work, as one."""
-
-    def __init__(self, num_images: int, num_parts: int, on_progress: Progress | None):
-        """Without a function, a bar is shown once a part has something to compute."""
-        super().__init__()
-        self._num_images, self._on_progress = num_images, on_progress
-        self._left = [num_images] * num_parts
-        self._lock, self._is_stopped = threading.Lock(), False
-        self._show: Callable[[int], object] | None = None
-
-    def stop(self) -> None:
-        """Makes the next report of each part raise a `CancelledError`."""
-        self._is_stopped = True
-
-    def report(self, part: int, done: int, total: int) -> None:
-        """Takes in how many images a part has computed, of those that are not in the store."""
-        if self._is_stopped:
-            raise concurrent.futures.CancelledError
-        with self._lock:
-            self._left[part] = total - done
-            if self._show is None:
-                if self._on_progress is None and not total:
-                    return
-                how = report_progress(self._on_progress, self._num_images)
-                self._show = self.enter_context(how)
-            self._show(self._num_images - -(-sum(self._left) // len(self._left)))
 
 
 def extract_features(
@@ -176,9 +156,9 @@ def _extract_local(
     All processes have the same R, also where B is 0.
     """
     store = Store(get_cache_folder())
-    paths = [os.fspath(file) for file in files]
+    paths = list(map(str, files))
     options = _name_options(network)
-    decoded = None if images is None else getattr(images, "digests", None)
+    decoded = getattr(images, "digests", None)
     digests = find_digests(store, paths) if decoded is None else decoded
     is_done, rows = _recall(store, options, digests)
     if is_done.all() and rows.shape[1]:
@@ -186,7 +166,6 @@ def _extract_local(
     opened = open_network(network)
     if not rows.shape[1]:
         rows = np.zeros((len(paths), len(opened.blank)), np.float16)
-    rows[~is_done] = opened.blank
     # The first of several files with the same content. Files without a digest are all kept.
     todo = sorted({digests[i] or i: i for i in np.flatnonzero(~is_done)[::-1].tolist()}.values())
     recalled = dict[bytes, bytes]()  # Rows found by content while reading.
@@ -217,19 +196,24 @@ def _extract_local(
             if read:
                 rows[read] = opened.compute_rows(batch.images)
                 is_done[read] = True
+            new = {digests[i]: rows[i].tobytes() for i in read}
+            recalled |= new
             # A full disk must not stop a command that only needs the features.
             with contextlib.suppress(OSError):
-                finite = [i for i in read if np.isfinite(rows[i, 1:]).all()]
-                new = {digests[i]: rows[i].tobytes() for i in finite}
-                store.write(options, new, find_settled(batch))
+                finite = dict(filter(_is_finite, new.items()))
+                store.write(options, finite, find_settled(batch))
             report(start + len(part))
     with contextlib.suppress(OSError):
         store.shrink()
-    recalled |= {digests[i]: rows[i].tobytes() for i in todo if is_done[i]}
+    # Copies of what was computed, and what was recalled.
     for i in np.flatnonzero(~is_done):
-        if digests[i] in recalled:
-            rows[i] = np.frombuffer(recalled[digests[i]], np.float16)
+        rows[i] = np.frombuffer(recalled.get(digests[i], opened.blank), np.float16)
     return rows
+
+
+def _is_finite(item: tuple[bytes, bytes]) -> bool:
+    """Whether a row of the store has only numbers, by its digest. Its first value is none."""
+    return bool(np.isfinite(np.frombuffer(item[1], np.float16)[1:]).all())
 
 
 def _cut_batches(

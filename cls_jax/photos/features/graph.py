@@ -119,26 +119,25 @@ def propagate_labels(
         concurrent.futures.ThreadPoolExecutor(min(_MAX_THREADS, available_cpus())) as executor,
     ):
         list(executor.map(spread, range(local.start, local.stop, at_once)))
-    probabilities = gather_rows(probabilities[:, local].T, num_classes).T
-    is_reached = np.asarray(probabilities.any(axis=1))
-    sharpen(probabilities)
-    sums = probabilities.sum(axis=1, keepdims=True)
-    np.divide(probabilities, sums, out=probabilities, where=is_reached[:, None])
-    probabilities[~is_reached] = 1 / num_classes
+    probabilities = _sharpen(gather_rows(probabilities[:, local].T, num_classes).T)
     probabilities[labeled] = 0
     probabilities[labeled, labels_B[labeled]] = 1
     return probabilities
 
 
-def sharpen(scores_BK: np.ndarray) -> None:
-    """Divides each row [B, K] by its largest entry, then takes the tenth power, in place.
+def _sharpen(scores_BK: np.ndarray) -> np.ndarray:
+    """Probabilities from scores whose columns have equal sums, floating [B, K], in their place.
 
-    The columns have equal sums. Rows of zeros stay as they are. Division comes first, so that
-    float32 does not underflow with a million images.
+    Each row is divided by its largest entry, raised to the tenth power and scaled to 1. Division
+    comes first, so that float32 does not underflow with a million images. Rows of zeros become
+    uniform.
     """
     largest = scores_BK.max(axis=1, keepdims=True, initial=0)
     np.divide(scores_BK, largest, out=scores_BK, where=largest > 0)
     np.power(scores_BK, _SHARPNESS, out=scores_BK)
+    scores_BK[largest[:, 0] <= 0] = 1
+    scores_BK /= np.maximum(scores_BK.sum(axis=1, keepdims=True), 1)
+    return scores_BK
 
 
 def solve(
@@ -315,10 +314,6 @@ def _sort_groups(groups: np.ndarray) -> Callable[[int], np.ndarray]:
 
 
 def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Probabilities as in `propagate_labels`: columns scaled by `sums`, sharpened rows of sum 1."""
+    """Probabilities as in `propagate_labels`, with columns scaled by `sums`."""
     sums = np.broadcast_to(sums, scores.shape)
-    scaled = np.divide(scores, sums, out=np.zeros_like(scores), where=sums > 0)
-    sharpen(scaled)
-    totals = scaled.sum(axis=1, keepdims=True)
-    uniform = np.full_like(scaled, 1 / max(scores.shape[1], 1))
-    return np.divide(scaled, totals, out=uniform, where=totals > 0)
+    return _sharpen(np.divide(scores, sums, out=np.zeros_like(scores), where=sums > 0))

@@ -302,7 +302,10 @@ def _judge(
     """
     labeled = np.flatnonzero(labels_B >= 0)
     given, groups_L = labels_B[labeled], groups_B[labeled]
-    folds = _list_folds(given, groups_L)[: None if most else 1]
+    order = np.argsort(given, kind="stable")  # By class, so that every fold has labels of each.
+    folds = (
+        [order] if len(order) <= _MAX_HELD_OUT else _deal(order, groups_L)[: None if most else 1]
+    )
     parts = [
         _hold_out(labelers, groups_B, labeled, given, num_classes, hidden=hidden, most=most)
         for hidden in folds
@@ -316,12 +319,6 @@ def _judge(
     is_judged_B = np.zeros(len(labels_B), bool)
     is_judged_B[labeled[hidden]] = is_judged_L[hidden]
     return weights_M, HeldOutLabels(q_BK, is_judged_B)
-
-
-def _list_folds(labels_L: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:
-    """Positions of the labels to hold out together, int: all of up to 1,000 labels, or fifths."""
-    order = np.argsort(labels_L, kind="stable")  # By class, so that every fold has labels of each.
-    return [order] if len(order) <= _MAX_HELD_OUT else _deal(order, groups_L)
 
 
 def _deal(positions: np.ndarray, groups_L: np.ndarray) -> list[np.ndarray]:

@@ -265,18 +265,12 @@ def check_finite(features: FrozenFeatures, names: list[str]) -> None:
     for rows in features.arrays:
         is_finite &= np.isfinite(rows).all(axis=1)
     damaged = [names[i] for i in np.flatnonzero(~is_finite).tolist()]
-    if not damaged:
-        return
-    if len(damaged) == len(names) > 1:
+    if damaged:
         raise UserError(
-            "The pretrained network's features are not numbers for any of the images, so its "
-            "weights are damaged: choose others with --config.model.init."
+            f"The pretrained network's features are not numbers for {len(damaged):,} of "
+            f"{len(names):,} images, such as {make_printable(damaged[0])}: remove these images or, "
+            "if they are all, choose other weights with --config.model.init."
         )
-    raise UserError(
-        f"The pretrained network's features are not numbers for {len(damaged):,} of {len(names):,} "
-        f"images, such as {make_printable(damaged[0])}: remove these images, or choose other "
-        "weights with --config.model.init."
-    )
 
 
 def _enlarge(images: np.ndarray, size: int, channels: int) -> np.ndarray:

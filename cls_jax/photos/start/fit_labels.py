@@ -63,11 +63,9 @@ class FittedLabels(NamedTuple):
         """All of `BASELINES` and `SOURCE_FIGURES` that are known."""
         known = {f"labels/{name}": value for name, value in self.inferred.figures.items()}
         for name, accuracies in self.accuracies.items():
-            for part in ("validation", "test"):
-                for figure in ("accuracy", "accuracy_without_copies"):
-                    if f"{part}/{figure}" in accuracies:
-                        end = figure.removeprefix("accuracy")
-                        known[f"{part}/accuracy_{name}{end}"] = accuracies[f"{part}/{figure}"]
+            for figure, value in accuracies.items():
+                if figure.endswith(("/accuracy", "/accuracy_without_copies")):
+                    known[figure.replace("accuracy", f"accuracy_{name}")] = value
         for part, copies in self.copies.items():
             known[f"{part}/images"] = len(copies)
             if count := int((copies >= 0).sum()):

@@ -17,7 +17,7 @@ Shape suffixes: N networks, B images, C features, S features of stages, K classe
 
 import dataclasses
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -99,10 +99,9 @@ def init_state_with_heads(
     )
     # Other numbers of threads round differently.
     heads = arrays_from_main_process(heads)
-    as_parameters = [head._asdict() for head in heads]
     return state.replace(
-        params=replace_heads(setup, state.params, as_parameters),
-        ema_params=replace_heads(setup, state.ema_params, as_parameters),
+        params=replace_heads(setup, state.params, heads),
+        ema_params=replace_heads(setup, state.ema_params, heads),
     )
 
 
@@ -205,8 +204,7 @@ def fit_final_heads(
         columns.append((part, decide(p_BK).best, compute_weight(p_BK)))
     rows, inferred_labels, inferred_weights = map(np.concatenate, zip(*columns, strict=True))
     record(rows, inferred_labels, inferred_weights)
-    as_parameters = [head._asdict() for head in heads]
-    return state.replace(ema_params=replace_heads(setup, state.ema_params, as_parameters))
+    return state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
 
 
 def _predict(heads: list[Head], features_NBC: np.ndarray) -> np.ndarray:
@@ -255,14 +253,10 @@ def compute_trained_features(
     return np.concatenate(parts, axis=1)[:, : len(indices)]
 
 
-def replace_heads(
-    setup: TrainSetup, params: PyTree, heads: Sequence[Mapping[str, np.ndarray]]
-) -> PyTree:
-    """A copy of stacked parameters with these heads, one per network, on the mesh.
-
-    A head has a "kernel" [C, K] and a "bias" [K], both float32.
-    """
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(dict, heads))
+def replace_heads(setup: TrainSetup, params: PyTree, heads: Sequence[Head]) -> PyTree:
+    """A copy of stacked parameters with these heads, one per network, on the mesh."""
+    kernels, biases = zip(*heads, strict=True)
+    stacked = {"kernel": np.stack(kernels), "bias": np.stack(biases)}
     specs = setup.state_specs.params["head"]
     # With a balanced head, the method's own head starts there, too.
     names = {"head", METHOD_HEAD} & params.keys()

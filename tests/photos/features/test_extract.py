@@ -164,7 +164,10 @@ def test_features_that_are_not_numbers_are_an_error_that_names_the_images(
     network, files, monkeypatch
 ):
     arrays = {name: np.full_like(array, np.nan) for name, array in network.weights.arrays.items()}
-    with pytest.raises(UserError, match=r"weights are damaged: choose others with --config\.model"):
+    with pytest.raises(
+        UserError,
+        match=r"for 10 of 10 .* choose other weights with --config",
+    ):
         extract_features(files, dataclasses.replace(network, weights=Weights(arrays)))
     compute = OpenedNetwork.compute_rows
 

@@ -162,7 +162,7 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     sure[:, 3] = 100
     forced = jax.tree.map(np.zeros_like, head) | {"bias": sure}
     pairs = zip(forced["kernel"], forced["bias"], strict=True)
-    heads = [{"kernel": kernel, "bias": bias} for kernel, bias in pairs]
+    heads = [Head(kernel, bias) for kernel, bias in pairs]
     state = state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
     uniform = np.full_like(start.inferred.probabilities, 0.1)
     for ratios in ((0, 0), (9, 0), (0, 9)):  # A graph overrules them where it was right before.
