@@ -19,6 +19,21 @@ def read_image(path, *shape_and_options):
         return decode_image(file, *shape_and_options)
 
 
+def place(root, name):
+    """The path of a file to be written."""
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    return root / name
+
+
+def make_folder(root, names, files=()):
+    """Writes empty images, and other files by their names. Returns the root."""
+    for name in names:
+        place(root, name).touch()
+    for name, content in dict(files).items():
+        place(root, name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return root
+
+
 def write_images(root, counts, shape=(8, 8, 3)):
     """Writes so many images of noise, 0.png and so on, into each folder. Returns the root."""
     rng = np.random.default_rng(0)
@@ -53,6 +68,11 @@ def write_image(path, pixels, format=None):
 def open_catalog(root, options=AUTOMATIC, **named):
     """A folder as all commands see it. No image is opened."""
     return read_catalog(root, list_images(root), options._replace(**named))
+
+
+def get_labels(part):
+    """Image → class of those that have one, in a part of a layout."""
+    return {file.name: label for file, label in part if label}
 
 
 def read_layout(root, options=AUTOMATIC, **named):

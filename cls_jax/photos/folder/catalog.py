@@ -18,6 +18,7 @@ import numpy as np
 from cls_jax.errors import UserError
 from cls_jax.io import write_count
 from cls_jax.photos.folder.class_names import ClassNames, find_class_names
+from cls_jax.photos.folder.columns import Table
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.judge import choose_base, count_unused
 from cls_jax.photos.folder.label_table import (
@@ -202,7 +203,7 @@ class Catalog:
         warnings = [*told.warnings, *self._compare_folders(), *base.warnings, self.names.warning]
         warnings = list(filter(None, warnings))
         table = self.table_name or base.origin  # Without one, folders have the classes.
-        if not (base.labels or told.labels):
+        if not any((base.labels, told.labels)):
             _refuse(describe_unnamed(folder, table, [*base.skipped, *told.skipped]))
         columns, classes = self._sort(table, skipped)
         places, numbers = columns["train"]
@@ -307,12 +308,11 @@ class Catalog:
         where = "without a label" if name in self.marks.files else where
         return "", f"a {kind} image {where}"
 
-    def _compare_folders(self) -> list[str]:
+    def _compare_folders(self) -> Iterator[str]:
         """Warnings about images that labels.csv leaves to class folders, or labels otherwise."""
         base, own, shown = self.base, self.told.labels, self.table.cells.name
         if self.table_name is None or base.origin:
-            return []
-        warnings = []
+            return
         rest = [name for name in base.labels if name not in own]
         if rest and "train" not in base.splits.values():
             images_are = write_count(
@@ -320,24 +320,21 @@ class Catalog:
                 f"image without a row in {shown} is labeled by its folder",
                 f"images without a row in {shown} are labeled by their folders",
             )
-            warnings.append(
-                f"{images_are}, such as {rest[0]!r}: move those without a label to unlabeled/."
-            )
-        if any(row.decision for row in self.table.rows):
-            return warnings
+            yield f"{images_are}, such as {rest[0]!r}: move those without a label to unlabeled/."
         classes = {fold_class(label) for label in own.values() if label}
+        if any(row.decision for row in self.table.rows):
+            classes.clear()  # Answers correct the folders.
         others = []
         for name, label in own.items():
-            parts = name.split("/")
-            folder = fold_class(parts[-2]) if len(parts) > 1 else ""
-            is_train = base.splits.get(parts[0], "train") == "train"
+            top, *folders, _ = name.split("/") if "/" in name else ("", "")
+            folder = fold_class([top, *folders][-1])
+            is_train = base.splits.get(top, "train") == "train"
             if label and is_train and folder in classes and fold_class(label) != folder:
                 others.append(name)
         if others:
             have = write_count(len(others), "image has", "images have")
             where = f"in {shown} than by its folder, such as {min(others)!r}: {shown} counts."
-            warnings.append(f"{have} another class {where}")
-        return warnings
+            yield f"{have} another class {where}"
 
     def _list_doubtful(
         self, found: Sequence[str], class_names: Sequence[str], table: str
@@ -368,8 +365,9 @@ def read_catalog(
     """
     name = find_table(listing)
     folder = Folder(root, listing, FileIndex(listing.files, root), options)
-    path = root / (name or LABELS_CSV)
-    cells = parse_table(path, folder.files, options, read_content(path) if name else b"")
+    cells = Table()
+    if name is not None:
+        cells = parse_table(root / name, folder.files, options, read_content(root / name))
     is_begun = is_begun_here(cells)
     base = choose_base(folder, name, is_begun)
     if base.origin:  # The columns are its own.

@@ -60,9 +60,9 @@ def read_classes(
         cell: _split(names[0], separators, known) if len(names) == 1 else names
         for cell, names in classes.items()
     }
-    several = [cell for cell, names in classes.items() if len(names) > 1][:1]
-    faults = [refuse_several(table, labels[cell], classes[cell]) for cell in several]
-    return classes, faults[0] if faults else None
+    several = (cell for cell, names in classes.items() if len(names) > 1)
+    faults = (refuse_several(table, labels[cell], classes[cell]) for cell in several)
+    return classes, next(faults, None)
 
 
 def _split(name: str, separators: str, known: Collection[str]) -> tuple[str, ...]:

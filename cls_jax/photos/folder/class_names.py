@@ -74,30 +74,29 @@ def find_class_names(
     for file in (one for one in list_rare(listing.others, _SUFFIXES) if one not in tables):
         names = list(_read_names(root / file))
         fits = [fit for one in names if (fit := _fit(one, keys))]
-        if len({tuple(fit.items()) for fit in fits}) == 1:
+        if fits and all(fit == fits[0] for fit in fits):
             found[file] = fits[0]
         elif names and simplify(os.path.basename(file).split(".")[0]) in _LISTS:
             others.append(file)
-    if len({tuple(fit.items()) for fit in found.values()}) > 1:
-        first, second, *_ = found
+    if not found:
+        listed = ", ".join(sorted(keys, key=lambda key: (len(key), key))[:3])
+        warnings = (
+            f"{file!r} does not name the classes, which stay numbers such as {listed}: write one "
+            'line for each, as in "0,cat".'
+            for file in others
+        )
+        return ClassNames(warning=next(warnings, ""))
+    file, chosen = next(iter(found.items()))
+    if other := next((name for name, fit in found.items() if fit != chosen), None):
         return ClassNames(
-            warning=f"Both {first!r} and {second!r} have names for the numbers of the classes, "
+            warning=f"Both {file!r} and {other!r} have names for the numbers of the classes, "
             "which stay numbers: move the wrong one out of the folder."
         )
-    if found:
-        file, chosen = next(iter(found.items()))
-        ends = sorted(chosen.items(), key=lambda item: (len(item[0]), item[0]))
-        first, last = (make_printable(f"{number} = {name}") for number, name in (ends[0], ends[-1]))
-        return ClassNames(
-            chosen, file, f"{file}: names of {len(chosen):,} classes, from {first} to {last}."
-        )
-    if others:
-        listed = ", ".join(sorted(keys, key=lambda key: (len(key), key))[:3])
-        return ClassNames(
-            warning=f"{others[0]!r} does not name the classes, which stay numbers such as "
-            f'{listed}: write one line for each, as in "0,cat".'
-        )
-    return ClassNames()
+    ends = sorted(chosen.items(), key=lambda item: (len(item[0]), item[0]))
+    first, last = (make_printable(f"{number} = {name}") for number, name in (ends[0], ends[-1]))
+    return ClassNames(
+        chosen, file, f"{file}: names of {len(chosen):,} classes, from {first} to {last}."
+    )
 
 
 def _read_key(label: str) -> str:
@@ -136,12 +135,12 @@ def _read_names(path: pathlib.Path) -> Iterator[dict[str, str] | list[str]]:
     suffix = path.suffix.lower()
     try:
         text = read_bytes(path, _MAX_BYTES).decode("utf-8-sig")
+        if suffix == ".md":
+            front = _FRONT_MATTER.match(text[:_MAX_YAML])
+            text = front[1] if front else ""
         if suffix == ".json":
             yield from _search(json.loads(text))
-        elif suffix == ".md":
-            if front := _FRONT_MATTER.match(text[:_MAX_YAML]):
-                yield from _search(yaml.safe_load(front[1]))
-        elif suffix in (".yaml", ".yml"):
+        elif suffix in (".yaml", ".yml", ".md"):
             yield from _search(yaml.safe_load(text) if len(text) < _MAX_YAML else None)
         else:
             yield from _read_lines(path, text)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.sampling import take_evenly
-from cls_jax.photos.folder.cells import holds_parts, is_part_column
+from cls_jax.photos.folder.cells import is_part_column
 from cls_jax.photos.folder.index import NO_MATCH, FileIndex, Matches
 from cls_jax.photos.folder.names import clean, fold_case, fold_class, list_names, simplify
 from cls_jax.photos.folder.options import FolderOptions
@@ -182,16 +182,9 @@ def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Colu
 
     Has a fault if there is no such column, or there could be several.
     """
-    typed = {
-        name: getattr(options, name) for name in ("label_column", "file_column", "source_column")
-    }
-    wanted = {name: table.find(text) for name, text in typed.items() if text}
-    if missing := next((name for name, column in wanted.items() if column is None), None):
-        sentence = (
-            f"{table.name} has no column {typed[missing]!r:.100}: choose "
-            f"--{missing.replace('_', '-')} from {list_names(table.names)}."
-        )
-        return Columns(fault=Fault(sentence))
+    wanted = _find_wanted(table, options)
+    if isinstance(wanted, Fault):
+        return Columns(fault=wanted)
     label = wanted.get("label_column")
     labels = [label] if label else table.find_all(_LABEL_HEADERS)
     file = wanted.get("file_column")
@@ -223,6 +216,22 @@ def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Colu
     return _add_labels(found, table, labels, rest)
 
 
+def _find_wanted(table: Table, options: FolderOptions) -> dict[str, Column] | Fault:
+    """The columns that a user names, by the option."""
+    found = {}
+    for option in ("label_column", "file_column", "source_column"):
+        typed = getattr(options, option)
+        column = table.find(typed) if typed else None
+        if column:
+            found[option] = column
+        elif typed:
+            return Fault(
+                f"{table.name} has no column {typed!r:.100}: choose --{option.replace('_', '-')} "
+                f"from {list_names(table.names)}."
+            )
+    return found
+
+
 def _add_labels(
     found: Columns, table: Table, labels: Sequence[Column], rest: Sequence[Column]
 ) -> Columns:
@@ -230,12 +239,11 @@ def _add_labels(
     has_header = any(table.header)
     if labels:
         return _add_label(found, table, labels[:1] if _divide_alike(labels) else labels)
-    candidates = [column for column in rest if _may_be_label(column, has_header)]
-    others = [column for column in candidates if column.place not in found.parts]
-    if not others and len(candidates) == 1 and holds_parts(candidates[0].distinct):
-        # Classes called train and test.
-        found = found._replace(parts=tuple(p for p in found.parts if p != candidates[0].place))
-        others = candidates
+    others = [
+        column
+        for column in rest
+        if column.place not in found.parts and _may_be_label(column, has_header)
+    ]
     others = _leave_out_confidences(others)
     nested = [column.name for column in rest if column.is_nested()]
     if nested and all(all(column.numbers) for column in others):
@@ -411,11 +419,6 @@ def _choose_better(one: _Named, other: _Named, clear: Sequence[Column]) -> _Name
     if all(_agree(a, one.fits.get(a, ""), b, other.fits.get(b, "")) for a, b in pairs):
         # Take the one that names more.
         return max(one, other, key=lambda each: (each.num_found, -each.kind))
-    # A name and a path that ends with it: the path says more.
-    for shorter, longer, sign in ((one, other, 1), (other, one, -1)):
-        ends = (pair[::sign] for pair in pairs)
-        if all(b.strip().replace("\\", "/").endswith("/" + a.strip()) for a, b in ends):
-            return max(longer, shorter, key=lambda each: each.num_found)
     for better, worse in ((one, other), (other, one)):
         shares = [len(each.fits) / len(each.column.distinct) for each in (better, worse)]
         is_clear = better.column in clear and worse.column not in clear
@@ -513,29 +516,31 @@ def _add_label(found: Columns, table: Table, columns: Sequence[Column]) -> Colum
 
     It is a fault, too, if the classes would be names of files.
     """
-    listed = list_names([column.name for column in columns])
-    fault = None
     if not columns:
         sentence = (
             f"{table.name} has no column of classes: add one called label, or pass its name as "
             "--label-column."
         )
-        fault = Fault(sentence, NO_CLASSES)
-    elif len(columns) == 1 and columns[0].has_files():
+        return found._replace(fault=Fault(sentence, NO_CLASSES))
+    first = columns[0]
+    if len(columns) == 1 and not first.has_files():
+        return found._replace(label=first.place)
+    listed = list_names([column.name for column in columns])
+    fault = Fault(
+        f"{table.name} may have the classes in {listed}: pass --label-column with one of them.",
+        UNCLEAR,
+    )
+    if len(columns) == 1:
         fault = Fault(
-            f"{columns[0].name!r} of {table.name} has names of images, such as "
-            f"{columns[0].distinct[0]!r:.100}, not classes: pass --label-column with the column of "
-            "the classes."
+            f"{listed} of {table.name} has names of images, such as {first.distinct[0]!r:.100}, "
+            "not classes: pass --label-column with the column of the classes."
         )
     elif _hold_marks(columns):
         fault = Fault(
             f"{table.name} has a column of 0 and 1 for each of {listed}: write the class of each "
             "image into one column called label."
         )
-    elif len(columns) > 1:
-        sentence = f"{table.name} may have the classes in {listed}: pass --label-column with one of"
-        fault = Fault(f"{sentence} them.", UNCLEAR)
-    return found._replace(label=columns[0].place if columns else 0, fault=fault)
+    return found._replace(fault=fault)
 
 
 def find_header(
@@ -543,24 +548,23 @@ def find_header(
 ) -> Sequence[str]:
     """The first line of a table if it is a header, otherwise "" for each of its cells."""
     first, *rest = lines
-    usual = [simplify(cell) in (*_FILE_HEADERS, *_LABEL_HEADERS) for cell in first]
-    wanted = {options.file_column, options.label_column} - {""}
-    if sum(usual) > 1 or wanted & {*first}:
-        return first
+    cells = list(map(str.strip, first))
+    usual = [simplify(cell) in (*_FILE_HEADERS, *_LABEL_HEADERS) for cell in cells]
     files = index.match(list(filter(str.strip, first))).files
     is_file = [files.get(cell, NO_MATCH).name != "" for cell in first]
-    if any(one and not other for one, other in zip(usual, is_file, strict=True)):
-        return first
-    cells = [cell.strip() for cell in first]
-    if _number_columns(cells, rest):
-        return first
+    is_header = (
+        sum(usual) > 1
+        or any(cell and cell in (options.file_column, options.label_column) for cell in first)
+        or any(one and not other for one, other in zip(usual, is_file, strict=True))
+        or _are_numbers(cells, rest)
+    )
     has_numbers = len(first) == 2 and clean(first[0]).isdecimal()
     are_files = any(is_file) or any(cell.lower().endswith(SUFFIXES) for cell in cells)
-    return [""] * len(first) if are_files or has_numbers else first
+    return first if is_header or not (are_files or has_numbers) else [""] * len(first)
 
 
-def _number_columns(cells: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
+def _are_numbers(cells: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
     """Whether the cells of a first line are pandas's own names, and number no row."""
+    numbers = list(map(str, range(len(cells))))
     last = len(cells) - 1
-    is_numbered = cells == [str(i) for i in range(len(cells))]
-    return is_numbered and not any(line[last:] and line[last].strip() == str(last) for line in rest)
+    return cells == numbers and not any(line[last:][:1] == numbers[-1:] for line in rest)

@@ -243,29 +243,31 @@ def _read_label_studio(file: LabelFile) -> Table:
     tasks = file.json
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise ValueError("it is no list of tasks")
+    if any("data" in task for task in tasks):
+        return _read_tasks(tasks)
+    return _join_rows([{key: _write_cell(value) for key, value in task.items()} for task in tasks])
+
+
+def _read_tasks(tasks: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     names: dict[str, None] = {}  # Of the questions with classes as answers.
-    if not any("data" in task for task in tasks):
-        rows = [{key: _write_cell(value) for key, value in task.items()} for task in tasks]
-        return _join_rows(rows)
-    num_others = 0
+    kinds = set()
     for task in tasks:
         data = {key: value for key, value in task["data"].items() if isinstance(value, str)}
         answers = [one for one in task.get("annotations", []) if not one.get("was_cancelled")]
-        found = []
-        for answer in answers:
-            classes = {
-                one["from_name"]: _join_classes(one["value"]["choices"])
-                for one in answer["result"]
-                if one["type"] == "choices"
-            }
-            num_others += any(one["type"] != "choices" for one in answer["result"])
-            names |= dict.fromkeys(classes)
-            found.append({**data, **classes})
-        rows += found or [data]
-    if not names and num_others:
+        found = [_read_choices(answer["result"]) for answer in answers]
+        names |= {name: None for classes in found for name in classes}
+        kinds |= {one["type"] for answer in answers for one in answer["result"]}
+        rows += [data | classes for classes in found] or [data]
+    if not names and kinds - {"choices"}:
         raise ValueError("it has regions of images, and no choices")
     return _join_rows(rows, next(iter(names)) if len(names) == 1 else "")
+
+
+def _read_choices(result: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Question → the classes in an answer."""
+    choices = (one for one in result if one["type"] == "choices")
+    return {one["from_name"]: _join_classes(one["value"]["choices"]) for one in choices}
 
 
 def _write_cell(value: object) -> str:
@@ -322,8 +324,6 @@ def _read_samples(samples: Sequence[Mapping[str, Any]]) -> Table:
             kind = value.get("_cls") if isinstance(value, dict) else None
             if kind == "Classification":
                 row[field] = value.get("label") or ""
-            elif kind == "Classifications":
-                row[field] = _join_classes([one["label"] for one in value["classifications"]])
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))[2:]
     if not names:
@@ -451,8 +451,6 @@ def _read_parquet(file: LabelFile) -> Table:
     kinds = [types.is_string, types.is_large_string, types.is_integer, types.is_floating]
     kinds += [types.is_boolean, types.is_dictionary]
     header = [one.name for one in stored.schema_arrow if any(is_one(one.type) for is_one in kinds)]
-    if not header:
-        raise ValueError("it has no column of text or numbers")
     columns = stored.read(header).to_pydict()
     cells = [list(map(_write_cell, columns[name])) for name in header]
     return Table(header, [list(line) for line in zip(*cells, strict=True)])

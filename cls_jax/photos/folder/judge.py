@@ -97,18 +97,25 @@ def choose_base(folder: Folder, table: str | None, is_begun: bool) -> Reading:
     if others:
         found = Question(folders, others[0])
     elif SORTED not in folders.evidence and not options.labels:
-        tables = join_alike([*propose_tables(folder), *propose_sidecars(folder)])
-        readable = [one for one in tables if one.labels or not one.fault]
-        found = choose([folders, *readable])
-        if isinstance(found, Reading):
-            # A table that may have labels, which training must not miss.
-            best = max([*tables, folders], key=judge)
-            found = found._replace(fault=None if table else best.fault)
+        found = _choose_table(folders, folder, is_alone=table is None)
     elif table is None and options.layout != CLASSES:
         found = _compare_others(folders, folder)
     if isinstance(found, Question):
         raise UserError(found.write(folder.root))
     return found
+
+
+def _choose_table(folders: Reading, folder: Folder, is_alone: bool) -> Reading | Question:
+    """The best reading by tables, or that by folders, or a question.
+
+    If no labels.csv adds to it, it has the fault of a better one, which training must not miss.
+    """
+    tables = join_alike([*propose_tables(folder), *propose_sidecars(folder)])
+    found = choose([folders, *(one for one in tables if one.labels or not one.fault)])
+    best = max([*tables, folders], key=judge)
+    if isinstance(found, Question):
+        return found
+    return found._replace(fault=best.fault if is_alone else None)
 
 
 def _read_chosen(folder: Folder, table: str) -> Reading:
@@ -233,7 +240,7 @@ def join_alike(readings: Sequence[Reading]) -> list[Reading]:
     kinds: dict[tuple[str, ...], list[Reading]] = {}
     for one in readings:
         kinds.setdefault(_split_name(one.origin)[0], []).append(one)
-    return [one for alike in kinds.values() for one in _join(alike)]
+    return [one for alike in kinds.values() for one in (_join(alike) if len(alike) > 1 else alike)]
 
 
 def _join(alike: Sequence[Reading]) -> list[Reading]:

@@ -17,7 +17,7 @@ import os
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
@@ -133,9 +133,10 @@ def parse_table(
     path: pathlib.Path, index: FileIndex, options: FolderOptions, content: bytes
 ) -> Table:
     """The cells of a CSV file. Raises a UserError if it is none."""
-    text, _ = _decode(path, content)
-    delimiter = _find_delimiter(path, text, index)
-    lines = _read_csv(path, text, delimiter) if text.strip() else []
+    with _explain(path):
+        text, _ = _decode(content)
+        delimiter = _find_delimiter(text, index)
+        lines = _read_csv(text, delimiter) if text.strip() else []
     header = list(find_header(lines, index, options)) if lines else []
     return Table(
         header, lines[any(header) :], "", delimiter, first_line=_take_first(text), name=path.name
@@ -187,8 +188,9 @@ def read_more_rows(
 
     Raises a UserError if they cannot be read.
     """
-    _, encoding = _decode(path, content)
-    lines = _read_csv(path, content[start:].decode(encoding), table.cells.delimiter)
+    with _explain(path):
+        _, encoding = _decode(content)
+        lines = _read_csv(content[start:].decode(encoding), table.cells.delimiter)
     cells = dataclasses.replace(table.cells, lines=lines)
     return check_table(_read_lines(cells, table.columns, index))
 
@@ -374,17 +376,17 @@ def append_rows(
     if path.is_symlink():
         raise UserError(f"{path} is a link: replace it with the file itself.")
     content = read_content(path)
-    text, encoding = _decode(path, content)
-    start, has_rows = to_csv([HEADER]), False
-    if not text.strip():
-        table = LabelTable([])
-    else:
-        if _take_first(text) != table.cells.first_line:
-            table = read_label_table(path, index, options, content)
-        delimiter = table.cells.delimiter
-        head = _read_csv(path, _take_head(text), delimiter)
-        has_rows = len(head) > any(table.cells.header)
-        start = _find_end(path, text, delimiter)
+    with _explain(path):
+        text, encoding = _decode(content)
+        start, has_rows = to_csv([HEADER]), False
+        if not text.strip():
+            table = LabelTable([])
+        else:
+            if _take_first(text) != table.cells.first_line:
+                table = read_label_table(path, index, options, content)
+            head = _read_csv(_take_head(text), table.cells.delimiter)
+            has_rows = len(head) > any(table.cells.header)
+            start = _find_end(text, table.cells.delimiter)
     table.check_appending()
     # The first row shows who started the table.
     may_be_plain = has_rows and not table.has_decisions and not has_numbers
@@ -431,12 +433,12 @@ def _sync_folder(folder: pathlib.Path) -> None:
             os.close(descriptor)
 
 
-def _find_end(path: pathlib.Path, text: str, delimiter: str) -> str:
+def _find_end(text: str, delimiter: str) -> str:
     """The text that completes a table before a new row. A crash may have cut the last one."""
     end = "" if text.endswith(("\n", "\r")) else "\n"
     if text.count('"') % 2:
         mark = "\x1f"
-        lines = _read_csv(path, f"{text}{end}{mark}", delimiter)
+        lines = _read_csv(f"{text}{end}{mark}", delimiter)
         if lines[-1] != [mark]:  # The last row ends within quotes.
             return '"\n'
     return end
@@ -467,26 +469,21 @@ def _read_time(text: str) -> str:
 
 def read_content(path: pathlib.Path) -> bytes:
     """The bytes of a table, b"" without one. Raises a UserError if it cannot be read."""
-    try:
+    with _explain(path), contextlib.suppress(FileNotFoundError):
         return read_bytes(path, _MAX_BYTES)
-    except FileNotFoundError:
-        return b""
-    except (OSError, ValueError) as error:
-        raise _explain(path, error) from error
+    return b""
 
 
 def read_text(path: pathlib.Path) -> str:
     """The text of a table, "" without one. Raises a UserError if it cannot be read."""
-    return _decode(path, read_content(path))[0]
+    with _explain(path):
+        return _decode(read_content(path))[0]
 
 
-def _decode(path: pathlib.Path, content: bytes) -> tuple[str, str]:
+def _decode(content: bytes) -> tuple[str, str]:
     """The text of a table and its encoding."""
     encoding = _UTF16.get(content[:2], "utf-8")
-    try:
-        return content.decode(encoding).removeprefix("\ufeff"), encoding
-    except ValueError as error:
-        raise _explain(path, error) from error
+    return content.decode(encoding).removeprefix("\ufeff"), encoding
 
 
 def _take_head(text: str) -> str:
@@ -498,7 +495,7 @@ def _take_first(text: str) -> str:
     return text[: text.find("\n") + 1] or text
 
 
-def _find_delimiter(path: pathlib.Path, text: str, index: FileIndex) -> str:
+def _find_delimiter(text: str, index: FileIndex) -> str:
     """The delimiter that divides the first lines into cells. Excel writes semicolons or tabs.
 
     If several do, the one whose cells name most files, and then the most frequent one.
@@ -508,7 +505,7 @@ def _find_delimiter(path: pathlib.Path, text: str, index: FileIndex) -> str:
     found = {}
     for delimiter in ",;\t|":
         if delimiter in first:
-            lines = _read_csv(path, head, delimiter)[:_HEAD_LINES]
+            lines = _read_csv(head, delimiter)[:_HEAD_LINES]
             if min(map(len, lines)) > 1:
                 found[delimiter] = lines
     if len(found) < 2:
@@ -524,19 +521,21 @@ def _find_delimiter(path: pathlib.Path, text: str, index: FileIndex) -> str:
     return max(found, key=rank)
 
 
-def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:
+def _read_csv(text: str, delimiter: str) -> list[list[str]]:
     """All lines that are not empty, without the one that tells Excel the delimiter."""
     # In a `StringIO`, a character takes four bytes.
     file = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")
-    try:
-        lines = list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
-    except csv.Error as error:
-        raise _explain(path, error) from error
+    lines = list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
     return lines[1:] if lines and lines[0] == ["sep=", ""] else lines
 
 
-def _explain(path: pathlib.Path, error: Exception) -> UserError:
-    return UserError(
-        f"{path} cannot be read as a table ({type(error).__name__}: {describe_error(error)}): "
-        "make it a CSV file in UTF-8 whose first line is file,label."
-    )
+@contextlib.contextmanager
+def _explain(path: pathlib.Path) -> Iterator[None]:
+    """Turns the errors of a file that is no table into a UserError."""
+    try:
+        yield
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(
+            f"{path} cannot be read as a table ({type(error).__name__}: {describe_error(error)}): "
+            "make it a CSV file in UTF-8 whose first line is file,label."
+        ) from error

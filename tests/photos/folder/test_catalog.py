@@ -6,18 +6,14 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder import index
 from cls_jax.photos.folder.judge import WEIGHTS, judge
 from cls_jax.photos.folder.reading import MEASURES, ONE_CLASS, SEVERAL, SORTED, Reading
-from tests.photos.folder.test_odd_folders import place
-from tests.photos.helpers import open_catalog
+from tests.photos.helpers import make_folder, open_catalog
 
 SORTED_NAMES = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(6)]
 
 
 def read(root, names, **tables):
-    for name in names:
-        place(root, name).touch()
-    for name, rows in tables.items():
-        (root / f"{name}.csv").write_text("\n".join(rows) + "\n")
-    return open_catalog(root)
+    files = {f"{name}.csv": "\n".join([*rows, ""]) for name, rows in tables.items()}
+    return open_catalog(make_folder(root, names, files))
 
 
 def write_rows(header, values, names=SORTED_NAMES):

@@ -26,8 +26,9 @@ from cls_jax.photos.plan.measure import Facts
 from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
 from cls_jax.photos.report.sections import view_next
-from tests.photos.folder.test_odd_folders import place, put
-from tests.photos.helpers import open_catalog
+from tests.photos.folder.test_odd_folders import put
+from tests.photos.helpers import get_labels, open_catalog, place
+from tests.photos.helpers import make_folder as make
 from tests.photos.helpers import read_layout as read
 from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
 
@@ -42,19 +43,7 @@ SITES = [
 
 @pytest.fixture
 def root(tmp_path):
-    for name in NAMES:
-        place(tmp_path / "album", name).touch()
-    return tmp_path / "album"
-
-
-def get_labels(part):
-    return {file.name: label for file, label in part if label}
-
-
-def make(root, names):
-    for name in names:
-        place(root, name).touch()
-    return root
+    return make(tmp_path / "album", NAMES)
 
 
 def take_command(sentence):

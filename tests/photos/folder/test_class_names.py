@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.photos.folder.test_odd_folders import place
-from tests.photos.helpers import open_catalog
+from tests.photos.helpers import make_folder, open_catalog
 from tests.photos.helpers import read_layout as read
 
 NAMES = ("cat", "dog", "big owl")
@@ -31,9 +30,8 @@ FILES = {
 
 
 def make(root, labels, **files):
-    for i, label in enumerate(labels):
-        place(root, f"{label}/{i}.png").touch()
-    return root
+    names = [f"{label}/{i}.png" for i, label in enumerate(labels)]
+    return make_folder(root, names, files)
 
 
 @pytest.mark.parametrize("name", FILES)

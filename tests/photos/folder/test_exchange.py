@@ -10,8 +10,7 @@ from PIL import Image
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import console
 from cls_jax.photos.folder.exchange import WRITTEN, import_labels
-from tests.photos.folder.test_odd_folders import place
-from tests.photos.helpers import read_layout
+from tests.photos.helpers import place, read_layout
 
 NAMES = [f"photos/{name}.png" for name in ("my cat", "é", "3", "4")]
 LABELS = {NAMES[0]: "cat", NAMES[1]: "dög", NAMES[2]: "cat"}

@@ -7,8 +7,7 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.unread import describe_left_out
-from tests.photos.folder.test_odd_folders import place
-from tests.photos.helpers import read_layout
+from tests.photos.helpers import get_labels, make_folder, place, read_layout
 
 NAMES = [f"photos/{i}.png" for i in range(1, 5)]
 RIGHT = {"photos/1.png": "cat", "photos/2.png": "dog", "photos/3.png": "cat"}
@@ -16,16 +15,8 @@ RIGHT = {"photos/1.png": "cat", "photos/2.png": "dog", "photos/3.png": "cat"}
 
 def read(root, content, names=NAMES, **options):
     """The layout of a folder with these names. No image is opened."""
-    for name in names:
-        place(root, name).touch()
-    if content is not None:
-        content = content if isinstance(content, bytes) else content.encode()
-        (root / "labels.csv").write_bytes(content)
-    return read_layout(root, **options)
-
-
-def get_labels(part):
-    return {file.name: label for file, label in part if label}
+    files = {} if content is None else {"labels.csv": content}
+    return read_layout(make_folder(root, names, files), **options)
 
 
 @pytest.fixture

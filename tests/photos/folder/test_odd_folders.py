@@ -20,17 +20,11 @@ from cls_jax.io import make_printable
 from cls_jax.photos.folder.dataset import list_layout, load_folder
 from cls_jax.photos.images.files import find_images
 from tests.conftest import ROOT, load_config
-from tests.photos.helpers import read_image
+from tests.photos.helpers import place, read_image
 from tests.photos.images.test_decode import pack_png
 
 PAGE = ROOT / "experiments" / "results" / "odd_folders.md"
 _END_OF_HEAD = "| -- | -- | -: |\n"
-
-
-def place(root: pathlib.Path, name: str) -> pathlib.Path:
-    """The path of a file to be written."""
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    return root / name
 
 
 def put(root: pathlib.Path, *names: str) -> None:

@@ -3,20 +3,15 @@
 import pytest
 
 from cls_jax.errors import UserError
-from tests.photos.helpers import read_layout
+from tests.photos.helpers import make_folder, read_layout
 
 IMAGES = "images/1.png images/2.png images/3.png images/4.png"
 
 
 def read(root, names, *rows, table="labels.csv"):
     """The layout of a folder with empty files, and a table if it has rows."""
-    for name in names.split():
-        path = root / name.replace("+", " ")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    if rows:
-        (root / table).write_text("\n".join(rows) + "\n", newline="")
-    return read_layout(root)
+    files = {table: "\n".join([*rows, ""])} if rows else {}
+    return read_layout(make_folder(root, [name.replace("+", " ") for name in names.split()], files))
 
 
 @pytest.mark.parametrize("word", ["??", "#REF!", "#NAME?", "N/A", "No label"])

@@ -6,8 +6,7 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from tests.photos.folder.test_odd_folders import place
-from tests.photos.helpers import read_layout
+from tests.photos.helpers import make_folder, read_layout
 
 
 def write_table(header, *rows):
@@ -657,11 +656,7 @@ ASKED = {
 
 
 def read(root, images, files, options=AUTOMATIC):
-    for name in images.split():
-        place(root, name).touch()
-    for name, content in files.items():
-        place(root, name).write_text(content)
-    return read_layout(root, options)
+    return read_layout(make_folder(root, images.split(), files), options)
 
 
 @pytest.mark.parametrize("title", READ)

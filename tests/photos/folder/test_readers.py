@@ -12,8 +12,7 @@ from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.formats import CSV, FORMATS, WORDS, LabelFile, find_format
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.labeling.photos import open_session
-from tests.photos.folder.test_odd_folders import place
-from tests.photos.helpers import open_catalog, read_layout
+from tests.photos.helpers import open_catalog, place, read_layout
 
 LABELS = {"a.png": "cat", "b.png": "dog", "c.png": "cat"}  # And d.png has none.
 UNLABELED = "d.png"

@@ -17,8 +17,7 @@ from cls_jax.photos.folder.sources import (
     propose_pattern,
 )
 from cls_jax.photos.images.decode import read_origin
-from tests.photos.folder.test_odd_folders import place
-from tests.photos.helpers import read_layout
+from tests.photos.helpers import make_folder, read_layout
 
 NAMES = [f"images/{i}.png" for i in range(8)]
 LABELS = ["cat", "dog"] * 4
@@ -26,11 +25,8 @@ LABELS = ["cat", "dog"] * 4
 
 def read(root, rows=None, names=NAMES, **options):
     """The layout of a folder with these names and a table. No image is opened."""
-    for name in names:
-        place(root, name).touch()
-    if rows is not None:
-        (root / "labels.csv").write_text("\n".join(",".join(row) for row in rows) + "\n")
-    return read_layout(root, **options)
+    files = {} if rows is None else {"labels.csv": "".join(",".join(row) + "\n" for row in rows)}
+    return read_layout(make_folder(root, names, files), **options)
 
 
 def get_sources(layout):

@@ -7,8 +7,7 @@ from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.label_table import LABEL, LabelRow, append_rows
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.labeling.photos import open_session
-from tests.photos.folder.test_odd_folders import place
-from tests.photos.helpers import open_catalog
+from tests.photos.helpers import get_labels, make_folder, open_catalog
 from tests.photos.helpers import read_layout as read
 
 PHOTOS = [f"photos/{i}.png" for i in range(1, 5)]
@@ -18,17 +17,9 @@ RIGHT = {"photos/1.png": "cat", "photos/2.png": "dog", "photos/3.png": "cat"}
 
 def make(root, names, **tables):
     """A folder with empty images and these tables, "__" for "/" and "_csv" for ".csv"."""
-    for name in names:
-        place(root, name).touch()
-    for name, content in tables.items():
-        path = name.replace("__", "/")
-        stem, _, suffix = path.rpartition("_")
-        place(root, f"{stem}.{suffix}").write_text(content)
-    return root
-
-
-def get_labels(part):
-    return {file.name: label for file, label in part if label}
+    paths = [name.replace("__", "/").rpartition("_") for name in tables]
+    files = [f"{stem}.{suffix}" for stem, _, suffix in paths]
+    return make_folder(root, names, zip(files, tables.values(), strict=True))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "txt"])

@@ -4,19 +4,14 @@ import numpy as np
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.dataset import list_layout
-from cls_jax.photos.folder.options import FolderOptions
-from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import make_folder, read_layout
 
 NAMES = [f"{i}.png" for i in range(6)]
 
 
 def read(root, lines, **options):
     """Labels by file, "" without one, and what the plan says."""
-    for name in NAMES:
-        place(root, name).touch()
-    (root / "labels.csv").write_text("\n".join(lines) + "\n")
-    layout = list_layout(root, FolderOptions(**options))
+    layout = read_layout(make_folder(root, NAMES, {"labels.csv": "\n".join(lines)}), **options)
     return {file.name: label for file, label in layout.train}, layout
 
 

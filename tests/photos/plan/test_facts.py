@@ -6,7 +6,7 @@ from PIL import Image
 from cls_jax.photos.folder.dataset import summarize_folder
 from cls_jax.photos.plan.measure import propose_sources
 from tests.photos.features.test_copies import change, create_photos
-from tests.photos.folder.test_odd_folders import place
+from tests.photos.helpers import place
 
 CHANGES = "mirrored", "turned", "resized", "cropped"
 

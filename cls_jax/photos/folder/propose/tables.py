@@ -156,9 +156,6 @@ def read_chosen(folder: Folder) -> Reading:
     typed = folder.options.labels
     path = folder.root / typed
     name = str(path) if os.path.isabs(typed) else typed
-    if not path.is_file():
-        sentence = f"There is no file {path} with labels: pass another file as --labels."
-        return Reading(name, fault=Fault(sentence), evidence=(CHOSEN,))
     return read_named(folder, path, name)._replace(evidence=(CHOSEN,))
 
 
@@ -256,97 +253,25 @@ def collect_labels(table: LabelTable) -> Reading:
     """
     if table.fault:
         return Reading(fault=table.fault)
-    shown, columns = table.cells.name, table.columns
+    shown, columns, names = table.cells.name, table.columns, table.cells.names
     rows = [row for row in table.rows if row.decision not in NOTES]
     marks = fold(rows).files
     unnamed = [row.cell for row in rows if not row.file]
-    unclear = [cell for cell in unnamed if cell in table.unclear]
-    unknown = [cell for cell in unnamed if cell not in table.unclear]
-    skipped = [(cell, f"in {shown}, but not in the folder") for cell in unknown]
-    skipped += [(cell, f"in {shown}, but it could be several images") for cell in unclear]
+    why = {True: "it could be several images", False: "not in the folder"}
     sources = {name: mark.source for name, mark in marks.items() if mark.source}
+    num_found = len(rows) - len(unnamed)
     return Reading(
         shown,
         labels={name: mark.given and "".join(mark.spelled) for name, mark in marks.items()},
         parts={name: mark.part for name, mark in marks.items() if mark.part},
         sources=sources,
-        source_origin=repr(table.cells.names[columns.source or 0]) if sources else "",
+        source_origin=repr(names[columns.source or 0]) if sources else "",
         rivals={name: mark.rival for name, mark in marks.items() if mark.rival},
         files={shown},
-        skipped=skipped,
-        warnings=[
-            *_describe_unmatched(shown, unknown, "no image"),
-            *_describe_unmatched(shown, unclear, "more than one image"),
-            *_list_contradictions(shown, marks),
-            *_list_disputes(table, marks),
-            *_list_without_label(table),
-        ],
-        sentence=f"{_describe_columns(table)}; {len(rows) - len(skipped):,} of {len(rows):,} rows "
-        "found.",
+        skipped=[(cell, f"in {shown}, but {why[cell in table.unclear]}") for cell in unnamed],
+        warnings=[*_warn_of_files(table, marks, unnamed), *_warn_of_classes(table, marks)],
+        sentence=f"{_describe_columns(table)}; {num_found:,} of {len(rows):,} rows found.",
     )
-
-
-def _describe_unmatched(table: str, cells: Sequence[str], what: str) -> Iterator[str]:
-    """A warning about the rows with these names of files, if there are any."""
-    if cells:
-        rows_are = write_count(len(cells), f"row of {table} is", f"rows of {table} are")
-        yield f"{rows_are} left out, such as {cells[0]!r:.200}, which fits {what} of the folder."
-
-
-def _list_contradictions(table: str, marks: Mapping[str, Mark]) -> Iterator[str]:
-    """Warnings about images with rows that differ."""
-    if conflicting := [name for name, mark in marks.items() if mark.is_contradicted]:
-        have = write_count(len(conflicting), "image has", "images have")
-        yield (
-            f"{have} different labels in {table}, such as {min(conflicting)!r}: the last one "
-            "counts."
-        )
-    if moved := [name for name, mark in marks.items() if mark.has_moved]:
-        are = write_count(len(moved), "image is", "images are")
-        yield f"{are} held out, such as {min(moved)!r}, since {table} names several parts."
-
-
-def _list_disputes(table: LabelTable, marks: Mapping[str, Mark]) -> Iterator[str]:
-    """Warnings about images that people see differently, and about classes that are numbers."""
-    shown, are_shares = table.cells.name, table.columns.are_shares
-    disputed = [name for name, m in marks.items() if m.rival or (are_shares and not m.decision)]
-    if disputed:
-        who = "shares" if are_shares else "people"
-        images = write_count(len(disputed), "image", "images")
-        num_unclear = sum(not marks[name].labels for name in disputed)
-        unlabeled = f", and {num_unclear:,} without one are unlabeled" if num_unclear else ""
-        yield (
-            f"The {who} in {shown} differ about {images}, such as {min(disputed)!r:.200}: "
-            f"the class of a clear majority counts{unlabeled}."
-        )
-    names = sorted({row.label for row in table.rows if row.label})
-    if names and are_fractions(names):
-        yield (
-            f"The classes in {shown} are numbers, such as {names[0]!r:.100}: if these are shares "
-            "or confidences, pass --label-column with another column."
-        )
-
-
-def _list_without_label(table: LabelTable) -> Iterator[str]:
-    """Warnings about rows without a label, and names that begin on another machine."""
-    shown, columns = table.cells.name, table.columns
-    if table.missing:
-        listed = ", ".join(map(repr, sorted(table.missing)[:3]))
-        rows_say = write_count(
-            sum(table.missing.values()),
-            f"row of {shown} has no label, because it says",
-            f"rows of {shown} have no label, because they say",
-        )
-        yield f"{rows_say} {listed}."
-    has_marks = columns.one_hot and not columns.are_shares
-    if has_marks and (num_empty := sum(not row.label for row in table.rows)):
-        rows_have = write_count(num_empty, f"row of {shown} has", f"rows of {shown} have")
-        yield f"{rows_have} no 1, and so no label."
-    if table.dropped:
-        yield (
-            f"The names in {shown} begin with {table.dropped!r:.200}, which is not in the "
-            "folder: they were looked up without it."
-        )
 
 
 def _describe_columns(table: LabelTable) -> str:
@@ -358,6 +283,60 @@ def _describe_columns(table: LabelTable) -> str:
         classes = f"{len(columns.one_hot)} columns of {kind}"
     text = f"{table.cells.name}: files in {names[columns.file]}, classes in {classes}"
     if kinds := sorted({row.part for row in table.rows} - {"", "train"}):
-        text += f", {' and '.join(kinds)} images in "
-        text += " and ".join(names[place] for place in columns.parts)
+        of_parts = " and ".join(names[place] for place in columns.parts)
+        text += f", {' and '.join(kinds)} images in {of_parts}"
     return text
+
+
+def _warn_of_files(
+    table: LabelTable, marks: Mapping[str, Mark], unnamed: Sequence[str]
+) -> Iterator[str]:
+    """Warnings about rows that name no file, or could name several, and about those that differ."""
+    shown = table.cells.name
+    for what, is_clear in (("no image", True), ("more than one image", False)):
+        if cells := [cell for cell in unnamed if (cell not in table.unclear) == is_clear]:
+            rows_are = write_count(len(cells), f"row of {shown} is", f"rows of {shown} are")
+            such = f"such as {cells[0]!r:.200}, which fits {what} of the folder"
+            yield f"{rows_are} left out, {such}."
+    if differing := [name for name, mark in marks.items() if mark.is_contradicted]:
+        have = write_count(len(differing), "image has", "images have")
+        such = f"such as {min(differing)!r}: the last one counts"
+        yield f"{have} different labels in {shown}, {such}."
+    if moved := [name for name, mark in marks.items() if mark.has_moved]:
+        are = write_count(len(moved), "image is", "images are")
+        yield f"{are} held out, such as {min(moved)!r}, since {shown} names several parts."
+    if table.dropped:
+        yield (
+            f"The names in {shown} begin with {table.dropped!r:.200}, which is not in the folder: "
+            "they were looked up without it."
+        )
+
+
+def _warn_of_classes(table: LabelTable, marks: Mapping[str, Mark]) -> Iterator[str]:
+    """Warnings about images that people see differently, numbers as classes, and empty labels."""
+    shown, columns = table.cells.name, table.columns
+    are_shares, labels = columns.are_shares, [row.label for row in table.rows]
+    if disputed := [k for k, m in marks.items() if m.rival or (are_shares and not m.decision)]:
+        num_unclear = sum(not marks[name].labels for name in disputed)
+        unlabeled = f", and {num_unclear:,} without one are unlabeled" if num_unclear else ""
+        yield (
+            f"The {'shares' if are_shares else 'people'} in {shown} differ about "
+            f"{write_count(len(disputed), 'image', 'images')}, such as {min(disputed)!r:.200}: "
+            f"the class of a clear majority counts{unlabeled}."
+        )
+    names = sorted({*labels} - {""})
+    if names and are_fractions(names):
+        yield (
+            f"The classes in {shown} are numbers, such as {names[0]!r:.100}: if these are shares "
+            "or confidences, pass --label-column with another column."
+        )
+    if table.missing:
+        rows_say = write_count(
+            sum(table.missing.values()),
+            f"row of {shown} has no label, because it says",
+            f"rows of {shown} have no label, because they say",
+        )
+        yield f"{rows_say} {', '.join(map(repr, sorted(table.missing)[:3]))}."
+    if columns.one_hot and not are_shares and "" in labels:
+        rows_have = write_count(labels.count(""), f"row of {shown} has", f"rows of {shown} have")
+        yield f"{rows_have} no 1, and so no label."
