@@ -1,7 +1,9 @@
 """The log of answers about photos, and the state that follows from it."""
 
+import collections
 import contextlib
 import errno
+import itertools
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -13,14 +15,8 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.class_names import ClassNames
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.label_table import CHECK, LABEL, LabelRow, LabelTable
-from cls_jax.photos.folder.log import (
-    NO_MARKS,
-    Check,
-    FileMarks,
-    Mark,
-    fold,
-)
+from cls_jax.photos.folder.label_table import CHECK, LABEL, NOTES, UNDO, LabelRow, LabelTable
+from cls_jax.photos.folder.log import NO_MARKS, Check, FileMarks, Mark, fold, order_rows
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.labeling.notes import Note, Notes, NoteText, follow_notes
 
@@ -143,11 +139,10 @@ class Answers:
             self._replay()
         return has_changed
 
-    def append(self, decisions: Sequence[Decision], *, keeps_order: bool = False) -> None:
+    def append(self, decisions: Sequence[Decision]) -> None:
         """Records decisions on the disk and here.
 
-        On request, the files keep their order: not all decisions are answers. Raises the same as
-        `append_rows`. Nothing has changed then.
+        Raises the same as `append_rows`. Nothing has changed then.
         """
         moment = label_table.find_next_time(self._last_time)
         rows = [_write_row(decision, moment) for decision in decisions]
@@ -165,9 +160,7 @@ class Answers:
         self._content = self._content + added if is_alone else b""
         self._stamp = stamp if is_alone else None
         self._last_time = moment
-        before, self.marks = self.marks.files, fold(rows, self.marks)
-        if keeps_order:
-            self.marks = self.marks._replace(files={**before, **self.marks.files})
+        self.marks = _fold(rows, self.marks)
         self.notes = follow_notes(rows, self.notes)
 
     def _replay(self) -> None:
@@ -186,7 +179,7 @@ class Answers:
             table = self._read_table(content, start)
         marks, notes = (self.marks, self.notes) if start else (self._base, {})
         rows = self._numbered.name_rows(table.rows)
-        marks = fold(rows, marks)
+        marks = _fold(rows, marks)
         if len(marks.names) > MAX_CLASSES:
             raise UserError(
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
@@ -209,6 +202,33 @@ class Answers:
         except OSError:
             return None
         return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def _fold(rows: Sequence[LabelRow], before: FileMarks) -> FileMarks:
+    """As `log.fold`, with the files in the order of their last answers.
+
+    If all photos of a class, two or more, get another class at once, it was renamed, and that is no
+    answer about them. Neither is an undo of several.
+    """
+    marks = fold(rows, before)
+    if len(rows) < 2:
+        return marks
+    labels = {file: mark.label for file, mark in before.files.items()}
+    num_left = collections.Counter(labels.values())
+    order = dict.fromkeys(labels)
+    for _, moment in itertools.groupby(order_rows(rows), lambda row: row.time):
+        found = {row.file: row for row in moment if row.file and row.decision not in NOTES}
+        former = {labels.get(file, "") for file in found}
+        num_left.subtract(labels.get(file, "") for file in found)
+        labels |= {file: row.label for file, row in found.items()}
+        num_left.update(row.label for row in found.values())
+        is_renamed = len(former) == 1 and any(former) and not num_left[min(former)]
+        is_undo = all(row.decision == UNDO for row in found.values())
+        if len(found) == 1 or not (is_renamed or is_undo):
+            for file in found:
+                order.pop(file, None)
+        order |= dict.fromkeys(found)
+    return marks._replace(files={file: marks.files[file] for file in order})
 
 
 def _write_row(decision: Decision, moment: str) -> LabelRow:

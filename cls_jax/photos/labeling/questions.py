@@ -5,6 +5,7 @@ Nothing here is thread-safe: a session calls it under its lock.
 Shape suffixes: B photos.
 """
 
+import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 from cls_jax.data.resize import ImageError
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.images.decode import read_upright
+from cls_jax.photos.images.store import hash_content
 
 _NUM_NEXT = 8
 _SMALL_SIDE = 32  # Pixels.
@@ -84,19 +86,18 @@ class Questions:
             if is_open_B[image] and others.any():
                 p_BK[image] = others / others.sum()
 
-    def draw(self, is_open_B: np.ndarray, count: int, rng: np.random.Generator) -> int:
+    def draw(self, is_open_B: np.ndarray, count: int, names: Sequence[str]) -> int:
         """Draws photos without an answer, each with the same probability, to be asked next.
 
-        Random photos without an answer stay, and others are added until there are `count`. Returns
-        how many there are, 0 if all photos have an answer.
+        Random photos without an answer stay, and others are added until there are `count`, by the
+        digests of their `names`: another session draws the same. Returns how many there are, 0 if
+        all photos have an answer.
         """
         self.sample = {i: p for i, p in self.sample.items() if is_open_B[i]}
-        is_other = is_open_B.copy()
-        is_other[list(self.sample)] = False
-        images = np.flatnonzero(is_other)
-        missing = min(max(count - len(self.sample), 0), len(images))
-        drawn = rng.choice(images, missing, replace=False)
-        self.sample |= {int(i): missing / len(images) for i in drawn}
+        others = [i for i in np.flatnonzero(is_open_B).tolist() if i not in self.sample]
+        others.sort(key=lambda i: hash_content(os.fsencode(names[i])))
+        drawn = others[: max(count - len(self.sample), 0)]
+        self.sample |= dict.fromkeys(drawn, len(drawn) / max(len(others), 1))
         return len(self.sample)
 
     def forget_random(self) -> None:

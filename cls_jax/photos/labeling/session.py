@@ -48,7 +48,7 @@ from cls_jax.photos.labeling.classes import (
     restore,
     settle_keys,
 )
-from cls_jax.photos.labeling.known import Features, Known, list_sources
+from cls_jax.photos.labeling.known import Features, Known, find_checked, list_sources
 from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
 from cls_jax.photos.labeling.questions import Questions, draw_readable
 from cls_jax.photos.labeling.undo import Changed, Step, Steps
@@ -257,10 +257,15 @@ class Session:
         """Takes over what the classifier says.
 
         Proposals and questions follow with the next answer, or `follow_classifier`, so that nothing
-        changes before a user's eyes.
+        changes before a user's eyes. The first one of a session guesses the random photos that an
+        earlier session has left to check.
         """
         with self._lock:
-            self._known = dataclasses.replace(self._known, classified=classified)
+            known = self._known
+            begun = len(find_checked(known).is_right) % MIN_CHECKS
+            if begun and known.classified is None:
+                self._questions.draw(known.find_open(), MIN_CHECKS - begun, known.files)
+            self._known = dataclasses.replace(known, classified=classified)
             self._has_adopted = True
 
     def follow_classifier(self) -> Known:
@@ -328,7 +333,7 @@ class Session:
             if num_skipped:  # They do not count. Others take their places.
                 left = [i for i in self._known.sample if is_to_check(self._known, i)]
                 wanted = len(left) + num_skipped
-                self._questions.draw(self._known.find_open(), wanted, self._random)
+                self._questions.draw(self._known.find_open(), wanted, self._known.files)
                 self._refresh()
             return names
 
@@ -344,7 +349,7 @@ class Session:
         log, before = self._answers, self._known.class_names
         found = [(one.key, log.find(one.key)) for one in plan.decisions]
         if plan.decisions:
-            log.append(plan.decisions, keeps_order=plan.names is not None)
+            log.append(plan.decisions)
         classes = follow_marks(plan.classes, log.marks, log.notes)
         changes = [Changed(key, one, one.revision + 1) for key, one in found]
         step = Step(changes, (), plan.added, plan.message)
@@ -374,8 +379,7 @@ class Session:
                 self.steps.drop(window)
                 raise RefusedError(step.message)
             if step.changes:
-                back = [one.take_back() for one in step.changes]
-                log.append(back, keeps_order=bool(step.class_names))
+                log.append([one.take_back() for one in step.changes])
             classes = follow_marks(known.classes, log.marks, log.notes)
             if step.class_names:
                 classes = restore(classes, step.class_names, log.marks)
@@ -396,7 +400,7 @@ class Session:
         """
         with self._lock:
             check_ready(self._known)
-            drawn = self._questions.draw(self._known.find_open(), count, self._random)
+            drawn = self._questions.draw(self._known.find_open(), count, self._known.files)
             if not drawn:
                 raise RefusedError("All photos have an answer.")
             self._refresh()

@@ -18,6 +18,7 @@ from cls_jax.photos.labeling.changes import RenameClass
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts, count, find_checked, list_checked
 from cls_jax.photos.labeling.photos import open_session
+from cls_jax.photos.labeling.questions import Questions
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
 from cls_jax.photos.start.hold_out import hold_out_images
 from tests.photos.labeling.sessions import (
@@ -46,7 +47,7 @@ def checked(request, folder):
 
 
 def test_random_photos_are_asked_first_without_a_guess(checked):
-    _, _, session, _ = checked
+    folder, kinds, session, _ = checked
     state = views.describe(session)
     assert state["sample"] == 20
     assert all(item["check"] and not item["proposals"] for item in state["next"])
@@ -54,11 +55,22 @@ def test_random_photos_are_asked_first_without_a_guess(checked):
     drawn = set(session._questions.sample)
     rows = views.describe_check(session)["rows"]
     assert not drawn & {item["image"] for row in rows for item in row["images"]}
-    shares = np.zeros(40)
-    for _ in range(400):
-        session._questions.sample = {}
-        session.draw_sample()
-        shares[list(session._questions.sample)] += 1 / 400
+    for image in [*drawn][:8]:
+        decide(session, image, "aab"[kinds[image]])
+    again = open_ready(folder, kinds)  # The next session asks those that are left.
+    SessionClassifier(again)._wait()
+    assert set(again.follow_classifier().sample) == {*drawn} - {*[*drawn][:8]}
+    assert again.draw_sample() == 20
+    assert drawn - {*[*drawn][:8]} < set(again.known.sample)
+
+
+def test_all_photos_without_an_answer_are_drawn_with_the_same_probability():
+    shares, is_open = np.zeros(40), np.arange(40) >= 8
+    for folder in range(400):
+        questions = Questions()
+        assert questions.draw(is_open, 20, [f"{folder}/IMG_{i:04}.png" for i in range(40)]) == 20
+        assert set(questions.sample.values()) == {20 / 32}
+        shares[list(questions.sample)] += 1 / 400
     assert not shares[:8].any()
     assert abs(shares[8:] - 20 / 32).max() < 0.12
 

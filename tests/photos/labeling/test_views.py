@@ -15,7 +15,7 @@ from cls_jax.photos.features.infer import HeldOutLabels
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.classifier import create_prediction
 from cls_jax.photos.labeling import grid, photos, proposals, trained, views
-from cls_jax.photos.labeling.changes import RenameClass
+from cls_jax.photos.labeling.changes import Change, RenameClass
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts, list_paths, list_trainable
 from cls_jax.photos.labeling.photos import open_session
@@ -327,7 +327,7 @@ def test_photos_about_which_people_differ_are_suspect_until_one_is_answered(fold
     assert list_suspects() == {(3, "c", "a")}
 
 
-def test_the_strip_has_answers_and_not_the_photos_of_a_renaming(session):
+def test_the_strip_has_answers_and_not_the_photos_of_a_renaming(session, folder, kinds):
     for image in range(4):
         decide(session, image, "dog" if image == 3 else "cat")
     for new in ("lynx", "Lynx", "dog"):
@@ -337,4 +337,8 @@ def test_the_strip_has_answers_and_not_the_photos_of_a_renaming(session):
     session.undo("w")
     session.change("w", RenameClass("Lynx", ""))
     session.undo("w")
-    assert [one["image"] for one in views.describe(session)["recent"]] == [3, 2, 1, 0]
+    for one in (session, open_ready(folder, kinds)):
+        assert [item["image"] for item in views.describe(one)["recent"]] == [3, 2, 1, 0]
+    session.decide([Change(i, "label", "Lynx", 0) for i in (8, 7)], "w")
+    for one in (session, open_ready(folder, kinds)):
+        assert [item["image"] for item in views.describe(one)["recent"]] == [7, 8, 3, 2, 1, 0]
