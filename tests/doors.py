@@ -326,7 +326,9 @@ def answer_one(process: subprocess.Popen, shows: str, home: pathlib.Path) -> str
     send("/api/decide", {"changes": [[image["image"], image["revision"], "label", "cat"]]})
     table = (home / "photos" / "labels.csv").read_text("utf-8")
     send("/api/train", {"kind": "instant", "minutes": 0})
-    last = send("/api/events").strip().splitlines()[-1]  # They end with the training.
+    while (state := json.loads(send("/api/training")))["phase"] == "running":
+        time.sleep(0.2)
+    last = json.dumps(state)
     missing = [text for text, where in ((",cat", table), (shows, last)) if text not in where]
     return f"does not show {missing} but {last[:300]}" if missing else ""
 

@@ -14,7 +14,7 @@ import itertools
 import os
 import pathlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -58,6 +58,7 @@ from cls_jax.photos.labeling.views import describe_image
 
 _NUM_NEAREST = 3
 _INSTANT = "the instant classifier"
+_COLUMNS = ["file", "label", "source", "probability"]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _get_network = functools.cache(open_backbone)
 
@@ -95,9 +96,8 @@ class SessionClassifier:
     def __init__(self, session: Session, trained: TrainedNetworks | None = None):
         """`trained` networks name the photos instead where they are better."""
         self._session = session
-        self._trained = trained
-        if trained is not None:
-            trained.on_ready = self._publish
+        self._trained = trained or TrainedNetworks(session, lambda: None)
+        self._trained.on_ready = self._publish
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._version = -1  # Of the answers that it is or will be fitted to.
@@ -124,7 +124,7 @@ class SessionClassifier:
         """Its status and expected accuracy. Starts a new fit if answers have changed."""
         with self._lock:
             is_busy = self._start()
-            message = self._message or (self._trained.message if self._trained else "")
+            message = self._message or self._trained.message
             described: dict[str, Any] = {"is_fitting": is_busy, "message": message}
             if self._fitted is None:
                 return described
@@ -135,23 +135,21 @@ class SessionClassifier:
 
     def _describe_accuracy(self, fitted: Fitted, estimate: Estimate | None) -> str:
         """Sentences about the accuracy of what names the photos, and of the instant classifier."""
-        who, choice = self._describe_trained(fitted)
-        if who:
-            is_known = estimate is not None and estimate.accuracy is not None
-            return describe_estimate(estimate, who) if estimate and is_known else choice
+        if trained := self._trained.find(fitted.class_names):
+            if estimate is None or estimate.accuracy is None:
+                return trained.choice
+            return describe_estimate(estimate, trained.name)
         sentences = [describe_estimate(estimate, _INSTANT)] if estimate else []
         if (of_new := fitted.inferred.new_sources) is not None:
             sentences.append(describe_new_sources(of_new))
         return " ".join(sentences)
 
-    def _describe_trained(self, fitted: Fitted) -> tuple[str, str]:
-        return self._trained.describe(fitted.class_names) if self._trained else ("", "")
-
     def describe_namer(self) -> str:
         """What names the photos: the instant classifier or trained networks. "" for neither yet."""
         if (fitted := self._fitted) is None:
             return ""
-        return self._describe_trained(fitted)[0] or f"{_INSTANT} {_describe_answers(fitted)}"
+        trained = self._trained.find(fitted.class_names)
+        return trained.name if trained else f"{_INSTANT} {_describe_answers(fitted)}"
 
     def describe_shortly(self) -> str:
         """The accuracy by the newest classifier in a few words, "" without one.
@@ -163,7 +161,7 @@ class SessionClassifier:
             return ""
         if estimate.accuracy is None:
             return "Too early to say how many are named right"
-        is_trained = bool(self._describe_trained(fitted)[0])
+        is_trained = self._trained.find(fitted.class_names)
         by = "by the trained networks" if is_trained else _describe_answers(fitted)
         return f"About {estimate.accuracy:.0f}% named right {by}"
 
@@ -179,7 +177,7 @@ class SessionClassifier:
         """
         if (estimate := fitted.inferred.estimate) is None:
             return None
-        if self._describe_trained(fitted)[0] and self._trained:
+        if self._trained.find(fitted.class_names):
             return self._trained.estimate(fitted.class_names, estimate)
         checked = fitted.checked
         return correct_estimate(estimate, checked.is_right, checked.confidences)
@@ -206,7 +204,7 @@ class SessionClassifier:
             found = Classified(
                 class_names=fitted.class_names,
                 labels=fitted.labels,
-                probabilities=self._get_probabilities(fitted),
+                probabilities=self._trained.replace(fitted.class_names, fitted.probabilities),
                 held_out=fitted.held_out,
                 is_early=is_too_early(
                     count_labels(fitted.inferred.marks.labels, fitted.inferred.groups)
@@ -214,19 +212,13 @@ class SessionClassifier:
             )
             self._session.adopt(found)
 
-    def _get_probabilities(self, fitted: Fitted) -> np.ndarray:
-        """Of the better classifier, float32 [B, K]."""
-        p_BK = fitted.probabilities
-        return p_BK if self._trained is None else self._trained.replace(fitted.class_names, p_BK)
-
     def _name(self, fitted: Fitted, file: BinaryIO, found: FrozenFeatures) -> tuple[str, float]:
         """The class of a photo by the better classifier, and its probability."""
-        better = self._trained.get(fitted.class_names) if self._trained else None
-        if better is None:
+        if (better := self._trained.find(fitted.class_names)) is None:
             best, confidence, _ = decide(fitted.classifier.predict_with_features(found)[0][0, 0])
             return fitted.class_names[best], float(confidence)
         file.seek(0)
-        prediction = better.predict(file)
+        prediction = better.classifier.predict(file)
         return str(prediction.label[0]), float(prediction.confidence[0])
 
     def _wait(self) -> Fitted | None:
@@ -261,7 +253,9 @@ class SessionClassifier:
         The source is a decision, "suggested", or "unsure" for a lower probability.
         """
         fitted = self._wait()
-        p_BK = self._get_probabilities(fitted) if fitted else np.zeros((0, 0))
+        p_BK = np.zeros((0, 0))
+        if fitted:
+            p_BK = self._trained.replace(fitted.class_names, fitted.probabilities)
         best_B, confidence_B, _ = decide(p_BK)
         rows = []
         for i, name, state in list_states(self._session.known):
@@ -273,19 +267,20 @@ class SessionClassifier:
             rows.append(row)
         return rows
 
-    def write_table(self, unsure_below: float = 0.0) -> Iterator[str]:
-        """The table of all photos as CSV, in parts, for spreadsheets: without formulas.
+    def write_table(self, unsure_below: float = 0.0) -> str:
+        """The table of all photos as CSV for spreadsheets: without formulas.
 
         It begins with a byte-order mark, without which Excel takes names for Latin-1.
         """
-        yield "\ufefffile,label,source,probability\n"
+        rows = [_COLUMNS]
         for row in self.list_rows(unsure_below):
             cells = [_to_text(row["file"], "./"), _to_text(row["label"], "'"), row["source"]]
-            yield to_csv([[*cells, f"{row['probability']:.4f}" if "probability" in row else ""]])
+            rows.append([*cells, f"{row['probability']:.4f}" if "probability" in row else ""])
+        return f"\ufeff{to_csv(rows)}"
 
     def write_sheet(self, unsure_below: float = 0.0) -> bytes:
         """The same table as an Excel workbook. Files and classes are as they are."""
-        rows: list[list[str | float]] = [["file", "label", "source", "probability"]]
+        rows: list[Sequence[str | float]] = [_COLUMNS]
         for row in self.list_rows(unsure_below):
             texts = [make_printable(str(row[key])) for key in ("file", "label", "source")]
             rows.append([*texts, row.get("probability", "")])

@@ -10,7 +10,7 @@ from cls_jax.errors import UserError
 HOST = "127.0.0.1"
 _IDLE_SECONDS = 5  # After an answer, a connection without another request is closed.
 # With more, requests are refused: programs without the token can connect, too, and must not use up
-# the file descriptors of this process. A window holds up to six, one of them for events.
+# the file descriptors of this process. A window holds up to six.
 _MAX_CONNECTIONS = 200
 
 

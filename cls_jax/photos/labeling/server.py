@@ -7,15 +7,14 @@ page may ask.
 import asyncio
 import contextlib
 import importlib.resources
-import json
 import tempfile
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import IO, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -42,7 +41,6 @@ _MAX_PHOTO_BODIES = 4  # At once. Others wait.
 _BODY_SECONDS = 120
 _TABLE = "table"
 _LONGEST_WINDOW = 64  # Characters in the ID of a window.
-_EVENT_SECONDS = 0.5
 
 _PAGE = importlib.resources.files("cls_jax.photos.labeling") / "page"
 _MEDIA_TYPES = {
@@ -80,10 +78,7 @@ def create_app(
             Route("/api/proposals.csv", service.get_proposals),
             Route("/api/proposals.xlsx", service.get_proposals),
             Route("/api/labels/{name}", service.get_labels),
-            Route("/api/events", service.get_events),
-            Route("/api/similar/{image:int}", service.get_similar),
-            Route("/api/earlier/{place:int}", service.get_earlier),
-            Route("/api/step/{percent:int}", service.get_step),
+            Route("/api/{view}/{number:int}", service.get_numbered),
             Route("/api/{view}", service.get_view),
             Route("/api/{verb}", service.post, methods=["POST"]),
         ],
@@ -114,8 +109,13 @@ class _Service:
             "photos": lambda: grid.describe_photos(session),
             "suspects": self._describe_suspects,
             "result": lambda: views.describe_result(session, self._classifier.estimate()),
-            "classifier": self._classifier.describe,
             "runs": lambda: {"runs": training.describe_runs()},
+            "training": training.describe,
+        }
+        self._numbered: dict[str, Callable[[int], dict[str, Any]]] = {
+            "similar": lambda image: grid.find_similar(session.known, image),
+            "earlier": lambda place: views.describe_earlier(session.known, place),
+            "step": self._describe_step,
         }
         # Looked up by name: no path from a client reaches the disk.
         self._assets = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.is_file()}
@@ -169,35 +169,11 @@ class _Service:
             "named_by": classifier.describe_namer(),
         }
 
-    def get_similar(self, request: Request) -> Response:
-        """The photos most like another one."""
-        return JSONResponse(grid.find_similar(self._session.known, request.path_params["image"]))
-
-    def get_earlier(self, request: Request) -> Response:
-        """The photo with the last answer but so many, if there is one."""
-        return JSONResponse(
-            views.describe_earlier(self._session.known, request.path_params["place"])
-        )
-
-    async def get_events(self, request: Request) -> Response:
-        """The training's progress as server-sent events: at once, and whenever it changes.
-
-        They end with the training, since a browser opens few connections for all its windows.
-        """
-
-        async def follow() -> AsyncIterator[str]:
-            last = ""
-            is_running = True
-            while is_running and not self._training.is_closing():
-                is_running = self._training.is_running()
-                text = json.dumps(await run_in_threadpool(self._training.describe))
-                if text != last:
-                    yield f"data: {text}\n\n"
-                last = text
-                if is_running:
-                    await asyncio.sleep(_EVENT_SECONDS)
-
-        return StreamingResponse(follow(), media_type="text/event-stream")
+    def get_numbered(self, request: Request) -> Response:
+        """The data of a view that depends on a number."""
+        if (describe := self._numbered.get(request.path_params["view"])) is None:
+            return PlainTextResponse("There is no such view.\n", 404)
+        return JSONResponse(describe(request.path_params["number"]))
 
     def get_report(self, request: Request) -> Response:
         """A run's report, once for each code, in a sandbox that cannot reach this server."""
@@ -206,15 +182,14 @@ class _Service:
             return PlainTextResponse("Open the report from the page.\n", 404)
         return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
 
-    def get_step(self, request: Request) -> Response:
+    def _describe_step(self, percent: int) -> dict[str, Any]:
         """The next step for some percentage of right photos, and the classifier's status."""
-        percent = request.path_params["percent"]
         if percent > 100:
-            return PlainTextResponse("There is no such percentage.\n", 404)
+            raise RefusedError("There is no such percentage.")
         described = self._classifier.describe()
         asked = self._parts.asked.get(percent, [])
         step = describe_step(self._session, percent, self._classifier.estimate(), asked)
-        return JSONResponse(described | step)
+        return described | step
 
     async def get_labels(self, request: Request) -> Response:
         """The labels that were given, as a file for another program."""
@@ -234,16 +209,11 @@ class _Service:
             below = grid.parse_percent(request.query_params.get("unsure_below", "0"))
         except ValueError:
             return _explain("unsure_below must be a percentage.", 400)
+        is_sheet = request.url.path.endswith(".xlsx")
+        write = self._classifier.write_sheet if is_sheet else self._classifier.write_table
         async with self._long[_TABLE]:
-            if request.url.path.endswith(".xlsx"):
-                sheet = await run_in_threadpool(self._classifier.write_sheet, below / 100)
-                return Response(sheet, media_type=MEDIA_TYPE)
-            parts = await run_in_threadpool(list, self._classifier.write_table(below / 100))
-        return Response(
-            "".join(parts),
-            media_type="text/csv",
-            headers={"Content-Disposition": 'attachment; filename="sorted.csv"'},
-        )
+            content = await run_in_threadpool(write, below / 100)
+        return Response(content, media_type=MEDIA_TYPE if is_sheet else "text/csv")
 
     async def post(self, request: Request) -> Response:
         """Makes a change. The response is the new state, or why it was refused."""

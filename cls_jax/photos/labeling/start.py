@@ -48,7 +48,6 @@ def label_folder(
     address = f"http://{listening.HOST}:{port}/#"  # Browsers do not send what follows the #.
     training = Training(session.known.root, options=options, backbones=backbones)
     running = listening.create_server(server.create_app(session, token, [code], training))
-    training.is_closing = lambda: running.should_exit
     is_stopping = threading.Event()
 
     def load_features(on_progress: Progress) -> Features:

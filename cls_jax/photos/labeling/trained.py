@@ -22,13 +22,18 @@ from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
 from cls_jax.runs.folder import read_result
 
 
-class _Trained(NamedTuple):
+class Trained(NamedTuple):
     """What the networks say about the photos of the folder."""
 
     run: pathlib.Path
     choice: str  # A sentence about why they are used.
     classifier: Classifier
     probabilities: np.ndarray  # float32 [B, K], NaN for photos that cannot be read.
+
+    @property
+    def name(self) -> str:
+        """What names the photos, in words."""
+        return f"the trained networks of {make_printable(str(self.run))}"
 
 
 class TrainedNetworks:
@@ -46,7 +51,7 @@ class TrainedNetworks:
         self._labels_version = 0  # Of the labels that they have learned.
         self._started: tuple[pathlib.Path, int] | None = None  # The same of a run that has begun.
         self._seen: pathlib.Path | None = None  # The run that has been looked at.
-        self._found: _Trained | None = None
+        self._found: Trained | None = None
         self.on_ready: Callable[[], None] = lambda: None
         self.message = ""  # Why they cannot be used.
 
@@ -95,7 +100,7 @@ class TrainedNetworks:
                 part[is_read] = classifier.predict(batch.images).probabilities
                 parts.append(part)
             choice = describe_choice(result) or ""
-            found = _Trained(run, choice, classifier, np.concatenate(parts))
+            found = Trained(run, choice, classifier, np.concatenate(parts))
         except Exception as error:  # The page shows it, and keeps its own classifier.
             self.message = f"The trained networks cannot be used: {describe_error(error)}"
             return
@@ -105,7 +110,7 @@ class TrainedNetworks:
             self._labels_version, self._found = started, found
         self.on_ready()
 
-    def _find(self, class_names: Sequence[str]) -> _Trained | None:
+    def find(self, class_names: Sequence[str]) -> Trained | None:
         """What they say, if they are in use and have exactly these classes, in any order."""
         with self._lock:
             found = self._found
@@ -115,23 +120,12 @@ class TrainedNetworks:
             is_same = sorted(found.classifier.class_names) == sorted(class_names)
             return found if is_same else None
 
-    def get(self, class_names: Sequence[str]) -> Classifier | None:
-        """The classifier, if it is in use and has exactly these classes."""
-        found = self._find(class_names)
-        return found.classifier if found else None
-
-    def describe(self, class_names: Sequence[str]) -> tuple[str, str]:
-        """Their name and a sentence about why they are used. Two "" if they are not in use."""
-        if (found := self._find(class_names)) is None:
-            return "", ""
-        return f"the trained networks of {make_printable(str(found.run))}", found.choice
-
     def replace(self, class_names: Sequence[str], p_BK: np.ndarray) -> np.ndarray:
         """Probabilities float32 [B, K]: those of the networks if they are in use, or those given.
 
         Photos that the networks have not read keep theirs.
         """
-        if (found := self._find(class_names)) is None:
+        if (found := self.find(class_names)) is None:
             return p_BK
         columns = [found.classifier.class_names.index(name) for name in class_names]
         q_BK = found.probabilities[: len(p_BK), columns]
@@ -146,7 +140,7 @@ class TrainedNetworks:
         It is the share of the checked random photos that they name right, none of which they have
         learned. Their confidences are no measure: they have learned their own labels.
         """
-        if (found := self._find(class_names)) is None:
+        if (found := self.find(class_names)) is None:
             return estimate
         names = found.classifier.class_names
         p_BK = found.probabilities

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cls_jax.config import read_values
@@ -44,6 +44,7 @@ _LONGEST_MESSAGE = 500
 _LOSS, _ACCURACY = "train/loss", "validation/accuracy"
 _FEWEST_POINTS = 2  # Of a curve. A short training is evaluated once.
 _BUSY = ("planning", "running", "stopping")
+_PLAN_SECONDS = 90.0  # TODO measure
 
 
 class Training:
@@ -69,12 +70,12 @@ class Training:
         self._backbones = backbones
         self._arguments = list(arguments)
         self._lock = threading.RLock()
-        self.is_closing: Callable[[], bool] = lambda: False  # Whether the session ends.
         self._process: subprocess.Popen | None = None
         self._command: list[str] = []
         self._log = -1  # An unnamed file, which outlives the session.
         self._begin = self._num_read = 0  # Of what the process prints, and how far it was read.
         self._start_time = 0.0
+        self._plan_seconds = _PLAN_SECONDS  # That the last plan took.
         self._run = RUNS
         self._num_metrics = 0  # Bytes of the run's metrics that `_state` is from.
         self._metrics: list[dict[str, Any]] = []
@@ -141,9 +142,6 @@ class Training:
                 "training helps."
             )
         return []
-
-    def _has_saved(self) -> bool:
-        return any((self._run / CHECKPOINTS).glob("[0-9]*"))
 
     def _check_idle(self) -> None:
         if self.is_running():
@@ -246,8 +244,8 @@ class Training:
                 self._end(code)
             if self._state["phase"] in _BUSY:
                 seconds = time.monotonic() - self._start_time
-                planned, steps = 60 * self._state["minutes"], self._state["steps"]
-                left = estimate_left(self._metrics, steps, seconds, planned)
+                planned = self._plan_seconds if self._is_planning else 60 * self._state["minutes"]
+                left = estimate_left(self._metrics, self._state["steps"], seconds, planned)
                 self._state |= {"seconds": int(seconds), "left": left}
             command = make_printable(write_command(self._command))
             described = {"run": make_printable(str(self._run)), "command": command}
@@ -257,7 +255,9 @@ class Training:
 
     def _end(self, code: int) -> None:
         """Notes how the process has ended. What has not begun leaves no folder."""
-        choice, has_saved = "", self._has_saved()
+        choice, has_saved = "", any((self._run / CHECKPOINTS).glob("[0-9]*"))
+        if code == 0 and self._is_planning:
+            self._plan_seconds = time.monotonic() - self._start_time
         if code == 0 and self._state["kind"] == FINE_TUNE:
             with contextlib.suppress(UserError):  # It was damaged since.
                 choice = describe_choice(read_result(self._run) or {}) or ""

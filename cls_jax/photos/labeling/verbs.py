@@ -8,11 +8,12 @@ import base64
 import dataclasses
 import pathlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import IO, Any, BinaryIO, NamedTuple
 
 from cls_jax.io import make_printable, parse_json
+from cls_jax.photos.folder.log import Mark
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import (
@@ -143,20 +144,22 @@ def _look(parts: Parts, percent: int, _: str) -> Answer:
 
 
 def _undo(parts: Parts, _: None, window: str) -> Answer:
-    """Undoes a step. Returns its photo if it is only one, their number, and what they were.
-
-    The latter is empty if they were different things, or are the same as before.
-    """
-    former = parts.session.undo(window)
-    images = list(former)[:1] if len(former) == 1 else []
-    known = parts.session.known
-    now = {(state.decision, state.label) for state in map(known.get_state, former)}
-    answers = {(state.decision, state.label) for state in former.values()}
-    decision, label = answers.pop() if len(answers) == 1 and answers != now else ("", "")
+    """Undoes a step. Returns its photo if it is only one, and what became of its answers."""
+    former, known = parts.session.undo(window), parts.session.known
     return {
-        "images": [views.describe_image(known, image) for image in images],
-        "undone": {"count": len(former), "decision": decision, "label": label},
+        "images": [views.describe_image(known, image) for image in former if len(former) == 1],
+        "undone": {
+            "count": len(former),
+            "was": _find_common(former.values()),
+            "now": _find_common(map(known.get_state, former)),
+        },
     }
+
+
+def _find_common(marks: Iterable[Mark]) -> Answer | None:
+    """The answer that all photos have. None if they differ."""
+    answers = {(mark.decision, mark.label) for mark in marks}
+    return dict(zip(("decision", "label"), *answers, strict=True)) if len(answers) == 1 else None
 
 
 def _change(parts: Parts, change: ClassChange, window: str) -> Answer:

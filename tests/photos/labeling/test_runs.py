@@ -140,7 +140,7 @@ def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
     networks = trained.TrainedNetworks(session, Training(folder).find_used_run)
     networks.follow()
     wait_for_threads()
-    assert networks.get("abc") is None
+    assert networks.find("abc") is None
 
 
 @pytest.mark.parametrize("viewport", one_of(DESKTOP, PHONE))

@@ -140,6 +140,9 @@ def test_the_page_offers_what_is_possible_and_says_what_is_used(visit, folder, t
         page.wait_for_selector(".training p:text-is('9 minutes: 40 steps')")
         assert accept.inner_text().startswith("Start training: until about ")
         assert not started
+        show(page, "photos")
+        show(page, "result")
+        assert page.get_by_label("Minutes:").input_value() == "9"
         accept.press("Enter")
         page.wait_for_selector(".training p:has-text('is kept. In use: runs/saved.')")
     assert started == [(FINE_TUNE, 9)]
@@ -166,6 +169,18 @@ def test_a_training_that_is_stopped_before_it_begins_leaves_nothing(
     assert "Nothing was saved" in said
     assert "goes on" not in said
     assert not run.exists()
+
+
+def test_a_plan_has_a_forecast_by_the_last_one(folder):
+    page = Training(folder)
+    for took in (None, 200):
+        page._process = types.SimpleNamespace(poll=lambda: None)
+        page._state |= {"phase": "planning", "kind": FINE_TUNE, "minutes": 600, "steps": 0}
+        page._is_planning, page._start_time = True, time.monotonic() - 10
+        expected = took or training._PLAN_SECONDS
+        assert expected - 12 <= page.describe()["left"] <= expected - 10
+        page._process.poll, page._start_time = lambda: 0, time.monotonic() - 200
+        page.describe()
 
 
 @pytest.mark.parametrize(
