@@ -3,10 +3,9 @@
 import unicodedata
 
 import pytest
-from PIL import Image
 
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.labeling import classifier, photos, views
+from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import Change, RenameClass
 from cls_jax.photos.labeling.known import get_path
@@ -25,10 +24,8 @@ from tests.photos.labeling.pages import (
 )
 from tests.photos.labeling.sessions import (
     CLASSES,
-    create_features,
     create_photos,
     decide,
-    describe_some,
     open_ready,
     read_states,
     serve,
@@ -400,13 +397,15 @@ def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(vi
     assert read_decisions(folder) == [(name, "pen", "label")]
 
 
-def test_no_key_is_shown_while_the_empty_field_takes_it(visit, folder):
+def test_no_key_is_shown_while_the_field_takes_it(visit, folder):
     session = open_ready(folder, create_photos(folder, 12), ["3", "8", "cat"])
     with visit(session) as page:
         assert page.locator(".panel kbd:visible").count() >= 4
-        page.keyboard.type("c")
-        page.keyboard.press("Backspace")
-        assert page.locator(".panel kbd:visible").count() == 0
+        page.keyboard.type("cat")  # Only Enter, which takes this class, is no letter.
+        assert page.locator("kbd:visible").all_inner_texts() == ["↵"]
+        for _ in "cat":
+            page.keyboard.press("Backspace")
+        assert page.locator("kbd:visible").count() == 0
         page.keyboard.press("Escape")
         assert page.locator(".panel kbd:visible").count() >= 4
 
@@ -415,36 +414,6 @@ def test_classes_without_a_key_come_last(visit, folder):
     session = open_ready(folder, create_photos(folder, 12), ["0", "owl", "cat"])
     with visit(session) as page:
         assert page.locator(".class .name").all_inner_texts() == ["owl", "cat", "0"]
-
-
-def test_a_photo_is_added_with_the_class_that_was_typed_at_the_click(visit, folder, monkeypatch):
-    def load(paths, report=None, backbones=None):
-        return describe_some(range(len(paths)), create_features([0] * len(paths)))
-
-    monkeypatch.setattr(photos, "load_all", load)
-    monkeypatch.setattr(classifier, "read_photo", lambda file, backbones: load([file]).frozen)
-    path = folder.parent / "photo.png"
-    Image.new("RGB", (40, 30), "teal").save(path)
-    with visit(open_labeled(folder, 24)) as page:
-        show(page, "try")
-        page.set_input_files("#files", path)
-        page.wait_for_selector(".verdict")
-        field = page.get_by_label("Wrong? photo.png is")
-        field.press_sequentially("CAT")
-        assert page.locator(".card .hint:has-text('adds')").count() == 0
-        field.press_sequentially("fish")
-        page.wait_for_selector(".hint:text-is('This adds the new class “CATfish”.')")
-        release = hold(page, "add?*")
-        field.press("Enter")  # As a click on the button.
-        assert field.is_disabled()
-        release()
-        page.wait_for_selector(".toast:has-text('CATfish')")
-        wait_for_count(page, "7")
-        page.set_input_files("#files", path)
-        page.locator(".verdict").nth(1).wait_for()
-        page.get_by_label("Add photo.png to the folder").last.click()
-        page.wait_for_selector(".card button:has-text(', without a label')")
-    assert read_decisions(folder)[-1][1:] == ("CATfish", "label")
 
 
 @pytest.mark.parametrize("key", one_of("Enter", "Space"))

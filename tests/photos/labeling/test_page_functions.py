@@ -107,7 +107,40 @@ def test_the_next_photo_gets_no_answer_before_it_is_looked_at_unless_a_person_is
     slow = [["begin", 0], ["answer", 900], ["begin", 1000], ["getPause", 1100], ["getPause", 1400]]
     fast = [["begin", 0], ["answer", 400], ["begin", 500], ["slowDown", 520], ["getPause", 550]]
     found = call_module("guards.js", code, [slow, fast, fast[:3] + fast[4:]])
-    assert [one[-2:] for one in found] == [[200, 0], [False, 250], [500, 0]]
+    assert [one[-1] for one in found] == [0, 550, 0]
+    assert found[0][-2] == 200
+
+
+def test_undo_says_which_answer_of_which_photo_came_back(call_module):
+    cat, none, nothing = ("label", "cat"), ("none", ""), ("", "")
+    cases = [
+        (1, cat, nothing, "a.jpg is no longer cat"),
+        (1, none, cat, "a.jpg is cat again"),
+        (1, none, none, "a.jpg is none of these again"),
+        (1, cat, ("skip", ""), "a.jpg is skipped again"),
+        (20, cat, nothing, "20 photos are no longer cat"),
+        (20, nothing, cat, "20 photos are cat again"),
+        (20, None, nothing, "20 answers"),
+        (20, cat, None, "20 answers"),
+    ]
+
+    def show(answer):
+        return answer and dict(zip(("decision", "label"), answer, strict=True))
+
+    undone = [{"count": n, "was": show(was), "now": show(now)} for n, was, now, _ in cases]
+    code = "({ describeUndone }, undone) => undone.map((one) => describeUndone('a.jpg', one))"
+    assert call_module("words.js", code, undone) == [said for *_, said in cases]
+    classes = {name: {"name": name, "description": "", "key": ""} for name in ("cat", "dog")}
+    lynx, described = {"name": "lynx"}, {**classes["dog"], "description": "barks"}
+    changes = [
+        ([lynx], [classes["cat"]], "cat is a class again"),
+        ([classes["cat"], lynx], [classes["cat"]], "lynx is no longer a class"),
+        ([described], [classes["dog"]], "the description of dog"),
+        ([lynx], [lynx], ""),
+    ]
+    code = "({ describeChanged }, pairs) => pairs.map((pair) => describeChanged(...pair))"
+    found = call_module("words.js", code, [pair[:2] for pair in changes])
+    assert found == [said for *_, said in changes]
 
 
 NAMES = ["dress", "dress shirt", "forest", "pikeperch"]

@@ -41,7 +41,7 @@ export function openWindow() {
 
 /** Tells the server with each request which photo is asked about, or null. It then stays. */
 export function setQuestion(image) {
-  question = image === null ? "" : String(image);
+  question = image ?? "";
 }
 
 export function get(name) {
@@ -57,20 +57,6 @@ export function post(verb, content = {}) {
 export function upload(verb, file) {
   const headers = { "Content-Type": "application/octet-stream" };
   return send(`/api/${verb}`, { method: "POST", headers, body: file });
-}
-
-/** Calls `onEvent` for each server-sent event. An EventSource could not send the token. */
-export async function follow(name, onEvent, signal) {
-  const { body } = await request(`/api/${name}`, { signal });
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  let part = await reach(reader.read());
-  while (!part.done) {
-    const events = (text + part.value).split("\n\n");
-    text = events.pop();
-    for (const event of events) onEvent(JSON.parse(event.replace(/^data: /, "")));
-    part = await reach(reader.read());
-  }
 }
 
 /** A file that the server generates, as a Blob. */
@@ -95,18 +81,11 @@ async function send(path, options) {
 
 async function request(path, options) {
   const headers = { ...options.headers, "X-Token": token, "X-Window": windowId, "X-Question": question };
-  const response = await reach(fetch(path, { ...options, headers }));
+  const response = await fetch(path, { ...options, headers }).catch(() => {
+    throw new RequestError(0, { message: "The server has stopped. Run `cls-jax label` again." });
+  });
   if (response.ok) return response;
   const isJson = response.headers.get("Content-Type") === "application/json";
   const body = isJson ? await response.json() : { message: (await response.text()).trim() };
   throw new RequestError(response.status, body);
-}
-
-/** What the server sends, or a RequestError if it cannot be reached. */
-async function reach(promise) {
-  try {
-    return await promise;
-  } catch {
-    throw new RequestError(0, { message: "The server has stopped. Run `cls-jax label` again." });
-  }
 }

@@ -1,6 +1,7 @@
 // The most confident proposals of each class: one click confirms a row.
 
-import { build, create, createButton, createPhoto } from "./dom.js";
+import { get } from "./api.js";
+import { build, createPhoto } from "./dom.js";
 import { formatPercent } from "./words.js";
 
 const FRESH_MS = 1500; // During which photos that have just come are looked at, and not confirmed.
@@ -17,7 +18,7 @@ export function mount(root, app) {
   async function update(state) {
     if (state.version === version) return;
     version = state.version;
-    const { rows: found } = await app.get("check");
+    const { rows: found } = await get("check");
     for (const { label, images } of found) {
       if (!rows.has(label) && images.length) {
         rows.set(label, createRow(label));
@@ -35,14 +36,13 @@ export function mount(root, app) {
   function createRow(label) {
     let images = []; // Those that are asked about.
     let pictures = [];
-    let isFresh = false;
     const wrong = marks.get(label) ?? new Set();
     marks.set(label, wrong);
     const confirmed = new Set(); // Here, and not undone as far as known.
     const { element, title, confirm, tiles, note } = build("confirm-row", { confirm: confirmRow });
     title.textContent = label;
     element.dataset.label = label;
-    element.setAttribute("aria-label", label);
+    element.ariaLabel = label;
 
     /** Shows what was found, if nothing is asked about or what was confirmed has been undone. */
     function follow(found) {
@@ -60,15 +60,10 @@ export function mount(root, app) {
     }
 
     async function keepFresh(shown) {
-      setFresh(true);
+      confirm.ariaDisabled = "true";
       await Promise.all(shown.map((picture) => picture.shown));
       await new Promise((resolve) => setTimeout(resolve, FRESH_MS));
-      if (pictures === shown) setFresh(false);
-    }
-
-    function setFresh(value) {
-      isFresh = value;
-      confirm.setAttribute("aria-disabled", String(value));
+      if (pictures === shown) confirm.ariaDisabled = "false";
     }
 
     /** Asks nothing anymore: another window has deleted the class. */
@@ -79,16 +74,16 @@ export function mount(root, app) {
     }
 
     function createTile(item, i) {
-      const tile = createButton(
-        { class: "tile", "aria-pressed": String(wrong.has(item.image)), click: toggle },
-        pictures[i],
-        create("span", { class: "share" }, formatPercent(item.proposals[0].probability)),
-      );
-      tile.setAttribute("aria-label", `${item.name} is not ${label}`);
+      const { element: tile, share } = build("tile");
+      tile.addEventListener("click", toggle);
+      tile.prepend(pictures[i]);
+      share.textContent = formatPercent(item.proposals[0].probability);
+      tile.ariaLabel = `${item.name} is not ${label}`;
       tile.title = item.name;
+      tile.ariaPressed = wrong.has(item.image);
       function toggle() {
         if (!wrong.delete(item.image)) wrong.add(item.image);
-        tile.setAttribute("aria-pressed", String(wrong.has(item.image)));
+        tile.ariaPressed = wrong.has(item.image);
         describe();
       }
       return tile;
@@ -97,13 +92,14 @@ export function mount(root, app) {
     function describe(none = "") {
       const count = images.filter(({ image }) => !wrong.has(image)).length;
       confirm.textContent = count ? `Confirm ${count}` : "All wrong";
-      confirm.setAttribute("aria-label", `${confirm.textContent}: ${label}`);
+      confirm.ariaLabel = `${confirm.textContent}: ${label}`;
       confirm.hidden = !images.length;
-      note.hidden = Boolean(images.length);
-      note.textContent = images.length ? "" : none;
+      note.hidden = images.length;
+      note.textContent = none;
     }
 
     function confirmRow() {
+      const isFresh = confirm.ariaDisabled === "true";
       const areShown = pictures.every(({ isShown }) => isShown !== null);
       if (app.refuses(areShown && !isFresh, isFresh ? FRESH : undefined)) return;
       // Only displayed photos are confirmed.
@@ -126,8 +122,8 @@ export function mount(root, app) {
       if (!right.length) return;
       const changes = right.map(({ image, revision }) => [image, revision, "label", label]);
       const { left_out: leftOut } = await app.post("decide", { changes });
-      if (leftOut) app.announce(leftOut, true);
-      else app.announce(`${right.length} labeled ${label}.`);
+      if (leftOut) app.announce(leftOut);
+      else app.announce(`${right.length} labeled ${label}.`, false);
     }
 
     /** Lets the next update ask about other photos. */
@@ -137,7 +133,7 @@ export function mount(root, app) {
       version = -1;
     }
 
-    return { element, follow, close, isFilled: () => images.length > 0 };
+    return { element, follow, close, isFilled: () => images.length };
   }
 
   return { update, onKey: () => false };

@@ -1,25 +1,24 @@
 // The classes as buttons, with their keys and a search field.
 
-import { build, create, createButton, createPhoto } from "./dom.js";
+import { build, create, createPhoto } from "./dom.js";
 import { complete, fold, interpret, search as searchNames } from "./names.js";
 import { formatPercent } from "./words.js";
 
-export const MOVED = "The classes have changed: look at them, then press again.";
+const MOVED = "The classes have changed: look at them, then press again.";
 const MOVED_MS = 300; // For which a class that has just moved is not taken by a click.
-const NUM_KEYS = 9; // With more classes than that, the proposed one is above the list, too.
 
 /**
  * Creates the list of classes, and a button for none of them.
  * `onChoose` gets the name of a class, and whether it is a new one that was typed, and returns whether
  * it was accepted.
- * `onMoved` is called for a click on a class that may have come under the pointer only now.
+ * `announce` says that a click was on a class that may have come under the pointer only now.
  * `onSkip` is called for Space in the field for the first class, which has the focus unasked. There,
  * "/" means no more than elsewhere: to type a class.
  */
-export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) {
+export function createChooser({ onChoose, onNone, announce, onSkip = () => {} }) {
   let classes = [];
   let proposals = [];
-  let shown = []; // { name, isNew, isTop }
+  let shown = []; // { name, isNew }
   let chosen = null; // The name of the one that Enter takes.
   let lost = ""; // The one that it took until another window deleted it. Then it takes nothing.
   let described = "";
@@ -102,14 +101,13 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
   }
 
   function moveChosen(step) {
-    const rows = shown.filter(({ isTop }) => !isTop);
-    if (!rows.length) return;
-    const place = rows.findIndex(({ name }) => name === chosen) + step;
-    const next = Math.max(0, Math.min(rows.length - 1, place));
-    chosen = rows[next].name;
+    if (!shown.length) return;
+    const place = shown.findIndex(({ name }) => name === chosen) + step;
+    const next = Math.max(0, Math.min(shown.length - 1, place));
+    chosen = shown[next].name;
     lost = "";
     render();
-    list.children[next + shown.length - rows.length].scrollIntoView({ block: "nearest" });
+    list.children[next].scrollIntoView({ block: "nearest" });
   }
 
   /** Looks for what was typed. */
@@ -130,7 +128,7 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
     }
     const proposed = chosen ?? (typed ? null : proposals[0]?.label);
     const focused = list.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-    list.replaceChildren(...shown.map((one) => create("li", {}, createClassButton(one, one.name === proposed))));
+    list.replaceChildren(...shown.map((one) => createChoice(one, one.name === proposed)));
     if (focused !== null) keepFocus(focused);
     none.hidden = !classes.length;
     noneKey.hidden = begins("0");
@@ -157,23 +155,20 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
     return `Enter ${isNew(chosen) ? "adds the new class" : "takes"} “${chosen}”.${others}`;
   }
 
-  function createClassButton({ name, isNew: adds, isTop }, isProposed) {
+  function createChoice({ name, isNew: adds }, isProposed) {
     const probability = proposals.find(({ label }) => label === name)?.probability ?? 0;
-    const bar = create("span", { class: "bar", "aria-hidden": "true" });
-    bar.style.setProperty("--share", probability);
     const own = classes.find((known) => known.name === name)?.key ?? "";
-    const key = isTop || getTyped() || begins(own) ? "" : own; // What is typed may contain it.
-    return createButton(
-      {
-        click: () => (performance.now() - movedAt < MOVED_MS ? onMoved() : choose(name, adds)),
-        class: isProposed ? `class proposed${key && " keyed"}` : "class",
-        "data-name": name,
-      },
-      bar,
-      create("kbd", {}, isProposed && key === "" ? "↵" : key),
-      create("span", { class: "name" }, adds ? `New class “${name}”` : name, ...describeClass(name)),
-      create("span", { class: "share" }, probability ? formatPercent(probability) : ""),
-    );
+    const key = getTyped() || begins(own) ? "" : own; // What is typed may contain it.
+    const press = () => (performance.now() - movedAt < MOVED_MS ? announce(MOVED) : choose(name, adds));
+    const { element: choice, button, bar, key: chip, label, share } = build("choice", { button: press });
+    button.dataset.name = name;
+    button.classList.toggle("proposed", isProposed);
+    button.classList.toggle("keyed", isProposed && key !== "");
+    bar.style.setProperty("--share", probability);
+    chip.textContent = isProposed && key === "" ? "↵" : key;
+    label.append(adds ? `New class “${name}”` : name, ...describeClass(name));
+    if (probability) share.textContent = formatPercent(probability);
+    return choice;
   }
 
   function describeClass(name) {
@@ -186,10 +181,8 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
 
   /** In one order, by their keys. Those without a key come last. */
   function orderClasses() {
-    const place = ({ key }) => (key === "" ? "~" : key); // After all digits and letters.
-    const ordered = [...classes].sort((a, b) => (place(a) < place(b) ? -1 : Number(place(a) > place(b))));
-    const [best] = classes.length > NUM_KEYS ? proposals : [];
-    return [...(best ? [{ name: best.label, isTop: true }] : []), ...ordered];
+    const place = ({ key }) => key || "zz"; // After all digits and letters.
+    return [...classes].sort((a, b) => place(a).localeCompare(place(b)));
   }
 
   /** Whether a key begins to type a class: a letter, or a digit with which another class begins. */
@@ -226,8 +219,7 @@ export function createChooser({ onChoose, onNone, onMoved, onSkip = () => {} }) 
     },
     /** Handles a key that was pressed outside of all fields; returns whether it did. */
     onKey(event) {
-      const { key, ctrlKey, metaKey, altKey } = event;
-      if (ctrlKey || metaKey || altKey) return false;
+      const { key } = event;
       const withKey = classes.find((known) => known.key === key);
       if (key === "Enter" && (chosen !== null || lost || getTyped())) onEnter(event);
       else if (key === "Escape" && (chosen !== null || lost || getTyped())) clear();

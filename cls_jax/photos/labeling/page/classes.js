@@ -6,8 +6,11 @@ import { formatCount } from "./words.js";
 const DIGITS = [..."123456789"];
 const LETTERS = [..."abcdefghijklmnopqrstuvwxyz"]; // To choose with more classes than digits.
 
+let draft = ""; // The name of a new class that was typed and not added.
+
 export function mount(root, app) {
   const { element, hint, name, rows } = build("classes", { add });
+  name.value = draft;
   name.addEventListener("keydown", ({ key }) => key === "Enter" && add());
   rows.addEventListener("focusout", () => setTimeout(() => update(app.state)));
   root.append(element);
@@ -22,7 +25,7 @@ export function mount(root, app) {
       const { label, classes } = await app.post("classes", { name: text });
       name.value = "";
       const isNew = classes.length > count;
-      app.announce(isNew ? `${label} added: it is kept once a photo has it.` : `There is already a class named ${label}.`, true);
+      app.announce(isNew ? `${label} added: it is kept once a photo has it.` : `There is already a class named ${label}.`);
       name.focus();
     });
   }
@@ -40,7 +43,7 @@ export function mount(root, app) {
     removed = removed.filter((one) => !state.classes.some((known) => known.name === one.name));
     for (const { row, place } of removed) all.splice(place, 0, row);
     rows.replaceChildren(...all);
-    if (id.startsWith("key-")) document.getElementById(id)?.focus();
+    document.getElementById(id)?.focus();
   }
 
   function createRow({ name, count, description, example, key }, i, { length }) {
@@ -60,16 +63,15 @@ export function mount(root, app) {
         nameField.blur(); // Not before: Enter tries again what was not saved.
         const isMerger = classes.length < before;
         const said = describe(name, text, { count: renamed, isMerger });
-        if (isMerger) removed.push({ name, row: createGone(element, said), place: findPlace(element) });
-        removed.sort((a, b) => a.place - b.place);
-        app.announce(`${said} Undo brings ${name} back.`, true);
+        if (isMerger) keepPlace(name, said);
+        app.announce(`${said} Undo brings ${name} back.`);
       });
     let isDone = false; // Whether the name was entered, or its class deleted.
     const parts = build("class", { keys: ({ target }) => setKey(target), remove: deleteClass });
     const { element, nameField, note, keys, remove } = parts;
-    element.setAttribute("aria-label", name);
+    element.ariaLabel = name;
     const titles = { nameField: "Name of", note: "Description of", keys: "Key of", remove: "Delete" };
-    for (const [part, title] of Object.entries(titles)) parts[part].setAttribute("aria-label", `${title} ${name}`);
+    for (const [part, title] of Object.entries(titles)) parts[part].ariaLabel = `${title} ${name}`;
     parts.count.textContent = formatCount(count, "photo");
     if (example !== null) parts.example.append(createPhoto({ image: example, name: `Example of ${name}` }, "small"));
     keys.id = `key-${i}`;
@@ -85,14 +87,14 @@ export function mount(root, app) {
       if (event.key === "Escape" || (event.key === "Enter" && (!text || text === name))) {
         nameField.value = name;
         nameField.blur();
-        if (!text) app.announce(`A class needs a name: it is still ${name}.`, true);
+        if (!text) app.announce(`A class needs a name: it is still ${name}.`);
       } else if (event.key === "Enter") {
         isDone = true;
         rename(text);
       }
     });
     nameField.addEventListener("blur", () => {
-      if (!isDone && nameField.value !== name) app.announce(`Press Enter in the name field to rename ${name}.`, true);
+      if (!isDone && nameField.value !== name) app.announce(`Press Enter in the name field to rename ${name}.`);
     });
     note.defaultValue = description;
     note.addEventListener("keydown", (event) => {
@@ -117,32 +119,27 @@ export function mount(root, app) {
     return element;
   }
 
-  /** The place of a class among the rows, by its name: they may have been replaced since. */
-  function findPlace({ ariaLabel }) {
-    return [...rows.children].findIndex((row) => row.ariaLabel === ariaLabel);
+  /** Says what became of a class in its place, in a row as high as its own was. */
+  function keepPlace(name, said) {
+    const place = [...rows.children].findIndex((row) => row.ariaLabel === name);
+    const row = create("p", { class: "hint" }, said);
+    row.style.minHeight = `${rows.children[place].offsetHeight}px`;
+    removed.push({ name, row, place });
+    removed.sort((a, b) => a.place - b.place);
   }
 
   /** A character begins the name of a new class: the browser writes it into the field. */
-  function onKey({ key, ctrlKey, metaKey, altKey }) {
-    const isText = key.length === 1 && key !== " " && !ctrlKey && !metaKey && !altKey;
-    if (isText) name.focus();
+  function onKey({ key }) {
+    if (key.length === 1 && key !== " ") name.focus();
     return false;
   }
 
-  return { update, onKey };
-}
-
-/** A row as high as that of the class was, which says what became of it. */
-function createGone({ offsetHeight }, said) {
-  const row = create("p", { class: "hint" }, said);
-  row.style.minHeight = `${offsetHeight}px`;
-  return row;
+  return { update, onKey, unmount: () => (draft = name.value) };
 }
 
 /** What became of a class, whose new name is `text`, and of its photos. */
 function describe(name, text, { count, isMerger }) {
   const photos = count ? formatCount(count, "photo") : "no photo";
-  text = text.replace(/^[\p{Cf}\s]+|[\p{Cf}\s]+$/gu, ""); // As it is stored.
   if (!text) return `${name} deleted.${count ? ` Now unlabeled: ${photos}.` : ""}`;
   return isMerger ? `${name} merged into ${text}: ${photos} moved.` : `${name} is now ${text} (${photos}).`;
 }

@@ -17,10 +17,6 @@ export function create(tag, properties = {}, ...children) {
   return element;
 }
 
-export function createButton(properties, ...children) {
-  return create("button", { type: "button", ...properties }, ...children);
-}
-
 const EVENTS = { SELECT: "change", INPUT: "input" };
 
 /**

@@ -23,7 +23,6 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   let chosen = selection.start([]);
   let layout = lay([], {});
   let size = 150;
-  let hasNames = false; // Whether the name of its file is below each photo.
   let columns = 1;
   let cell = 0; // Width of a cell.
   let width = 0;
@@ -33,9 +32,11 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   let clicked = []; // Places of the last two clicks on these photos.
   const shown = new Map(); // Row → its element.
 
-  const listeners = { click: onClick, dblclick: onDoubleClick, pointerdown: onPress };
-  for (const [type, listener] of Object.entries(listeners)) element.addEventListener(type, listener);
+  element.addEventListener("click", onClick);
+  element.addEventListener("dblclick", onDoubleClick);
+  element.addEventListener("pointerdown", onPress);
   new ResizeObserver(() => element.clientWidth !== width && arrange(true)).observe(element);
+  const ask = () => (frame ||= requestAnimationFrame(draw));
   for (const type of ["scroll", "resize"]) addEventListener(type, ask, { passive: true });
 
   /** Computes all rows. */
@@ -45,23 +46,18 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     const rem = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
     columns = Math.max(1, Math.floor((width + GAP) / (size + GAP)));
     cell = (width - GAP * (columns - 1)) / columns;
-    const height = cell + CAPTION * rem * (hasNames ? 2 : 1);
-    layout = lay(sections, { columns, height, head: HEAD * rem, gap: GAP });
+    layout = lay(sections, { columns, height: cell + CAPTION * rem, head: HEAD * rem, gap: GAP });
     element.hidden = !photos.length;
     element.style.height = `${layout.height}px`;
     element.style.setProperty("--columns", columns);
-    element.setAttribute("aria-rowcount", layout.rows.length);
-    element.setAttribute("aria-colcount", columns);
+    element.ariaRowCount = layout.rows.length;
+    element.ariaColCount = columns;
     const hadFocus = element.contains(document.activeElement);
     for (const row of shown.values()) row.remove();
     shown.clear();
     if (isResize) reveal();
     draw();
     if (hadFocus) focusCell();
-  }
-
-  function ask() {
-    frame ||= requestAnimationFrame(draw);
   }
 
   /** Draws the rows in view, and the one that the keyboard is at. */
@@ -71,10 +67,9 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     if (!element.isConnected) return;
     const { rows, rowOf } = layout;
     const top = -element.getBoundingClientRect().top;
-    const first = Math.max(0, findRow(rows, top - OVERSCAN));
     const last = findRow(rows, top + innerHeight + OVERSCAN);
-    const wanted = new Set(Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => first + i));
-    if (photos.length) wanted.add(rowOf[chosen.place]);
+    const wanted = new Set(photos.length ? [rowOf[chosen.place]] : []);
+    for (let i = Math.max(0, findRow(rows, top - OVERSCAN)); i <= last; i++) wanted.add(i);
     for (const [i, row] of shown) {
       if (wanted.has(i)) continue;
       row.remove();
@@ -105,11 +100,10 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   }
 
   function createCell(i, column) {
-    const { element: cell, file } = build("cell");
-    cell.setAttribute("aria-colindex", column + 1);
+    const { element: cell } = build("cell");
+    cell.ariaColIndex = column + 1;
     cell.addEventListener("focus", () => onFocus(i));
     cell.dataset.place = i;
-    file.textContent = photos[i].name;
     renderCell(cell, i);
     return cell;
   }
@@ -124,10 +118,10 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     const photo = photos[i];
     const { name, caption, decision } = describe(photo);
     const { selected, place, hasRing } = chosen;
-    cell.setAttribute("aria-label", name);
+    cell.ariaLabel = name;
     cell.title = photo.name;
-    cell.setAttribute("aria-selected", String(selected.has(photo.image)));
-    cell.setAttribute("aria-current", String(i === place && hasRing && !selected.size));
+    cell.ariaSelected = selected.has(photo.image);
+    cell.ariaCurrent = i === place && hasRing && !selected.size;
     cell.tabIndex = i === place ? 0 : -1;
     cell.dataset.decision = decision;
     cell.querySelector(".caption").textContent = caption;
@@ -171,14 +165,9 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     else if (over > 0) scrollBy(0, over);
   }
 
-  function onKey({ key, shiftKey, altKey, ctrlKey, metaKey }) {
+  function onKey({ key, shiftKey }) {
     isPressed = false;
-    if (!photos.length || altKey) return false;
-    if (ctrlKey || metaKey) {
-      if (key.toLowerCase() !== "a") return false;
-      choose(selection.select(chosen, chosen.images));
-      return true;
-    }
+    if (!photos.length) return false;
     const { place, hasRing, selected } = chosen;
     const page = Math.max(1, Math.floor(innerHeight / (cell + GAP)) - 1);
     const moves = {
@@ -248,10 +237,8 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
       if (place) reveal();
       onSelect();
     },
-    resize(newSize, areNamesShown) {
+    resize(newSize) {
       size = newSize;
-      hasNames = areNamesShown;
-      element.classList.toggle("named", hasNames);
       arrange();
       reveal();
     },
@@ -263,11 +250,11 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
       const targets = new Set(selection.getTargets(chosen));
       return photos.filter(({ image }) => targets.has(image));
     },
-    select: (images) => choose(selection.select(chosen, images)),
+    select: (images = chosen.images) => choose(selection.select(chosen, images)),
     /** Selects nothing, and leaves no ring. */
     clear: () => choose({ ...selection.select(chosen, []), hasRing: false }),
     /** Whether the picture of the photo with the ring is there. */
-    isSeen: () => Boolean(findCell()?.querySelector("img")),
+    isSeen: () => findCell()?.querySelector("img"),
     getCurrent: () => photos[chosen.place] ?? null,
     /** Puts the ring some photos further and gives that one the focus, unless something else keeps that. */
     focus: (step = 0, takesFocus = true) => photos.length && follow(selection.move(chosen, chosen.place + step), takesFocus),

@@ -3,12 +3,13 @@
 // Within which a second click in the same place, or a second Enter, means the same. Double clicks take
 // up to half a second.
 export const SECOND_MS = 600;
-const NEAR = { mouse: 9, pen: 9, touch: 25 }; // Pixels between two clicks in the same place.
+const NEAR = { mouse: 9, touch: 25 }; // Pixels between two clicks in the same place.
 
 export const NEXT = "This is the next photo: look at it, then press again.";
 // During which a photo that has just come gets no answer, as of a key that is pressed twice, unless the
 // one before was answered in less time than others take.
 const LOOK_MS = 300;
+const SWAP_MS = 600; // The same for one that has come by itself, or by an undo.
 const HASTY_MS = 600;
 const LOST = "Not taken: the button that you pressed is gone. Press again for what is shown now.";
 const NEVER = -Infinity;
@@ -101,7 +102,7 @@ function describeClick({ target, clientX: x, clientY: y, pointerType: pointer, d
 function describeKey({ target, key, repeat: isRepeat, isComposing, keyCode }) {
   const kinds = { button: "button", input: "input", select: "select", a: "link", ".cell": "cell" };
   const selector = Object.keys(kinds).find((one) => target.closest(one));
-  return { key, isRepeat, isComposing: isComposing || keyCode === 229, hasText: Boolean(findTyped()), on: kinds[selector] ?? "" };
+  return { key, isRepeat, isComposing: isComposing || keyCode === 229, hasText: findTyped(), on: kinds[selector] ?? "" };
 }
 
 /** Gives the focus to the heading if the button that the keyboard pressed is gone. */
@@ -116,15 +117,22 @@ export function keepFocus(root) {
 export function createPace(now = () => performance.now()) {
   let since = NEVER; // When the photo came.
   let isHasty = true;
+  let look = LOOK_MS;
   return {
     /** The next photo is shown. */
     begin: () => (since = now()),
     /** It has an answer. */
-    answer: () => (isHasty = now() - since < HASTY_MS),
+    answer: () => {
+      isHasty = now() - since < HASTY_MS;
+      look = LOOK_MS;
+    },
     /** Whatever the pace was, the next photo is looked at. */
-    slowDown: () => (isHasty = false),
+    slowDown: () => {
+      isHasty = false;
+      look = SWAP_MS;
+    },
     /** Milliseconds for which the photo gets no answer yet. */
-    getPause: () => (isHasty ? 0 : Math.max(0, since + LOOK_MS - now())),
+    getPause: () => (isHasty ? 0 : Math.max(0, since + look - now())),
   };
 }
 

@@ -1,6 +1,6 @@
 // Which photos the grid shows, in which order and under which titles.
 
-import { describeDecision, formatPercent } from "./words.js";
+import { describeAnswer, formatPercent } from "./words.js";
 
 const SECTIONS = { "": "No class yet", none: "None of these", skip: "Skipped" };
 
@@ -24,7 +24,7 @@ function matches({ name, decision, label, confidence, copies }, filters) {
   if (filters.label && label !== filters.label) return false;
   if (filters.below && (decision || confidence >= Number(filters.below))) return false;
   if (filters.kind === "open") return !decision;
-  if (filters.kind === "answered") return Boolean(decision);
+  if (filters.kind === "answered") return decision;
   return filters.kind !== "copies" || copies >= 0;
 }
 
@@ -35,7 +35,7 @@ export function arrange(photos, classNames, filters) {
     found.sort((a, b) => a.copies - b.copies || a.image - b.image);
     return [{ title: formatTitle("Look-alikes", found), items: found }];
   }
-  const isSure = ({ decision }) => Boolean(decision);
+  const isSure = ({ decision }) => decision !== "";
   found.sort((a, b) => isSure(a) - isSure(b) || a.confidence - b.confidence || a.image - b.image);
   // A class may have the name of another section.
   const find = ({ decision, label }) => (decision && SECTIONS[decision] ? decision : label && `class ${label}`);
@@ -53,7 +53,7 @@ export function formatTitle(name, items) {
 /** The name, caption and decision of a photo for its cell. */
 export function describe({ name, decision, label, confidence }) {
   if (decision) {
-    const given = label || describeDecision(decision);
+    const given = describeAnswer({ decision, label });
     return { name: `${name}, ${given}, your answer`, caption: `✓ ${given}`, decision };
   }
   if (!label) return { name: `${name}, no class yet`, caption: "", decision };

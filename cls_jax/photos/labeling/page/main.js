@@ -10,21 +10,21 @@ import * as result from "./result.js";
 import * as tryIt from "./try.js";
 import { build, create, createPhoto } from "./dom.js";
 import { findTyped, guard, keepFocus } from "./guards.js";
-import { describeDecision, formatCount } from "./words.js";
+import { describeAnswer, describeChanged, describeUndone, formatCount } from "./words.js";
 
 const VIEWS = { next, check, suspects, classes, photos, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
 const SLOW_MS = 1000; // After which an action says that it is still busy.
 const SAVING = "Saving…"; // Until it no longer is.
-const REFUSED = "Your next step came before the last one was saved: press again.";
-const MISSED = "Not taken: the last answer was still being saved. This is the next photo.";
+const REFUSED = "Not taken: the last step was still being saved. Look at what is shown, then press again.";
 const DROPPED = "Nothing that came after it was saved.";
 const UNSEEN = "A photo is not shown yet: press again.";
+const REPEAT_MS = 700;
 const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
 const byId = (id) => document.getElementById(id);
-const root = byId("view");
+const [root, toast, status] = ["view", "toast", "status"].map(byId);
 let view = null;
 let viewName = "next";
 let busy = false;
@@ -34,6 +34,8 @@ let hasRefused = false; // Whether a key or a click came meanwhile.
 const edited = new WeakSet(); // Fields that got text since their last Enter.
 const queue = []; // What is done next, when it no longer is.
 let toastTimer = 0;
+let repeated = 0; // The timer of what is repeated,
+let turn = 0; // and its number.
 let scanned = Date.now();
 
 const app = {
@@ -45,12 +47,10 @@ const app = {
    * in the latter case with the reason.
    */
   refuses(areShown = true, reason = UNSEEN) {
-    if (busy || !areShown) app.announce(busy ? REFUSED : reason, true);
+    if (busy || !areShown) app.announce(busy ? REFUSED : reason);
     hasRefused ||= busy;
     return busy || !areShown;
   },
-  get: api.get,
-  getFile: api.getFile,
   /** Posts a change. The response is the new state. */
   async post(verb, content) {
     const answer = await api.post(verb, content);
@@ -65,32 +65,27 @@ const app = {
     busy = true;
     hasRefused = false;
     hideToast(); // What was said of the action before.
-    const asked = app.state.next[0]?.image; // Which an answer in "next" is for.
-    const waiting = setTimeout(() => hasRefused || app.announce(SAVING, true), SLOW_MS);
+    const waiting = setTimeout(() => hasRefused || app.announce(SAVING), SLOW_MS);
     try {
       await action();
-      const isAnswer = !app.state.next.some(({ image }) => image === asked);
       while (queue.length) await queue.shift()();
       // Not hidden by what the action has said of itself.
-      const said = byId("toast").textContent;
-      const refused = viewName === "next" && !app.pinned && isAnswer ? MISSED : REFUSED;
-      const isSaid = ["", SAVING, REFUSED].includes(said);
-      if (hasRefused) showToast(isSaid ? refused : `${said} ${refused}`);
+      const said = [SAVING, REFUSED].includes(toast.textContent) ? "" : toast.textContent;
+      if (hasRefused) showToast(`${said} ${REFUSED}`.trim());
     } catch (error) {
       report(error);
-      if (queue.length) showToast(`${byId("toast").textContent} ${DROPPED}`);
+      if (queue.length) showToast(`${toast.textContent} ${DROPPED}`);
       queue.length = 0;
     } finally {
       clearTimeout(waiting);
       busy = false;
-      if (byId("toast").textContent === SAVING) hideToast();
-      if (byId("status").textContent === SAVING) byId("status").textContent = "";
+      if (toast.textContent === SAVING) hideToast();
     }
     await render();
     keepFocus(root);
   },
-  announce(text, isVisible = false) {
-    byId("status").textContent = text;
+  announce(text, isVisible = true) {
+    status.textContent = text;
     if (isVisible) showToast(text);
   },
   pin(item) {
@@ -104,21 +99,27 @@ const app = {
     try {
       const { new: added, replaced, unreadable, gone } = await api.post("scan");
       const counts = [
-        ...(replaced ? [`${formatCount(replaced, "photo")} replaced by others, which are asked again`] : []),
-        ...(unreadable ? [`${formatCount(unreadable, "file")} that cannot be read`] : []),
-        ...(gone ? [`${formatCount(gone, "photo")} no longer in the folder`] : []),
+        [added, "new photo"],
+        [replaced, "photo replaced by another one: asked again", "photos replaced by others: asked again"],
+        [unreadable, "file that cannot be read", "files that cannot be read"],
+        [gone, "photo no longer in the folder", "photos no longer in the folder"],
       ];
-      const isNews = added || counts.length;
-      if (added || !isNews) counts.unshift(formatCount(added, "new photo"));
-      if (isNews || isAsked) app.announce(`${counts.join(", ")}.`, true);
+      const news = counts.filter(([count]) => count).map((one) => formatCount(...one));
+      if (news.length || isAsked) app.announce(`${news.join(", ") || "No new photos"}.`);
       await refresh();
     } catch (error) {
       if (isAsked) report(error);
     }
   },
+  /** Calls `check` for the view that is shown, and again while it returns that something is worked out. */
+  async repeat(check) {
+    clearTimeout(repeated);
+    const own = (turn += 1);
+    const isGoingOn = await check();
+    if (isGoingOn && own === turn) repeated = setTimeout(() => app.repeat(check).catch(report), REPEAT_MS);
+  },
   report,
   refresh,
-  render: () => render(),
   /** The photos that the view "photos" shows first, instead of all. */
   look: null,
   showPhotos(look) {
@@ -149,17 +150,15 @@ function report(error) {
     app.state = error.body;
     app.pinned = null;
   }
-  if (error.status) showToast(error.message);
-  byId("status").textContent = error.message;
+  app.announce(error.message, error.status);
 }
 
 function hideToast() {
-  byId("toast").hidden = true;
-  byId("toast").textContent = "";
+  toast.hidden = true;
+  toast.textContent = status.textContent = "";
 }
 
 function showToast(text) {
-  const toast = byId("toast");
   toast.textContent = text;
   toast.hidden = false;
   clearTimeout(toastTimer);
@@ -174,11 +173,12 @@ function show(name, { pinned = null, top = null } = {}) {
   entered = top ?? 0;
   if (name !== "photos") app.look = null;
   for (const button of document.querySelectorAll("nav button")) {
-    if (button.dataset.view === name) button.setAttribute("aria-current", "page");
-    else button.removeAttribute("aria-current");
+    button.ariaCurrent = button.dataset.view === name ? "page" : null;
   }
   view?.unmount?.();
   view = null;
+  clearTimeout(repeated);
+  turn += 1;
   render();
 }
 
@@ -201,7 +201,7 @@ async function render() {
   if (!view) {
     root.replaceChildren();
     view = VIEWS[viewName].mount(root, app);
-    root.setAttribute("aria-busy", "true");
+    root.ariaBusy = "true";
   }
   const current = view;
   try {
@@ -211,7 +211,7 @@ async function render() {
     isIncomplete = error.status === 0;
   }
   if (view && view !== current) return;
-  root.removeAttribute("aria-busy");
+  root.ariaBusy = null;
   if (entered !== null) scrollTo(0, entered);
   entered = null;
 }
@@ -219,25 +219,21 @@ async function render() {
 function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUndo }) {
   byId("folder").textContent = folder;
   document.title = `${folder}: label photos`;
-  const of = counts.images.toLocaleString("en");
-  const reading = phase === "reading" ? ` · ${describeProgress(progress)}` : "";
-  byId("count").textContent = `${counts.labeled.toLocaleString("en")} of ${of} labeled${reading}`;
+  const [labeled, of] = [counts.labeled, counts.images].map((count) => count.toLocaleString("en"));
+  const share = Math.floor((100 * progress[0]) / (progress[1] || 1));
+  const reading = phase === "reading" ? ` · reading the photos: ${share}%` : "";
+  byId("count").textContent = `${labeled} of ${of} labeled${reading}`;
   byId("undo").disabled = !canUndo;
   byId("strip").replaceChildren(...recent.map(createStripItem));
 }
 
 function createStripItem(item) {
   const { element, open, name } = build("answer", { open: () => app.run(() => app.open(item), true) });
-  name.textContent = item.label || describeDecision(item.decision);
+  name.textContent = describeAnswer(item);
   open.title = item.name;
-  open.setAttribute("aria-label", `${item.name}: ${name.textContent}. Change`);
+  open.ariaLabel = `${item.name}: ${name.textContent}. Change`;
   open.prepend(createPhoto(item, "small"));
   return element;
-}
-
-/** How far the photos have been read, in a line. */
-function describeProgress([done, total]) {
-  return `reading the photos: ${Math.floor((100 * done) / (total || 1))}%`;
 }
 
 function renderProgress({ phase, message, progress: [done, total] }) {
@@ -286,63 +282,36 @@ async function poll() {
 function undo() {
   return app.run(async () => {
     const before = app.state.classes;
-    const { images, undone, classes } = await app.post("undo");
-    const what = undone.count ? describeUndone(images[0], undone) : describeChanged(before, classes);
-    app.announce(`Undone${what && `: ${what}`}.`, true);
-    if (viewName === "next" && images.length === 1) app.pinned = { ...images[0], isBack: true };
+    const { images: [photo], undone, classes } = await app.post("undo");
+    const what = undone.count ? describeUndone(photo?.name, undone) : describeChanged(before, classes);
+    app.announce(`Undone${what && `: ${what}`}.`);
+    if (viewName === "next" && photo) app.pinned = { ...photo, isBack: true };
   }, true);
 }
 
-/** What was undone: the only photo, or how many, and what they no longer are. */
-function describeUndone(photo, { count, decision, label }) {
-  const what = photo?.name ?? formatCount(count, "photo");
-  if (!decision) return what;
-  return `${what} ${count === 1 ? "is" : "are"} no longer ${label || describeDecision(decision)}`;
-}
-
-/** What an undo has changed about the classes, "" if nothing. */
-function describeChanged(before, after) {
-  const now = new Map(after.map((one) => [one.name, one]));
-  const removed = before.find(({ name }) => !now.has(name));
-  if (removed) return `${removed.name} is no longer a class`;
-  for (const what of ["description", "example", "key"]) {
-    const changed = before.find((one) => now.get(one.name)[what] !== one[what]);
-    if (changed) return `the ${what} of ${changed.name}`;
-  }
-  return "";
-}
-
-/** Whether Ctrl Z is for the text of a field: it has some, or had since its last Enter. */
-function undoesText(target) {
-  return target.matches("input") && Boolean(target.value || edited.has(target));
-}
-
-/** Whether a key that answers or undoes is pressed with another one, which means other things. */
-function isCombined({ key, shiftKey, ctrlKey, metaKey, altKey }) {
-  return [" ", "Enter", "Backspace"].includes(key) && (shiftKey || ctrlKey || metaKey || altKey);
-}
-
-/** Whether a key writes or deletes text. */
-function isText({ key, ctrlKey, metaKey, altKey }) {
-  return key === "Backspace" || (key.length === 1 && !ctrlKey && !metaKey && !altKey);
-}
-
 function onKey(event) {
-  const isControl = (event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey;
-  const isUndo = isControl && event.key.toLowerCase() === "z";
-  const isField = event.target.matches("input, select");
-  if (isField && event.key === "Enter") edited.delete(event.target);
-  if (isField && (!isUndo || undoesText(event.target))) return;
+  const { key, target, shiftKey, altKey } = event;
+  const hasModifier = event.ctrlKey || event.metaKey || altKey;
+  const isControl = hasModifier && !shiftKey && !altKey;
+  const isUndo = isControl && key.toLowerCase() === "z";
+  const isField = target.matches("input, select");
+  if (isField && key === "Enter") edited.delete(target);
+  // Ctrl Z is for the text of a field that has some, or had since its last Enter.
+  const isOfText = target.matches("input") && (target.value || edited.has(target));
+  if (isField && (!isUndo || isOfText)) return;
   if (isUndo && event.repeat) return event.preventDefault();
-  const pressesButton = event.target.matches("button, a") && [" ", "Enter"].includes(event.key);
-  if (pressesButton) return;
+  if (target.matches("button, a") && [" ", "Enter"].includes(key)) return; // Which it presses.
+  const typed = findTyped();
   // The browser writes into the field that has the focus by then.
-  if (findTyped() && (isUndo || isText(event))) return findTyped().focus();
-  const addsTyped = event.key === "Enter" && event.shiftKey && findTyped();
-  if (isCombined(event) && !addsTyped) return;
+  if (typed && (isUndo || key === "Backspace" || (key.length === 1 && !hasModifier))) return typed.focus();
   // Not on a control of another kind, where the key may be meant for it.
-  const isElsewhere = event.target.matches("button:not(.class, .tile), a");
-  if (isUndo || (event.key === "Backspace" && !isElsewhere)) undo();
+  const isElsewhere = target.matches("button:not(.class, .tile), a");
+  // With another key, those that answer or undo mean other things, but for a name that was typed.
+  const isCombined = shiftKey && (key === " " || key === "Backspace" || (key === "Enter" && !typed));
+  if (isUndo) undo();
+  else if (isControl && key.toLowerCase() === "a" && view?.selectAll) view.selectAll();
+  else if (hasModifier || isCombined) return;
+  else if (key === "Backspace" && !isElsewhere) undo();
   else if (!view?.onKey(event)) return;
   event.preventDefault();
 }
@@ -352,7 +321,7 @@ for (const button of document.querySelectorAll("nav button")) {
 }
 byId("undo").addEventListener("click", undo);
 document.addEventListener("input", ({ target }) => edited.add(target));
-guard((text) => app.announce(text, true));
+guard(app.announce);
 document.addEventListener("keydown", onKey);
 addEventListener("focus", () => app.scan());
 // A reload would lose what is typed, or marked as wrong: the browser asks.

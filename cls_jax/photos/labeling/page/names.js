@@ -38,7 +38,6 @@ export function complete(typed, names) {
 /** The classes that begin as what was typed, then those that contain it. */
 export function search(typed, names) {
   const wanted = fold(typed);
-  const { begun } = interpret(typed, names);
-  const rank = (name) => (fold(name) === wanted ? 0 : begun.includes(name) ? 1 : 2);
+  const rank = (name) => (fold(name) === wanted ? 0 : fold(name).startsWith(wanted) ? 1 : 2);
   return names.filter((name) => fold(name).includes(wanted)).sort((a, b) => rank(a) - rank(b));
 }

@@ -1,21 +1,18 @@
 // One large photo and the classes beside it.
 
-import { setQuestion } from "./api.js";
-import { createChooser, MOVED } from "./chooser.js";
+import { get, setQuestion } from "./api.js";
+import { createChooser } from "./chooser.js";
 import { build, createPhoto } from "./dom.js";
 import { createPace, NEXT } from "./guards.js";
-import { describeDecision, describeUnsaved, formatCount } from "./words.js";
+import { describeAnswer, describeUnsaved, formatCount } from "./words.js";
 import { createZoom } from "./zoom.js";
 
 const BROKEN = "This photo cannot be read. Skip it.";
-const SWAPPED = "This is another photo: look at it, then press again.";
-const SWAP_MS = 600; // During which a photo that has come by itself gets no answer.
 
 export function mount(root, app) {
   let current = null;
   let question = null; // The photo that is asked about, unless it was answered here. It is shown if none is pinned.
   let isRefused = false; // Whether the last answer was, with a message of its own.
-  let isSwapped = false; // Whether the photo has just come by itself.
   let isShown = false; // Whether the current photo has been displayed, and long enough for an answer.
   let isPainted = false; // Whether it has been displayed.
   let isBroken = false; // Whether it could not be decoded. Then it can only be skipped.
@@ -29,7 +26,7 @@ export function mount(root, app) {
   const chooser = createChooser({
     onChoose: (label, isNew) => decide("label", label, isNew),
     onNone: () => decide("none"),
-    onMoved: () => app.announce(MOVED, true),
+    announce: app.announce,
     onSkip: () => decide("skip"),
   });
   parts.back.after(chooser.element);
@@ -39,15 +36,15 @@ export function mount(root, app) {
   function setExample() {
     return app.run(async () => {
       await app.post("example", { image: current.image });
-      app.announce(`${current.name} is now the example for ${current.label}.`, true);
+      app.announce(`${current.name} is now the example for ${current.label}.`);
     });
   }
 
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
   function decide(decision, label = "", adds = false) {
-    if (!current || app.refuses(isShown, describeTooEarly())) return false;
+    if (!current || app.refuses(isShown, isPainted ? NEXT : undefined)) return false;
     if (isBroken && label) {
-      app.announce(BROKEN, true);
+      app.announce(BROKEN);
       return false;
     }
     const { image, name, revision, check } = current;
@@ -65,17 +62,11 @@ export function mount(root, app) {
       isRefused = false;
       if (question?.image === image) question = null;
       current = null;
-      app.announce(`${name}: ${label || describeDecision(decision)}.`);
+      app.announce(`${name}: ${describeAnswer({ label, decision })}.`, false);
       if (pinned?.from) app.close(pinned);
       else if (check && app.isChecking && !app.state.sample) app.show("result"); // Which says what came of it.
     });
     return true;
-  }
-
-  /** Why the photo gets no answer yet, or undefined if it has not been displayed at all. */
-  function describeTooEarly() {
-    if (isSwapped) return SWAPPED;
-    return isPainted ? NEXT : undefined;
   }
 
   function update(state) {
@@ -84,12 +75,14 @@ export function mount(root, app) {
       current = app.pinned;
       if (current.isBack) pace.slowDown(); // An undo takes its time, and the key may be for another photo.
     } else {
-      current = state.next.find(({ image }) => image === question?.image) ?? keepTyped() ?? state.next[0] ?? null;
+      const asked = state.next.find(({ image }) => image === question?.image);
+      // The photo that a class is typed for stays, even if another window has labeled it meanwhile.
+      current = asked ?? (chooser.isChoosing() ? before : null) ?? state.next[0] ?? null;
       follow(state);
       keepProposals(before, state.classes);
     }
     photo.hidden = panel.hidden = !current;
-    parts.done.hidden = Boolean(current);
+    parts.done.hidden = current;
     if (!current) return chooser.clear();
     show(state);
     const isOther = before ? before.image !== current.image : !chooser.hasFocus();
@@ -101,12 +94,11 @@ export function mount(root, app) {
 
   /** Says what is asked, and what is known. */
   function describe(state) {
-    const given = current.decision && (current.label || describeDecision(current.decision));
+    const given = current.decision && describeAnswer(current);
     parts.title.textContent = given ? `Your answer: ${given}` : "What is it?";
-    parts.back.hidden = !app.pinned || Boolean(current.isBack);
+    parts.back.hidden = !app.pinned || current.isBack;
     parts.place.textContent = `Back to ${app.pinned?.from ? app.pinned.from.view : "the question"}`;
     parts.caption.textContent = current.name + (given ? ` · currently ${given}` : "");
-    parts.live.hidden = !state.named_right;
     parts.live.textContent = state.named_right;
     parts.random.hidden = !current.check;
     const left = formatCount(state.sample, "random photo");
@@ -122,7 +114,7 @@ export function mount(root, app) {
   function forget(name = "another photo") {
     const text = chooser.getTyped();
     chooser.clear();
-    if (text) app.announce(describeUnsaved(text, name), true);
+    if (text) app.announce(describeUnsaved(text, name));
   }
 
   function unmount() {
@@ -140,20 +132,15 @@ export function mount(root, app) {
   /** Says why another photo than before is asked about, unless it was answered here. */
   function follow({ recent }) {
     if (question && question.image !== current?.image) {
-      isSwapped = Boolean(current);
+      pace.slowDown();
       const isLabeled = recent.some(({ image }) => image === question.image);
       const reason = isLabeled ? "was labeled elsewhere" : "needs no answer anymore";
       const next = current ? " This is another photo." : "";
-      if (!isRefused) app.announce(`${question.name} ${reason}.${next}`, true);
+      if (!isRefused) app.announce(`${question.name} ${reason}.${next}`);
     }
     isRefused = false;
     question = current;
     setQuestion(current?.image ?? null);
-  }
-
-  /** The photo that a class is typed for stays, even if another window has labeled it meanwhile. */
-  function keepTyped() {
-    return chooser.isChoosing() ? current : null;
   }
 
   function show(state) {
@@ -178,7 +165,7 @@ export function mount(root, app) {
 
   async function waitFor(picture) {
     isShown = isPainted = false;
-    photo.setAttribute("aria-busy", "true");
+    photo.ariaBusy = "true";
     isBroken = !(await picture.shown);
     if (isBroken) await app.refresh().catch(app.report); // Its file may be gone.
     await new Promise(requestAnimationFrame); // Before it is painted,
@@ -186,13 +173,12 @@ export function mount(root, app) {
     if (frame.firstChild !== picture) return;
     isPainted = true;
     pace.begin();
-    const pause = isSwapped ? SWAP_MS : pace.getPause();
+    const pause = pace.getPause();
     if (pause) await new Promise((resolve) => setTimeout(resolve, pause));
     if (frame.firstChild !== picture) return;
     isShown = true;
-    isSwapped = false;
-    photo.setAttribute("aria-busy", "false");
-    if (isBroken) app.announce(BROKEN, true);
+    photo.ariaBusy = "false";
+    if (isBroken) app.announce(BROKEN);
   }
 
   /** Goes to the answer before the one that is shown (1), or to the one after it (-1). */
@@ -200,23 +186,22 @@ export function mount(root, app) {
     const { recent } = app.state;
     const place = (app.pinned?.place ?? recent.findIndex(({ image }) => image === app.pinned?.image)) + step;
     if (place < 0) return app.pin(null);
-    const found = recent[place] ?? (await app.get(`earlier/${place}`)).images[0];
-    if (!found) return app.announce("There is no earlier answer.", true);
-    app.announce(`${found.name}: ${found.label || describeDecision(found.decision)}`);
+    const found = recent[place] ?? (await get(`earlier/${place}`)).images[0];
+    if (!found) return app.announce("There is no earlier answer.");
+    app.announce(`${found.name}: ${describeAnswer(found)}`, false);
     app.pin({ ...found, place, from: app.pinned?.from });
   }
 
   function onKey(event) {
     const steps = { ArrowLeft: 1, ArrowRight: -1 };
-    const hasModifier = event.altKey || event.ctrlKey || event.metaKey;
-    if (!hasModifier && zoom.onKey(event)) return true;
-    if (steps[event.key] && !hasModifier) {
+    if (zoom.onKey(event)) return true;
+    if (steps[event.key]) {
       // After what is being saved, and no key is for the photo that is still shown meanwhile.
       app.run(() => move(steps[event.key]), true);
     } else if (event.key === " ") decide("skip");
     else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.close();
     else if (event.key === "Enter" && current && !current.proposals.length && !chooser.isChoosing()) {
-      app.announce("No class is proposed: press the key of one, or type its name.", true);
+      app.announce("No class is proposed: press the key of one, or type its name.");
     } else return chooser.onKey(event);
     return true;
   }

@@ -1,13 +1,13 @@
 // All photos as a grid: the least confident first, and one key gives several their class.
 
-import { post } from "./api.js";
-import { createChooser, MOVED } from "./chooser.js";
+import { get, post } from "./api.js";
+import { createChooser } from "./chooser.js";
 import { build, create } from "./dom.js";
 import { createGrid } from "./grid.js";
 import { createPace, NEXT } from "./guards.js";
 import { arrange, describe, formatTitle, read } from "./listing.js";
 import { createSaver } from "./saving.js";
-import { describeDecision, describeUnsaved, formatCount } from "./words.js";
+import { describeAnswer, describeUnsaved, formatCount, namePhotos } from "./words.js";
 
 const SIZES = { Small: 110, Medium: 160, Large: 280 }; // Pixels, at least.
 const HINT = "The least certain first. Click photos, or drag around several, and give them their class.";
@@ -27,6 +27,7 @@ function createView(app) {
   let classes = [];
   let photos = new Map(); // By image.
   let special = null; // The photos most like one, or those to look at, instead of all.
+  let listed = null; // The names of the classes in the filter.
   let isStale = false; // Whether answers since have changed the order.
   let isEntered = false; // Whether the view has come and shows nothing yet.
   const pace = createPace();
@@ -39,7 +40,6 @@ function createView(app) {
     below: showAll,
     kind: showAll,
     size: resize,
-    names: resize,
     sort: showAll,
     back: leave,
     toggle: toggleAnswers,
@@ -53,13 +53,14 @@ function createView(app) {
   const chooser = createChooser({
     onChoose: answer,
     onNone: () => answer(""),
-    onMoved: () => app.announce(MOVED, true),
+    announce: app.announce,
   });
   const saver = createSaver(app, { chooser, grid });
   parts.empty.after(grid.element);
   confirm.after(chooser.element);
   parts.similar.before(chooser.none);
-  parts.file.addEventListener("keydown", onFileKey);
+  // Not Enter: what is typed next may be for the field.
+  parts.file.addEventListener("keydown", ({ key }) => key === "ArrowDown" && grid.focus());
   grid.element.addEventListener("focusin", pace.begin);
 
   function enter() {
@@ -70,33 +71,25 @@ function createView(app) {
   /** Only a person opens or closes the classes: they must not come between a finger and a photo. */
   function toggleAnswers() {
     const isOpen = panel.classList.toggle("open");
-    parts.toggle.setAttribute("aria-expanded", String(isOpen));
+    parts.toggle.ariaExpanded = isOpen;
     parts.toggle.textContent = isOpen ? "Close" : "Choose a class";
   }
 
   function resize() {
-    grid.resize(SIZES[parts.size.value], Boolean(parts.names.value));
+    grid.resize(SIZES[parts.size.value]);
   }
 
-  function onFileKey(event) {
-    if (event.key === "Enter") grid.focus();
-    else if (event.key === "Escape") {
-      parts.file.value = "";
-      showAll();
-    } else return;
-    event.preventDefault();
-    event.stopPropagation();
+  function listClasses(names) {
+    if (names.join("\n") === listed) return;
+    listed = names.join("\n");
+    const { value } = parts.label;
+    const createOption = (name) => create("option", { value: name, selected: name === value }, name || "All classes");
+    parts.label.replaceChildren(...["", ...names].map(createOption));
   }
 
   async function update(state) {
     classes = state.classes;
-    const { label } = parts;
-    const options = ["", ...classes.map(({ name }) => name)];
-    const value = options.includes(label.value) ? label.value : "";
-    if ([...label.options].map((option) => option.value).join("\n") !== options.join("\n")) {
-      label.replaceChildren(...options.map((name) => create("option", { value: name }, name || "All classes")));
-    }
-    label.value = value;
+    listClasses(classes.map(({ name }) => name));
     const hasChanged = state.version !== version;
     if (hasChanged) loading = load();
     version = state.version;
@@ -114,7 +107,7 @@ function createView(app) {
 
   async function load() {
     try {
-      const columns = await app.get("photos");
+      const columns = await get("photos");
       saver.hold(chooser.isChoosing() ? grid.getTargets() : []);
       photos = read(columns, photos);
     } catch (error) {
@@ -144,11 +137,11 @@ function createView(app) {
     isStale = false;
     grid.show(arrange(photos.values(), classes.map(({ name }) => name), filters), { selected: before, focused });
     const hidden = before.size - grid.getSelected().size;
-    if (hidden) app.announce(`No longer selected: ${formatCount(hidden, "photo")} not shown here.`, true);
+    if (hidden) app.announce(`No longer selected: ${formatCount(hidden, "photo")} not shown here.`);
     renderFrame();
   }
 
-  /** Shows some photos instead of all: { title, hint, sections, selected, source, label, isAsked }. */
+  /** Shows some photos instead of all: { title, hint, sections, selected, source, isAsked }. */
   function show(shown) {
     special = shown;
     isStale = false;
@@ -171,25 +164,24 @@ function createView(app) {
     const [source] = grid.getTargets();
     if (!source) return;
     app.run(async () => {
-      const { images } = await app.get(`similar/${source.image}`);
+      const { images } = await get(`similar/${source.image}`);
       const { label } = source;
       const found = [source.image, ...images].map((image) => photos.get(image)).filter(Boolean);
       // What the page itself names otherwise is hardly ever right.
       const agrees = (photo) => label && !photo.decision && photo.label === label;
-      const agreeing = found.filter(agrees).map(({ image }) => image);
-      const others = found.filter((photo) => !agrees(photo)).map(({ image }) => image);
+      const list = (isWanted) => found.filter(isWanted).map(({ image }) => image);
+      const agreeing = list(agrees);
       show({
         title: `More like ${source.name}`,
         hint: agreeing.length
           ? `Deselect the photos that are not ${label}. The others get this class, or another one.`
           : "Select the photos that belong together, and give them their class.",
         sections: [
-          { title: label ? `Suggested as ${label}` : "", images: agreeing },
-          { title: agreeing.length ? "Others" : "", images: others },
+          { title: `Suggested as ${label}`, images: agreeing },
+          { title: "Others", images: list((photo) => !agrees(photo)) },
         ],
         selected: agreeing,
         source: source.image,
-        label,
       });
       grid.focusCell();
     });
@@ -198,15 +190,14 @@ function createView(app) {
   /** Gives the photos a class, "" for none of these. Returns whether it does. */
   function answer(label, adds = false) {
     const targets = grid.getTargets();
-    return record(targets, targets.map(() => label), label || describeDecision("none"), adds);
+    return record(targets, targets.map(() => label), describeAnswer({ label, decision: "none" }), adds);
   }
 
-  /** Gives all selected photos the class of the photo that they are like, or what is suggested. */
+  /** Gives the photos what is suggested. */
   function confirmAll() {
-    if (special?.label && grid.getSelected().size) return answer(special.label);
     const targets = grid.getTargets().filter(isSuggested);
     if (targets.length || !grid.getTargets().length) return record(targets, targets.map(({ label }) => label), "as suggested");
-    app.announce("Nothing is suggested for these.", true);
+    app.announce("Nothing is suggested for these.");
     return false;
   }
 
@@ -232,9 +223,9 @@ function createView(app) {
     parts.title.textContent = special?.title ?? "Photos";
     parts.hint.textContent = special?.hint ?? HINT;
     parts.back.hidden = !special;
-    parts.filters.hidden = Boolean(special);
-    parts.sort.hidden = Boolean(special) || !isStale;
-    parts.empty.hidden = Boolean(grid.getCurrent());
+    parts.filters.hidden = special;
+    parts.sort.hidden = special || !isStale;
+    parts.empty.hidden = grid.getCurrent();
   }
 
   /** Says which photos the keys are for, and what Enter gives them. */
@@ -245,10 +236,11 @@ function createView(app) {
     const suggested = targets.filter(isSuggested);
     const labels = new Set(suggested.map(({ label }) => label));
     // Not hidden, so that no class moves under a hand.
-    confirm.disabled = special?.label && selected ? false : !suggested.length;
+    confirm.disabled = !suggested.length;
     const [only] = labels.size === 1 ? labels : ["As suggested"];
-    const text = `${only} (${suggested.length.toLocaleString("en")})`;
-    parts.suggestion.textContent = special?.label && selected ? `All are ${special.label}` : text;
+    parts.suggestion.textContent = `${only} (${suggested.length.toLocaleString("en")})`;
+    parts.backKey.hidden = selected;
+    parts.clearKey.hidden = special && !selected;
     parts.similar.disabled = parts.enlarge.disabled = parts.clear.disabled = !targets.length;
     chooser.update(classes, []);
   }
@@ -267,14 +259,12 @@ function createView(app) {
     if (event.target.matches("select")) return false;
     pressed = event.key;
     if (pressed === answered && !grid.getSelected().size && pace.getPause()) {
-      app.announce(NEXT, true);
+      app.announce(NEXT);
       return true;
     }
-    const hasModifier = event.ctrlKey || event.metaKey || event.altKey;
     if (chooser.isChoosing() && ["Enter", "Escape"].includes(event.key)) return chooser.onKey(event);
-    if (event.key === "Escape" && special) leave();
+    if (event.key === "Escape" && special && !grid.getSelected().size) leave();
     else if (grid.onKey(event)) return true;
-    else if (hasModifier) return false;
     else if (event.key === "Enter") confirmAll();
     else if (event.key === "+") showSimilar(); // A letter would begin the name of a class.
     else return chooser.onKey(event);
@@ -284,15 +274,13 @@ function createView(app) {
   function unmount() {
     const text = chooser.getTyped();
     if (!text) return;
-    const targets = grid.getTargets();
-    const what = targets.length === 1 ? targets[0].name : formatCount(targets.length, "photo");
-    app.announce(describeUnsaved(text, targets.length ? what : "a photo"), true);
+    app.announce(describeUnsaved(text, namePhotos(grid.getTargets())));
     chooser.clear();
   }
 
-  return { element, enter, update, onKey, unmount };
+  return { element, enter, update, onKey, unmount, selectAll: () => grid.select() };
 }
 
 function isSuggested({ decision, label }) {
-  return Boolean(label && !decision);
+  return label && !decision;
 }

@@ -1,12 +1,11 @@
 // What is known about the photos, the next step, and what the labels are good for.
 
-import { openWindow } from "./api.js";
-import { build, create, createButton, save } from "./dom.js";
+import { get, getFile, openWindow } from "./api.js";
+import { build, create, save } from "./dom.js";
 import { createRuns } from "./runs.js";
 import { createTraining } from "./training.js";
 import { formatCount } from "./words.js";
 
-const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 const HINT = "The least certain first. Confirm what is suggested, or give them another class.";
 
 let percent = "95"; // Of the photos that must be right, as it was chosen last.
@@ -16,16 +15,15 @@ export function mount(root, app) {
   const parts = build("result", {
     target: () => {
       percent = parts.target.value;
-      return follow().catch(app.report);
+      return update(app.state).catch(app.report);
     },
     csv: act(() => download("csv")),
     xlsx: act(() => download("xlsx")),
     labels: act(downloadLabels),
     scan: () => app.scan(true),
     window: openWindow,
-    copy: act(copyCommand),
     answer: () => app.show("next"),
-    check: () => app.run(() => app.post("sample")).then(startChecks),
+    check: act(check),
     look: act(lookAt),
     use: act(copy),
   });
@@ -36,29 +34,34 @@ export function mount(root, app) {
   root.append(parts.element);
   let version = -1;
   let named = null;
-  let timer = 0;
 
   async function update(state) {
-    training.update(state);
     const figures = `${state.named_right} ${state.named_by}`;
-    if (state.version === version && figures === named) return;
-    version = state.version;
-    named = figures;
+    if (state.version !== version || figures !== named) {
+      [version, named] = [state.version, figures];
+      await renderAll(state);
+    }
+    await app.repeat(follow);
+  }
+
+  async function renderAll(state) {
     app.isChecking = app.isChecking && state.sample > 0;
     parts.command.textContent = state.command;
     parts.networks.textContent = state.networks;
-    const result = await app.get("result");
+    const result = await get("result");
     renderClasses(state, result);
     renderFiles(result);
-    await Promise.all([follow(), runs.update()]);
+    await runs.update();
   }
 
-  /** Says what is known and the next step, and again once the classifier of the current labels is fitted. */
+  /**
+   * Says what is known, the next step, and where a training is. Returns whether any of it is being
+   * worked out.
+   */
   async function follow() {
-    clearTimeout(timer);
     const asked = percent;
-    const found = await app.get(`step/${asked}`);
-    if (!parts.element.isConnected || asked !== percent) return;
+    const [found, isTraining] = await Promise.all([get(`step/${asked}`), training.follow()]);
+    if (asked !== percent) return false;
     parts.accuracy.textContent = describeAccuracy(found);
     parts.about.textContent = describe(found);
     parts.step.textContent = found.is_fitting && !found.accuracy ? "" : found.sentence;
@@ -68,11 +71,12 @@ export function mount(root, app) {
     parts.check.disabled = !found.open || !found.accuracy; // It measures a classifier.
     // They keep their places, and only the next one is marked.
     for (const step of ["answer", "check", "look", "use"]) parts[step].classList.toggle("primary", step === found.kind);
-    if (!found.is_fitting) return app.refresh(); // All views then say the same.
-    timer = setTimeout(() => follow().catch(app.report), FIT_MS);
+    if (!found.is_fitting) await app.refresh(); // All views then say the same.
+    return found.is_fitting || isTraining;
   }
 
-  function startChecks() {
+  async function check() {
+    await app.post("sample");
     app.isChecking = true; // The last one leads back here.
     app.show("next");
   }
@@ -96,23 +100,16 @@ export function mount(root, app) {
   }
 
   function createRow({ name, count, unsure, partner, images, all }, most) {
-    const bar = create("div", { class: "shares", "aria-hidden": "true" });
-    const shares = { answers: count, sure: all - count - unsure, unsure };
-    for (const [kind, number] of Object.entries(shares)) {
-      const part = create("span", { class: kind });
-      part.style.width = `${(100 * number) / most}%`;
-      bar.append(part);
-    }
-    const text = `${formatCount(images.length, "photo")} ${images.length === 1 ? "looks" : "look"} like ${partner}, too`;
     const look = () => app.showPhotos({ title: `${name} or ${partner}`, hint: HINT, sections: [{ title: "", images }] });
-    return create(
-      "tr",
-      {},
-      create("th", { scope: "row" }, name),
-      create("td", { class: "of-class" }, bar, `${count.toLocaleString("en")} + ${(all - count).toLocaleString("en")}`),
-      create("td", { class: "number" }, unsure.toLocaleString("en")),
-      create("td", {}, images.length ? createButton({ click: look, class: "mixed", title: text }, text) : "–"),
-    );
+    const cells = build("result-row", { mixed: look });
+    const shares = { answers: count, sure: all - count - unsure, unsure };
+    for (const [kind, number] of Object.entries(shares)) cells[kind].style.width = `${(100 * number) / most}%`;
+    cells.title.textContent = name;
+    cells.counts.textContent = `${count.toLocaleString("en")} + ${(all - count).toLocaleString("en")}`;
+    cells.number.textContent = unsure.toLocaleString("en");
+    cells.mixed.hidden = !images.length;
+    cells.mixed.title = cells.mixed.textContent = `${partner}: ${formatCount(images.length, "photo")} could be either`;
+    return cells.element;
   }
 
   function renderFiles({ unreadable, num_unreadable: count }) {
@@ -127,25 +124,15 @@ export function mount(root, app) {
   }
 
   async function download(kind) {
-    save(await app.getFile(`/api/proposals.${kind}?unsure_below=${Number(parts.limit.value)}`), `sorted.${kind}`);
+    save(await getFile(`/api/proposals.${kind}?unsure_below=${Number(parts.limit.value)}`), `sorted.${kind}`);
   }
 
   async function downloadLabels() {
     const { value, selectedOptions } = parts.format;
-    save(await app.getFile(`/api/labels/${value}`), selectedOptions[0].dataset.file);
+    save(await getFile(`/api/labels/${value}`), selectedOptions[0].dataset.file);
   }
 
-  async function copyCommand() {
-    await navigator.clipboard.writeText(app.state.command);
-    app.announce("Copied.", true);
-  }
-
-  function unmount() {
-    clearTimeout(timer);
-    training.close();
-  }
-
-  return { update, unmount, onKey: () => false };
+  return { update, onKey: () => false };
 }
 
 function describe({ is_fitting: isFitting, message, labels, classes, checked }) {

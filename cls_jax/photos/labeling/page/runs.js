@@ -1,5 +1,6 @@
 // The runs that were trained on this folder: report, use and delete.
 
+import { get } from "./api.js";
 import { build, openReport } from "./dom.js";
 import { formatCount } from "./words.js";
 
@@ -8,13 +9,13 @@ export function createRuns(app) {
   let described = "";
 
   async function update() {
-    const { runs } = await app.get("runs");
+    const { runs } = await get("runs");
     if (!element.isConnected || JSON.stringify(runs) === described) return;
     described = JSON.stringify(runs);
     const { id } = document.activeElement;
     element.hidden = !runs.length;
     list.replaceChildren(...runs.map(createRow));
-    if (list.querySelector(`#${CSS.escape(id || "none")}`)) document.getElementById(id).focus();
+    document.getElementById(id)?.focus();
   }
 
   function createRow(run, i) {
@@ -24,7 +25,7 @@ export function createRuns(app) {
     const act = (verb, text) => async () => {
       await app.run(async () => {
         await app.post(verb, { name });
-        app.announce(text, true);
+        app.announce(text);
       });
       await update().catch(app.report);
     };
@@ -36,12 +37,12 @@ export function createRuns(app) {
         if (isSure) return act("delete", `${name} deleted.`)();
         isSure = true;
         parts.delete.textContent = "Delete for good?";
-        parts.delete.setAttribute("aria-label", `Delete for good: ${name}`);
+        parts.delete.ariaLabel = `Delete for good: ${name}`;
       },
     });
     for (const kind of ["use", "report", "delete"]) {
       parts[kind].id = `${kind}-${i}`;
-      parts[kind].setAttribute("aria-label", `${parts[kind].textContent}: ${name}`);
+      parts[kind].ariaLabel = `${parts[kind].textContent}: ${name}`;
     }
     parts.element.classList.toggle("used", run.is_used);
     parts.name.textContent = name;

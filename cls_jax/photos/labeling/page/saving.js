@@ -2,7 +2,7 @@
 
 import { SECOND_MS } from "./guards.js";
 import { MANY } from "./selection.js";
-import { formatCount } from "./words.js";
+import { formatCount, namePhotos } from "./words.js";
 
 /** Takes answers for photos of a grid, whose class may have been typed into a chooser. */
 export function createSaver(app, { chooser, grid }) {
@@ -20,7 +20,7 @@ export function createSaver(app, { chooser, grid }) {
     const isClear = targets.length > 0 && (targets.length <= MANY || isAsked);
     asked = { request: isClear ? "" : request, time: performance.now() };
     const many = `${formatCount(targets.length, "photo")}: ${text}? The same once more gives it to all of them.`;
-    if (!isClear) app.announce(targets.length ? many : "Choose photos first.", true);
+    if (!isClear) app.announce(targets.length ? many : "Choose photos first.");
     return isClear;
   }
 
@@ -40,8 +40,7 @@ export function createSaver(app, { chooser, grid }) {
     app.run(async () => {
       try {
         const { gone, left_out: leftOut } = await app.post("decide", { changes, adds });
-        const what = targets.length === 1 ? targets[0].name : formatCount(targets.length - gone, "photo");
-        app.announce(`${what}: ${text}. ${leftOut}`.trim(), true);
+        app.announce(`${namePhotos(targets, gone)}: ${text}. ${leftOut}`.trim());
       } catch (error) {
         if (hasStayed()) {
           grid.select(before.selected);

@@ -1,34 +1,30 @@
 // Labels that other labels or people contradict: probably mistakes.
 
+import { get } from "./api.js";
 import { build, create, createPhoto } from "./dom.js";
 import { formatPercent } from "./words.js";
-
-const FIT_MS = 700; // Polling interval while the classifier is being fitted.
 
 export function mount(root, app) {
   const { element: page, hint, list } = build("suspects");
   root.append(page);
   const cards = new Map(); // By photo. They stay in their places, so that no click is for another one.
   let version = -1;
-  let timer = 0;
 
   async function update(state) {
     if (state.version === version) return;
     version = state.version;
-    await check();
+    await app.repeat(check);
   }
 
-  /** Shows the list, and again once the classifier of the current labels is fitted. */
+  /** Shows the list. Returns whether the classifier of the current labels is still being fitted. */
   async function check() {
-    clearTimeout(timer);
-    const { images, is_fitting: isFitting } = await app.get("suspects");
-    if (!root.contains(list)) return; // Another view is shown now.
+    const { images, is_fitting: isFitting } = await get("suspects");
     images.forEach(follow);
     const isDone = [...cards.values()].every((card) => card.isClosed());
     const none = cards.size ? "No suspect labels are left." : "No suspect labels.";
     if (isDone) hint.textContent = isFitting ? "Checking the labels…" : none;
     else hint.textContent = "These disagree with your other labels or with other people: please look at them.";
-    if (isFitting) timer = setTimeout(() => check().catch(app.report), FIT_MS);
+    return isFitting;
   }
 
   /** Adds a photo, or asks about it again if its label has changed. */
@@ -47,9 +43,8 @@ export function mount(root, app) {
     const parts = build("suspect", { open: () => app.open(item), keep: () => decide(label), change: () => decide(other) });
     const { element, what, keep, change, open } = parts;
     const picture = createPhoto(item, "small");
-    element.setAttribute("aria-label", item.name);
-    open.setAttribute("aria-label", `Open ${item.name}`);
-    open.title = item.name;
+    element.ariaLabel = open.title = item.name;
+    open.ariaLabel = `Open ${item.name}`;
     open.append(picture);
     parts.label.textContent = label;
     parts.other.textContent = other;
@@ -67,7 +62,7 @@ export function mount(root, app) {
           if (error.status === 409) close("Labeled elsewhere.");
           throw error;
         }
-        app.announce(`${item.name}: ${chosen}.`);
+        app.announce(`${item.name}: ${chosen}.`, false);
         close("Labeled ", create("b", {}, chosen), ".");
       });
     }
@@ -77,11 +72,11 @@ export function mount(root, app) {
       isClosed = true;
       what.style.minHeight = `${what.offsetHeight}px`; // The cards below stay where they are.
       what.replaceChildren(...reason);
-      for (const button of [keep, change]) button.setAttribute("aria-disabled", "true");
+      keep.ariaDisabled = change.ariaDisabled = "true";
     }
 
     return { element, revision, isClosed: () => isClosed };
   }
 
-  return { update, unmount: () => clearTimeout(timer), onKey: () => false };
+  return { update, onKey: () => false };
 }

@@ -8,16 +8,17 @@ const SETTLE_MS = 60; // Cells that scroll past sooner ask for nothing.
 
 export function createThumbnails() {
   const kept = new Map(); // Image → its picture. The most recently used are last.
-  let waiting = []; // Cells without a picture.
+  let waiting = []; // Cells that have stayed, without a picture.
   let numLoading = 0;
-  let timer = 0;
 
   /** Puts the picture of a photo into a place, now or once it is there. */
   function fill(place, photo) {
     const picture = kept.get(photo.image);
-    if (picture) keep(photo.image, picture, place);
-    else waiting.push({ place, photo, time: performance.now() });
-    if (!timer && waiting.length) timer = setTimeout(load, SETTLE_MS);
+    if (picture) return keep(photo.image, picture, place);
+    setTimeout(() => {
+      waiting.push({ place, photo });
+      load();
+    }, SETTLE_MS);
   }
 
   function keep(image, picture, place) {
@@ -28,13 +29,9 @@ export function createThumbnails() {
   }
 
   function load() {
-    timer = 0;
     waiting = waiting.filter(({ place }) => place.isConnected);
-    const now = performance.now();
-    while (numLoading < MAX_AT_ONCE) {
-      const next = waiting.findIndex(({ time }) => now - time >= SETTLE_MS);
-      if (next < 0) break;
-      const [{ place, photo }] = waiting.splice(next, 1);
+    while (numLoading < MAX_AT_ONCE && waiting.length) {
+      const { place, photo } = waiting.shift();
       numLoading += 1;
       const picture = createPhoto({ image: photo.image, name: "" }, "small"); // Its cell has a name.
       picture.shown.then((isShown) => {
@@ -44,7 +41,6 @@ export function createThumbnails() {
         load();
       });
     }
-    if (waiting.length && numLoading < MAX_AT_ONCE && !timer) timer = setTimeout(load, SETTLE_MS);
   }
 
   return { fill };

@@ -1,98 +1,76 @@
 // The classifier fitted to the current labels: save it as a run, or plan a training and start it.
 
-import { follow } from "./api.js";
+import { get } from "./api.js";
 import { build, openReport } from "./dom.js";
 import { formatCount } from "./words.js";
 
-const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 const CURVE = { width: 300, height: 80 }; // As in index.html.
 const BUSY = ["planning", "running", "stopping"];
 const TITLES = { stopping: "Stopping", done: "Finished", stopped: "Stopped", failed: "Failed" };
 
+let asked = "10"; // Minutes, as they were typed last.
+
 /** `onEnd` is called when a training has begun or ended. */
 export function createTraining(app, onEnd) {
-  const closing = new AbortController();
   let phase = null;
-  let isFollowing = false;
   let isRunning = false;
   let offered = 0; // Minutes.
 
-  const start = (kind, length) => act("train", { kind, minutes: length }).then(watch);
+  const act = (verb, content) => app.run(() => app.post(verb, content));
+  const start = (kind, length) => act("train", { kind, minutes: length });
   const parts = build("training", {
     save: () => start("instant", 0),
-    train: () => act("plan", { minutes: Number(minutes.value) }).then(watch),
+    train: () => act("plan", { minutes: Number(asked) }),
+    minutes: () => (asked = minutes.value),
     accept: () => start("trained", offered),
     stop: () => act("stop"),
     report: () => app.run(() => openReport(app, {})),
   });
   const { element, minutes, save, train, progress, title, bar, curve, detail, command, accept, stop, report } = parts;
+  minutes.value = asked;
 
-  const act = (verb, content) => app.run(() => app.post(verb, content));
-
-  async function watch() {
-    if (isFollowing) return;
-    isFollowing = true;
-    try {
-      await follow("events", show, closing.signal);
-      while (app.state.is_training) { // Another training started meanwhile.
-        await new Promise((resolve) => setTimeout(resolve, FIT_MS));
-        await follow("events", show, closing.signal);
-      }
-    } catch (error) {
-      if (!closing.signal.aborted) app.report(error);
+  /** Shows where a training is, or how the last one ended. Returns whether one is running. */
+  async function follow() {
+    const state = await get("training");
+    isRunning = BUSY.includes(state.phase);
+    progress.hidden = state.phase === "none";
+    // A training needs two classes with labels, and only one runs at a time.
+    const hasClasses = app.state.classes.filter(({ count }) => count).length > 1;
+    save.disabled = train.disabled = isRunning || !hasClasses;
+    if (!progress.hidden) show(state);
+    if (phase && phase !== state.phase) {
+      onEnd();
+      if (!progress.hidden) app.announce(`${title.textContent}. ${detail.textContent}`, false);
     }
-    isFollowing = false;
+    phase = state.phase;
+    return isRunning;
   }
 
   function show(state) {
-    isRunning = BUSY.includes(state.phase);
-    progress.hidden = state.phase === "none";
-    enable();
-    if (!progress.hidden) {
-      title.textContent = describeTitle(state);
-      bar.hidden = !isRunning;
-      if (state.steps) [bar.max, bar.value] = [state.steps, state.step];
-      else bar.removeAttribute("value");
-      draw(curve, state);
-      detail.textContent = describeDetail(state);
-      command.textContent = state.command;
-      command.parentElement.hidden = state.phase === "planned";
-      // At its last step, it ends by itself.
-      stop.hidden = !["planning", "running"].includes(state.phase) || (state.steps > 0 && state.step >= state.steps);
-      stop.textContent = state.step ? "Stop and keep" : "Stop";
-      report.hidden = !(state.has_report && state.phase === "done");
-      accept.hidden = state.phase !== "planned";
-      if (!accept.hidden) offer(state);
-    }
-    if (phase && phase !== state.phase) onEnd();
-    if (phase && phase !== state.phase && !progress.hidden) app.announce(`${title.textContent}. ${detail.textContent}`);
-    phase = state.phase;
+    title.textContent = describeTitle(state);
+    bar.hidden = !isRunning;
+    if (state.steps) [bar.max, bar.value] = [state.steps, state.step];
+    else bar.removeAttribute("value");
+    draw(curve, state);
+    detail.textContent = describeDetail(state);
+    command.textContent = state.command;
+    command.parentElement.hidden = state.phase === "planned";
+    // At its last step, it ends by itself.
+    stop.hidden = !isRunning || state.phase === "stopping" || (state.steps > 0 && state.step >= state.steps);
+    stop.textContent = state.step ? "Stop and keep" : "Stop";
+    report.hidden = !(state.has_report && state.phase === "done");
+    accept.hidden = state.phase !== "planned";
+    if (!accept.hidden) offer(state);
   }
 
   /** The training that is possible: what was asked, or longer. */
-  function offer({ minutes: asked, offer: found }) {
-    offered = found.is_possible ? asked : found.minutes;
+  function offer({ minutes: wanted, offer: found }) {
+    offered = found.is_possible ? wanted : found.minutes;
     const length = found.is_possible ? "Start training" : `Train for ${formatCount(offered, "minute")}`;
     accept.textContent = `${length}: until about ${formatClock(found.minutes)}`;
   }
 
-  /** A training needs two classes with labels, and only one runs at a time. */
-  function enable() {
-    const hasClasses = app.state.classes.filter(({ count }) => count).length > 1;
-    save.disabled = train.disabled = minutes.disabled = isRunning || !hasClasses;
-  }
-
-  watch(); // Shows how the last training ended.
-  return {
-    element,
-    update(state) {
-      enable();
-      if (state.is_training) watch();
-    },
-    close() {
-      closing.abort();
-    },
-  };
+  return { element, follow };
 }
 
 function describeTitle({ phase, kind, minutes, run, offer }) {
@@ -107,8 +85,7 @@ function describeDetail({ phase, message, step, steps, seconds, left, used, curv
   if (BUSY.includes(phase)) {
     const rest = left ? `about ${formatTime(left)} left` : "";
     const drawn = curve.length > 1 ? `${what}: ${curve.at(-1)[1]}` : "";
-    const parts = [message || `Step ${step} of ${steps}`, drawn, formatTime(seconds), phase === "running" ? rest : ""];
-    return parts.filter(Boolean).join(" · ");
+    return [message || `Step ${step} of ${steps}`, drawn, formatTime(seconds), rest].filter(Boolean).join(" · ");
   }
   return [message, phase !== "planned" && used ? `In use: ${used}.` : ""].filter(Boolean).join(" ");
 }
@@ -134,6 +111,5 @@ function draw(curve, { curve: points, curve_of: what }) {
     return `${x.toFixed(1)},${((1 - loss / highest) * (CURVE.height - 4) + 2).toFixed(1)}`;
   });
   curve.firstElementChild.setAttribute("points", places.join(" "));
-  const text = `${what}: ${first[1]} at step ${first[0]}, ${last[1]} at step ${last[0]}`;
-  curve.setAttribute("aria-label", text);
+  curve.ariaLabel = `${what}: ${first[1]} at step ${first[0]}, ${last[1]} at step ${last[0]}`;
 }
