@@ -122,8 +122,7 @@ export function mount(root, app) {
       if (!right.length) return;
       const changes = right.map(({ image, revision }) => [image, revision, "label", label]);
       const { left_out: leftOut } = await app.post("decide", { changes });
-      if (leftOut) app.announce(leftOut);
-      else app.announce(`${right.length} labeled ${label}.`, false);
+      app.announce(leftOut || `${right.length} labeled ${label}.`, leftOut);
     }
 
     /** Lets the next update ask about other photos. */
