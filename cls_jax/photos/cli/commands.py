@@ -329,9 +329,9 @@ def labels(
     root = find_folder(folder, "a folder of images")
     *formats, file = source or target or []
     option = "--from" if source else "--to"
-    if formats and (len(formats) > 1 or formats[0] not in exchange.WRITTEN):
+    if formats and (len(formats) > 1 or formats[0] not in exchange.WRITERS):
         raise UserError(
-            f"{option} takes a file, and before it one of {', '.join(exchange.WRITTEN)}."
+            f"{option} takes a file, and before it one of {', '.join(exchange.WRITERS)}."
         )
     name = formats[0] if formats else ""
     options = options._replace(labels=find_labels_file(root, options.labels))

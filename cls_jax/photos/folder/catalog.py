@@ -122,8 +122,9 @@ class Catalog:
     @functools.cached_property
     def marks(self) -> FileMarks:
         """What the folder, tables in it and the rows of labels.csv say of each image."""
-        before = self._start(self.folder.listing.files.names())
-        return fold(self.names.name_rows(self.table.rows), before)
+        return fold(
+            self.names.name_rows(self.table.rows), self._start(self.folder.listing.files.names())
+        )
 
     def start_marks(self) -> FileMarks:
         """The same without labels.csv, of images whose names a table can contain."""
@@ -198,8 +199,11 @@ class Catalog:
         folder, base, told = self.folder, self.base, self.told
         splits, files = base.splits, folder.listing.files
         _refuse(base.fault and base.fault.sentence)
-        read = {*base.files, self.names.file, self.table_name or ""}
-        skipped = [*folder.listing.skip_others(read), *base.skipped, *told.skipped]
+        skipped = [
+            *folder.listing.skip_others({*base.files, self.names.file, self.table_name or ""}),
+            *base.skipped,
+            *told.skipped,
+        ]
         warnings = [*told.warnings, *self._compare_folders(), *base.warnings, self.names.warning]
         warnings = list(filter(None, warnings))
         table = self.table_name or base.origin  # Without one, folders have the classes.
@@ -232,13 +236,12 @@ class Catalog:
             order = order[labels[order] != _FOREIGN]
             rows[part] = Rows(files, places[order], labels[order], class_names)
         sources, shared = self._compare_sources(rows)
-        said = [base.sentence, told.sentence, self.names.sentence]
         return Layout(
             class_names,
             **rows,
             skipped=skipped,
             warnings=warnings + shared,
-            table=" ".join(filter(None, said)),
+            table=" ".join(filter(None, [base.sentence, told.sentence, self.names.sentence])),
             sources=sources,
         )
 
@@ -379,13 +382,14 @@ def read_catalog(
         base = base._replace(warnings=list(count_unused(cells.name, named, folder)))
     labels = {row.label for row in table.rows if not row.decision}
     labels.update(base.list_labels().values())
-    tables = {*base.files, *filter(None, [name])}
     return Catalog(
         folder=folder._replace(options=options),
         base=base,
         table_name=name,
         table=table,
-        names=find_class_names(root, listing, labels - {NO_CLASS_NAME}, tables),
+        names=find_class_names(
+            root, listing, labels - {NO_CLASS_NAME}, {*base.files, *filter(None, [name])}
+        ),
     )
 
 

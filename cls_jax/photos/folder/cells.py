@@ -106,10 +106,10 @@ def _unpack(cell: str) -> list[str] | None:
 
 def refuse_several(table: str, file: str, names: Sequence[str]) -> Fault:
     """The fault that a table gives a file several classes."""
-    listed = ", ".join(map(repr, names))
     return Fault(
-        f"{table} gives {file!r:.100} several classes, {listed:.200}, but an image has one class "
-        "here: keep one of them in each row, or rename the class if it is a single one."
+        f"{table} gives {file!r:.100} several classes, {', '.join(map(repr, names)):.200}, but an "
+        "image has one class here: keep one of them in each row, or rename the class if it is a "
+        "single one."
     )
 
 

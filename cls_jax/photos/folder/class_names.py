@@ -158,8 +158,7 @@ def _search(value: Any, depth: int = 0) -> Iterator[dict[str, str] | list[str]]:
             yield {_read_key(str(key)): name for key, name in value.items()}
         if all(type(key) is int for key in value.values()):
             yield {str(key): str(name) for name, key in value.items()}
-        named = value.items()
-        inner = [v for key, v in named if not _are_names(v) or simplify(str(key)) in _LISTS]
+        inner = [v for key, v in value.items() if not _are_names(v) or simplify(str(key)) in _LISTS]
     elif _are_names(value):
         yield value
         return

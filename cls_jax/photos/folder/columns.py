@@ -414,8 +414,11 @@ def _choose_better(one: _Named, other: _Named, clear: Sequence[Column]) -> _Name
 
     `clear` are the columns whose headers say that they have files.
     """
-    cells = zip(one.column.cells, other.column.cells, strict=True)
-    pairs = {(a, b) for a, b in cells if a.strip() and b.strip()}
+    pairs = {
+        (a, b)
+        for a, b in zip(one.column.cells, other.column.cells, strict=True)
+        if a.strip() and b.strip()
+    }
     if all(_agree(a, one.fits.get(a, ""), b, other.fits.get(b, "")) for a, b in pairs):
         # Take the one that names more.
         return max(one, other, key=lambda each: (each.num_found, -each.kind))
@@ -550,17 +553,16 @@ def find_header(
     first, *rest = lines
     cells = list(map(str.strip, first))
     usual = [simplify(cell) in (*_FILE_HEADERS, *_LABEL_HEADERS) for cell in cells]
+    wanted = {options.file_column, options.label_column} - {""}
+    if sum(usual) > 1 or wanted & {*first} or _are_numbers(cells, rest):
+        return first
     files = index.match(list(filter(str.strip, first))).files
     is_file = [files.get(cell, NO_MATCH).name != "" for cell in first]
-    is_header = (
-        sum(usual) > 1
-        or any(cell and cell in (options.file_column, options.label_column) for cell in first)
-        or any(one and not other for one, other in zip(usual, is_file, strict=True))
-        or _are_numbers(cells, rest)
-    )
+    if any(one and not other for one, other in zip(usual, is_file, strict=True)):
+        return first
     has_numbers = len(first) == 2 and clean(first[0]).isdecimal()
     are_files = any(is_file) or any(cell.lower().endswith(SUFFIXES) for cell in cells)
-    return first if is_header or not (are_files or has_numbers) else [""] * len(first)
+    return [""] * len(first) if are_files or has_numbers else first
 
 
 def _are_numbers(cells: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:

@@ -90,12 +90,10 @@ def _has_trained_on(
     files = [file for file, _ in layout.train]
     tried = [file.name for file in files if not skipped.get(file.name, COPY_OF).startswith(COPY_OF)]
     paths = [str(root / name) for name in tried]
-    shape = get_image_shape(data)
-    batches = read_ahead(paths, shape, _BATCH_SIZE, get_decode_options(data))
+    batches = read_ahead(paths, get_image_shape(data), _BATCH_SIZE, get_decode_options(data))
     errors = (error for batch in batches for error in batch.errors)
     unreadable = {name for name, error in zip(tried, errors, strict=True) if error is not None}
-    contents = hash_contents(layout, _hash_files(root, files), unreadable)
-    return fingerprint == names + contents
+    return fingerprint == names + hash_contents(layout, _hash_files(root, files), unreadable)
 
 
 def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
@@ -103,8 +101,9 @@ def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
     packed = open_packed(root)
     if packed:
         return list(packed.digests[[file.inode for file in files]].tolist())
-    store = Store(get_cache_folder())
-    return find_digests(store, [str(root / file.name) for file in files], reads=True)
+    return find_digests(
+        Store(get_cache_folder()), [str(root / file.name) for file in files], reads=True
+    )
 
 
 def _read_skipped(workdir: pathlib.Path) -> dict[str, str]:

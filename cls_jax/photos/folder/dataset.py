@@ -116,8 +116,9 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     warnings += repeats
     if not len(test) and layout.test:
         warnings.append("No test image could be read, so there will be no test accuracy.")
-    paths = [root / names[i] for i in take_rows(train, _NUM_SAMPLED)]
-    warnings += _describe_bit_depth(paths, options)
+    warnings += _describe_bit_depth(
+        [root / names[i] for i in take_rows(train, _NUM_SAMPLED)], options
+    )
 
     def select(part: np.ndarray) -> Split:
         images = Selection(decoded.images, np.searchsorted(decoded.rows, part))
@@ -164,8 +165,10 @@ def _find_repeats(
     ):
         found = [(i, j) for i, j in pairs if i != j and (labels[i] == labels[j]) == is_same]
         for i, j in found[:1]:
-            images_are = write_count(len(found), "image is", "images are")
-            warnings.append(f"{images_are} {text.format(names[i], names[j])}.")
+            warnings.append(
+                f"{write_count(len(found), 'image is', 'images are')} "
+                f"{text.format(names[i], names[j])}."
+            )
     seen = {digests[i] for i in train}
     for part, what in zip(held_out, ("validation", "test"), strict=True):
         if again := [digests[i] for i in part if digests[i] in seen]:
@@ -212,8 +215,9 @@ def _read_sample(root: pathlib.Path, layout: Layout) -> Iterator[bytes]:
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_COMPARED)]
     for folder in sorted({path.parent for path in paths}):
         with contextlib.suppress(OSError):  # Packed files are not on disk.
-            names = os.listdir(folder)
-            yield repr(sorted(name for name in names if not is_left_by_system(name))).encode()
+            yield repr(
+                sorted(name for name in os.listdir(folder) if not is_left_by_system(name))
+            ).encode()
     for path in paths + [root / name for name in os.listdir(root) if fold_case(name) == LABELS_CSV]:
         try:
             with open_file(path) as file:
@@ -316,10 +320,9 @@ def summarize_folder(
     unreadable = ""
     if failures:
         example, reason, _ = find_example(failures)
-        name = os.path.relpath(example, root)
         unreadable = (
             f"{len(failures):,} of {len(paths):,} sampled images cannot be read, such as "
-            f"{make_printable(name)!r:.100}: {reason}."
+            f"{make_printable(os.path.relpath(example, root))!r:.100}: {reason}."
         )
     return FolderSummary(
         root=root,
@@ -388,8 +391,10 @@ def load_sample(
     (batch,) = read_ahead(files, shape, len(files), options)
     errors = {i: error for i, error in enumerate(batch.errors) if error is not None}
     if not (np.delete(train.labels[places], list(errors)) >= 0).any():
-        failures = [(files[i], error) for i, error in errors.items()]
-        raise refuse_unreadable(f"None of the sampled labeled images in {summary.root}", failures)
+        raise refuse_unreadable(
+            f"None of the sampled labeled images in {summary.root}",
+            [(files[i], error) for i, error in errors.items()],
+        )
     rows = np.resize(np.arange(len(batch.images)), len(train))
     return Dataset(
         name=summary.root.resolve().name,

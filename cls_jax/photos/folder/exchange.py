@@ -11,7 +11,7 @@ from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import write_atomically, write_count
 from cls_jax.photos.folder import writers
 from cls_jax.photos.folder.catalog import Catalog, read_catalog
-from cls_jax.photos.folder.formats import CVAT, FORMATS, LABEL_STUDIO, WRITTEN
+from cls_jax.photos.folder.formats import CVAT, FORMATS, LABEL_STUDIO, WRITERS
 from cls_jax.photos.folder.label_table import (
     LABEL,
     LabelRow,
@@ -47,7 +47,7 @@ def import_labels(
 ) -> Imported:
     """Adds the labels of another program's file to the label table of a folder.
 
-    `name` is one of `WRITTEN`, "" for the one that the content has. Nothing is added if there is
+    `name` is one of `WRITERS`, "" for the one that the content has. Nothing is added if there is
     nothing new. Raises a UserError if the file cannot be read or has no labels of images, or the
     table cannot be read or written.
     """
@@ -67,10 +67,10 @@ def import_labels(
     held_out = {file for file in labels if file not in known or found.parts.get(file) in HELD_OUT}
     warnings = list(found.warnings)
     if held_out:
-        images = write_count(len(held_out), "image", "images")
         warnings.append(
-            f"{images} for testing or validation got no label, such as {min(held_out)!r}: move "
-            "what should have one to test/<class>/ or val/<class>/."
+            f"{write_count(len(held_out), 'image', 'images')} for testing or validation got no "
+            f"label, such as {min(held_out)!r}: move what should have one to test/<class>/ or "
+            "val/<class>/."
         )
     labels = {file: label for file, label in labels.items() if file not in held_out}
     new = {k: v for k, v in labels.items() if fold_class(known[k] or "") != fold_class(v)}
@@ -86,8 +86,7 @@ def import_labels(
         rows = [LabelRow(file, label, LABEL, moment) for file, label in new.items()]
         with explain_writing(table_path, "change its permissions"):
             append_rows(table_path, rows, table, catalog.folder.files, catalog.folder.options)
-    num_known = len(labels) - len(new)
-    return Imported(len(new), num_known, table_path, found.sentence, warnings)
+    return Imported(len(new), len(labels) - len(new), table_path, found.sentence, warnings)
 
 
 def _read_file(catalog: Catalog, path: pathlib.Path, name: str, options: FolderOptions) -> Reading:
@@ -104,16 +103,16 @@ def export_labels(
 ) -> int:
     """Writes the labels of a folder's images, without test and validation, to a new file.
 
-    `name` is one of `WRITTEN`, "" for the one that the file's name tells. Returns the number of
+    `name` is one of `WRITERS`, "" for the one that the file's name tells. Returns the number of
     labels. Raises a UserError if the format is not clear, the file exists or cannot be written, or
     no image has a label.
     """
     suffix = path.suffix.lower()
     name = name or next((name for name, one in FORMATS.items() if suffix in one.written), "")
-    if name not in WRITTEN:
+    if name not in WRITERS:
         raise UserError(
             f"The name of {path} does not tell the format: write it before, as in --to "
-            f"{LABEL_STUDIO} {path}, and choose from {', '.join(WRITTEN)}."
+            f"{LABEL_STUDIO} {path}, and choose from {', '.join(WRITERS)}."
         )
     if path.exists():
         raise UserError(f"{path} exists: choose a new file.")
@@ -130,14 +129,12 @@ def export_labels(
 
 
 def write_labels(root: pathlib.Path, rows: Sequence[tuple[str, str]], name: str) -> bytes:
-    """A file in one of `WRITTEN` with the labels of images, by their names in a folder.
+    """A file in one of `WRITERS` with the labels of images, by their names in a folder.
 
     Raises a UserError if the format needs the size of an image that cannot be read, or cannot tell
     two images apart.
     """
-    write = FORMATS[name].write
-    assert write is not None, "no such format"
-    return write(root, rows)
+    return WRITERS[name](root, rows)
 
 
 def _zip(content: bytes) -> bytes:

@@ -211,7 +211,7 @@ def parse_chosen(
         what = f"as labels of {name}" if name else "as labels"
         raise UserError(
             f"{path} cannot be read {what} ({describe_error(error)}): export the labels again, or "
-            f"choose another of the formats {', '.join(WRITTEN)}."
+            f"choose another of the formats {', '.join(WRITERS)}."
         ) from error
 
 
@@ -234,8 +234,9 @@ def _join_classes(names: Sequence[str]) -> str:
 def _join_rows(rows: Sequence[Mapping[str, str]], label_column: str = "") -> Table:
     """A table of rows by header, which may have different ones."""
     header = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [[row.get(name, "") for name in header] for row in rows]
-    return Table(header, lines, label_column=label_column)
+    return Table(
+        header, [[row.get(name, "") for name in header] for row in rows], label_column=label_column
+    )
 
 
 def _read_label_studio(file: LabelFile) -> Table:
@@ -453,7 +454,7 @@ def _read_parquet(file: LabelFile) -> Table:
     header = [one.name for one in stored.schema_arrow if any(is_one(one.type) for is_one in kinds)]
     columns = stored.read(header).to_pydict()
     cells = [list(map(_write_cell, columns[name])) for name in header]
-    return Table(header, [list(line) for line in zip(*cells, strict=True)])
+    return Table(header, list(map(list, zip(*cells, strict=True))))
 
 
 def _is_mapping(file: LabelFile) -> bool:
@@ -621,4 +622,4 @@ FORMATS = {
     ),
 }
 SIDECARS = tuple(dict.fromkeys(e for one in FORMATS.values() if one.read_one for e in one.endings))
-WRITTEN = tuple(name for name, one in FORMATS.items() if one.write)
+WRITERS = {name: one.write for name, one in FORMATS.items() if one.write}

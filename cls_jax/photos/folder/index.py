@@ -134,8 +134,9 @@ class FileIndex:
 
     def match_exactly(self, cells: Iterable[str]) -> dict[str, Match]:
         """Cell → the file of this name, up to the composition of accents. No other fits."""
-        wanted = {cell: [cell] for cell in dict.fromkeys(cells)}
-        return self._look_up(wanted, COMPOSED, self._tops[0])
+        return self._look_up(
+            {cell: [cell] for cell in dict.fromkeys(cells)}, COMPOSED, self._tops[0]
+        )
 
     def match(self, cells: Iterable[str]) -> Matches:
         """The matches relative to the nearest folder in which cells name files.

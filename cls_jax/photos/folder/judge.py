@@ -135,8 +135,9 @@ def _read_chosen(folder: Folder, table: str) -> Reading:
     if options.labels:
         found = read_chosen(folder)
     else:
-        splits = find_splits(listing, options)
-        found = read_pattern(listing.files.names(), options.label_pattern, splits)
+        found = read_pattern(
+            listing.files.names(), options.label_pattern, find_splits(listing, options)
+        )
     if found.fault:
         raise UserError(found.fault.sentence)
     if options.label_pattern:
@@ -144,8 +145,9 @@ def _read_chosen(folder: Folder, table: str) -> Reading:
     labels = dict[str, str | None](propose_labeled(listing, options).list_labels())
     for image, label in found.labels.items():
         labels[image] = labels.get(image, label) if label == NO_CLASS_NAME else label
-    unused = count_unused(found.origin, labels, folder)
-    return found._replace(labels=labels, warnings=[*found.warnings, *unused])
+    return found._replace(
+        labels=labels, warnings=[*found.warnings, *count_unused(found.origin, labels, folder)]
+    )
 
 
 def count_unused(table: str, named: Collection[str | None], folder: Folder) -> Iterator[str]:
@@ -180,10 +182,11 @@ def _compare_others(folders: Reading, folder: Folder) -> Reading | Question:
             warnings += filter(None, [warning])
             new = [image for image in other.list_labels() if not folders.labels.get(image)]
             if new and "*" not in other.origin:
-                images = write_count(len(new), "unlabeled image", "unlabeled images")
                 warnings.append(
-                    f"{other.origin} has classes of {images}, such as {min(new)!r:.200}, and is "
-                    f"not read: to use it, {describe_choice(folder.root, other.origin)}."
+                    f"{other.origin} has classes of "
+                    f"{write_count(len(new), 'unlabeled image', 'unlabeled images')}, such as "
+                    f"{min(new)!r:.200}, and is not read: to use it, "
+                    f"{describe_choice(folder.root, other.origin)}."
                 )
     return folders._replace(warnings=warnings)
 
@@ -225,10 +228,9 @@ def compare(first: Reading, second: Reading) -> tuple[Reading | Question, str]:
         return first, ""
     if 2 * len(different) > len(pairs) and judge(second) >= _CLEAR:
         return Question(first, second, different[0]), ""
-    have = write_count(len(different), "image has", "images have")
     return first, (
-        f"{have} another class in {second.origin} than by the folder, such as {different[0]!r}: "
-        "the folders count."
+        f"{write_count(len(different), 'image has', 'images have')} another class in "
+        f"{second.origin} than by the folder, such as {different[0]!r}: the folders count."
     )
 
 

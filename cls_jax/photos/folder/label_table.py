@@ -94,10 +94,10 @@ class LabelTable(NamedTuple):
     def check_appending(self) -> None:
         """Raises a UserError if the table has no place for the row of a decision."""
         if self.columns.one_hot:
-            name = self.cells.name
             raise UserError(
-                f"{name} has a column for each class, so no label can be added to it: rename "
-                f"it, for example to given.csv. It is then still read, beside a new {LABELS_CSV}."
+                f"{self.cells.name} has a column for each class, so no label can be added to it: "
+                "rename it, for example to given.csv. It is then still read, beside a new "
+                f"{LABELS_CSV}."
             )
 
     @property
@@ -109,16 +109,15 @@ class LabelTable(NamedTuple):
 def read_label_table(
     path: pathlib.Path,
     index: FileIndex,
-    options: FolderOptions = AUTOMATIC,
-    content: bytes | None = None,
+    options: FolderOptions,
+    content: bytes,
 ) -> LabelTable:
-    """Reads a table, from its `content` if that is known.
+    """Reads a table from its `content`.
 
     The files of the folder, in `index`, tell which column names them. Headers of appended tables
     are skipped. Raises a UserError if it cannot be read, its columns are not clear, or a row has
     several classes.
     """
-    content = read_content(path) if content is None else content
     return check_table(read_cells(parse_table(path, index, options, content), index, options))
 
 
@@ -191,8 +190,9 @@ def read_more_rows(
     with _explain(path):
         _, encoding = _decode(content)
         lines = _read_csv(content[start:].decode(encoding), table.cells.delimiter)
-    cells = dataclasses.replace(table.cells, lines=lines)
-    return check_table(_read_lines(cells, table.columns, index))
+    return check_table(
+        _read_lines(dataclasses.replace(table.cells, lines=lines), table.columns, index)
+    )
 
 
 def _read_decision(cell: str) -> tuple[str, str] | None:
@@ -214,8 +214,9 @@ def _read_lines(table: Table, columns: Columns, index: FileIndex) -> LabelTable:
     rows = [_read_row(line, table, columns) for line in lines]
     others = [row for row in rows if not row.decision]
     header = "" if columns.one_hot else table.header[columns.label]
-    cells = {row.label: row.cell for row in reversed(others)}
-    classes, fault = read_classes(table.name, header, cells)
+    classes, fault = read_classes(
+        table.name, header, {row.label: row.cell for row in reversed(others)}
+    )
     parts, of_parts = _read_parts(table, columns, [row.part for row in others])
     faults = [*(_find_fault(line, table, columns) for line in lines), fault, of_parts]
     if any(len(row.label) > LONGEST_CLASS for row in rows):
@@ -245,13 +246,12 @@ def _find_files(
         rows = _take_majority(rows)
     own = index.match_exactly(row.cell for row in rows if row.decision)
     found, dropped = columns.matches or index.match(row.cell for row in rows if not row.decision)
-
-    def find(row: LabelRow) -> str:
-        files = own if row.decision else found
-        return row.cell if row.decision in NOTES else files.get(row.cell, NO_MATCH).name or ""
-
+    matches = ((own if row.decision else found).get(row.cell, NO_MATCH) for row in rows)
     return LabelTable(
-        [row._replace(file=find(row)) for row in rows],
+        [
+            row._replace(file=row.cell if row.decision in NOTES else match.name or "")
+            for row, match in zip(rows, matches, strict=True)
+        ],
         dataclasses.replace(table, lines=()),
         columns._replace(matches=None),
         {cell for files in (own, found) for cell, match in files.items() if match.name is None},
@@ -390,8 +390,10 @@ def append_rows(
     table.check_appending()
     # The first row shows who started the table.
     may_be_plain = has_rows and not table.has_decisions and not has_numbers
-    lines = [_write_line(row, table, may_be_plain) for row in rows]
-    added = (start + to_csv(lines, table.cells.delimiter)).encode(encoding)
+    added = (
+        start
+        + to_csv([_write_line(row, table, may_be_plain) for row in rows], table.cells.delimiter)
+    ).encode(encoding)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o666)
     try:
         num_written = os.write(descriptor, added)

@@ -35,8 +35,9 @@ class Rows(Sequence[Row]):
         return self.files[self.places[index]], self._names[self.labels[index]]
 
     def __iter__(self) -> Iterator[Row]:
-        names = map(self._names.__getitem__, self.labels)
-        return zip(self.files.take(self.places), names, strict=True)
+        return zip(
+            self.files.take(self.places), map(self._names.__getitem__, self.labels), strict=True
+        )
 
 
 class Layout(NamedTuple):
@@ -61,5 +62,6 @@ class Layout(NamedTuple):
         is_labeled = train.labels >= 0
         of_labeled = [file.name for file in train.files.take(train.places[is_labeled])]
         first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
-        by_folder = propose_by_folders(of_labeled, train.labels[is_labeled])
-        return by_folder or propose_pattern(first) or ""
+        return (
+            propose_by_folders(of_labeled, train.labels[is_labeled]) or propose_pattern(first) or ""
+        )

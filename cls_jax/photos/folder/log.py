@@ -203,7 +203,6 @@ def _follow(
     spelled = (label,) if label and kind not in (NONE, SKIP) else ()
     decision = kind if kind in (NONE, SKIP) else LABEL if spelled else ""
     is_same = [*map(fold_class, spelled)] == [*map(fold_class, before.spelled)]
-    differs = bool(spelled and before.spelled) and not is_same
     return Mark(
         decision=decision,
         labels=spelled,
@@ -215,7 +214,8 @@ def _follow(
         part=before.part if before.part in HELD_OUT else part,
         source=source or before.source,
         rival=rival,
-        is_contradicted=before.is_contradicted or (differs and not has_time),
+        is_contradicted=before.is_contradicted
+        or bool(spelled and before.spelled and not is_same and not has_time),
         has_moved=before.has_moved or bool(before.part and part and before.part != part),
     )
 
@@ -249,8 +249,7 @@ def read_check(detail: str, label: str) -> Check | None:
     if len(words) < 3:
         return Check(numbers[0])
     guess = words[2]
-    was_right = fold_class(guess) == fold_class(label)
-    return Check(numbers[0], numbers[1], guess, was_right=was_right)
+    return Check(numbers[0], numbers[1], guess, was_right=fold_class(guess) == fold_class(label))
 
 
 def compare_checks(marks: FileMarks, left_out: Collection[str] = ()) -> Checked:

@@ -25,8 +25,12 @@ class FolderOptions(NamedTuple):
         """The options of a command on this folder, as typed."""
         names = [f"--{field.replace('_', '-')}" for field in self._fields]
         values = self._replace(labels=str(root / self.labels) if self.labels else "")
-        pairs = zip(names, values, strict=True)
-        return [word for name, value in pairs if value for word in (name, value)]
+        return [
+            word
+            for name, value in zip(names, values, strict=True)
+            if value
+            for word in (name, value)
+        ]
 
 
 AUTOMATIC = FolderOptions()

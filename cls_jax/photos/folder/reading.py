@@ -89,8 +89,7 @@ def join_readings(readings: Sequence[Reading]) -> Reading:
 
 def find_evidence(labels: Mapping[str, str | None]) -> str:
     """What the labels of a table say about it."""
-    names = set(map(fold_class, filter(None, labels.values())))
-    return SEVERAL if len(names) > 1 else ONE_CLASS
+    return SEVERAL if len(set(map(fold_class, filter(None, labels.values())))) > 1 else ONE_CLASS
 
 
 def _merge(maps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

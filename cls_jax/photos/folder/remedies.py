@@ -32,21 +32,19 @@ def describe_missing(
     """The sentence that fewer than two classes have a labeled image, with what to do."""
     what = f"only the class {min(class_names)!r}" if class_names else "no labeled image"
     needed = f"{folder.root} has {what}, but at least two classes are needed"
-    if not table:
-        held_out = [name for name, kind in splits.items() if kind in HELD_OUT]
-        if remedy := _find_remedy(folder, held_out):
-            return f"{needed}: {remedy}."
-        if class_names or not folder.listing.files:
-            return f"{needed}{describe_skipped(skipped)}: {_REMEDY}."
-        label = shlex.join(["cls-jax", "label", str(folder.root)])
-        skips = describe_skipped(skipped)
-        return f"{label} asks for labels in the browser: {needed}. Or {_REMEDY}{skips}."
-    write = f"write the classes of more images into {table}"
-    if "*" in table:
-        write = "label more of the images"
-    if table == "--label-pattern":
-        write = "change the pattern of --label-pattern"
-    return f"{needed}{describe_skipped(skipped)}: {write}."
+    skips = describe_skipped(skipped)
+    if table:
+        write = f"write the classes of more images into {table}"
+        if "*" in table or table.startswith("--"):
+            write = "label more of the images" if "*" in table else f"change the pattern of {table}"
+        return f"{needed}{skips}: {write}."
+    held_out = [name for name, kind in splits.items() if kind in HELD_OUT]
+    if remedy := _find_remedy(folder, held_out):
+        return f"{needed}: {remedy}."
+    if class_names or not folder.listing.files:
+        return f"{needed}{skips}: {_REMEDY}."
+    label = shlex.join(["cls-jax", "label", str(folder.root)])
+    return f"{label} asks for labels in the browser: {needed}. Or {_REMEDY}{skips}."
 
 
 def describe_unnamed(folder: Folder, table: str, skipped: Sequence[SkippedFile]) -> str | None:
@@ -85,10 +83,9 @@ def describe_class_folders(
             nested.setdefault(top, "/".join(parts[: depth + 2]))
     if only_nested := sorted(nested.keys() - with_images):
         example = nested[only_nested[0]]
-        remedy = _describe_inner(folder, labeled, depth)
         return (
             f"The class folder {only_nested[0]!r} has no image of its own, only folders such as "
-            f"{example!r}: {remedy}."
+            f"{example!r}: {_describe_inner(folder, labeled, depth)}."
         )
     if with_images and not bases and all(map(find_part, with_images)):
         held_out = [name for name, kind in splits.items() if kind != "train"]
@@ -141,8 +138,11 @@ def _find_remedy(folder: Folder, held_out: Collection[str]) -> str | None:
     Images in folders that are `held_out` carry no classes.
     """
     root, listing = folder.root, folder.listing
-    tried = itertools.islice(listing.files.names(), _NUM_TRIED)
-    names = [name for name in tried if name.split("/")[0] not in held_out]
+    names = [
+        name
+        for name in itertools.islice(listing.files.names(), _NUM_TRIED)
+        if name.split("/")[0] not in held_out
+    ]
     if remedy := describe_names(root, names, folder.options):
         return remedy
     for one in (one for one in FORMATS.values() if one.remedy and not one.has_images):
@@ -152,15 +152,11 @@ def _find_remedy(folder: Folder, held_out: Collection[str]) -> str | None:
             return f"if {name!r} has the labels, {one.remedy.format(path)}"
     if packed := describe_packed(root, listing.others):
         return packed
-    try:
-        around = [entry.name for entry in os.scandir(root.parent) if entry.is_file()]
-    except OSError:
+    around = list(root.parent.glob("*.[cC][sS][vV]"))
+    if len(around) != 1:
         return None
-    tables = [name for name in around if name.lower().endswith(".csv")]
-    if len(tables) != 1:
-        return None
-    path = shlex.quote(str(root.parent / tables[0]))
-    return f"if {tables[0]!r} beside this folder has the labels, pass --labels {path}"
+    path = shlex.quote(str(around[0]))
+    return f"if {around[0].name!r} beside this folder has the labels, pass --labels {path}"
 
 
 def _find_alike(cell: str, names: Iterable[str]) -> str:

@@ -34,8 +34,10 @@ def set_unsure_apart(
                     f"Photos that are not certain enough go into the folder {UNSURE}, and a class "
                     f"is called {label}: rename the class, or sort without a limit."
                 )
-    pairs = zip(rows, is_unsure, strict=True)
-    return [(file, UNSURE if unsure else label) for (file, label, _), unsure in pairs]
+    return [
+        (file, UNSURE if unsure else label)
+        for (file, label, _), unsure in zip(rows, is_unsure, strict=True)
+    ]
 
 
 def check_sorting(folder: pathlib.Path) -> None:

@@ -17,10 +17,14 @@ from cls_jax.photos.folder.names import fold_case
 from cls_jax.photos.images.files import SkippedFile
 from cls_jax.photos.shell import find_program
 
-_ZIP = (".zip",)
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
-_OTHERS = (".7z", ".rar")
-ARCHIVES = (*_ZIP, *_TAR, *_OTHERS)
+# Ending of an archive → the command that unpacks it.
+_UNPACK = {
+    ".zip": "{python} -m zipfile -e {file} {folder}",
+    **dict.fromkeys(_TAR, "mkdir {folder} && tar -xf {file} -C {folder}"),
+    **dict.fromkeys((".7z", ".rar"), "7z x {file} -o{folder}"),
+}
+_ARCHIVES = tuple(_UNPACK)
 _MAX_FILES_NAMED = 3
 _ROW = re.compile(r"in .+, but (not in the folder|it could be several images)", re.S)
 # A reason that says what one file is, such as "not a file": what the plural needs.
@@ -30,22 +34,18 @@ _NOUN = re.compile(r"^(not )?an? (.*?\b(?:file|folder|image|link))\b(.*)", re.S)
 def describe_unpacking(path: pathlib.Path) -> str:
     """The command that unpacks an archive into a new folder beside it, for a sentence."""
     name = fold_case(path.name)
-    suffix = next(suffix for suffix in ARCHIVES if name.endswith(suffix))
+    suffix = next(suffix for suffix in _ARCHIVES if name.endswith(suffix))
     target = path.with_name(path.name[: -len(suffix)] or "unpacked")
     while target.exists():  # Its files could be overwritten.
         target = target.with_name(f"{target.name}-unpacked")
     file, folder = shlex.quote(str(path)), shlex.quote(str(target))
-    if suffix in _ZIP:
-        return f"{find_program('python')} -m zipfile -e {file} {folder}"
-    if suffix in _TAR:
-        return f"mkdir {folder} && tar -xf {file} -C {folder}"
-    return f"7z x {file} -o{folder}"
+    return _UNPACK[suffix].format(python=find_program("python"), file=file, folder=folder)
 
 
 def find_folder(path: str | os.PathLike, wanted: str) -> pathlib.Path:
     """The folder at a path. Raises a UserError, with what is `wanted`, if there is none."""
     folder = pathlib.Path(path).expanduser()
-    if folder.is_file() and fold_case(folder.name).endswith(ARCHIVES):
+    if folder.is_file() and fold_case(folder.name).endswith(_ARCHIVES):
         raise UserError(
             f"{path} is an archive: unpack it with `{describe_unpacking(folder)}`, and pass the "
             "new folder."
@@ -60,10 +60,9 @@ def describe_packed(root: pathlib.Path, names: Sequence[str]) -> str | None:
 
     It is the end of a sentence.
     """
-    if archives := [name for name in names if fold_case(name).endswith(ARCHIVES)]:
-        more = len(archives) - 1
+    if archives := [name for name in names if fold_case(name).endswith(_ARCHIVES)]:
         each, have = "it", "has"
-        if more:
+        if more := len(archives) - 1:
             each, have = "each", f"and {write_count(more, 'other archive', 'other archives')} have"
         return (
             f"if {archives[0]!r:.200} {have} the images, unpack {each} into a folder of its own, "
@@ -81,8 +80,8 @@ def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
     if not rows:
         return ""
     example, reason, count = find_example(rows)
-    were = write_count(count, "file was", "files were")
-    return f" ({were} skipped, such as {example!r:.100}: {reason})"
+    were = f"{write_count(count, 'file was', 'files were')} skipped, such as {example!r:.100}"
+    return f" ({were}: {reason})"
 
 
 def find_example(skipped: Sequence[SkippedFile]) -> tuple[str, str, int]:
@@ -128,5 +127,4 @@ def _conjugate(reason: str, count: int) -> str:
         return f"{'has' if count == 1 else 'have'} {reason}"
     if count == 1:
         return f"is {reason}"
-    plural = _NOUN.sub(r"\1\2s\3", reason)
-    return f"are {plural}"
+    return "are " + _NOUN.sub(r"\1\2s\3", reason)

@@ -31,8 +31,12 @@ def write_label_studio(root: pathlib.Path, rows: Rows) -> bytes:
             "type": "choices",
             "value": {"choices": [label]},
         }
-        address = f"/data/local-files/?d={urllib.parse.quote(file)}"
-        tasks.append({"data": {"image": address}, "annotations": [{"result": [choice]}]})
+        tasks.append(
+            {
+                "data": {"image": f"/data/local-files/?d={urllib.parse.quote(file)}"},
+                "annotations": [{"result": [choice]}],
+            }
+        )
     return json.dumps(tasks, ensure_ascii=False, indent=1).encode()
 
 
@@ -69,12 +73,11 @@ def write_coco(root: pathlib.Path, rows: Rows) -> bytes:
     for number, (file, label) in enumerate(rows, 1):
         width, height = _read_size(root / file, "COCO")
         images.append({"id": number, "file_name": file, "width": width, "height": height})
-        category = classes.index(label) + 1
         annotations.append(
             {
                 "id": number,
                 "image_id": number,
-                "category_id": category,
+                "category_id": classes.index(label) + 1,
                 "bbox": [0, 0, width, height],
                 "area": width * height,
                 "iscrowd": 0,
@@ -103,5 +106,4 @@ def write_fiftyone(root: pathlib.Path, rows: Rows) -> bytes:
                 "leaves out: rename one of them."
             )
         labels[stem] = classes.index(label)
-    stored = {"classes": classes, "labels": labels}
-    return json.dumps(stored, ensure_ascii=False, indent=1).encode()
+    return json.dumps({"classes": classes, "labels": labels}, ensure_ascii=False, indent=1).encode()

@@ -287,7 +287,7 @@ class SessionClassifier:
         return write_sheet(rows)
 
     def write_labels(self, name: str) -> bytes:
-        """The labels that were given, for another program, in one of `exchange.WRITTEN`.
+        """The labels that were given, for another program, in one of `exchange.WRITERS`.
 
         Raises a RefusedError if there is none, and a UserError as `exchange.write_labels`.
         """

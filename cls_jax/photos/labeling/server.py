@@ -194,7 +194,7 @@ class _Service:
     async def get_labels(self, request: Request) -> Response:
         """The labels that were given, as a file for another program."""
         name = request.path_params["name"]
-        if name not in exchange.WRITTEN:
+        if name not in exchange.WRITERS:
             return PlainTextResponse("There is no such format.\n", 404)
         try:
             async with self._long[_TABLE]:

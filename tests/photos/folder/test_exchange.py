@@ -9,7 +9,7 @@ from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import console
-from cls_jax.photos.folder.exchange import WRITTEN, import_labels
+from cls_jax.photos.folder.exchange import WRITERS, import_labels
 from tests.photos.helpers import place, read_layout
 
 NAMES = [f"photos/{name}.png" for name in ("my cat", "é", "3", "4")]
@@ -189,7 +189,7 @@ def test_images_for_testing_and_rows_without_an_image_are_named(root, tmp_path):
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        *zip(WRITTEN, ["a.json", "a.zip", "a.txt", "b.json", "c.json", "a.csv"], strict=True),
+        *zip(WRITERS, ["a.json", "a.zip", "a.txt", "b.json", "c.json", "a.csv"], strict=True),
         ("", "a.xml"),
         ("", "b.jsonl"),
     ],

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import read_label_table
+from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.folder.propose.tables import collect_labels
 from tests.photos.fuzz.thorough import COUNTS, fuzz
 
@@ -95,7 +96,7 @@ def read(names, content):
     """File → class, None if the table is refused in a sentence."""
     path = ROOT / "labels.csv"
     try:
-        table = read_label_table(path, FileIndex(names, ROOT), content=content)
+        table = read_label_table(path, FileIndex(names, ROOT), AUTOMATIC, content)
         found = collect_labels(table)
     except UserError:
         return None

@@ -637,7 +637,7 @@ def test_the_workbook_says_the_same_as_the_table_with_names_as_they_are(folder):
         assert (f"{row[3]:.4f}" if row[3] != "" else "") == same["probability"]
 
 
-@pytest.mark.parametrize("name", [name for name in exchange.WRITTEN if name != "csv"])
+@pytest.mark.parametrize("name", [name for name in exchange.WRITERS if name != "csv"])
 def test_labels_for_other_programs_are_read_again(labeled, folder, tmp_path, name):
     answer = labeled.get(f"/api/labels/{name}")
     path = tmp_path / "exported"

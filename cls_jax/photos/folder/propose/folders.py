@@ -53,12 +53,11 @@ def propose_folders(listing: Listing, options: FolderOptions) -> list[Reading]:
         if layout == SPLITS and not options.layout:
             splits = {n: k for n, k in splits.items() if n in sure or tops[n].has_classes}
         labels = _label_by_class(listing, splits)
-        is_sorted = _are_classes(set(labels.values()), options)
         readings.append(
             Reading(
                 labels=labels,
                 splits=splits,
-                evidence=(SORTED,) if is_sorted else (),
+                evidence=(SORTED,) if _are_classes(set(labels.values()), options) else (),
                 arguments=("--layout", layout) if layout else (),
                 meaning=meaning,
             )
@@ -76,8 +75,7 @@ def find_splits(listing: Listing, options: FolderOptions) -> dict[str, str]:
 def propose_labeled(listing: Listing, options: FolderOptions) -> Reading:
     """What folders say beside a table of another program: labeled/<class>/ and the splits."""
     bases = {name for name in listing.folders if fold_class(name) in ("labeled", "labelled")}
-    labels = _label_within(listing, bases)
-    return Reading(labels=labels, splits=find_splits(listing, options))
+    return Reading(labels=_label_within(listing, bases), splits=find_splits(listing, options))
 
 
 def _list_tops(listing: Listing) -> dict[str, _Top]:

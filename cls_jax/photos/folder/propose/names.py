@@ -56,9 +56,8 @@ def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) 
     if labels and not num_found:
         sentence = f"{_show(pattern)} fits no name, such as {next(iter(labels))!r:.200}."
         return found._replace(fault=Fault(sentence))
-    files = write_count(len(labels), "file", "files")
-    sentence = f"{_show(pattern)}: classes of {num_found:,} of {files}."
-    return found._replace(labels=labels, sentence=sentence)
+    of_files = f"{num_found:,} of {write_count(len(labels), 'file', 'files')}"
+    return found._replace(labels=labels, sentence=f"{_show(pattern)}: classes of {of_files}.")
 
 
 def _show(pattern: str) -> str:
@@ -127,10 +126,9 @@ def describe_inner_folders(
         label_pattern=f"{start}[^/]+/([^/]+)/", source_pattern=f"{start}([^/]+)/"
     )
     command = write_command(["train", str(root), *options.to_arguments(root)])
-    counts = Counter(path[depth + 1] for path in paths)
     return (
-        f"if these are the classes ({_list_counts(counts)}), {command} reads them, and takes the "
-        "folders around them for what the images come from"
+        f"if these are the classes ({_list_counts(Counter(path[depth + 1] for path in paths))}), "
+        f"{command} reads them, and takes the folders around them for what the images come from"
     )
 
 

@@ -72,8 +72,7 @@ def list_candidates(listing: Listing) -> list[str]:
 
 def propose_tables(folder: Folder) -> list[Reading]:
     """The readings of a folder by the tables in it."""
-    names = list_candidates(folder.listing)
-    return [one for name in names if (one := _read_table(folder, name))]
+    return [one for name in list_candidates(folder.listing) if (one := _read_table(folder, name))]
 
 
 def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
@@ -81,8 +80,9 @@ def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
     readings = []
     for name, files in _list_sidecars(folder.listing).items():
         tried = files if most is None else take_evenly(files, most)
-        near = FileIndex(folder.files, folder=os.path.dirname(name))
-        table = _read_sidecars(folder.root, tried, near, name)
+        table = _read_sidecars(
+            folder.root, tried, FileIndex(folder.files, folder=os.path.dirname(name)), name
+        )
         if one := _add_evidence(name, table, table.fault):
             readings.append(one._replace(files=files))
     return readings
@@ -135,8 +135,11 @@ def _read_sidecars(
             return LabelTable([])
         *folders, last = stem.split("/")
         rows.append((last, classes, next(filter(find_part, folders), "")))
-    cells = dataclasses.replace(name_images(rows), name=shown)
-    return read_cells(cells, index) if rows else LabelTable([])
+    return (
+        read_cells(dataclasses.replace(name_images(rows), name=shown), index)
+        if rows
+        else LabelTable([])
+    )
 
 
 def read_all_sidecars(folder: pathlib.Path, index: FileIndex) -> LabelTable:
@@ -198,8 +201,9 @@ def _join_paths(parsed: Table, index: FileIndex) -> Table:
     columns = [column.cells for column in parsed.columns]
     columns.append(list(map(_join_path, folder.cells, file.cells)))
     header = [*parsed.header, f"{folder.name}/{file.name}"]
-    lines = list(map(list, zip(*columns, strict=True)))
-    return dataclasses.replace(parsed, header=header, lines=lines)
+    return dataclasses.replace(
+        parsed, header=header, lines=list(map(list, zip(*columns, strict=True)))
+    )
 
 
 def _join_path(folder: str, file: str) -> str:
@@ -296,15 +300,19 @@ def _warn_of_files(
     for what, is_clear in (("no image", True), ("more than one image", False)):
         if cells := [cell for cell in unnamed if (cell not in table.unclear) == is_clear]:
             rows_are = write_count(len(cells), f"row of {shown} is", f"rows of {shown} are")
-            such = f"such as {cells[0]!r:.200}, which fits {what} of the folder"
-            yield f"{rows_are} left out, {such}."
+            yield (
+                f"{rows_are} left out, such as {cells[0]!r:.200}, which fits {what} of the folder."
+            )
     if differing := [name for name, mark in marks.items() if mark.is_contradicted]:
-        have = write_count(len(differing), "image has", "images have")
-        such = f"such as {min(differing)!r}: the last one counts"
-        yield f"{have} different labels in {shown}, {such}."
+        yield (
+            f"{write_count(len(differing), 'image has', 'images have')} different labels in "
+            f"{shown}, such as {min(differing)!r}: the last one counts."
+        )
     if moved := [name for name, mark in marks.items() if mark.has_moved]:
-        are = write_count(len(moved), "image is", "images are")
-        yield f"{are} held out, such as {min(moved)!r}, since {shown} names several parts."
+        yield (
+            f"{write_count(len(moved), 'image is', 'images are')} held out, such as "
+            f"{min(moved)!r}, since {shown} names several parts."
+        )
     if table.dropped:
         yield (
             f"The names in {shown} begin with {table.dropped!r:.200}, which is not in the folder: "
