@@ -61,9 +61,11 @@ def wait_for_decisions(page, folder, count):
 
 
 def show(page, view):
-    """Opens a view and waits until it is complete."""
+    """Opens a view and waits until it is complete: of "photos", until the first one is there."""
     page.click(f"nav button[data-view={view}]")
     page.wait_for_selector("#view:not([aria-busy])")
+    if view == "photos":
+        page.wait_for_selector(".cell .thumb img")
 
 
 def wait_for_photos(page):

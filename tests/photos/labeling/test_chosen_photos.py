@@ -21,7 +21,6 @@ def read_count(page):
 def test_no_key_is_for_a_photo_that_nothing_shows_as_chosen(visit, folder):
     with visit(open_labeled(folder, 60)) as page:
         show(page, "photos")
-        page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell")
         for _ in range(2):  # A mouse selects, and takes out again.
             cells.nth(2).click()
@@ -45,7 +44,6 @@ def test_a_photo_that_was_opened_leads_back_to_where_it_was(visit, folder):
     with visit(open_labeled(folder, 240)) as page:
         question = read_name(page)
         show(page, "photos")
-        page.wait_for_selector(".cell .thumb img")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("End")
         page.wait_for_selector(".cell:focus img")

@@ -167,19 +167,18 @@ def test_enter_confirms_a_row_once_though_it_is_pressed_twice(visit, folder):
 
 
 @pytest.mark.parametrize("key", one_of("Enter", "ArrowDown", "Escape"))
-@pytest.mark.parametrize("view", ["next", "photos"])
-def test_keys_of_an_input_method_do_nothing_in_the_chooser(visit, folder, view, key):
+def test_keys_of_an_input_method_do_nothing_in_the_chooser(visit, folder, key):
     with visit(open_labeled(folder, 12)) as page:
-        show(page, view)
-        if view == "photos":
-            page.wait_for_selector(".cell .thumb img")
-            page.locator(".cell[data-decision='']").first.click()
-        page.keyboard.type("o")
-        said = page.locator("#enter").inner_text()
-        page.evaluate(COMPOSE, [SEARCH, key])
-        page.wait_for_timeout(200)
-        assert page.locator(SEARCH).input_value() == "o"
-        assert page.locator("#enter").inner_text() == said
+        for view in ("next", "photos"):
+            show(page, view)
+            if view == "photos":
+                page.locator(".cell[data-decision='']").first.click()
+            page.keyboard.type("o")
+            said = page.locator("#enter").inner_text()
+            page.evaluate(COMPOSE, [SEARCH, key])
+            page.wait_for_timeout(200)
+            assert page.locator(SEARCH).input_value() == "o"
+            assert page.locator("#enter").inner_text() == said
     assert len(read_decisions(folder)) == 6
 
 
@@ -204,7 +203,6 @@ def test_keys_of_an_input_method_do_nothing_in_classes(visit, folder):
 def test_what_is_selected_while_photos_are_saved_stays_selected(visit, folder, starts):
     with visit(open_labeled(folder, 24)) as page:
         show(page, "photos")
-        page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell[data-decision='']")
         names = [cells.nth(i).get_attribute("title") for i in range(4)]
         cells.nth(0).click()
@@ -254,7 +252,6 @@ def test_a_key_that_pressed_the_button_of_a_class_does_nothing_else(visit, folde
 def test_a_key_that_pressed_a_button_of_a_group_does_nothing_else(visit, folder, key):
     with visit(open_labeled(folder, 24)) as page:
         show(page, "photos")
-        page.wait_for_selector(".cell .thumb img")
         for label in ("owl", "(2)"):
             cells = page.locator(".cell[data-decision='']")
             for place in range(2):
@@ -367,7 +364,6 @@ def test_the_page_names_what_it_undoes_and_a_single_photo(visit, folder):
         page.keyboard.press("Control+z")
         page.wait_for_selector(f".toast:text-is('Undone: {name} is no longer owl.')")
         show(page, "photos")
-        page.wait_for_selector(".cell .thumb img")
         for number in (1, 2):
             cells = page.locator(".cell[data-decision='']")
             for place in range(number):
@@ -397,9 +393,10 @@ def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(vi
     assert read_decisions(folder) == [(name, "pen", "label")]
 
 
-def test_no_key_is_shown_while_the_field_takes_it(visit, folder):
-    session = open_ready(folder, create_photos(folder, 12), ["3", "8", "cat"])
+def test_no_key_is_shown_while_the_field_takes_it_and_classes_without_one_come_last(visit, folder):
+    session = open_ready(folder, create_photos(folder, 12), ["0", "3", "8", "cat"])
     with visit(session) as page:
+        assert page.locator(".class .name").all_inner_texts() == ["cat", "3", "8", "0"]
         assert page.locator(".panel kbd:visible").count() >= 4
         page.keyboard.type("cat")  # Only Enter, which takes this class, is no letter.
         assert page.locator("kbd:visible").all_inner_texts() == ["↵"]
@@ -408,12 +405,6 @@ def test_no_key_is_shown_while_the_field_takes_it(visit, folder):
         assert page.locator("kbd:visible").count() == 0
         page.keyboard.press("Escape")
         assert page.locator(".panel kbd:visible").count() >= 4
-
-
-def test_classes_without_a_key_come_last(visit, folder):
-    session = open_ready(folder, create_photos(folder, 12), ["0", "owl", "cat"])
-    with visit(session) as page:
-        assert page.locator(".class .name").all_inner_texts() == ["owl", "cat", "0"]
 
 
 @pytest.mark.parametrize("key", one_of("Enter", "Space"))
@@ -434,20 +425,19 @@ def test_after_a_button_that_is_gone_the_page_says_so_once_and_then_takes_the_ke
     assert len(read_decisions(folder)) == 8
 
 
-@pytest.mark.parametrize("view", ["next", "photos"])
-def test_keys_that_are_pressed_with_others_neither_answer_nor_undo(visit, folder, view):
+def test_keys_that_are_pressed_with_others_neither_answer_nor_undo(visit, folder):
     with visit(open_labeled(folder, 24)) as page:
         press(page, "1")
-        show(page, view)
-        if view == "photos":
-            page.wait_for_selector(".cell .thumb img")
-            page.locator(".cell[data-decision='']").first.click()
-        for key in ("Backspace", "Space", "Enter"):
-            for modifier in ("Shift", "Control", "Alt", "Meta"):
-                page.keyboard.press(f"{modifier}+{key}")
-        for keys in ("Control+Shift+z", "Control+Alt+z", "Control+1", "Alt+1", "Meta+0"):
-            page.keyboard.press(keys)
-        wait_for_decisions(page, folder, 7)
+        for view in ("next", "photos"):
+            show(page, view)
+            if view == "photos":
+                page.locator(".cell[data-decision='']").first.click()
+            for key in ("Backspace", "Space", "Enter"):
+                for modifier in ("Shift", "Control", "Alt", "Meta"):
+                    page.keyboard.press(f"{modifier}+{key}")
+            for keys in ("Control+Shift+z", "Control+Alt+z", "Control+1", "Alt+1", "Meta+0"):
+                page.keyboard.press(keys)
+            wait_for_decisions(page, folder, 7)
         page.keyboard.press("Control+z")
         wait_for_count(page, "6")
 
@@ -502,7 +492,6 @@ def open_cells(open_page, port):
     page = open_page(port)
     read_name(page)
     show(page, "photos")
-    page.wait_for_selector(".cell .thumb img")
     page.locator(".cell[data-decision='']").first.focus()
     return page
 

@@ -66,11 +66,6 @@ def press_twice(page, select, key):
     page.keyboard.press(key)
 
 
-def open_grid(page):
-    show(page, "photos")
-    page.wait_for_selector(".cell .thumb img")
-
-
 def test_photos_are_described_with_answers_suggestions_and_near_copies(folder, kinds):
     session, features = open_session(folder, ["cat", "dog"]), create_features(kinds)
     features[9] = features[0]
@@ -157,7 +152,7 @@ def test_a_photo_that_is_gone_does_not_block_its_group(session, folder):
 
 def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected(visit, folder):
     with visit(open_labeled(folder, 24)) as page:
-        open_grid(page)
+        show(page, "photos")
         cells = page.locator(".cell[data-decision='']")
         names = [cells.nth(i).get_attribute("title") for i in range(3)]
         assert all(name.startswith("IMG_") for name in names)
@@ -173,7 +168,7 @@ def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected
 def test_several_photos_get_a_class_by_mouse_and_by_keyboard(visit, folder):
     session = open_labeled(folder, 60)
     with visit(session) as page:
-        open_grid(page)
+        show(page, "photos")
         heads = page.locator(".head").all_inner_texts()
         assert [head.split(" · ")[0] for head in heads][:1] == [CLASSES[0]]
         names = list_cells(page)
@@ -223,7 +218,7 @@ def test_several_photos_get_a_class_by_mouse_and_by_keyboard(visit, folder):
 def test_more_like_this_selects_those_that_the_page_names_alike(visit, folder, viewport):
     session = open_labeled(folder, 60)
     with visit(session, viewport) as page:
-        open_grid(page)
+        show(page, "photos")
         page.locator(".cell").nth(0).focus()
         source = list_cells(page)[0]
         page.keyboard.press("+")
@@ -255,7 +250,7 @@ def test_more_like_this_selects_those_that_the_page_names_alike(visit, folder, v
 
 def test_more_like_a_photo_without_a_suggestion_selects_nothing(visit, folder, kinds):
     with visit(open_ready(folder, kinds, CLASSES)) as page:
-        open_grid(page)
+        show(page, "photos")
         page.locator(".cell").first.focus()
         page.keyboard.press("+")
         page.wait_for_selector("h2:has-text('More like')")
@@ -273,7 +268,6 @@ def test_no_letter_is_a_command(visit, folder, view):
     with visit(session) as page:
         show(page, view)
         if view == "photos":
-            page.wait_for_selector(".cell .thumb img")
             page.locator(".cell").first.click()
         title = page.locator("h2").first.inner_text()
         for letter in string.ascii_letters:
@@ -290,7 +284,6 @@ def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(visit
     session = open_labeled(folder, 20)
     with visit(session) as page:
         show(page, "photos")
-        page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell[data-decision='']")
         search, key = page.locator(".chooser .search"), page.locator(".answers > button kbd")
         cells.nth(0).click()
@@ -321,7 +314,7 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(visit, folder):
     for image in range(3):
         decide(session, image, CLASSES[image], "other")
     with visit(session) as page:
-        open_grid(page)
+        show(page, "photos")
         total = page.evaluate("document.documentElement.scrollHeight")
         assert total > 50 * DESKTOP["height"]
         page.keyboard.press("ArrowDown")  # The first key only goes into the grid.
@@ -347,7 +340,7 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(visit, folder):
 @pytest.mark.parametrize("viewport", one_of(PHONE, DESKTOP))
 def test_photos_are_found_by_the_names_of_their_files(visit, folder, viewport):
     with visit(open_labeled(folder, 60), viewport) as page:
-        open_grid(page)
+        show(page, "photos")
         page.fill("#filter-file", "img_004")
         page.wait_for_selector(".cell[title='IMG_0003.png']", state="detached")
         shown = list_cells(page)

@@ -215,7 +215,6 @@ def test_delete_in_the_same_place_deletes_one_class(visit, folder):
 def test_on_a_phone_no_class_comes_between_a_finger_and_a_photo(visit, folder):
     with visit(open_labeled(folder, 60), PHONE) as page:
         show(page, "photos")
-        page.wait_for_selector(".cell .thumb img")
         cells = page.locator(".cell[data-decision='']")
         names = [cells.nth(i).get_attribute("title") for i in range(6)]
         cells.first.scroll_into_view_if_needed()
@@ -249,7 +248,6 @@ def test_no_class_moves_when_a_line_comes_or_goes(visit, folder, view):
         page.wait_for_selector(".class")
         places = find_places(page, ".class")
         if view == "photos":
-            page.wait_for_selector(".cell .thumb img")
             for i in range(3):
                 page.locator(".cell").nth(i).click()
         else:
@@ -299,7 +297,6 @@ def test_what_was_marked_or_dropped_is_there_when_its_view_is_shown_again(open_p
         page = open_check(open_page, port)
         page.locator(".tile").nth(2).click()
         show(page, "photos")
-        page.wait_for_selector(".cell .thumb img")
         for place in range(2):
             page.locator(".cell").nth(place).click()
         show(page, "try")
@@ -342,7 +339,6 @@ def test_a_reload_asks_before_it_loses_what_is_typed_or_marked(open_page, folder
 def test_a_photo_is_opened_by_two_clicks_on_it_alone(visit, folder):
     with visit(open_labeled(folder, 24)) as page:
         show(page, "photos")
-        page.wait_for_selector(".cell .thumb img")
         cell = page.locator(".cell").nth(2)
         name = cell.get_attribute("title")
         cell.evaluate(

@@ -254,9 +254,11 @@ function renderFailure(message) {
 
 /** Gets the state and renders it if it has changed. */
 async function refresh() {
+  const before = app.state;
   const state = await api.get("state");
   byId("stopped").close();
-  // A decision posted meanwhile has returned a newer state.
+  // A decision posted meanwhile has returned a newer state, and asks about another photo than this one.
+  if (app.state !== before) return;
   const known = app.state ?? { version: -1 };
   // A training and the classifier go on while no answer changes the version.
   const hasChanged = ["is_training", "named_right", "named_by"].some((key) => state[key] !== known[key]);
