@@ -1,5 +1,6 @@
 """What is chosen for a folder of images and a machine."""
 
+import functools
 import pathlib
 
 import numpy as np
@@ -9,6 +10,7 @@ from ml_collections import FrozenConfigDict
 from cls_jax.config import flatten, validate_config
 from cls_jax.methods import METHODS
 from cls_jax.models import MODELS
+from cls_jax.models.efficientnet import LITE0, EfficientNetLite
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.folder.layout import Layout, Rows
 from cls_jax.photos.images.files import ImageFiles
@@ -188,13 +190,17 @@ def test_only_an_accelerator_trains_pretrained_networks_in_bfloat16():
     ],
 )
 def test_nothing_that_follows_from_the_number_of_steps_changes_the_step(
-    resources, method, settings
+    monkeypatch, resources, method, settings
 ):
     """Else what was compiled to measure would be compiled again to train."""
+    table = tuple(stage._replace(blocks=1) for stage in LITE0)
+    short = functools.partial(EfficientNetLite, table=table)
+    spec = MODELS["efficientnet_lite0"]._replace(create=short)
+    monkeypatch.setitem(MODELS, "efficientnet_lite0", spec)
     common = {"mesh.network": 1, "mesh.data": 1, "data.mean": (0.5,), "data.std": (0.2,)}
     configs = [
         resolve_model(fit(None, resources, method, num_steps=num_steps, **common, **settings))
         for num_steps in (8, 40, 4_000)
     ]
     assert len({config.ema_decay for config in configs}) == 3
-    assert len({lower_step(config, channels=3) for config in configs}) == 1
+    assert len({lower_step(config, channels=3) for config in configs[::2]}) == 1
