@@ -81,10 +81,10 @@ package: $(VENV)/installed-dev
 	.ci/uv build --quiet --wheel --out-dir build/package
 	.ci/uv pip install --quiet --python $(VENV) --no-deps --target build/package/site build/package/*.whl
 	cd build/package && PYTHONPATH=site $(CURDIR)/$(VENV)/bin/python -P -c '$(USE_PACKAGE)'
-	for extra in cpu cuda dicom experiments heif label onnx parquet pretrained scale shards tf tiff; do \
-	  echo "cls-jax[$$extra] @ file://$$(ls $(CURDIR)/build/package/*.whl)" | .ci/uv pip compile --quiet \
-	    --python $(VENV) --constraints requirements-dev.txt - >/dev/null || exit 1; \
-	done
+	echo "cls-jax[$(EXTRAS)] @ file://$$(ls $(CURDIR)/build/package/*.whl)" | .ci/uv pip compile --quiet \
+	  --python $(VENV) --constraints requirements-dev.txt - >/dev/null
+# What resolves together also resolves one by one.
+EXTRAS := cpu,cuda,dicom,experiments,heif,label,onnx,parquet,pretrained,scale,shards,tf,tiff
 USE_PACKAGE := import cls_jax, pathlib; from cls_jax.photos.report import page; \
   folder = pathlib.Path(cls_jax.__file__).parent; \
   assert folder.match("build/package/site/cls_jax") and (folder / "py.typed").exists(), folder
