@@ -44,7 +44,7 @@ _LONGEST_MESSAGE = 500
 _LOSS, _ACCURACY = "train/loss", "validation/accuracy"
 _FEWEST_POINTS = 2  # Of a curve. A short training is evaluated once.
 _BUSY = ("planning", "running", "stopping")
-_PLAN_SECONDS = 90.0  # Of the first plan. Later ones take as long as the one before.
+_PLAN_SECONDS = 60.0  # Of the first plan (two busy cores). Later ones take as long as it did.
 
 
 class Training:

@@ -589,6 +589,11 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(visit, folde
         page.get_by_role("button", name="Example of owl").click()
         page.wait_for_selector(".class .name img")
         assert views.describe(session)["classes"][2]["example"] == 5
+        page.wait_for_function("() => document.querySelector('.class .name img').naturalWidth")
+        page.keyboard.press("o")
+        page.keyboard.press("Escape")  # It is there in every list.
+        page.wait_for_timeout(300)
+        assert page.evaluate(NUM_BROKEN) == 0
 
 
 def test_a_photo_to_try_is_shown_and_labeled_when_it_is_added(visit, folder, monkeypatch):

@@ -24,7 +24,8 @@ const EVENTS = { SELECT: "change", INPUT: "input" };
  * `element`. `actions` are called when a part of that name is pressed, chosen or typed into.
  */
 export function build(id, actions = {}) {
-  const element = document.getElementById(id).content.firstElementChild.cloneNode(true);
+  // Not a clone, which is of another document: a photo that came there would be loaded again.
+  const element = document.importNode(document.getElementById(id).content.firstElementChild, true);
   const parts = { element };
   for (const part of element.querySelectorAll("[data-part]")) parts[part.dataset.part] = part;
   for (const [name, action] of Object.entries(actions)) {
