@@ -53,7 +53,7 @@ _NEVER_LISTED = {
 # before it writes anything.
 _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
 _LOCK = ".lock"
-_CLOSED = "a folder that cannot be read"
+_CLOSED, _A_RUN = "a folder that cannot be read", "a folder that a run has written"
 _NO_IMAGE = f"no image extension; supported: {' '.join(SUFFIXES)}"
 # A file that changed this recently may change again and keep its modification time.
 _SETTLED_NS = 10**9
@@ -178,31 +178,27 @@ def list_images(root: str | os.PathLike) -> Listing:
         return _list_packed(root, packed)
     listing = Listing(ImageFiles(), [], [], [])
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
-    runs: list[str] = []
     # A folder is listed under its own name if it has one here, so links come last.
-    pending = [""]
-    linked = collections.deque[str]()
-    while pending or linked:
-        folder = pending.pop() if pending else linked.popleft()
+    pending = collections.deque([""])
+    while pending:
+        folder = pending.popleft()
         try:
             entries, reason = _scan(os.path.join(root, folder), visited)
         except OSError as error:
             if not folder:
                 raise UserError(f"{root} cannot be read: {error.strerror}.") from error
             entries, reason = [], f"{_CLOSED}: {error.strerror}"
-        names = {entry.name for entry in entries}
-        if folder and (_LOCK in names or ("config.json" in names and names & _IN_A_RUN)):
-            reason = "a folder that a run has written"
-            runs.append(folder)
-        if reason:
-            listing.skipped.append((folder, reason))
+        if folder and (reason or _is_run(entries)):
+            listing.skipped.append((folder, reason or _A_RUN))
             continue
         if folder:
             listing.folders.append(folder)
         inner, links = _sort_entries(folder, entries, listing)
-        pending += reversed(inner)  # Keeps the order of names.
-        linked += links
-    if runs:  # A folder of runs, such as runs/, is not a class.
+        pending.extendleft(reversed(inner))  # Keeps the order of names.
+        pending.extend(links)
+    # A folder of runs, such as runs/, is not a class.
+    runs = [name for name, reason in listing.skipped if reason == _A_RUN]
+    if runs:
         with_runs = _find_parents(runs) - _find_parents(listing.files.names())
         listing.folders[:] = [name for name in listing.folders if name not in with_runs]
     for part in listing:
@@ -218,6 +214,12 @@ def _scan(path: str, visited: set[tuple[int, int]]) -> tuple[list[os.DirEntry], 
     visited.add(identity)
     with os.scandir(path) as scanned:
         return sorted(scanned, key=lambda entry: entry.name), ""
+
+
+def _is_run(entries: Iterable[os.DirEntry]) -> bool:
+    """Whether a folder with these entries has been written by a run."""
+    names = {entry.name for entry in entries}
+    return _LOCK in names or ("config.json" in names and not names.isdisjoint(_IN_A_RUN))
 
 
 def _list_packed(root: str | os.PathLike, packed: PackedFolder) -> Listing:

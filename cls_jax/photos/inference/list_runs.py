@@ -67,46 +67,37 @@ def find_used(folders: Sequence[pathlib.Path]) -> pathlib.Path:
     help never takes the place of a classifier that has learned as many labels: its own instant
     classifier has learned fewer, since some were held out.
     """
-    states = [_State.read(folder) for folder in folders]
-    newest = next((state for state in states if state.is_finished or state.is_chosen), states[0])
-    if not newest.is_in_vain or newest.is_chosen:
-        return newest.workdir
+    results = [_read_result(folder) for folder in folders]
+    changes = [[_find_change(folder, [name]) for name in _STATES] for folder in folders]
+    are_chosen = [0 < max(others) < own for own, *others in changes]  # After they had last changed.
+    found = list(zip(folders, results, are_chosen, strict=True))
+    newest, result, is_chosen = next((one for one in found if one[1] or one[2]), found[0])
+    if is_chosen or not _is_in_vain(result):
+        return newest
+    most = result.get("num_labels") or 0
     others = (
-        state.workdir
-        for state in states
-        if state.is_finished and not state.is_in_vain and state.num_labels >= newest.num_labels
+        folder
+        for folder, other, _ in found
+        if other and not _is_in_vain(other) and (other.get("num_labels") or 0) >= most
     )
-    return next(others, newest.workdir)
+    return next(others, newest)
+
+
+def _read_result(workdir: pathlib.Path) -> dict[str, Any]:
+    """The result of a run. Empty if it is not finished or damaged."""
+    with contextlib.suppress(UserError):
+        return read_result(workdir) or {}
+    return {}
+
+
+def _is_in_vain(result: dict[str, Any]) -> bool:
+    """Whether networks were trained, and the instant classifier was better."""
+    return result.get("predictor") == INSTANT
 
 
 def choose(workdir: pathlib.Path) -> None:
     """Lets a run predict from now on. Raises an OSError if the system refuses."""
     os.utime(workdir / CONFIG)
-
-
-class _State(NamedTuple):
-    """What decides whether a run predicts."""
-
-    workdir: pathlib.Path
-    is_finished: bool
-    is_in_vain: bool  # Networks were trained, and the instant classifier was better.
-    is_chosen: bool  # By `choose`, after it had last changed.
-    num_labels: int
-
-    @classmethod
-    def read(cls, workdir: pathlib.Path) -> "_State":
-        """That of a folder. A damaged run is not finished."""
-        result = None
-        with contextlib.suppress(UserError):
-            result = read_result(workdir)
-        changed, *others = (_find_change(workdir, [name]) for name in _STATES)
-        return cls(
-            workdir,
-            result is not None,
-            result is not None and result.get("predictor") == INSTANT,
-            0 < max(others) < changed,
-            (result or {}).get("num_labels") or 0,
-        )
 
 
 def format_runs(runs: Sequence[ListedRun]) -> str:
@@ -191,7 +182,7 @@ def _format(result: dict[str, Any] | None) -> str:
     """
     if result is None:
         return "not finished"
-    used = "_instant" if result.get("predictor") == INSTANT else ""
+    used = "_instant" if _is_in_vain(result) else ""
     if (accuracy := result.get(f"test_accuracy{used}")) is not None:
         return f"{accuracy:.1f}% (test)"
     expected, new = expect_accuracy(result), read_new_sources(result)

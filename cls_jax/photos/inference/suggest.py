@@ -158,22 +158,21 @@ def _describe_files(
     thumbnail = (_PIXELS, _PIXELS, 3)
     read = classifier.read_files(files) if classifier else read_ahead(files, thumbnail, _BATCH_SIZE)
     is_read: list[bool] = []
-    parts = []
-    contents = []  # Only the features of images larger than thumbnails are kept.
+    parts = [np.zeros((0, 1), np.float32)]
+    contents: list[bytes] = []  # Only the features of images larger than thumbnails are kept.
     for batch in read:
         is_read += [error is None for error in batch.errors]
         contents += [hashlib.blake2b(image.data).digest() for image in batch.images]
         if len(batch.images):
-            parts.append(
-                classifier.networks.predict_with_features(batch.images)[1]
-                if classifier
-                else batch.images
-            )
-    if not parts:
-        return np.zeros(0, int), np.zeros((0, 1), np.float32), []
-    features = np.concatenate(parts)
-    kept = np.flatnonzero(is_read)
+            parts.append(_describe_images(batch.images, classifier))
+    features = np.concatenate(parts[1:] or parts)
     if classifier is None:  # How pixels differ from those of the mean image.
-        features = features.reshape(len(features), -1).astype(np.float32)
-        features -= features.mean(axis=0)
-    return kept, features, contents
+        features -= features.sum(axis=0) / max(len(features), 1)
+    return np.flatnonzero(is_read), features, contents
+
+
+def _describe_images(images: np.ndarray, classifier: Classifier | None) -> np.ndarray:
+    """Features float32 [n, C] of images, uint8 [n, H, W, C]: their pixels without a classifier."""
+    if classifier is None:
+        return images.reshape(len(images), -1).astype(np.float32)
+    return classifier.networks.predict_with_features(images)[1]
