@@ -140,12 +140,11 @@ def join_pairs(
         closeness=np.append(np.ones(len(copies), np.float32), pairs.closeness),
     )
     groups = _join(joined, labels_B)
-    dominating = find_dominating(groups, labels_B) if describe else {}
-    for group in dominating:
+    for group in find_dominating(groups, labels_B):
         members = np.flatnonzero(groups == group)
         if describe and len(members) <= _MAX_DIVIDED:  # Parts are numbered from 1.
             groups[members] = groups.max() + _divide(describe(members), members, joined)
-    return np.unique(groups, return_inverse=True)[1].reshape(-1) if dominating else groups
+    return np.unique(groups, return_inverse=True)[1].reshape(-1)
 
 
 def _divide(unit: np.ndarray, members: np.ndarray, pairs: Pairs) -> np.ndarray:
@@ -170,8 +169,8 @@ def _divide(unit: np.ndarray, members: np.ndarray, pairs: Pairs) -> np.ndarray:
     return np.asarray(hierarchy.fcluster(tree, most, "distance"))
 
 
-def find_dominating(groups_B: np.ndarray, labels_B: np.ndarray) -> dict[int, int]:
-    """The groups with more than half of the labels of a class, and at least 5: group → class.
+def find_dominating(groups_B: np.ndarray, labels_B: np.ndarray) -> list[int]:
+    """The groups with more than half of the labels of a class, and at least 5.
 
     Groups and labels are int [B]. Labels of -1 are unknown.
     """
@@ -181,7 +180,7 @@ def find_dominating(groups_B: np.ndarray, labels_B: np.ndarray) -> dict[int, int
     )
     totals = np.bincount(labels_B[is_labeled], minlength=1)
     is_large = (sizes > _LARGE_SHARE * totals[pairs[1]]) & (sizes >= _MIN_LARGE)
-    return {int(group): int(label) for group, label in pairs[:, is_large].T}
+    return list(np.unique(pairs[0, is_large]).tolist())
 
 
 def _join(pairs: Pairs, labels_B: np.ndarray) -> np.ndarray:

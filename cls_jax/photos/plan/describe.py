@@ -19,7 +19,6 @@ from cls_jax.photos.shell import write_command
 from cls_jax.training.setup import describe_model
 
 _NUM_SHOWN_CLASSES = 20
-_MAX_NAMED = 3
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
@@ -66,7 +65,7 @@ def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
     """Summarizes a plan, with what was found out about it."""
     lines = [
         *describe_folder(plan.summary, trial.origins),
-        *_describe_near_copies(plan, trial),
+        _describe_near_copies(trial),
         _describe_held_out(plan, trial),
         *describe_training(plan, facts),
         *_describe_shortages(plan),
@@ -139,27 +138,14 @@ def _describe_held_out(plan: Plan, trial: Trial) -> str | None:
     return f"Validation:  {total} held out: {', '.join(parts)}"
 
 
-def _describe_near_copies(plan: Plan, trial: Trial) -> list[str]:
-    """Lines about near-copies among the labels, if these were compared."""
+def _describe_near_copies(trial: Trial) -> str | None:
+    """A line about near-copies among the labels, if these were compared."""
     if (found := trial.near_copies) is None:
-        return []
+        return None
     if not found.groups:
-        return ["Near-copies: none among the labels"]
-    lines = [
-        f"Near-copies: {found.images:,} of the labeled images, in "
-        f"{write_count(found.groups, 'group that is', 'groups that are')} held out together"
-    ]
-    if found.classes:
-        names = [
-            repr(make_printable(plan.summary.layout.class_names[k]))
-            for k in found.classes[:_MAX_NAMED]
-        ]
-        more = " and others" if len(found.classes) > _MAX_NAMED else ""
-        lines.append(
-            f"Most labeled images of {', '.join(names)}{more} look alike: how well such a class is "
-            "recognized elsewhere cannot be judged."
-        )
-    return lines
+        return "Near-copies: none among the labels"
+    groups = write_count(found.groups, "group that is", "groups that are")
+    return f"Near-copies: {found.images:,} of the labeled images, in {groups} held out together"
 
 
 def describe_training(plan: Plan, facts: Facts) -> list[str]:

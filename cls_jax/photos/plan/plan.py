@@ -123,14 +123,14 @@ def plan_run(request: Request) -> Plan:
     plan = dataclasses.replace(plan, workdir=path)
     is_new = not (path / CONFIG).exists()
     plan = fit(plan) if is_new else _take_over(plan)
-    check_given(_complete(plan, resolve_model(plan.config)), request.settings)
+    check_given(resolve_model(plan.create_draft()), request.settings)
     if is_new:
         check_same(to_json(plan.config), path)  # Before all processes measure a step together.
         if not instant:
             plan = fit_to_time(plan, request.minutes)
     config = resolve_model(plan.config)
     _check_channels(config)
-    validate_config(_complete(plan, config))  # Two values may contradict each other.
+    validate_config(resolve_model(plan.create_draft()))  # Two values may contradict each other.
     return plan.choose(model__name=config.model.name)
 
 
@@ -152,18 +152,9 @@ def _check_alone(plan: Plan) -> None:
 
     The rules divide by these values.
     """
-    validate_config(_complete(plan, plan.config), is_whole=False)
+    validate_config(plan.create_draft(), is_whole=False)
     check_packages(plan.config)
     Backbones.of(plan.config.model).check()
-
-
-def _complete(plan: Plan, config: ConfigDict) -> ConfigDict:
-    """The configuration of a run or, for an instant classifier, of one that begins with it."""
-    if plan.method is not None:
-        return config
-    whole = create_folder_config(config.data.data_dir, "cls")
-    known = flatten(whole.to_dict())  # Keys of other datasets are not among them.
-    return with_values(whole, {k: v for k, v in flatten(config.to_dict()).items() if k in known})
 
 
 def _take_over(plan: Plan) -> Plan:

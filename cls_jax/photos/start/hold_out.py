@@ -19,7 +19,6 @@ from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.extract import extract_features
-from cls_jax.photos.features.near_copies import find_dominating
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.catalog import read_checked
 from cls_jax.photos.folder.dataset import open_dataset
@@ -116,7 +115,6 @@ class NearCopies(NamedTuple):
 
     images: int  # Those with a near-copy.
     groups: int
-    classes: tuple[int, ...]  # Most of whose images are near-copies of each other, sorted.
 
 
 def count_near_copies(
@@ -129,8 +127,7 @@ def count_near_copies(
     network = read_native_network(config, config.data.channels)
     groups = Relations(extract_features(files, network)).group(labels)
     sizes = np.bincount(groups)
-    classes = tuple(sorted(find_dominating(groups, labels).values()))
-    return NearCopies(int(sizes[sizes > 1].sum()), int((sizes > 1).sum()), classes)
+    return NearCopies(int(sizes[sizes > 1].sum()), int((sizes > 1).sum()))
 
 
 def _read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray:

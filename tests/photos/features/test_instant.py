@@ -487,8 +487,6 @@ def test_the_plan_says_how_many_labels_are_near_copies(train, run, capsys, monke
     command = ["train", run.workdir.parent / "images", "--instant", "--dry-run"]
     command += [f"--config.model.init={run.config.model.init}", f"--config.data.image_size={SIZE}"]
     command += ["--config.model.depth=10", "--config.model.width=2"]
-    alike = "Most labeled images of 'blue', 'red' look alike: how well"
-    monkeypatch.setattr("cls_jax.photos.features.near_copies._MIN_LARGE", 2)
     for groups, line in (
         ([0, 0, 1, 2, 3, 3], "Near-copies: 4 of the labeled images, in 2 groups that are held out"),
         ([0, 1, 2, 3, 4, 5], "Near-copies: none among the labels"),
@@ -497,9 +495,7 @@ def test_the_plan_says_how_many_labels_are_near_copies(train, run, capsys, monke
         group = {"group": lambda *_, found=found: found}
         monkeypatch.setattr(hold_out, "Relations", type("Found", (Relations,), group))
         console.run(console.parse_arguments([str(part) for part in command]))
-        said = capsys.readouterr().out
-        assert line in said
-        assert (alike in said) == (groups[0] == groups[1])
+        assert line in capsys.readouterr().out
 
 
 def test_instant_run_starts_from_the_networks_of_another_run(train, run):

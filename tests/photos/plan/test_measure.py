@@ -364,7 +364,7 @@ def test_too_short_a_time_is_refused_with_the_minutes_that_are_needed(
     monkeypatch.setattr(measure, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(measure, "time_prediction", lambda config: 1.0)
     monkeypatch.setattr(plan, "find_resources", lambda: PRETRAINED)
-    monkeypatch.setattr(measure, "count_near_copies", lambda *_: NearCopies(0, 0, ()))
+    monkeypatch.setattr(measure, "count_near_copies", lambda *_: NearCopies(0, 0))
     chosen = plan.plan_run(Request(tmp_path / "photos", minutes=2.0, settings=setting))
     needed = f"about {chosen.needed_minutes} minutes are needed"
     with pytest.raises(UserError, match=f"2 minutes are too short .*{needed}.*--instant"):
