@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.photos.inference.forks import refuse_forked_child
+from cls_jax.photos.inference.classifier import refuse_forked_child
 from cls_jax.photos.inference.open import create_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.train_run import train_and_assess

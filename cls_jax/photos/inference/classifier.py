@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import os
 import pathlib
+import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,12 +18,12 @@ import numpy as np
 
 from cls_jax.data.resize import ImageError
 from cls_jax.data.types import ImageSource
+from cls_jax.errors import UserError
 from cls_jax.photos.features.decide import decide, rank_classes
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.images.decode import ImageLike
 from cls_jax.photos.images.files import ImageBatch, read_ahead
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
-from cls_jax.photos.inference.forks import refuse_forked_child
 from cls_jax.photos.inference.inputs import (
     ImageInput,
     check_source,
@@ -203,3 +204,31 @@ def describe_top(p_K: np.ndarray, class_names: Sequence[str] | np.ndarray) -> st
     top = rank_classes(p_K, _NUM_TOP)
     names = [class_names[k].replace("\\", "\\\\").replace(";", "\\;") for k in top]
     return ";".join(f"{name}:{p:.4f}" for name, p in zip(names, p_K[top], strict=True))
+
+
+_lacks_threads = False  # Whether this process was forked after JAX had started.
+
+
+def _note_fork() -> None:
+    """Remembers in a forked process that JAX's threads stayed behind, if there were any."""
+    global _lacks_threads
+    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX itself says nowhere else.
+    if bridge is not None and bridge.backends_are_initialized():
+        _lacks_threads = True
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks.
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def refuse_forked_child() -> None:
+    """Raises a UserError in a process that was forked after JAX had started.
+
+    A fork has none of the threads with which JAX computes, and would wait for them forever.
+    """
+    if _lacks_threads:
+        raise UserError(
+            "This process was forked from one in which JAX had started, so it cannot compute: "
+            "start workers with 'spawn', as multiprocessing.get_context('spawn') does, or load the "
+            "classifier in each worker and not before (cls-jax help predict)."
+        )

@@ -11,8 +11,7 @@ from cls_jax.config import validate_config, with_values
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.instant_config import read_run_config
 from cls_jax.photos.folder.layout import Layout
-from cls_jax.photos.inference.classifier import Classifier
-from cls_jax.photos.inference.forks import refuse_forked_child
+from cls_jax.photos.inference.classifier import Classifier, refuse_forked_child
 from cls_jax.photos.inference.run import InstantRun, Run, TrainedRun
 
 

@@ -24,8 +24,7 @@ from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.inference.calibration import read_calibration
-from cls_jax.photos.inference.classifier import Classifier, Prediction
-from cls_jax.photos.inference.forks import refuse_forked_child
+from cls_jax.photos.inference.classifier import Classifier, Prediction, refuse_forked_child
 from cls_jax.photos.inference.inputs import ImageInput
 from cls_jax.photos.inference.networks import (
     Networks,
