@@ -215,17 +215,6 @@ def test_an_archive_in_place_of_a_folder_is_never_opened(tmp_path, name):
         find_folder(tmp_path / "missing.zip", "a folder")
 
 
-def test_files_beside_images_with_several_classes_or_none_are_no_labels(tmp_path):
-    root = make(tmp_path, ["0.jpg", "1.jpg", "2.jpg"])
-    for i, content in enumerate(("0 1 1 1 1", "1 1 1 1 1", "0 1 1 1 1\n1 1 1 1 1\n")):
-        (root / f"{i}.txt").write_text(content)
-    with pytest.raises(UserError, match=r"\*.txt gives '2' several classes, '0', '1'"):
-        read(root)
-    (root / "2.txt").write_text("a description\n")
-    with pytest.raises(UserError, match=r"no labeled image"):
-        read(root)
-
-
 def test_a_file_beside_an_image_labels_no_other_one(tmp_path):
     root = make(tmp_path, ["a/0.jpg", "b/0.jpg", "a/1.jpg", "b/1.jpg"])
     for name, content in {"a/0": "x", "a/1": "y", "b/0": "y", "b/1": "x"}.items():
@@ -338,16 +327,6 @@ def test_commands_for_a_folder_repeat_each_option(tmp_path, option):
         assert words in describe_inner_folders(tmp_path, SITES, 0, options)
 
 
-def test_a_fault_in_the_table_of_one_part_is_told(tmp_path):
-    names = [f"{part}/{i}.jpg" for part in ("train", "valid") for i in range(3)]
-    root = make(tmp_path, names)
-    for part, last in (("train", "b"), ("valid", "a;b")):
-        rows = f"file,label\n0.jpg,a\n1.jpg,b\n2.jpg,{last}\n"
-        (root / part / "_annotations.csv").write_text(rows)
-    with pytest.raises(UserError, match=r"valid/_annotations.csv gives '2.jpg' several classes"):
-        read(root)
-
-
 def test_commands_take_the_options(root, tmp_path, capsys):
     (root / "x.csv").write_text(ROWS)
     for options, label in (
@@ -381,13 +360,6 @@ def test_the_only_table_beside_a_folder_without_labels_is_proposed(tmp_path):
     (tmp_path / "other.csv").write_text(ROWS)  # Which one?
     with pytest.raises(UserError, match=r"arrange the images as labeled/<class>/"):
         read(scans)
-
-
-def test_names_without_endings_that_are_paths_are_paths_in_all_rows(tmp_path):
-    """The image of row 1 is gone, and another folder has one of its name."""
-    folder = make(tmp_path / "album", ["2.png", "3.png", "train/1.png"])
-    (folder / "table.csv").write_text("file,label\n1,a\n2,b\n3,a\n")
-    assert get_labels(read(folder).train) == {"2.png": "b", "3.png": "a"}
 
 
 @pytest.mark.parametrize("way", ["--labels", "labels.csv"])

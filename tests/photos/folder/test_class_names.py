@@ -62,19 +62,6 @@ def test_numbers_in_a_table_get_names(tmp_path, table):
     assert "4 of 4 rows found. classes.txt: names of 3 classes, from 0 = " in layout.table
 
 
-def test_identifiers_of_wordnet_get_names(tmp_path):
-    root = make(tmp_path, WORDNET)
-    lines = [f"{k} {name}, Felis" for k, name in zip(WORDNET, NAMES, strict=True)]
-    (root / "LOC_synset_mapping.txt").write_text("\n".join([*lines, "n01491361 shark"]))
-    assert read(root).class_names == ("big owl, Felis", "cat, Felis", "dog, Felis")
-
-
-def test_a_list_may_count_from_one(tmp_path):
-    root = make(tmp_path, ("1", "2", "3"))
-    (root / "classes.txt").write_text(FILES["classes.txt"])
-    assert [label for _, label in read(root).train] == list(NAMES)
-
-
 @pytest.mark.parametrize(
     ("labels", "files", "warning"),
     [
@@ -100,12 +87,3 @@ def test_names_that_do_not_fit_leave_numbers(tmp_path, labels, files, warning):
     layout = read(root)
     assert layout.class_names == labels
     assert [warning in one for one in layout.warnings] == [True] * bool(warning)
-
-
-def test_names_stay_when_a_class_is_added_on_the_page(tmp_path):
-    root = make(tmp_path, ("0", "1"))
-    (root / "classes.txt").write_text("cat\ndog\n")
-    (root / "labels.csv").write_text(
-        "file,label,decision,time\n1/1.png,owl,label,2026-01-01T00:00:00.000000Z\n"
-    )
-    assert read(root).class_names == ("cat", "owl")

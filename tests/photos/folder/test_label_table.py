@@ -134,13 +134,6 @@ def test_what_is_not_clear_is_asked(root, content, options, sentence):
         read(root, content, **options)
 
 
-def test_an_answer_that_a_crash_has_cut_does_not_spoil_the_table(root):
-    assert get_labels(read(root, "file,label\n1.png,cat\n2.png,dog\n3.png,,ski").train) == {
-        "photos/1.png": "cat",
-        "photos/2.png": "dog",
-    }
-
-
 def test_columns_that_the_user_names_count(root):
     content = "a,b,label,kind\n1.png,2.png,x,cat\n2.png,1.png,x,dog\n3.png,3.png,y,cat\n"
     layout = read(root, content, file_column="a", label_column="kind")
@@ -295,22 +288,6 @@ def test_two_readings_of_a_folder_are_said_and_asked(root, names, classes, split
     sentence = describe_left_out(layout.skipped)
     num_left_out = len(names.split()) - len(splits)
     assert sentence.startswith(f"{num_left_out} files are left out: ")
-
-
-def test_different_folders_are_not_left_out_of_names(root):
-    with pytest.raises(UserError, match=r"No row of labels.csv names an image"):
-        read(root, "file,label\na/1.png,cat\nb/1.png,dog\na/2.png,cat\n", ["1.png", "2.png"])
-
-
-def test_a_table_is_named_and_there_is_one(root):
-    (root / "train.csv").write_text("x.png,cat\ny.png,dog\n")
-    with pytest.raises(
-        UserError, match=r"if 'train.csv' has the labels, pass --labels \S+train.csv"
-    ):
-        read(root, None)
-    (root / "Labels.csv").touch()
-    with pytest.raises(UserError, match=r"has 'Labels.csv' and 'labels.csv': remove one"):
-        read(root, "file,label\n1.png,cat\n2.png,dog\n")
 
 
 def test_a_plan_says_how_many_files_are_left_out_and_why(root):

@@ -17,7 +17,7 @@ from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.photos.folder.dataset import list_layout, load_folder
+from cls_jax.photos.folder.dataset import load_folder
 from cls_jax.photos.images.files import find_images
 from tests.conftest import ROOT, load_config
 from tests.photos.helpers import place, read_image
@@ -376,16 +376,3 @@ def write_page() -> None:
 
 if __name__ == "__main__":
     write_page()
-
-
-@pytest.mark.parametrize(
-    ("side", "text"),
-    [("{}.txt", "a photo of a hat\n"), ("{}.jpg.json", '{"title": "0.jpg", "imageViews": "0"}')],
-)
-def test_photos_beside_files_without_classes_are_to_be_labeled(tmp_path, side, text):
-    """As image generators write captions, and a photo service what it knows of each photo."""
-    for i in range(4):
-        place(tmp_path, f"{i}.jpg").touch()
-        (tmp_path / side.format(i)).write_text(text)
-    with pytest.raises(UserError, match=r"^cls-jax label .* asks for labels"):
-        list_layout(tmp_path)

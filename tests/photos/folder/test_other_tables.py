@@ -44,12 +44,6 @@ def test_names_that_look_alike_are_told(tmp_path, names, count, warning):
     assert [warning in one for one in layout.warnings] == [True] * bool(warning)
 
 
-@pytest.mark.parametrize("cell", ['"a\nb"', '"a\r\nb"', "a\tb"])
-def test_several_classes_in_lines_of_a_cell_are_refused(tmp_path, cell):
-    with pytest.raises(UserError, match="several classes, 'a', 'b'"):
-        read(tmp_path, IMAGES, "file,label", f"1.png,{cell}", "2.png,b", "3.png,a")
-
-
 def test_marks_of_competitions_are_parts_and_unknown_ones_are_refused(tmp_path):
     marks = ("Training", "Training", "PublicTest", "PrivateTest")
     rows = [f"{i + 1}.png,{'ab'[i % 2]},{mark}" for i, mark in enumerate(marks)]
@@ -72,22 +66,3 @@ def test_folders_that_contradict_a_table_are_told(tmp_path):
     first, second = layout.warnings
     assert "1 image has another class in labels.csv than by its folder, such as 'a/1.png'" in first
     assert "1 image in a folder is unlabeled, such as 'b/4.png'" in second
-
-
-@pytest.mark.parametrize(
-    ("name", "cell", "remedy"),
-    [
-        ("1.jpg", "1.png", "the extensions of the files"),
-        ("IMG_001.jpg", "IMG_1", "all their zeros"),
-        ("x.jpg", "y.jpg", "relative to the folder"),
-    ],
-)
-def test_names_that_fit_no_file_get_a_remedy_that_fits(tmp_path, name, cell, remedy):
-    with pytest.raises(UserError, match=f"the folder has '{name}'.*{remedy}"):
-        read(tmp_path, name, "file,label", f"{cell},a")
-
-
-@pytest.mark.parametrize("table", ["labels.xlsx", "labels.ods"])
-def test_tables_of_other_formats_are_named(tmp_path, table):
-    with pytest.raises(UserError, match=f"if '{table}' has the labels, save it as labels.csv"):
-        read(tmp_path, IMAGES, "file,label", "1.png,a", "2.png,b", table=table)

@@ -497,6 +497,81 @@ READ |= {
         },
         {"images/train/0.jpg": "cat", "images/train/1.jpg": "dog", "*images/val/3.jpg": "dog"},
     ),
+    # What other programs and people write.
+    "splits with files of the same names": (
+        "train/0.jpg train/1.jpg valid/0.jpg valid/1.jpg test/0.jpg test/1.jpg",
+        {
+            f"{part}/_annotations.coco.json": write_coco(["0.jpg", "1.jpg"], labels)
+            for part, labels in (("train", "ab"), ("valid", "ba"), ("test", "ba"))
+        },
+        {"train/0.jpg": "a", "train/1.jpg": "b"}
+        | {f"*{part}/{i}.jpg": "ba"[i] for part in ("valid", "test") for i in (0, 1)},
+    ),
+    "classes that list their files": (
+        PHOTOS,
+        {"split.json": json.dumps({"cat": ["0.jpg", "2.jpg"], "dog": ["1.jpg"]})},
+        LABELS,
+    ),
+    "Timelapse, a table in the folder of each site": (
+        " ".join(f"Site{k}/CAM/{i}.jpg" for k in (1, 2) for i in (1, 2, 3)),
+        {
+            f"Site{k}/TimelapseData.csv": write_table(
+                "File,RelativePath,Species",
+                *(f"{i}.jpg,CAM,{'elk' if i == k else 'fox'}" for i in (1, 2)),
+            )
+            for k in (1, 2)
+        },
+        {f"Site{k}/CAM/{i}.jpg": "elk" if i == k else "fox" for k in (1, 2) for i in (1, 2)},
+    ),
+    "names without extension mean training images": (
+        "train/1.png train/2.png test/1.png test/2.png",
+        {"trainLabels.csv": write_table("id,label", "1,a", "2,b")},
+        {"train/1.png": "a", "train/2.png": "b"},
+    ),
+    "names with a meaning relative to the table and to the top": (
+        " ".join(f"{part}/{i}.png" for part in ("train", "test") for i in (1, 2, 3, 4)),
+        {
+            "train/all.csv": write_table(
+                "file,label", "test/1.png,a", "test/2.png,b", "train/3.png,a", "train/4.png,b"
+            )
+        },
+        {"*test/1.png": "a", "*test/2.png": "b", "train/3.png": "a", "train/4.png": "b"},
+    ),
+    "names that are paths in all rows, one of which is gone": (
+        "2.png 3.png train/1.png",
+        {"table.csv": write_table("file,label", "1,a", "2,b", "3,a")},
+        {"2.png": "b", "3.png": "a"},
+    ),
+    "columns of fractions for classes": (
+        "photos/1.png photos/2.png",
+        {"GroundTruth.csv": write_table("image,MEL,NV", "1,1.0,0.0", "2,0.0,1.0")},
+        {"photos/1.png": "MEL", "photos/2.png": "NV"},
+    ),
+    "columns of words for classes": (
+        "photos/1.png photos/2.png",
+        {"GroundTruth.csv": write_table("image,MEL,NV", "1,True,False", "2,False,True")},
+        {"photos/1.png": "MEL", "photos/2.png": "NV"},
+    ),
+    "a list of classes that are counted from one": (
+        "1/0.png 2/1.png 3/2.png",
+        {"classes.txt": "cat\ndog\nbig owl\n"},
+        {"1/0.png": "cat", "2/1.png": "dog", "3/2.png": "big owl"},
+    ),
+    "a class that was added on the page to numbers with names": (
+        "0/0.png 1/1.png",
+        {
+            "classes.txt": "cat\ndog\n",
+            "labels.csv": write_table(
+                "file,label,decision,time", "1/1.png,owl,label,2026-01-01T00:00:00.000000Z"
+            ),
+        },
+        {"0/0.png": "cat", "1/1.png": "owl"},
+    ),
+    "an answer that a crash has cut": (
+        PHOTOS,
+        {"labels.csv": "file,label\n0.jpg,cat\n1.jpg,dog\n2.jpg,,ski"},
+        {"photos/0.jpg": "cat", "photos/1.jpg": "dog"},
+    ),
 }
 # The same, and the beginning of a sentence.
 ASKED = {
@@ -652,6 +727,89 @@ ASKED = {
         {"animals.csv": write_table("image,label", "1.jpg,elk", "2.jpg,fox")},
         r"'hill/1.jpg' has the class 'hill' by its folder and 'elk' in animals.csv: pass --layout",
     ),
+    # What other programs and people write.
+    "an image of several categories": (
+        PHOTOS,
+        {
+            "a.json": write_coco(["0.jpg", "1.jpg"], ["cat", "dog"]).replace(
+                '"image_id": 1', '"image_id": 0'
+            )
+        },
+        r"a.json gives '0.jpg' several classes, 'cat', 'dog'",
+    ),
+    "names of classes alone": (
+        PHOTOS,
+        {"label_map.json": json.dumps({"0": "cat", "1": "dog", "2": "owl"})},
+        "only the class 'photos'",
+    ),
+    "a file beside each image that is no table of all": (
+        PHOTOS,
+        {f"photos/{i}.txt": write_table("file,label", "0.jpg,a", "1.jpg,b") for i in range(30)},
+        "only the class 'photos'",
+    ),
+    "a fault in the table of one part": (
+        " ".join(f"{part}/{i}.jpg" for part in ("train", "valid") for i in range(3)),
+        {
+            f"{part}/_annotations.csv": write_table(
+                "file,label", "0.jpg,a", "1.jpg,b", f"2.jpg,{last}"
+            )
+            for part, last in (("train", "b"), ("valid", "a;b"))
+        },
+        r"valid/_annotations.csv gives '2.jpg' several classes",
+    ),
+    "an image with boxes of several classes": (
+        "0.jpg 1.jpg 2.jpg",
+        write_each("{}.txt", f"0 {BOX}", f"1 {BOX}", f"0 {BOX}\n1 {BOX}\n"),
+        r"\*.txt gives '2' several classes, '0', '1'",
+    ),
+    "a description beside an image, and boxes beside others": (
+        "0.jpg 1.jpg 2.jpg",
+        write_each("{}.txt", f"0 {BOX}", f"1 {BOX}", "a description\n"),
+        "no labeled image",
+    ),
+    "captions beside each image": (
+        "0.jpg 1.jpg 2.jpg",
+        write_each("{}.txt", *["a photo of a hat\n"] * 3),
+        r"^cls-jax label .* asks for labels",
+    ),
+    "what a photo service knows of each photo": (
+        "0.jpg 1.jpg 2.jpg",
+        write_each("{}.jpg.json", *[{"title": "0.jpg", "imageViews": "0"}] * 3),
+        r"^cls-jax label .* asks for labels",
+    ),
+    "different folders are not left out of names": (
+        "1.png 2.png",
+        {"labels.csv": write_table("file,label", "a/1.png,cat", "b/1.png,dog", "a/2.png,cat")},
+        r"No row of labels.csv names an image",
+    ),
+    **{
+        f"several classes in lines of a cell, {cell!r}": (
+            PHOTOS,
+            {"labels.csv": f"file,label\n0.jpg,{cell}\n1.jpg,b\n2.jpg,a\n"},
+            "several classes, 'a', 'b'",
+        )
+        for cell in ('"a\nb"', '"a\r\nb"', "a\tb")
+    },
+    **{
+        f"names that fit no file, {remedy}": (
+            name,
+            {"labels.csv": write_table("file,label", f"{cell},a")},
+            f"the folder has '{name}'.*{remedy}",
+        )
+        for name, cell, remedy in (
+            ("1.jpg", "1.png", "the extensions of the files"),
+            ("IMG_001.jpg", "IMG_1", "all their zeros"),
+            ("x.jpg", "y.jpg", "relative to the folder"),
+        )
+    },
+    **{
+        f"a spreadsheet, {name}": (
+            PHOTOS,
+            {name: ""},
+            f"if '{name}' has the labels, save it as labels.csv",
+        )
+        for name in ("labels.xlsx", "labels.ods")
+    },
 }
 
 

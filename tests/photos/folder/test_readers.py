@@ -282,39 +282,3 @@ def test_a_damaged_file_or_one_about_others_is_left_out(root, kind):
     (root / name).write_bytes(half + b"\xff")
     with pytest.raises(UserError, match=rf"{name} cannot be read as"):
         read_layout(root, labels=name)
-
-
-def test_splits_have_files_of_their_own(root):
-    for part in ("valid", "test"):
-        for name in LABELS:
-            place(root, f"{part}/{name}").touch()
-    others = {"a.png": "dog", "b.png": "cat", "c.png": "dog"}
-    for part, labels in (("train", LABELS), ("valid", others), ("test", others)):
-        (root / part / "_annotations.coco.json").write_text(
-            write_coco([*labels.items(), (UNLABELED, "")])
-        )
-    layout = read_layout(root)
-    assert get_labels(layout.train) == LABELS
-    assert get_labels(layout.validation) == get_labels(layout.test) == others
-
-
-def test_an_image_of_several_categories_is_named(root):
-    content = write_coco([("a.png", "cat"), ("a.png", "dog"), ("b.png", "dog")])
-    stored = json.loads(content)
-    stored["annotations"].append({"id": 9, "image_id": 0, "category_id": 1})
-    (root / "train/_annotations.coco.json").write_text(json.dumps(stored))
-    with pytest.raises(UserError, match=r"coco.json gives 'a.png' several classes, 'cat', 'dog'"):
-        read_layout(root)
-
-
-def test_classes_may_list_their_files(root):
-    (root / "split.json").write_text(json.dumps({"cat": ["a.png", "c.png"], "dog": ["b.png"]}))
-    assert get_labels(read_layout(root).train) == LABELS
-
-
-def test_numbers_of_classes_label_no_files(tmp_path):
-    for i in range(4):
-        place(tmp_path, f"photos/{i}.png").touch()
-    (tmp_path / "label_map.json").write_text(json.dumps({"0": "cat", "1": "dog", "2": "owl"}))
-    with pytest.raises(UserError, match="only the class 'photos'"):
-        read_layout(tmp_path)

@@ -35,21 +35,6 @@ def test_a_table_under_another_name_is_read(tmp_path, suffix):
     assert {name: label for name, label in found.items() if label} == RIGHT
 
 
-def test_a_table_within_a_folder_names_files_from_there(tmp_path):
-    names = [f"Site{k}/100RECNX/{i}.jpg" for k in (1, 2) for i in (1, 2, 3)]
-    tables = {
-        f"Site{k}__TimelapseData_csv": "File,RelativePath,Species\n"
-        + "".join(f"{i}.jpg,100RECNX,{'elk' if i == k else 'fox'}\n" for i in (1, 2))
-        for k in (1, 2)
-    }
-    layout = read(make(tmp_path, names, **tables))
-    assert get_labels(layout.train) == {
-        f"Site{k}/100RECNX/{i}.jpg": "elk" if i == k else "fox" for k in (1, 2) for i in (1, 2)
-    }
-    assert layout.table.count("2 of 2 rows found.") == 2
-    assert "Site1/TimelapseData.csv: files in File, classes in Species" in layout.table
-
-
 def test_metadata_in_splits_respect_them(tmp_path):
     names = [f"{part}/{i}.png" for part in ("train", "test", "validation") for i in (1, 2, 3)]
     rows = {"train": "ab", "test": "ba", "validation": "bb"}
@@ -76,13 +61,6 @@ def test_a_column_for_each_class_is_read(tmp_path, name):
     assert get_labels(layout.train) == {"photos/1.png": "red", "photos/2.png": "blue"}
     assert "files in filename, classes in 2 columns of 0 and 1; 3 of 3 rows" in layout.table
     assert layout.warnings[0].endswith(" has no 1, and so no label.")
-
-
-@pytest.mark.parametrize("cells", ["1.0,0.0 0.0,1.0", "True,False False,True"])
-def test_columns_for_classes_may_have_fractions_or_words(tmp_path, cells):
-    rows = [f"{i + 1},{row}" for i, row in enumerate(cells.split())]
-    root = make(tmp_path, PHOTOS, GroundTruth_csv="\n".join(["image,MEL,NV", *rows]))
-    assert get_labels(read(root).train) == {"photos/1.png": "MEL", "photos/2.png": "NV"}
 
 
 def test_tables_for_each_part_count_together(tmp_path):
@@ -184,20 +162,6 @@ def test_folders_that_are_no_classes_do_not_count_before_a_table(tmp_path, folde
     assert layout.table.startswith("train.csv: ")
 
 
-def test_names_without_extension_mean_training_images(tmp_path):
-    names = [f"{part}/{i}.png" for part in ("train", "test") for i in (1, 2)]
-    layout = read(make(tmp_path, names, trainLabels_csv="id,label\n1,a\n2,b\n"))
-    assert get_labels(layout.train) == {"train/1.png": "a", "train/2.png": "b"}
-
-
-def test_files_beside_each_image_are_no_tables(tmp_path):
-    root = make(tmp_path, PHOTOS)
-    for i in range(30):
-        (root / f"photos/{i}.txt").write_text("file,label\n1.png,a\n2.png,b\n")
-    with pytest.raises(UserError, match="only the class 'photos'"):
-        read(root)
-
-
 def test_new_labels_go_to_a_table_of_their_own(tmp_path):
     root = make(tmp_path, PHOTOS, meta_csv="image,dx,sex\n1,nv,m\n2,mel,f\n3,nv,f\n")
     content = (root / "meta.csv").read_bytes()
@@ -236,15 +200,6 @@ def test_what_a_table_holds_out_is_not_shown(tmp_path):
     root = make(tmp_path, PHOTOS, meta_csv=content)
     assert "photos/3.png" not in open_catalog(root).labelable()
     assert get_labels(read(root).test) == {"photos/3.png": "cat"}
-
-
-def test_a_name_with_two_meanings_labels_no_file(tmp_path):
-    # Relative to the table's folder, and to the folder at the top.
-    names = [f"{part}/{i}.png" for part in ("train", "test") for i in range(1, 5)]
-    rows = "test/1.png,a\ntest/2.png,b\ntrain/3.png,a\ntrain/4.png,b\n"
-    layout = read(make(tmp_path, names, train__all_csv=f"file,label\n{rows}"))
-    assert get_labels(layout.test) == {"test/1.png": "a", "test/2.png": "b"}
-    assert get_labels(layout.train) == {"train/3.png": "a", "train/4.png": "b"}
 
 
 @pytest.mark.parametrize(
