@@ -13,7 +13,6 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.runs.folder import read_result
 from cls_jax.runs.metrics import read_metrics
-from experiments.paper import cifar10_page
 from experiments.paper.timed_run import choose_config, choose_length
 from tests.conftest import ROOT
 from tests.processes import PATIENCE_S
@@ -82,6 +81,8 @@ def test_a_run_is_evaluated_ten_times_and_keeps_its_length_when_it_is_resumed(fi
 def test_the_page_says_what_was_measured_and_that_a_rehearsal_means_nothing(
     finished, tmp_path, monkeypatch, card
 ):
+    from experiments.paper import cifar10_page  # Matplotlib takes a second.
+
     run = finished
     missing = "gpu_check.sh: line 251: nvidia-smi: command not found\n[0 s] no nvidia-smi"
     (tmp_path / "B.log").write_text(f"[0 s] part B, small\n{card or missing}\n[9 s] end\n")
@@ -105,5 +106,7 @@ def test_the_page_says_what_was_measured_and_that_a_rehearsal_means_nothing(
 
 
 def test_a_folder_without_a_finished_run_is_refused(tmp_path):
+    from experiments.paper import cifar10_page
+
     with pytest.raises(UserError, match="no finished run"):
         cifar10_page.read_runs(tmp_path)

@@ -13,7 +13,6 @@ import unittest.mock
 import urllib.parse
 
 import jinja2
-import matplotlib
 import numpy as np
 import pytest
 import scipy.special
@@ -411,6 +410,8 @@ def test_suspects_heat_maps_and_calibration_are_shown():
 
 
 def test_heat_has_the_colors_of_matplotlib():
+    import matplotlib  # Which takes each worker that collects this test a second.
+
     heat = np.linspace(0, 1, 256).reshape(16, 16)
     expected = matplotlib.colormaps["inferno"](heat)[..., :3]
     np.testing.assert_allclose(color_heat(heat), expected, atol=0.04)  # Between the table's rows.
