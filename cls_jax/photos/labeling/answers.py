@@ -216,7 +216,8 @@ def _fold(rows: Sequence[LabelRow], before: FileMarks) -> FileMarks:
     labels = {file: mark.label for file, mark in before.files.items()}
     num_left = collections.Counter(labels.values())
     order = dict.fromkeys(labels)
-    for _, moment in itertools.groupby(order_rows(rows), lambda row: row.time):
+    # Rows without a time, of other programs, are of no common moment.
+    for _, moment in itertools.groupby(order_rows(rows), lambda row: row.time or id(row)):
         found = {row.file: row for row in moment if row.file and row.decision not in NOTES}
         former = {labels.get(file, "") for file in found}
         num_left.subtract(labels.get(file, "") for file in found)
