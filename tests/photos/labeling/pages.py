@@ -76,17 +76,17 @@ def wait_for_photos(page):
     page.wait_for_timeout(100)
 
 
-def hold(page, path):
+def hold(page, path, folder="api"):
     """Lets requests wait until `release`, which is returned."""
     held = []
-    page.route(f"**/api/{path}", lambda route: held.append(route))
+    page.route(f"**/{folder}/{path}", lambda route: held.append(route))
 
     def release():
         while not held:
             page.wait_for_timeout(20)
         for route in held:
             route.continue_()
-        page.unroute(f"**/api/{path}")
+        page.unroute(f"**/{folder}/{path}")
 
     return release
 

@@ -73,13 +73,14 @@ def test_rows_keep_their_photos_until_they_are_confirmed(open_page, folder):
 def test_photos_that_have_just_come_are_not_confirmed(open_page, folder):
     with serve(open_labeled(folder, 90)) as port:
         page = open_check(open_page, port)
-        confirm = page.locator(".confirm").first
+        confirm, release = page.locator(".confirm").first, hold(page, "**", "photos")
         confirm.click()
         wait_for_count(page, "1")
         page.wait_for_selector(".confirm[aria-disabled=true]")
         page.wait_for_timeout(SETTLE_MS)
         confirm.click(force=True)
         page.wait_for_selector(NEW)
+        release()
         page.wait_for_selector(".confirm[aria-disabled=false]")
         assert len(read_decisions(folder)) == 14
         confirm.click()
@@ -113,6 +114,7 @@ def test_a_row_that_another_window_has_answered_is_refused_and_then_asks_anew(op
         wait_for_count(page, "7")
         page.wait_for_timeout(300)
         assert list_rows(page)[0][1] == names
+        release = hold(page, "**", "photos")
         page.locator(".confirm").first.click()
         page.wait_for_selector(f".toast:has-text('{names[3]} was labeled in the meantime')")
         assert len(read_decisions(folder)) == 7
@@ -120,6 +122,7 @@ def test_a_row_that_another_window_has_answered_is_refused_and_then_asks_anew(op
         page.wait_for_timeout(SETTLE_MS)
         page.locator(".confirm").first.click(force=True)
         page.wait_for_selector(NEW)
+        release()
         session.change("other", RenameClass(CLASSES[1], ""))
         page.wait_for_selector(f".row:has-text('There is no class {CLASSES[1]} anymore.')")
         assert page.locator(".confirm:visible").count() == 2
