@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, to_csv, write_count
 from cls_jax.photos.features.accuracy import (
     Estimate,
@@ -289,13 +290,13 @@ class SessionClassifier:
     def write_labels(self, name: str) -> bytes:
         """The labels that were given, for another program, in one of `exchange.WRITERS`.
 
-        Raises a RefusedError if there is none, and a UserError as `exchange.write_labels`.
+        Raises a UserError if there is none, or as `exchange.write_labels`.
         """
         self._session.leave_out_missing()
         states = list_states(self._session.known)
         rows = sorted((file, state.label) for _, file, state in states if state.label)
         if not rows:
-            raise RefusedError("No photo has a label yet.")
+            raise UserError("No photo has a label yet.")
         return exchange.write_labels(self._session.known.root, rows, name)
 
     def copy_by_class(self, unsure_below: float = 0.0) -> dict[str, Any]:

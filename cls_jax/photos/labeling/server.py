@@ -196,11 +196,8 @@ class _Service:
         name = request.path_params["name"]
         if name not in exchange.WRITERS:
             return PlainTextResponse("There is no such format.\n", 404)
-        try:
-            async with self._long[_TABLE]:
-                content = await run_in_threadpool(self._classifier.write_labels, name)
-        except (RefusedError, UserError) as error:
-            return _explain(error, 422)
+        async with self._long[_TABLE]:
+            content = await run_in_threadpool(self._classifier.write_labels, name)
         return Response(content, media_type="application/octet-stream")
 
     async def get_proposals(self, request: Request) -> Response:

@@ -109,24 +109,23 @@ class Training:
 
     def _prepare(self, kind: str, counts: Counts, minutes: float) -> None:
         """Chooses the command and the folder. Raises the same as `start`."""
-        with self._lock:
-            self._check_idle()
-            if counts.classes < 2:
-                raise RefusedError("Label photos of two classes first.")
-            if kind not in (INSTANT, FINE_TUNE):
-                raise RefusedError("Unknown kind of training.")
-            if kind == FINE_TUNE and not 0 < minutes <= _MAX_MINUTES:
-                raise RefusedError(f"Minutes must be above 0 and at most {_MAX_MINUTES:,}.")
-            self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
-            backbones = self._backbones
-            if kind == INSTANT:  # The page's own classifier, by default labeled by one network.
-                how, backbones = ["--instant"], dataclasses.replace(backbones, is_chosen=True)
-            else:
-                how = ["--minutes", f"{minutes:g}", *self._arguments, *self._hold_out(counts)]
-            how += backbones.to_arguments()
-            how += self._options.to_arguments(self._folder)
-            self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
-            self._state = {"phase": "none", "kind": kind, "minutes": minutes, "curve": []}
+        self._check_idle()
+        if counts.classes < 2:
+            raise RefusedError("Label photos of two classes first.")
+        if kind not in (INSTANT, FINE_TUNE):
+            raise RefusedError("Unknown kind of training.")
+        if kind == FINE_TUNE and not 0 < minutes <= _MAX_MINUTES:
+            raise RefusedError(f"Minutes must be above 0 and at most {_MAX_MINUTES:,}.")
+        self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
+        backbones = self._backbones
+        if kind == INSTANT:  # The page's own classifier, by default labeled by one network.
+            how, backbones = ["--instant"], dataclasses.replace(backbones, is_chosen=True)
+        else:
+            how = ["--minutes", f"{minutes:g}", *self._arguments, *self._hold_out(counts)]
+        how += backbones.to_arguments()
+        how += self._options.to_arguments(self._folder)
+        self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
+        self._state = {"phase": "none", "kind": kind, "minutes": minutes, "curve": []}
 
     def _hold_out(self, counts: Counts) -> list[str]:
         """The argument that keeps the checked photos out, see `start` and `hold_out`."""

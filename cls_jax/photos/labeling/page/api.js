@@ -59,12 +59,10 @@ export function upload(verb, file) {
   return send(`/api/${verb}`, { method: "POST", headers, body: file });
 }
 
-/** A file that the server generates, as a Blob. */
 export async function getFile(path) {
   return (await request(path, {})).blob();
 }
 
-/** A photo as a Blob. The most recently used are cached. */
 export function getPhoto(image, size) {
   const path = `/photos/${image}/${size}`;
   const photo = cached.get(path) ?? getFile(path);

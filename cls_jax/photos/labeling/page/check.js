@@ -125,7 +125,6 @@ export function mount(root, app) {
       app.announce(leftOut || `${right.length} labeled ${label}.`, leftOut);
     }
 
-    /** Lets the next update ask about other photos. */
     function release() {
       images = [];
       wrong.clear();

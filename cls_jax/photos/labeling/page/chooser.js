@@ -110,7 +110,6 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
     list.children[next].scrollIntoView({ block: "nearest" });
   }
 
-  /** Looks for what was typed. */
   function find() {
     chosen = null;
     lost = "";
@@ -136,14 +135,12 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
     enter.textContent = describeEnter(typed);
   }
 
-  /** Keeps the focus on the button of a class, whose press then means the same. */
   function keepFocus(name) {
     const button = [...list.querySelectorAll("button")].find(({ dataset }) => dataset.name === name);
     if (!button) element.tabIndex = -1;
     (button ?? element).focus({ preventScroll: true });
   }
 
-  /** What the next key does. */
   function describeEnter(typed) {
     if (lost) return `There is no class “${lost}” anymore. Arrow keys choose another.`;
     const { kind, name, begun } = getMeaning();
@@ -194,7 +191,6 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
       : /^\p{L}$/u.test(key) && !isOwn;
   }
 
-  /** Those that begin so, a new one, and those that contain it. */
   function findClasses(typed) {
     const { kind, begun } = getMeaning();
     const found = searchNames(typed, getNames()).map((name) => ({ name }));

@@ -137,7 +137,6 @@ export function mount(root, app) {
   return { update, onKey, unmount: () => (draft = name.value) };
 }
 
-/** What became of a class, whose new name is `text`, and of its photos. */
 function describe(name, text, { count, isMerger }) {
   const photos = count ? formatCount(count, "photo") : "no photo";
   if (!text) return `${name} deleted.${count ? ` Now unlabeled: ${photos}.` : ""}`;

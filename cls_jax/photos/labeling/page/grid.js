@@ -39,7 +39,6 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
   const ask = () => (frame ||= requestAnimationFrame(draw));
   for (const type of ["scroll", "resize"]) addEventListener(type, ask, { passive: true });
 
-  /** Computes all rows. */
   function arrange(isResize = false) {
     if (!element.isConnected) return;
     width = element.clientWidth;
@@ -127,7 +126,6 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     cell.querySelector(".caption").textContent = caption;
   }
 
-  /** Renders the cells in view again. */
   function renderCells() {
     for (const cell of element.querySelectorAll(".cell")) renderCell(cell, Number(cell.dataset.place));
   }
@@ -191,7 +189,6 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     return true;
   }
 
-  /** The place of the photo of an event, or -1. */
   function find(event) {
     return Number(event.target.closest(".cell")?.dataset.place ?? -1);
   }
@@ -226,7 +223,6 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     element,
     onKey,
     draw,
-    /** Shows photos in sections. Selected are those of `selected` that are among them. */
     show(newSections, { selected = [], focused = null, hasRing = false } = {}) {
       sections = newSections.filter(({ items }) => items.length);
       photos = sections.flatMap(({ items }) => items);
@@ -245,7 +241,6 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     renderCells,
     /** Images that are selected, whether they are more than the one with the ring or not. */
     getSelected: () => chosen.selected,
-    /** The photos that the keys are for, in their order. */
     getTargets() {
       const targets = new Set(selection.getTargets(chosen));
       return photos.filter(({ image }) => targets.has(image));

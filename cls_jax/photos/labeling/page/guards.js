@@ -119,9 +119,7 @@ export function createPace(now = () => performance.now()) {
   let isHasty = true;
   let look = LOOK_MS;
   return {
-    /** The next photo is shown. */
     begin: () => (since = now()),
-    /** It has an answer. */
     answer: () => {
       isHasty = now() - since < HASTY_MS;
       look = LOOK_MS;

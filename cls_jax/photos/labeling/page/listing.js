@@ -50,7 +50,6 @@ export function formatTitle(name, items) {
   return `${name} · ${items.length.toLocaleString("en")}`;
 }
 
-/** The name, caption and decision of a photo for its cell. */
 export function describe({ name, decision, label, confidence }) {
   if (decision) {
     const given = describeAnswer({ decision, label });

@@ -51,7 +51,6 @@ const app = {
     hasRefused ||= busy;
     return busy || !areShown;
   },
-  /** Posts a change. The response is the new state. */
   async post(verb, content) {
     const answer = await api.post(verb, content);
     app.state = answer;
@@ -92,7 +91,6 @@ const app = {
     app.pinned = item;
     render();
   },
-  /** Scans the folder for new photos. */
   async scan(isAsked = false) {
     if (app.state?.phase !== "ready" || (!isAsked && Date.now() - scanned < SCAN_MS)) return;
     scanned = Date.now();
@@ -252,7 +250,6 @@ function renderFailure(message) {
   root.replaceChildren(create("div", { class: "wait", role: "alert" }, create("h2", {}, message)));
 }
 
-/** Gets the state and renders it if it has changed. */
 async function refresh() {
   const before = app.state;
   const state = await api.get("state");

@@ -92,7 +92,6 @@ export function mount(root, app) {
     if (!state.classes.length) chooser.focus();
   }
 
-  /** Says what is asked, and what is known. */
   function describe(state) {
     const given = current.decision && describeAnswer(current);
     parts.title.textContent = given ? `Your answer: ${given}` : "What is it?";

@@ -116,7 +116,6 @@ function createView(app) {
     }
   }
 
-  /** Shows what is asked for, or what was left, or all photos. */
   function begin() {
     isEntered = false;
     const { look, isBack } = app;
@@ -128,7 +127,6 @@ function createView(app) {
     app.look = null;
   }
 
-  /** Shows the photos that the filters let through, in sections. */
   function showAll({ isFresh = false } = {}) {
     const focused = isFresh ? null : special?.source ?? grid.getCurrent()?.image;
     const filters = Object.fromEntries(["file", "label", "below", "kind"].map((key) => [key, parts[key].value.trim()]));
@@ -193,7 +191,6 @@ function createView(app) {
     return record(targets, targets.map(() => label), describeAnswer({ label, decision: "none" }), adds);
   }
 
-  /** Gives the photos what is suggested. */
   function confirmAll() {
     const targets = grid.getTargets().filter(isSuggested);
     if (targets.length || !grid.getTargets().length) return record(targets, targets.map(({ label }) => label), "as suggested");
@@ -228,7 +225,6 @@ function createView(app) {
     parts.empty.hidden = grid.getCurrent();
   }
 
-  /** Says which photos the keys are for, and what Enter gives them. */
   function renderPanel() {
     const [targets, selected] = [grid.getTargets(), grid.getSelected().size];
     panel.classList.toggle("active", targets.length > 0);

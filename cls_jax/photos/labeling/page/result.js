@@ -86,7 +86,6 @@ export function mount(root, app) {
     app.showPhotos({ title: "Photos to look at", hint: HINT, sections: [{ title: "", images }], isAsked: true });
   }
 
-  /** The classes, those with the largest share of photos that are not sure first. */
   function renderClasses({ classes, named_by: namer }, { proposed, mixed }) {
     const rows = classes.map(({ name, count }, i) => {
       const { unsure, partner, images } = mixed[i] ?? { unsure: proposed[i] ?? 0, images: [] };

@@ -57,7 +57,6 @@ export function createSaver(app, { chooser, grid }) {
   return {
     accepts,
     save,
-    /** Keeps what is known of photos for which a class is being typed. */
     hold: (targets) => {
       held = new Map(targets.map(({ image, revision }) => [image, held.get(image) ?? revision]));
     },

@@ -34,7 +34,6 @@ export function toggle(value, place, hasRing = false) {
   return change(value, { selected, place, hasRing });
 }
 
-/** Selects some images instead. */
 export function select(value, images) {
   return change(value, { selected: new Set(images) });
 }

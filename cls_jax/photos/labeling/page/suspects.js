@@ -27,7 +27,6 @@ export function mount(root, app) {
     return isFitting;
   }
 
-  /** Adds a photo, or asks about it again if its label has changed. */
   function follow(item) {
     const before = cards.get(item.image);
     if (before?.revision === item.revision) return;

@@ -11,7 +11,6 @@ export function createThumbnails() {
   let waiting = []; // Cells that have stayed, without a picture.
   let numLoading = 0;
 
-  /** Puts the picture of a photo into a place, now or once it is there. */
   function fill(place, photo) {
     const picture = kept.get(photo.image);
     if (picture) return keep(photo.image, picture, place);

@@ -63,7 +63,6 @@ export function createTraining(app, onEnd) {
     if (!accept.hidden) offer(state);
   }
 
-  /** The training that is possible: what was asked, or longer. */
   function offer({ minutes: wanted, offer: found }) {
     offered = found.is_possible ? wanted : found.minutes;
     const length = found.is_possible ? "Start training" : `Train for ${formatCount(offered, "minute")}`;
@@ -79,7 +78,6 @@ function describeTitle({ phase, kind, minutes, run, offer }) {
   return `${TITLES[phase] ?? (kind === "instant" ? "Saving" : "Training")}: ${run}`;
 }
 
-/** Where it is and what is left of it, or how it ended and what is used now. */
 function describeDetail({ phase, message, step, steps, seconds, left, used, curve, curve_of: what }) {
   if (phase === "stopping") return step ? "Ending here, to compare what it has learned…" : "Stopping…";
   if (BUSY.includes(phase)) {
@@ -90,7 +88,6 @@ function describeDetail({ phase, message, step, steps, seconds, left, used, curv
   return [message, phase !== "planned" && used ? `In use: ${used}.` : ""].filter(Boolean).join(" ");
 }
 
-/** The time of day in so many minutes. */
 function formatClock(minutes) {
   return new Date(Date.now() + 60_000 * minutes).toLocaleTimeString("en", { timeStyle: "short" });
 }
@@ -100,7 +97,6 @@ function formatTime(seconds) {
   return `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")} min`;
 }
 
-/** Draws the accuracy or the loss over the steps so far. */
 function draw(curve, { curve: points, curve_of: what }) {
   curve.toggleAttribute("hidden", points.length < 2);
   if (points.length < 2) return;

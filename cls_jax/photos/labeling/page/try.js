@@ -38,7 +38,6 @@ function createView(app) {
     work();
   }
 
-  /** Classifies the queued files one at a time. */
   async function work() {
     if (isWorking) return;
     isWorking = true;
@@ -94,7 +93,6 @@ function createView(app) {
   return { element, update: () => {}, onKey: () => false };
 }
 
-/** The address of a picture that the server has decoded. */
 function createPreview(base64) {
   const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
   return URL.createObjectURL(new Blob([bytes], { type: "image/jpeg" }));

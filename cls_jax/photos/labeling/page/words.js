@@ -13,7 +13,6 @@ export function namePhotos(photos, gone = 0) {
   return photos.length === 1 ? photos[0].name : formatCount(photos.length - gone, "photo");
 }
 
-/** What the answer for a photo is. */
 export function describeAnswer({ label, decision }) {
   return label || ({ none: "none of these", skip: "skipped" }[decision] ?? "no label");
 }
