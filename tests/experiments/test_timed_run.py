@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
     options += [
         f"--config.data.data_dir={folder / 'cifar10.npz'}",
         "--until",
-        str(time.time() + 15),
+        str(time.time() + 6),
     ]
     words = ["--config", "configs/cifar10.py", "--budgets", "40", "--seeds", "1", *options]
     words += ["--timed", "10"]
