@@ -122,31 +122,32 @@ class Catalog:
     @functools.cached_property
     def marks(self) -> FileMarks:
         """What the folder, tables in it and the rows of labels.csv say of each image."""
-        return fold(
-            self.names.name_rows(self.table.rows), self._start(self.folder.listing.files.names())
-        )
+        return fold(self.names.name_rows(self.table.rows), self._start(lambda name: True))
 
     def start_marks(self) -> FileMarks:
         """The same without labels.csv, of images whose names a table can contain."""
-        return self._start(filter(_is_unicode, self.folder.listing.files.names()))
+        return self._start(_is_unicode)
 
-    def _start(self, files: Iterable[str]) -> FileMarks:
+    def _start(self, is_kept: Callable[[str], bool]) -> FileMarks:
         """The marks of some images by folders and tables.
 
         Those for testing or validation have a class, too: one that is renamed is so there as well.
         """
         tops = {folder for folder, kind in self.splits.items() if kind in HELD_OUT}
-        labels: dict[str, str | None] = {}
-        held_out = set()
-        for name in files:
-            label = self.base.labels.get(name, NO_CLASS_NAME)
-            top, *rest = name.split("/", 2)
-            if rest and top in tops:
-                held_out.add(name)
-                if label == NO_CLASS_NAME and len(rest) > 1 and not means_unlabeled(rest[0]):
-                    label = rest[0]
-            if label != NO_CLASS_NAME or name in self.base.labels:
-                labels[name] = self.names.get(label) if label else label
+        names = self.folder.listing.files.names() if tops else ()
+        held_out = dict.fromkeys(
+            name for name in names if name.rpartition("/")[0].split("/")[0] in tops
+        )
+        labels = dict(self.base.labels)
+        for name in held_out:
+            _, inner, *rest = name.split("/", 2)
+            if rest and not means_unlabeled(inner) and labels.get(name, "") == NO_CLASS_NAME:
+                labels[name] = inner
+        labels = {
+            name: self.names.get(label) if label else label
+            for name, label in labels.items()
+            if is_kept(name)
+        }
         rivals = {name: self.names.get(rival) for name, rival in self.base.rivals.items()}
         return start(self.base._replace(labels=labels, rivals=rivals), held_out)
 

@@ -7,7 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cls_jax.io import parse_json
-from cls_jax.photos.folder.names import clean, find_part, fold_class, is_missing, simplify
+from cls_jax.photos.folder.names import (
+    LONGEST_CLASS,
+    clean,
+    find_part,
+    fold_class,
+    is_missing,
+    simplify,
+)
 from cls_jax.photos.folder.reading import Fault
 
 # Headers, simplified, of columns that say which part a row belongs to, if their cells do.
@@ -62,7 +69,15 @@ def read_classes(
     }
     several = (cell for cell, names in classes.items() if len(names) > 1)
     faults = (refuse_several(table, labels[cell], classes[cell]) for cell in several)
-    return classes, next(faults, None)
+    too_long = (
+        Fault(
+            f"{table} has a class of more than {LONGEST_CLASS} characters: shorten it, or pass "
+            "--label-column with the column of the classes."
+        )
+        for names in classes.values()
+        if any(len(name) > LONGEST_CLASS for name in names)
+    )
+    return classes, next(itertools.chain(faults, too_long), None)
 
 
 def _split(name: str, separators: str, known: Collection[str]) -> tuple[str, ...]:

@@ -46,7 +46,6 @@ HEADER = ["file", "label", "decision", "time"]  # Of a new one.
 LABEL, CHECK, NONE, SKIP, UNDO = "label", "check", "none", "skip", "undo"
 # About a class: they label nothing.
 NOTES = EXAMPLE, DESCRIBE, KEY = "example", "describe", "key"
-LONGEST_CLASS = 255  # Characters, as in the name of a folder.
 _HEAD_CHARACTERS = 10_000  # At least the header and a row.
 _HEAD_LINES = 100
 _MAX_BYTES = 2**28  # Some five million rows.
@@ -219,12 +218,6 @@ def _read_lines(table: Table, columns: Columns, index: FileIndex) -> LabelTable:
     )
     parts, of_parts = _read_parts(table, columns, [row.part for row in others])
     faults = [*(_find_fault(line, table, columns) for line in lines), fault, of_parts]
-    if any(len(row.label) > LONGEST_CLASS for row in rows):
-        sentence = (
-            f"{table.name} has a class of more than {LONGEST_CLASS} characters: shorten it, or "
-            "pass --label-column with the column of the classes."
-        )
-        faults.append(Fault(sentence))
     if first := next(filter(None, faults), None):
         return LabelTable([], fault=first)
     counts = Counter(row.label for row in others)
@@ -302,6 +295,8 @@ def _take_majority(rows: list[LabelRow]) -> list[LabelRow]:
 
 def _list_marked(line: Sequence[str], table: Table, columns: Columns) -> list[str]:
     """The classes of a row with a 1 in their columns, or with the share that clearly leads."""
+    if not columns.one_hot:
+        return []
     cells = _take_cells(line, columns.one_hot)
     names = _take_cells(table.header, columns.one_hot)
     if columns.are_shares:

@@ -31,6 +31,7 @@ _DOUBTFUL = {
     *("unassigned", "uncategorized", "unclassified", "undefined", "unknown", "unlabel"),
     *("unlabled", "unsorted", "unsure", "untagged"),
 }
+LONGEST_CLASS = 255  # Characters, as in the name of a folder.
 _DASHES = "?-\u2013\u2014_.*/~ "
 _BETWEEN = re.compile(r"(?<=[^\W_])[\s_-]+(?=[^\W_])")
 _INTEGER = re.compile(r"([+-]?\d+)\.0+", re.ASCII)

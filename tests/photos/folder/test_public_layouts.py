@@ -342,7 +342,7 @@ READ |= {
             "LOC_train_solution.csv": write_table(
                 "ImageId,PredictionString",
                 "a,n01440764 1 2 3 4 ",
-                "b,n01443537 1 2 3 4 n01443537 1 1 2 2",
+                "b," + "n01443537 1 2 3 4 " * 20,
             ),
             "LOC_val_solution.csv": write_table("ImageId,PredictionString", "c,n01440764 1 2 3 4 "),
             "LOC_sample_submission.csv": write_table(
