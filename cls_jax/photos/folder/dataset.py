@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import os
 import pathlib
-import pickle
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.layout import Layout
+from cls_jax.photos.folder.layout import Layout, pack_layout, unpack_layout
 from cls_jax.photos.folder.names import fold_case
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.unread import (
@@ -204,8 +203,7 @@ def list_layout(root: pathlib.Path, options: FolderOptions = AUTOMATIC) -> Layou
 
     if jax.process_count() == 1:
         return read()
-    # Its bytes are from a process of the same program.
-    layout: Layout = pickle.loads(compute_in_main_process(lambda: pickle.dumps(read())))
+    layout = unpack_layout(compute_in_main_process(lambda: pack_layout(read())))
     check_same_data(_read_sample(root, layout))
     return layout
 

@@ -1,7 +1,9 @@
-"""The parts of a folder that is trained on: their files and classes."""
+"""The parts of a folder that is trained on: their files and classes, also as bytes."""
 
 import dataclasses
+import io
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -65,3 +67,43 @@ class Layout(NamedTuple):
         return (
             propose_by_folders(of_labeled, train.labels[is_labeled]) or propose_pattern(first) or ""
         )
+
+
+def pack_layout(layout: Layout) -> bytes:
+    """A layout as bytes, for other processes: columns, and the rest as JSON."""
+    buffer = io.BytesIO()
+    files, sources = layout.train.files, layout.sources
+    parts = zip(PARTS, (layout.train, layout.validation, layout.test), strict=True)
+    columns: Any = {part: np.stack([rows.places, rows.labels]) for part, rows in parts}
+    if sources:
+        columns["sources"] = sources.numbers
+    origin = sources.origin if sources else ""
+    rest = layout.class_names, layout.skipped, layout.warnings, layout.table, origin
+    np.savez(
+        buffer,
+        text=np.frombuffer(files.text, np.uint8),
+        numbers=np.frombuffer(files.numbers, np.int64),
+        rest=np.array(json.dumps(rest)),
+        **columns,
+    )
+    return buffer.getvalue()
+
+
+def unpack_layout(content: bytes) -> Layout:
+    """The layout that `pack_layout` has packed."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        names, skipped, warnings, table, origin = json.loads(str(stored["rest"]))
+        files = ImageFiles((), stored["text"].tobytes(), stored["numbers"].tobytes())
+        parts: Any = {
+            part: Rows(files, stored[part][0], stored[part][1].astype(np.int32), tuple(names))
+            for part in PARTS
+        }
+        sources = Sources(stored["sources"], origin) if origin else None
+    return Layout(
+        tuple(names),
+        **parts,
+        skipped=list(map(tuple, skipped)),
+        warnings=warnings,
+        table=table,
+        sources=sources,
+    )

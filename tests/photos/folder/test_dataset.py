@@ -2,7 +2,6 @@
 
 import builtins
 import os
-import pickle
 import tracemalloc
 
 import numpy as np
@@ -19,6 +18,7 @@ from cls_jax.photos.folder.dataset import (
     open_dataset,
     summarize_folder,
 )
+from cls_jax.photos.folder.layout import pack_layout, unpack_layout
 from cls_jax.photos.images import decode
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
 from cls_jax.photos.plan.describe import describe_folder
@@ -68,9 +68,9 @@ def test_a_listing_takes_few_bytes_a_file_and_travels_to_other_processes(root):
     ).train()
     assert tracemalloc.get_traced_memory()[1] / len(names) < 80  # Beside the files.
     tracemalloc.stop()
-    content = pickle.dumps(layout)
+    content = pack_layout(layout)
     assert len(content) / len(names) < 150
-    theirs = pickle.loads(content)
+    theirs = unpack_layout(content)
     assert list(theirs.train) == list(layout.train)
     assert [len(theirs.train), theirs.class_names, theirs.skipped] == [20_000, ("a", "b"), []]
     files = ImageFiles(files[::-1])
