@@ -78,8 +78,7 @@ def strip_png(file: BinaryIO) -> BinaryIO:
     if not first.startswith(PNG):
         return file
     size = file.seek(0, io.SEEK_END)
-    kept: list[tuple[int, int]] = []  # First bytes of what stays, and the bytes behind it.
-    begin = 0
+    dropped: list[int] = []  # Where parts begin and end, in turn.
     end = len(PNG)
     for _ in range(_MAX_CHUNKS):
         file.seek(end)
@@ -93,17 +92,16 @@ def strip_png(file: BinaryIO) -> BinaryIO:
         if not kind.isalpha() or (is_needed and end > size):
             break  # Damaged, which Pillow will say.
         if not is_needed and not _is_oriented(first, header + file.read(min(length, _MOST) + 4)):
-            kept.append((begin, start))
-            begin = end
+            dropped += [start, end]
     else:
         raise ImageError(f"more than {_MAX_CHUNKS:,} parts")
-    if not kept:
+    if not dropped:
         return file
-    stripped = io.BytesIO()
-    for first_byte, behind in (*kept, (begin, max(begin, size))):
-        file.seek(first_byte)
-        stripped.write(file.read(behind - first_byte))
-    return stripped
+    file.seek(0)
+    content = file.read()
+    edges = [0, *dropped, size]
+    kept = zip(edges[::2], edges[1::2], strict=True)
+    return io.BytesIO(b"".join(content[begin:behind] for begin, behind in kept))
 
 
 def _is_oriented(first: bytes, part: bytes) -> bool:
