@@ -197,10 +197,5 @@ def fit_classifier(
 
 def find_known(relations: Relations, p_BK: np.ndarray) -> KnownImages:
     """The images of these relations with inferred probabilities, at most 10,000, evenly spaced."""
-    places = relations.places
-    return KnownImages(
-        kernel=places.whitening.kernel,
-        bias=-places.whitening.mean @ places.whitening.kernel,
-        known=places.components,
-        probabilities=p_BK[places.rows].astype(np.float16),
-    )
+    rows, (mean, kernel), components = relations.places
+    return KnownImages(kernel, -mean @ kernel, components, p_BK[rows].astype(np.float16))

@@ -8,7 +8,6 @@ Shape suffixes: B images, C features.
 """
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -52,22 +51,9 @@ _MAX_PLACED = 10_000  # Images that a new one is compared with. They take 5 MB.
 _MOST_ADDED = 0.1
 
 
-class _Compared(NamedTuple):
-    """How images are compared at a depth, and what was found."""
-
-    neighbors: Neighbors
-    whitening: Whitening | None  # None for the last layer, whose features are compared as they are.
-
-
-class Places(NamedTuple):
-    """Where some of the images lie, for new ones that are placed among them.
-
-    By the first network's features of the last layer and of all stages, side by side.
-    """
-
-    rows: np.ndarray  # The M images, int.
-    whitening: Whitening
-    components: np.ndarray  # Of unit length, float16 [M, R].
+# What was found at a depth, and how images are compared there: None for the last layer, whose
+# features are compared as they are.
+_Compared = tuple[Neighbors, Whitening | None]
 
 
 class Relations:
@@ -116,8 +102,9 @@ class Relations:
             extended._num_fitted = self._num_fitted
             for (network, depth), (neighbors, whitening) in dict(self._found).items():
                 described = extended._describe(network, depth, whitening)
-                extended._found[network, depth] = _Compared(
-                    extend_neighbors(neighbors, described), whitening
+                extended._found[network, depth] = (
+                    extend_neighbors(neighbors, described),
+                    whitening,
                 )
         return extended
 
@@ -126,7 +113,7 @@ class Relations:
 
         The last layer compares descriptors. Stages are whitened.
         """
-        return connect_neighbors(self._compare(network, depth).neighbors)
+        return connect_neighbors(self._compare(network, depth)[0])
 
     @property
     def names(self) -> np.ndarray:
@@ -156,8 +143,8 @@ class Relations:
             whitening = None if depth == LAST else fit_whitening(features)
             compared = features if whitening is None else whitening(features)
             neighbors = find_neighbors(compared, min(NUM_NEIGHBORS, len(self) - 1))
-        self._found[network, depth] = _Compared(neighbors, whitening)
-        return self._found[network, depth]
+        self._found[network, depth] = neighbors, whitening
+        return neighbors, whitening
 
     def _describe(self, network: int, depth: int, whitening: Whitening | None = None) -> np.ndarray:
         """What images are compared by, floating [B, C]."""
@@ -183,28 +170,32 @@ class Relations:
         if self._whole is not None:
             whole, rows = self._whole
             return whole._pairs.take(rows, len(whole))
-        similar = self._compare(0, STAGES).neighbors
+        similar, _ = self._compare(0, STAGES)
         is_read = np.asarray(self.features.descriptors.any(axis=1))  # The features of others are 0.
         return find_pairs(self._scale(self.features.stages), similar, is_read)
 
     @functools.cached_property
-    def places(self) -> Places:
-        """Those of at most 10,000 images, evenly spaced."""
+    def places(self) -> tuple[np.ndarray, Whitening, np.ndarray]:
+        """Where at most 10,000 images lie, evenly spaced, for new ones to be placed among them.
+
+        By the first network's features of the last layer and of all stages, side by side: these M
+        images, int, the whitening, and their components of unit length, float16 [M, R].
+        """
         rows = take_rows(np.arange(len(self)), _MAX_PLACED)
         if self._whole is not None and len(self._whole[0]) <= _MAX_PLACED:
             _, whitening, components = self._whole[0].places
-            return Places(rows, whitening, components[self._whole[1]])
+            return rows, whitening, components[self._whole[1]]
         parts = self.features.pooled[rows], self.features.stages[rows]
         inputs = np.concatenate(parts, axis=1, dtype=np.float32)
-        whitening = self._whole[0].places.whitening if self._whole else fit_whitening(inputs)
-        return Places(rows, whitening, normalize_rows(whitening(inputs)).astype(np.float16))
+        whitening = self._whole[0].places[1] if self._whole else fit_whitening(inputs)
+        return rows, whitening, normalize_rows(whitening(inputs)).astype(np.float16)
 
     def find_similar(self, features: FrozenFeatures) -> tuple[Neighbors, np.ndarray]:
         """The nearest of these images to n new ones by all stages, and their `measure_closeness`.
 
         Both are [n, k], the nearest first.
         """
-        whitening = self._compare(0, STAGES).whitening
+        _, whitening = self._compare(0, STAGES)
         assert whitening is not None, "stages are whitened"
         own, new = (
             normalize_rows(whitening(each.stages.astype(np.float32)))

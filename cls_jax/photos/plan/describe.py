@@ -140,12 +140,13 @@ def _describe_held_out(plan: Plan, trial: Trial) -> str | None:
 
 def _describe_near_copies(trial: Trial) -> str | None:
     """A line about near-copies among the labels, if these were compared."""
-    if (found := trial.near_copies) is None:
+    if trial.near_copies is None:
         return None
-    if not found.groups:
+    num_images, num_groups = trial.near_copies
+    if not num_groups:
         return "Near-copies: none among the labels"
-    groups = write_count(found.groups, "group that is", "groups that are")
-    return f"Near-copies: {found.images:,} of the labeled images, in {groups} held out together"
+    groups = write_count(num_groups, "group that is", "groups that are")
+    return f"Near-copies: {num_images:,} of the labeled images, in {groups} held out together"
 
 
 def describe_training(plan: Plan, facts: Facts) -> list[str]:

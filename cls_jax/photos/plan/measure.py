@@ -57,7 +57,7 @@ from cls_jax.photos.start.frozen import (
     read_native_network,
     read_networks,
 )
-from cls_jax.photos.start.hold_out import NearCopies, choose_validation_sources, count_near_copies
+from cls_jax.photos.start.hold_out import choose_validation_sources, count_near_copies
 from cls_jax.photos.start.stages import needs_labels
 from cls_jax.runs.folder import CONFIG, describe_weights, use_mean_and_std
 from cls_jax.training.prepare import (
@@ -374,7 +374,8 @@ class Trial(NamedTuple):
     """What a dry run finds out."""
 
     origins: str = ""  # A sentence that proposes sources by what is in the images, or "".
-    near_copies: NearCopies | None = None  # Among the labels. None if they were not compared.
+    # Labeled images with a near-copy, and their groups. None if they were not compared.
+    near_copies: tuple[int, int] | None = None
     measured: Measurement | None = None  # None if nothing is trained.
     held_out: tuple[int, ...] = ()  # Labels of each class for validation, but for near-copies.
 
@@ -461,7 +462,7 @@ def _are_alike(root: pathlib.Path, name: str, copy: str) -> bool:
         return False
 
 
-def _find_near_copies(plan: Plan) -> NearCopies | None:
+def _find_near_copies(plan: Plan) -> tuple[int, int] | None:
     """Those among at most 1,000 labels, whose features the run needs anyway."""
     train, root = plan.summary.layout.train, plan.summary.root
     labeled = np.flatnonzero(train.labels >= 0)

@@ -8,7 +8,6 @@ import functools
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -110,24 +109,17 @@ def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:
     return groups
 
 
-class NearCopies(NamedTuple):
-    """Near-copies among labeled images."""
-
-    images: int  # Those with a near-copy.
-    groups: int
-
-
 def count_near_copies(
     config: ConfigDict, files: Sequence[str | os.PathLike], labels: np.ndarray
-) -> NearCopies:
-    """Counts the near-copies among image files with labels, int [n].
+) -> tuple[int, int]:
+    """The images with a near-copy among image files with labels, int [n], and their groups.
 
     By features of the network that `model.init` names. Raises a UserError if it cannot be read.
     """
     network = read_native_network(config, config.data.channels)
     groups = Relations(extract_features(files, network)).group(labels)
     sizes = np.bincount(groups)
-    return NearCopies(int(sizes[sizes > 1].sum()), int((sizes > 1).sum()))
+    return int(sizes[sizes > 1].sum()), int((sizes > 1).sum())
 
 
 def _read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray:

@@ -9,7 +9,6 @@ from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.describe import describe_dry_run
 from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.plan.measure import Facts, Trial
-from cls_jax.photos.start.hold_out import NearCopies
 from tests.outcomes import count_reads
 from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
 
@@ -34,8 +33,7 @@ def describe(facts, trial, **changes):
 
 def test_a_dry_run_says_what_was_found_out():
     origins = (Origin(DEFAULT_BACKBONE, "Apache-2.0", ""),)
-    copies = NearCopies(images=4, groups=2)
-    text = describe(Facts(origins, is_begun=True), Trial("", copies, MEASURED), num_steps=100)
+    text = describe(Facts(origins, is_begun=True), Trial("", (4, 2), MEASURED), num_steps=100)
     for line in (
         "Images:      40 labeled, 9,960 unlabeled and 0 test images; 2 classes with labels:",
         "Near-copies: 4 of the labeled images, in 2 groups that are held out together",
@@ -60,7 +58,7 @@ def test_what_was_not_looked_for_is_not_said():
     for word in ("Near-copies", "Memory", "Steps alone", "Weights", "resumed"):
         assert word not in text
     assert "Cameras: some" in describe(Facts(), Trial("Cameras: some"))
-    assert "none among the labels" in describe(Facts(), Trial(near_copies=NearCopies(0, 0)))
+    assert "none among the labels" in describe(Facts(), Trial(near_copies=(0, 0)))
 
 
 def test_a_network_is_proposed_with_what_it_costs():

@@ -15,7 +15,6 @@ from cls_jax.photos.plan import measure, plan
 from cls_jax.photos.plan.estimate import Measurement, guess_step
 from cls_jax.photos.plan.plan import Request
 from cls_jax.photos.plan.rules import create_folder_config, fit
-from cls_jax.photos.start.hold_out import NearCopies
 from cls_jax.photos.start.stages import train_with_stages
 from tests.compiled import record_programs
 from tests.conftest import one_of
@@ -364,7 +363,7 @@ def test_too_short_a_time_is_refused_with_the_minutes_that_are_needed(
     monkeypatch.setattr(measure, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(measure, "time_prediction", lambda config: 1.0)
     monkeypatch.setattr(plan, "find_resources", lambda: PRETRAINED)
-    monkeypatch.setattr(measure, "count_near_copies", lambda *_: NearCopies(0, 0))
+    monkeypatch.setattr(measure, "count_near_copies", lambda *_: (0, 0))
     chosen = plan.plan_run(Request(tmp_path / "photos", minutes=2.0, settings=setting))
     needed = f"about {chosen.needed_minutes} minutes are needed"
     with pytest.raises(UserError, match=f"2 minutes are too short .*{needed}.*--instant"):
