@@ -80,9 +80,8 @@ def _train_and_report(run: Run) -> None:
     if not is_main_process():
         return
     has_test = result["test_accuracy"] is not None
-    no_test = "No test set. "
+    evaluate, no_test = write_command(["evaluate", str(folder)]), "No test set. "
     if run.layout and run.layout.test:  # Added since, or result.json would have its accuracy.
-        evaluate = write_command(["evaluate", str(folder)])
         no_test = f"The run had no test set. To evaluate on the one now in the folder: {evaluate}\n"
     is_trained = result["step"] > 0
     if has_test or result.get("validation_accuracy") is not None:
@@ -95,28 +94,29 @@ def _train_and_report(run: Run) -> None:
             f"{no_test}Averages over the last logged batches (step {result['step']:,}):\n{monitors}"
         )
     else:
-        evaluate = f"{write_command(['evaluate', str(folder)])} FOLDER"
-        outcome = f"{no_test}To measure the accuracy on labeled images: {evaluate}"
+        outcome = f"{no_test}To measure the accuracy on labeled images: {evaluate} FOLDER"
     print(f"\n{outcome}", flush=True)
     far = describe_far(read_unknown(folder, result["step"]), result)
     for sentence in filter(None, [*describe_outcome(result), far]):
         print(sentence, flush=True)
     print("\nWriting the report…", flush=True)  # Which takes a minute on a busy machine.
-    report = draw_report(run)
+    curves = f"{find_program('tensorboard')} --logdir {shlex.quote(str(folder))}"
+    if not is_installed("tf"):
+        curves = f"in the report (TensorBoard needs {write_install('tf')} before training)"
+    used = find_newest(folder.parent)  # Where training did not help, an earlier one.
+    rows = {
+        "Report": draw_report(run),
+        "Curves": curves if is_trained else None,
+        "Evaluate again": evaluate if has_test else None,
+        "Predict": f"{write_command(['predict', str(used)])} IMAGES"
+        if run.config.data.name == "folder"
+        else None,
+        "Results": folder / RESULT,
+    }
     print()
-    if report:
-        print(f"Report:         {report}")
-    if is_trained:
-        curves = f"{find_program('tensorboard')} --logdir {shlex.quote(str(folder))}"
-        if not is_installed("tf"):
-            curves = f"in the report (TensorBoard needs {write_install('tf')} before training)"
-        print(f"Curves:         {curves}")
-    if has_test:
-        print(f"Evaluate again: {write_command(['evaluate', str(folder)])}")
-    if run.config.data.name == "folder":
-        used = find_newest(folder.parent)  # Where training did not help, an earlier one.
-        print(f"Predict:        {write_command(['predict', str(used)])} IMAGES")
-    print(f"Results:        {folder / RESULT}")
+    for name, value in rows.items():
+        if value is not None:
+            print(f"{f'{name}:':16}{value}")
 
 
 def evaluate(

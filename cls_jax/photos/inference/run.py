@@ -6,6 +6,7 @@ and writes the files of a run.
 """
 
 import abc
+import dataclasses
 import functools
 import os
 import pathlib
@@ -46,26 +47,24 @@ from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_eva
 from cls_jax.training.prepare import RunEnd, restore_run
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Run(abc.ABC):
     """A run, which can be used as a path, as in `cls_jax.load(run)`.
 
-    `cls_jax.train` returns one. Its result, dataset and classifier are read once, when first
-    needed.
-
-    Attributes:
-        config: The run's configuration.
-        workdir: The run's folder, see docs/run_folder.md. It need not exist before training.
-        layout: Of its folder of images, if this has been listed already.
+    `cls_jax.train` returns one, and otherwise `create_run` or `open_run`. Nothing is read before it
+    is needed: its result, dataset and classifier are then read once.
     """
 
-    def __init__(self, config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None):
-        """Reads nothing yet. Use `create_run` or `open_run` to create one."""
-        self.config = config
-        self.workdir = workdir
-        self.layout = layout
-        # By split: the row of each of its n images in what follows, int64 [n], -1 for none, and the
-        # probabilities float32 [N, B, K] and features float32 [B, N C] of those that were seen.
-        self._seen: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    config: ConfigDict
+    workdir: pathlib.Path  # See docs/run_folder.md. It need not exist before training.
+    layout: Layout | None = None  # Of its folder of images, if this has been listed already.
+    chosen_step: int | str | None = None  # Of another checkpoint than the newest.
+    start_of: "Run | None" = None  # Of an instant classifier: the training that began with it.
+    # By split: the row of each of its n images in what follows, int64 [n], -1 for none, and the
+    # probabilities float32 [N, B, K] and features float32 [B, N C] of those that were seen.
+    _seen: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = dataclasses.field(
+        default_factory=dict
+    )
 
     def __fspath__(self) -> str:
         return os.fspath(self.workdir)
@@ -198,17 +197,6 @@ class Run(abc.ABC):
 class TrainedRun(Run):
     """Networks that are trained, and perhaps the instant classifier that they began with."""
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        workdir: pathlib.Path,
-        layout: Layout | None = None,
-        step: int | str | None = None,
-    ):
-        """`step` is that of another checkpoint than the newest, see `restore_run`."""
-        super().__init__(config, workdir, layout)
-        self._step = step
-
     @property
     def predictor(self) -> Run:
         """The run itself, or its instant classifier.
@@ -216,7 +204,7 @@ class TrainedRun(Run):
         A finished result decides, unless a step has been chosen. Raises a UserError if it is
         damaged, or the instant classifier is missing.
         """
-        if self._step is not None or self.result.get("predictor") != INSTANT:
+        if self.chosen_step is not None or self.result.get("predictor") != INSTANT:
             return self
         if self.begun_with is None:
             raise UserError(
@@ -239,7 +227,7 @@ class TrainedRun(Run):
     @functools.cached_property
     def end(self) -> RunEnd:
         """The setup, the state and the step of the newest checkpoint, or the chosen one."""
-        return restore_run(self.workdir, self.config, self._step)
+        return restore_run(self.workdir, self.config, self.chosen_step)
 
     @functools.cached_property
     def classifier(self) -> Classifier:
@@ -278,21 +266,10 @@ class TrainedRun(Run):
 class InstantRun(Run):
     """An instant classifier: a frozen network with heads for the classes."""
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        workdir: pathlib.Path,
-        layout: Layout | None = None,
-        start_of: Run | None = None,
-    ):
-        """`start_of` is the training that began with it."""
-        super().__init__(config, workdir, layout)
-        self._start_of = start_of
-
     @functools.cached_property
     def dataset(self) -> Dataset:
         """The images and labels."""
-        run = self._start_of
+        run = self.start_of
         # Of another size, they have other pixels. And it may have learned what was held out.
         sames = ("image_size", "validation")
         if run is not None and all(run.config.data[k] == self.config.data[k] for k in sames):
