@@ -27,17 +27,23 @@ NOT_RUN = {
     r"packed": "in the environment of the extra shards",
     r"^cls-jax label": "answered as a browser does, see `tests/doors.py`",
 }
-SMALL = ["--config.num_steps=2", "--config.data.image_size=64"]
+SMALL_NETWORK = ["--config.model.depth=10", "--config.data.randaugment_ops=0"]
+# Of EfficientNet, only the last stage and the head are trained.
+SMALL_BACKBONE = ["--size", "64", "--config.optimizer.frozen_stages=6"]
+SMALL_BACKBONE += ["--config.data.randaugment_ops=0"]
+SMALL = ["--config.num_steps=2", "--config.data.randaugment_ops=0"]
 SMALL += ["--config.batch_size=2", "--config.mu=1"]
+FROZEN = ["--config.data.image_size=64", "--config.optimizer.frozen_stages=6"]
 # What a command matches → options that make it small. The first that matches counts.
 SMALLER = {
-    r"--dry-run|--instant": [],
-    r"^cls-jax train": ["--steps", "2", "--size", "64"],
+    r"--instant": [],
+    r"--dry-run": SMALL_BACKBONE,
+    r"^cls-jax train": ["--steps", "2", *SMALL_BACKBONE],
     # Both pages train on the same photos, so one of them would meet the run of the other.
-    r"folder.py:~": [*SMALL, "--workdir=runs/other"],
-    r"npz.py:": [option for option in SMALL if "image_size" not in option],
-    r"folder.py:photos": [*SMALL, "--config.optimizer.warmup_steps=0"],
-    r"^python main.py --config": ["--config.num_steps=2"],
+    r"folder.py:~": [*SMALL, *FROZEN, "--workdir=runs/other"],
+    r"npz.py:": SMALL,
+    r"folder.py:photos": [*SMALL, *FROZEN, "--config.optimizer.warmup_steps=0"],
+    r"^python main.py --config": ["--config.num_steps=2", *SMALL_NETWORK],
 }  # fmt: skip
 
 

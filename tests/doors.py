@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.request
 from collections.abc import Callable
@@ -24,9 +25,9 @@ import numpy as np
 from PIL import Image
 
 from cls_jax.parallel.machine import available_cpus
-from tests.documented import find_commands
+from tests.conftest import ROOT
+from tests.documented import SMALL_BACKBONE, SMALL_NETWORK, find_commands
 
-ROOT = pathlib.Path(__file__).parents[1]
 BUILD = ROOT / "build" / "doors"
 PAGE = ROOT / "docs" / "installation.md"
 # Extras that this machine cannot show or that the wheel does not use.
@@ -36,7 +37,7 @@ NOT_TRIED = {
     "experiments": "for scripts that only a clone has",
 }
 BIN = "Scripts" if os.name == "nt" else "bin"
-PATIENCE = 300  # Seconds for a command.
+PATIENCE = 900  # Seconds for a command, beside busy neighbors.
 STEPS = ["--steps", "4", "--config.log_every=1"]
 LABEL = "cls-jax label"
 SCRATCH = "runs/photos-all-cls-seed0"
@@ -71,7 +72,7 @@ USE_PYTHON = """
 import warnings
 warnings.simplefilter("error")
 import cls_jax
-run = cls_jax.train("photos", num_steps=2, workdir="runs/from_python")
+run = cls_jax.train("photos", num_steps=2, workdir="runs/from_python", model__depth=10)
 assert (run.workdir / "report.html").exists()
 print(cls_jax.load(run).predict(["more/a.jpg"])[0])
 """
@@ -100,8 +101,12 @@ def refuse(extra: str, *words: str) -> Command:
 
 
 DIGITS = ["python", "main.py", "--config", "configs/digits.py:40", "--config.num_steps=4"]
+DIGITS += SMALL_NETWORK
 TRAIN = Command(
-    ["cls-jax", "train", "photos", *STEPS], shows="pretrained", leaves=f"{SCRATCH}/report.html"
+    # With a network of the default size: nobody misses the pretrained weights of another choice.
+    ["cls-jax", "train", "photos", *STEPS, SMALL_NETWORK[-1]],
+    shows="pretrained",
+    leaves=f"{SCRATCH}/report.html",
 )
 PREDICT = [
     Command(["cls-jax", "predict", "more", "--output", "p.csv"], leaves="p.csv"),
@@ -110,7 +115,7 @@ PREDICT = [
 # What pages suppose to be there: runs of the reader's own, and that of `make demo`.
 PREPARED = [
     Command(["cls-jax", "train", "photos", "--instant", "--workdir", "runs/mine"]),
-    Command(["cls-jax", "train", "photos", *STEPS, "--size", "64", "--workdir", "runs/trained"]),
+    Command(["cls-jax", "train", "photos", *STEPS, *SMALL_BACKBONE, "--workdir", "runs/trained"]),
     Command(DIGITS),
     Command(["python", "-c", COPY_WEIGHTS]),
 ]
@@ -172,7 +177,7 @@ PROMISES: dict[str, list[Command]] = {
     ],
     "shards": [
         Command(["cls-jax", "pack", "photos", "packed"], leaves="packed/packed_images.npz"),
-        Command(["cls-jax", "train", "packed", *STEPS], shows="Report:"),
+        Command(["cls-jax", "train", "packed", *STEPS, *SMALL_NETWORK], shows="Report:"),
     ],
     "scale": [Command(["python", "-c", SEARCH])],
     "label": [refuse("pretrained", "cls-jax", "label", "photos", "--no-browser")],
@@ -221,6 +226,7 @@ def open_door(
     lock = ["--constraints", str(ROOT / "requirements-dev.txt")]
     install = [*uv, "pip", "install", "--quiet", "--python", python, *lock, wanted]
     subprocess.run(install, check=True)
+    copy_bytecode(place / "venv")
     wait()
     if extras in WITH_RUN:
         shutil.copytree(BUILD / "base" / "home" / SCRATCH, place / "home" / SCRATCH)
@@ -256,6 +262,18 @@ def create_photos(home: pathlib.Path) -> None:
     )
 
 
+def copy_bytecode(environment: pathlib.Path) -> None:
+    """Saves compiling what this environment has compiled of the same files.
+
+    Python compiles a file again where its time or size is another.
+    """
+    ours = pathlib.Path(sysconfig.get_path("purelib"))
+    theirs = environment / ours.relative_to(sys.prefix)
+    for folder in ours.rglob("__pycache__"):
+        if (copy := theirs / folder.relative_to(ours)).parent.exists():
+            shutil.copytree(folder, copy, copy_function=os.link)
+
+
 def create_environment(place: pathlib.Path) -> dict[str, str]:
     """Variables of a user who has nothing but this installation."""
     return {
@@ -263,11 +281,10 @@ def create_environment(place: pathlib.Path) -> dict[str, str]:
         "PATH": os.pathsep.join([str(place / "venv" / BIN), "/usr/bin", "/bin"]),
         "HOME": str(place / "home"),
         "XDG_CACHE_HOME": str(place / "cache"),
-        # Compiling takes most of the time, see tests/conftest.py.
-        "JAX_COMPILATION_CACHE_DIR": str(BUILD / "programs"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_PLATFORMS": "cpu",
+        # Compiling takes most of the time: as in the tests, but for their number of devices.
+        **{name: os.environ[name] for name in os.environ if name.startswith(("JAX_", "XLA_"))},
+        "JAX_NUM_CPU_DEVICES": "1",
+        "PYTHONWARNINGS": os.environ["PYTHONWARNINGS"],
     }
 
 
