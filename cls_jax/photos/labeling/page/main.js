@@ -256,10 +256,8 @@ async function refresh() {
   byId("stopped").close();
   // A decision posted meanwhile has returned a newer state, and asks about another photo than this one.
   if (app.state !== before) return;
-  const known = app.state ?? { version: -1 };
   // A training and the classifier go on while no answer changes the version.
-  const hasChanged = ["is_training", "named_right", "named_by"].some((key) => state[key] !== known[key]);
-  const isNew = state.version > known.version || (hasChanged && state.version === known.version);
+  const isNew = ["version", "is_training", "named_right", "named_by"].some((key) => state[key] !== before?.[key]);
   if (!(isNew || isIncomplete) || busy) return;
   app.state = state;
   await render();
