@@ -330,9 +330,8 @@ class Catalog:
             classes.clear()  # Answers correct the folders.
         others = []
         for name, label in own.items():
-            top, *folders, _ = name.split("/") if "/" in name else ("", "")
-            folder = fold_class([top, *folders][-1])
-            is_train = base.splits.get(top, "train") == "train"
+            folder = fold_class(name.rpartition("/")[0].rpartition("/")[2])
+            is_train = base.splits.get(name.partition("/")[0], "train") == "train"
             if label and is_train and folder in classes and fold_class(label) != folder:
                 others.append(name)
         if others:

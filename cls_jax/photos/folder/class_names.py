@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
@@ -54,8 +54,10 @@ class ClassNames(NamedTuple):
         """The name of a class, or the label itself."""
         return self.names.get(_read_key(label), label) if self.names else label
 
-    def name_rows(self, rows: Iterable[LabelRow]) -> list[LabelRow]:
+    def name_rows(self, rows: list[LabelRow]) -> list[LabelRow]:
         """The same in the rows of a table."""
+        if not self.names:
+            return rows
         return [row._replace(label=self.get(row.label), rival=self.get(row.rival)) for row in rows]
 
 
