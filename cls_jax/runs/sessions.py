@@ -71,6 +71,18 @@ def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
         yield
 
 
+def is_held(workdir: pathlib.Path) -> bool:
+    """Whether a process trains in a run's folder. False where there are no locks."""
+    lock = filelock.FileLock(workdir / LOCK)
+    try:
+        with lock.acquire(blocking=False):
+            return False
+    except filelock.Timeout:
+        return True
+    except (OSError, NotImplementedError):
+        return False
+
+
 def _read_holder(path: pathlib.Path) -> str:
     with contextlib.suppress(OSError):  # On Windows, only the holder can read a locked file.
         return path.read_text().strip() or "another process"

@@ -264,10 +264,10 @@ def read_estimate(result: Mapping[str, Any]) -> Estimate | None:
     return Estimate(**values)
 
 
-def describe_estimate(estimate: Estimate, who: str = "") -> str:
+def describe_estimate(estimate: Estimate, who: str = "", others: str = "the other photos") -> str:
     """A sentence about the estimate, the same wherever it is shown.
 
-    `who` names the photos, such as "the instant classifier".
+    `who` names the photos, such as "the instant classifier", and `others` says which ones.
     """
     if estimate.accuracy is None:
         single, classes = int(estimate.classes_with_one_label), int(estimate.classes)
@@ -277,7 +277,7 @@ def describe_estimate(estimate: Estimate, who: str = "") -> str:
     if estimate.checks:
         source = f", measured on {estimate.checks:,.0f} random photos"
     return (
-        f"About {estimate.accuracy:.0f}% of the other photos are named right{by} "
+        f"About {estimate.accuracy:.0f}% of {others} are named right{by} "
         f"({estimate.accuracy_low:.0f} to {estimate.accuracy_high:.0f}%){source}."
     )
 

@@ -52,7 +52,7 @@ _MAX_BYTES = 2**28  # Some five million rows.
 # Windows has no O_NOFOLLOW, but needs O_BINARY to keep line ends.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _DECISIONS = (LABEL, CHECK, NONE, SKIP, UNDO, *NOTES)
-_DETAILED = (CHECK, NONE)  # Decisions whose cell may say more, see `log`.
+_DETAILED = (CHECK, NONE, SKIP)  # Decisions whose cell may say more, see `log`.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
 _LAST_TIME = "9999"  # Times from here on count as unknown.

@@ -70,6 +70,11 @@ class Mark(NamedTuple):
         return None if self.decision in (NONE, SKIP) else self.label
 
     @property
+    def awaited(self) -> Check | None:
+        """The check of a random photo whose answer was undone: its next one counts as the first."""
+        return self.check if not self.decision and self.check and self.check.guess else None
+
+    @property
     def guessed(self) -> Check | None:
         """The check if the answer tells whether its guess was right, and otherwise None."""
         is_answered = self.decision in (LABEL, NONE)
@@ -227,10 +232,10 @@ def _follow_check(before: Mark, label: str, kind: str, detail: str, decision: st
     as that of an undo does.
     """
     check = before.check
+    if kind in (CHECK, NONE, SKIP) and (found := read_check(detail, label)):
+        return check if check and check.write() == found.write() else found
     if decision not in (LABEL, NONE):
         return check
-    if kind in (CHECK, NONE) and (found := read_check(detail, label)):
-        return check if check and check.write() == found.write() else found
     if check is None or before.decision not in (LABEL, NONE):
         return None
     is_guess = decision == LABEL and fold_class(check.guess) == fold_class(label)

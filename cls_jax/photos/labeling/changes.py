@@ -229,10 +229,13 @@ def describe_gone(names: Sequence[str]) -> str:
 
 
 def find_check(known: Known, change: Change) -> Check | None:
-    """What the classifier guesses of a random photo, before it gets its first answer."""
-    image, sample = change.image, known.sample
-    if image not in sample or change.decision == SKIP or known.get_state(image).decision:
-        return None
+    """What the classifier guesses of a random photo, before it gets its first answer.
+
+    If that was undone, it is the same guess: a newer classifier may have learned the answer.
+    """
+    image, sample, mark = change.image, known.sample, known.get_state(change.image)
+    if mark.awaited or image not in sample or mark.decision:
+        return mark.awaited
     found = known.classified
     if found is None or image >= len(found.labels) or found.labels[image] >= 0:
         return Check(sample[image])

@@ -140,7 +140,10 @@ class SessionClassifier:
             if estimate is None or estimate.accuracy is None:
                 return trained.choice
             return describe_estimate(estimate, trained.name)
-        sentences = [describe_estimate(estimate, _INSTANT)] if estimate else []
+        sentences = []
+        if estimate:
+            others = _describe_others(fitted, estimate)
+            sentences.append(describe_estimate(estimate, _INSTANT, others))
         if (of_new := fitted.inferred.new_sources) is not None:
             sentences.append(describe_new_sources(of_new))
         return " ".join(sentences)
@@ -163,8 +166,9 @@ class SessionClassifier:
         if estimate.accuracy is None:
             return "Too early to say how many are named right"
         is_trained = self._trained.find(fitted.class_names)
-        by = "by the trained networks" if is_trained else _describe_answers(fitted)
-        return f"About {estimate.accuracy:.0f}% named right {by}"
+        by = " by the trained networks" if is_trained else f", {_describe_answers(fitted)}"
+        others = _describe_others(fitted, estimate)
+        return f"About {estimate.accuracy:.0f}% of {others} are named right{by}"
 
     def estimate(self) -> Estimate | None:
         """The accuracy of the newest classifier on the other photos. None if there is none."""
@@ -322,6 +326,12 @@ class SessionClassifier:
 
 def _describe_answers(fitted: Fitted) -> str:
     return f"after {write_count(int((fitted.labels >= 0).sum()), 'answer', 'answers')}"
+
+
+def _describe_others(fitted: Fitted, estimate: Estimate) -> str:
+    """The photos that a figure is about: after a few answers, classes may be missing."""
+    has_all = estimate.checks or (fitted.labels >= 0).sum() >= NUM_ANSWERS
+    return "the other photos" if has_all else f"photos of these {len(fitted.class_names)} classes"
 
 
 def fit(session: Known) -> Fitted:

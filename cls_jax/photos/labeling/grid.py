@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from cls_jax.photos.features.accuracy import (
-    MIN_CHECKS,
-    Estimate,
-    choose_to_check,
-)
+from cls_jax.photos.features.accuracy import Estimate, choose_to_check
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.known import Known, get_path, show_name
+from cls_jax.photos.labeling.known import (
+    Known,
+    find_checked,
+    get_path,
+    show_name,
+    write_missing,
+)
 from cls_jax.photos.labeling.session import Session
 
 _NUM_SIMILAR = 24
@@ -87,7 +89,8 @@ def describe_check(
     if known.classified.is_early:
         return {"message": "Too early to say: many classes have only one answer."}
     if estimate is None or estimate.accuracy is None:
-        return {"message": f"Not known yet: check {MIN_CHECKS} random photos first."}
+        needed = write_missing(len(find_checked(known).is_right))
+        return {"message": f"Not known yet: check {needed} first."}
     images = np.flatnonzero(known.find_open())
     confidences = decide(known.probabilities[images]).confidence
     num_right = sum(bool(state.label) for _, state in known.list_answered())

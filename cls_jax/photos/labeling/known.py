@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.io import write_count
+from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
@@ -143,6 +145,23 @@ def list_sources(known: Known) -> np.ndarray | None:
 def find_checked(known: Known) -> Checked:
     """The random photos in the folder that were checked, and what had been guessed of them."""
     return compare_checks(known.marks, {known.files[image] for image in known.gone})
+
+
+def find_awaited(known: Known) -> dict[int, float]:
+    """The random photos whose answers were undone → the probability of each to be drawn."""
+    found = {known.index.get(name): mark.awaited for name, mark in known.marks.files.items()}
+    return {i: check.probability for i, check in found.items() if i is not None and check}
+
+
+def count_missing(num_checks: int) -> int:
+    """The random photos that are missing from a round of `MIN_CHECKS`, or from the next one."""
+    return MIN_CHECKS - num_checks % MIN_CHECKS
+
+
+def write_missing(num_checks: int) -> str:
+    """The same in words, as "20 random photos" or "1 more random photo"."""
+    more = "more " if num_checks % MIN_CHECKS else ""
+    return write_count(count_missing(num_checks), f"{more}random photo", f"{more}random photos")
 
 
 def list_checked(known: Known) -> dict[int, str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cls_jax.io import write_count
 from cls_jax.photos.features.accuracy import MIN_CHECKS, Estimate
 from cls_jax.photos.labeling import grid
-from cls_jax.photos.labeling.known import find_checked
+from cls_jax.photos.labeling.known import find_checked, write_missing
 from cls_jax.photos.labeling.session import Session
 
 
@@ -49,8 +49,8 @@ def choose_step(known: Situation) -> Step:
         return Step("use", f"Done: {_describe_all(known)}.")
     if known.early:
         return Step("answer", known.early)
-    if not known.checks and known.open >= MIN_CHECKS:
-        sentence = f"This is an estimate: check {MIN_CHECKS} random photos to measure it."
+    if known.checks < MIN_CHECKS <= known.checks + known.open:
+        sentence = f"This is an estimate: check {write_missing(known.checks)} to measure it."
         return Step("check", sentence)
     if known.listed:
         these = "this one" if known.listed == 1 else f"these {known.listed:,}"
@@ -72,8 +72,8 @@ def describe_step(
 ) -> dict[str, Any]:
     """The next step for some percentage of right photos. `asked` were asked last for it.
 
-    "look" is how many there are to look at, "open" how many photos have no answer, and "checked" a
-    sentence about random photos.
+    "look" is how many there are to look at, "missing" which random photos to check, "open" how many
+    photos have no answer, and "checked" a sentence about random photos.
     """
     found = grid.describe_check(session, percent, estimate)
     known = session.known
@@ -92,10 +92,12 @@ def describe_step(
         asked=len(asked),
         left=int(is_open[list(asked)].sum()),
     )
-    measured = f"{sum(checked):,} of {len(checked):,} random photos were named right."
+    step = choose_step(situation)
+    measured = f"When you checked them, {sum(checked):,} of {len(checked):,} were named right."
     return {
-        **choose_step(situation)._asdict(),
-        "look": situation.left or situation.listed,
+        **step._asdict(),
+        "look": situation.left or (situation.listed if step.kind != "use" else 0),
+        "missing": write_missing(situation.checks),
         "open": situation.open,
         "checked": measured if checked else "",
     }

@@ -51,7 +51,7 @@ def describe_end(
     if code in _STOPPED and is_planning:
         return {"phase": "none", "message": ""}
     if code in _STOPPED:
-        kept, lost = "The same command goes on from here:", "Nothing was saved: it had not begun."
+        kept, lost = "To continue, run this command:", "Nothing was saved: it had not begun."
         return {"phase": "stopped", "message": kept if has_saved else lost}
     if code or is_planning:
         last = [line.strip() for line in printed.splitlines() if line.strip()][-1:]

@@ -17,7 +17,8 @@ from cls_jax.photos.inference.list_runs import (
 )
 from cls_jax.photos.inference.predictor import TRAINED
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.runs.folder import read_result
+from cls_jax.runs.folder import RESULT, read_result
+from cls_jax.runs.sessions import LOCK, is_held
 
 REPORT = "report.html"
 _NUM_SHOWN = 50
@@ -45,6 +46,12 @@ class FolderRuns:
         """The run that predicts if no other one is named. None without any."""
         folders = [run.workdir for run in self.list_all()]
         return find_used(folders) if folders else None
+
+    def find_held(self) -> pathlib.Path | None:
+        """An unfinished run in which a process trains now. None without any."""
+        folders = sorted(path.parent for path in self._root.glob(f"*/{LOCK}"))
+        unfinished = (one for one in folders if not (one / RESULT).exists())
+        return next((one for one in unfinished if self._is_here(one) and is_held(one)), None)
 
     def find(self, name: str) -> pathlib.Path:
         """The run of a name. Raises a RefusedError if there is none."""

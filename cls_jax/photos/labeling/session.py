@@ -48,7 +48,14 @@ from cls_jax.photos.labeling.classes import (
     restore,
     settle_keys,
 )
-from cls_jax.photos.labeling.known import Features, Known, find_checked, list_sources
+from cls_jax.photos.labeling.known import (
+    Features,
+    Known,
+    count_missing,
+    find_awaited,
+    find_checked,
+    list_sources,
+)
 from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
 from cls_jax.photos.labeling.questions import Questions, draw_readable
 from cls_jax.photos.labeling.undo import Changed, Step, Steps
@@ -262,9 +269,9 @@ class Session:
         """
         with self._lock:
             known = self._known
-            begun = len(find_checked(known).is_right) % MIN_CHECKS
-            if begun and known.classified is None:
-                self._questions.draw(known.find_open(), MIN_CHECKS - begun, known.files)
+            missing = count_missing(len(find_checked(known).is_right))
+            if missing < MIN_CHECKS and known.classified is None:
+                self._questions.draw(known.find_open(), missing, known.files)
             self._known = dataclasses.replace(known, classified=classified)
             self._has_adopted = True
 
@@ -391,16 +398,17 @@ class Session:
             self._refresh()
             return former
 
-    def draw_sample(self, count: int = MIN_CHECKS) -> int:
+    def draw_sample(self) -> int:
         """Draws photos without an answer, each with the same probability, to be asked next.
 
-        Random photos without an answer stay, and others are added until there are `count`. Returns
-        how many there are. Raises a RefusedError if the photos are being read, or all have an
-        answer.
+        Random photos without an answer stay, and others are added until a round of `MIN_CHECKS` can
+        be completed. Returns how many there are. Raises a RefusedError while photos are being read,
+        or if all have an answer.
         """
         with self._lock:
             check_ready(self._known)
-            drawn = self._questions.draw(self._known.find_open(), count, self._known.files)
+            missing = count_missing(len(find_checked(self._known).is_right))
+            drawn = self._questions.draw(self._known.find_open(), missing, self._known.files)
             if not drawn:
                 raise RefusedError("All photos have an answer.")
             self._refresh()
@@ -456,6 +464,7 @@ class Session:
         if known.classified is not None:
             take_over_probabilities(known.classified, index, labels, p_BK)
         is_open = known.find_open()
+        questions.sample |= find_awaited(known)
         questions.exclude_marked(is_open, index, p_BK)
         self._has_adopted = False
         shares = weigh_images(known.classified, len(labels))

@@ -80,10 +80,10 @@ def label_folder(
     with contextlib.suppress(KeyboardInterrupt):
         for thread in busy:
             thread.join(_STOP_SECONDS)
-    _end(training)
+    continues = _end(training)
     state = views.describe(session)
-    num_labeled = state["counts"]["labeled"]
-    print(f"\n{num_labeled:,} photos are labeled. Next: {state['command']}", flush=True)
+    following = "" if continues else f" Next: {state['command']}"
+    print(f"\n{state['counts']['labeled']:,} photos are labeled.{following}", flush=True)
     if any(thread.is_alive() for thread in busy):
         os._exit(0)  # Python aborts if a thread is still in JAX at an orderly exit.
 
@@ -103,18 +103,22 @@ def _find_browser(port: int) -> webbrowser.BaseBrowser | None:
     return None
 
 
-def _end(training: Training) -> None:
-    """Asks whether to stop a training in progress. Without an answer, stops it."""
+def _end(training: Training) -> bool:
+    """Asks whether to stop a training in progress. Returns whether it continues.
+
+    Without an answer it is stopped, and so is one without a folder, which no later session would
+    see.
+    """
     if not training.is_running():
-        return
+        return False
     state = training.describe()
     answer = "y"
-    if sys.stdin.isatty():
+    if sys.stdin.isatty() and state["has_folder"]:
         with contextlib.suppress(KeyboardInterrupt, EOFError):
             answer = input(f"\nTraining is in progress in {state['run']}. Stop it? [Y/n] ")
     if answer.strip().lower() in ("n", "no"):
         print("Training continues.", end="")
-        return
+        return True
     with contextlib.suppress(RefusedError):  # It has just ended.
         training.stop(finishes=False)
     print("\nStopping the training…", end="", flush=True)
@@ -123,6 +127,7 @@ def _end(training: Training) -> None:
     state = training.describe()
     how = f" {state['command']}" if state["message"].endswith(":") else ""
     print(f" {state['message']}{how}", end="")
+    return False
 
 
 @contextlib.contextmanager

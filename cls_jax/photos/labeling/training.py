@@ -28,7 +28,7 @@ from cls_jax.photos.inference.list_runs import RUNS
 from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
-from cls_jax.photos.labeling.known import Counts
+from cls_jax.photos.labeling.known import Counts, write_missing
 from cls_jax.photos.labeling.progress import describe_end, estimate_left
 from cls_jax.photos.labeling.runs import REPORT, FolderRuns
 from cls_jax.photos.shell import write_command
@@ -43,6 +43,7 @@ _MAX_POINTS = 300  # Of the curve.
 _LONGEST_MESSAGE = 500
 _LOSS, _ACCURACY = "train/loss", "validation/accuracy"
 _FEWEST_POINTS = 2  # Of a curve. A short training is evaluated once.
+_EARLIER = "A training that began in an earlier session is still running:"
 _BUSY = ("planning", "running", "stopping")
 _PLAN_SECONDS = 60.0  # Of the first plan (two busy cores). Later ones take as long as it did.
 
@@ -80,6 +81,7 @@ class Training:
         self._num_metrics = 0  # Bytes of the run's metrics that `_state` is from.
         self._metrics: list[dict[str, Any]] = []
         self._is_planning = False
+        self._has_learned = True  # Unless it was stopped before it had.
         self._state: dict[str, Any] = {"phase": "none"}
         self._runs = FolderRuns(self._folder)
         self._used: pathlib.Path | None = None
@@ -116,7 +118,7 @@ class Training:
             raise RefusedError("Unknown kind of training.")
         if kind == FINE_TUNE and not 0 < minutes <= _MAX_MINUTES:
             raise RefusedError(f"Minutes must be above 0 and at most {_MAX_MINUTES:,}.")
-        self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
+        run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
         backbones = self._backbones
         if kind == INSTANT:  # The page's own classifier, by default labeled by one network.
             how, backbones = ["--instant"], dataclasses.replace(backbones, is_chosen=True)
@@ -124,7 +126,8 @@ class Training:
             how = ["--minutes", f"{minutes:g}", *self._arguments, *self._hold_out(counts)]
         how += backbones.to_arguments()
         how += self._options.to_arguments(self._folder)
-        self._command = ["train", str(self._folder), "--workdir", str(self._run), *how]
+        # Nothing was refused: only now does the state of the last training give way.
+        self._run, self._command = run, ["train", str(self._folder), "--workdir", str(run), *how]
         self._state = {"phase": "none", "kind": kind, "minutes": minutes, "curve": []}
 
     def _hold_out(self, counts: Counts) -> list[str]:
@@ -137,7 +140,7 @@ class Training:
             return [f"--config.data.validation={share:.4g}"]
         if counts.checks + counts.open >= MIN_CHECKS:
             raise RefusedError(
-                f"Check {MIN_CHECKS} random photos first: without them, nothing tells whether "
+                f"Check {write_missing(counts.checks)} first: without them, nothing tells whether "
                 "training helps."
             )
         return []
@@ -145,6 +148,8 @@ class Training:
     def _check_idle(self) -> None:
         if self.is_running():
             raise RefusedError("Training is in progress. Stop it or wait for it to finish.")
+        if (run := self._runs.find_held()) is not None:
+            raise RefusedError(f"{_EARLIER} {make_printable(str(run))}")
 
     def _launch(self, phase: str, *options: str) -> None:
         self.find_used_run()
@@ -153,7 +158,7 @@ class Training:
             os.unlink(path)
         self._is_used_known, self._is_planning = False, phase == "planning"
         self._begin = self._num_read = os.lseek(self._log, 0, os.SEEK_END)
-        self._num_metrics, self._metrics = 0, []
+        self._num_metrics, self._metrics, self._has_learned = 0, [], True
         try:
             # Ctrl-C in the terminal goes to the session only, which asks.
             self._process = subprocess.Popen(
@@ -173,15 +178,17 @@ class Training:
     def stop(self, *, finishes: bool = True) -> None:
         """Asks the training to end with this step, and to compare what it has learned by then.
 
-        Before the first step, or on request, it stops at once instead, and the same command resumes
-        what it has saved. Raises a RefusedError if there is none.
+        Before the first step, it stops at once and leaves nothing. Unless it `finishes`, it stops
+        as soon, and the same command resumes it. Raises a RefusedError if there is none.
         """
         with self._lock:
             if not self.is_running() or self._process is None:
                 raise RefusedError("There is no training to stop.")
             if self._state["phase"] != "stopping":  # A second signal would keep it from saving.
-                has_learned = finishes and self._state["step"] > 0
-                self._process.send_signal((has_learned and FINISH) or signal.SIGTERM)
+                self._has_learned = self._state["step"] > 0
+                self._process.send_signal(
+                    (finishes and self._has_learned and FINISH) or signal.SIGTERM
+                )
                 self._state["phase"] = "stopping"
 
     def wait(self) -> None:
@@ -212,7 +219,7 @@ class Training:
 
     def describe_runs(self) -> list[dict[str, Any]]:
         """The runs of the folder, without one that is being trained."""
-        return self._runs.describe(self._run if self.is_running() else None)
+        return self._runs.describe(self._run if self.is_running() else self._runs.find_held())
 
     def use(self, name: str) -> None:
         """Lets a run predict, see `FolderRuns.use`."""
@@ -246,15 +253,18 @@ class Training:
                 planned = self._plan_seconds if self._is_planning else 60 * self._state["minutes"]
                 left = estimate_left(self._metrics, self._state["steps"], seconds, planned)
                 self._state |= {"seconds": int(seconds), "left": left}
+            elif (run := self._runs.find_held()) is not None:
+                return {"phase": "elsewhere", "message": f"{_EARLIER} {make_printable(str(run))}"}
             command = make_printable(write_command(self._command))
-            described = {"run": make_printable(str(self._run)), "command": command}
+            described: dict[str, Any] = {"run": make_printable(str(self._run)), "command": command}
             described["used"] = make_printable(str(self.find_used_run() or ""))
-            has_report = self.find_report() is not None
-            return self._state | described | {"has_report": has_report}
+            described |= {"has_folder": (self._run / CONFIG).exists()}
+            return self._state | described | {"has_report": self.find_report() is not None}
 
     def _end(self, code: int) -> None:
-        """Notes how the process has ended. What has not begun leaves no folder."""
-        choice, has_saved = "", any((self._run / CHECKPOINTS).glob("[0-9]*"))
+        """Notes how the process has ended. What has learned nothing leaves no folder."""
+        has_saved = self._has_learned and any((self._run / CHECKPOINTS).glob("[0-9]*"))
+        choice = ""
         if code == 0 and self._is_planning:
             self._plan_seconds = time.monotonic() - self._start_time
         if code == 0 and self._state["kind"] == FINE_TUNE:

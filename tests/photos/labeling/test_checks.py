@@ -1,5 +1,7 @@
 """Random photos are drawn evenly, asked without a guess in sight, and measured by it afterwards."""
 
+import functools
+
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
@@ -60,8 +62,8 @@ def test_random_photos_are_asked_first_without_a_guess(checked):
     again = open_ready(folder, kinds)  # The next session asks those that are left.
     SessionClassifier(again)._wait()
     assert set(again.follow_classifier().sample) == {*drawn} - {*[*drawn][:8]}
-    assert again.draw_sample() == 20
-    assert drawn - {*[*drawn][:8]} < set(again.known.sample)
+    assert again.draw_sample() == 12
+    assert set(again.known.sample) == drawn - {*[*drawn][:8]}
 
 
 def test_all_photos_without_an_answer_are_drawn_with_the_same_probability():
@@ -206,6 +208,29 @@ def test_corrections_count_and_undone_or_renamed_checks_stay_true(checked):
     assert find_checked(session.known).is_right == [True]
 
 
+@pytest.mark.parametrize("first", ["label", "none", "skip"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_random_photo_stays_one_however_it_comes_back(checked, first, restarts):
+    """Its second answer is compared with the first guess, which has not learned the first one."""
+    folder, kinds, session, _ = checked
+    images = list(session._questions.sample)
+    image, right = images[0], "aab"[kinds[images[0]]]
+    decide(session, images[1], "aab"[kinds[images[1]]])
+    decide(session, image, right if first == "label" else "", decision=first)
+    SessionClassifier(session)._wait()  # Of all answers.
+    if restarts:
+        session = open_ready(folder, kinds)
+        SessionClassifier(session)._wait()
+    session.undo("w")
+    described = views.describe_image(session.known, image)
+    assert (described["check"], described["proposals"]) == (True, [])
+    decide(session, image, right)
+    assert find_checked(session.known).is_right == [True, True]
+    for other in session.known.sample.keys() - {image, images[1]}:
+        decide(session, other, "aab"[kinds[other]])
+    assert len(find_checked(session.known).is_right) >= 20
+
+
 def test_two_windows_check_all_random_photos_though_one_of_them_stops(checked):
     _, kinds, session, _ = checked
 
@@ -279,15 +304,19 @@ def test_checked_photos_are_kept_out_of_both_classifiers(checked, tmp_path):
 def test_training_longer_keeps_checked_photos_out_or_asks_for_them(folder, monkeypatch):
     create_photos(folder, 40)
     training = Training(folder)
-    monkeypatch.setattr(training, "_launch", lambda _: None)
-    with pytest.raises(RefusedError, match="Check 20 random photos first"):
-        training.start(FINE_TUNE, Counts(3, 100, 19, open=900), 1)
+    monkeypatch.setattr(training, "_launch", lambda *_: None)
+    training.start(INSTANT, Counts(3, 100, 0, 900))
+    before = training.describe()
+    for num_checks, needed in ((0, "20 random photos"), (19, "1 more random photo")):
+        for act in (training.plan, functools.partial(training.start, FINE_TUNE)):
+            with pytest.raises(RefusedError, match=f"Check {needed} first"):
+                act(Counts(3, 100, num_checks, open=900), 1)
+            assert training.describe() == before
     for counts, share in ((Counts(3, 100, 30, 900), "0.3"), (Counts(3, 30, 20, 0), "0.5")):
         training.start(FINE_TUNE, counts, 1)
         assert training._command[-1] == f"--config.data.validation={share}"
     training.start(FINE_TUNE, Counts(3, 100, 0, open=19), 1)  # There are no 20 to check.
     assert not any("validation" in word for word in training._command)
-    training.start(INSTANT, Counts(3, 100, 0, 900))
     create_photos(folder, 3, [f"val/cat/{i}.png" for i in range(3)])  # These compare them instead.
     training.start(FINE_TUNE, Counts(3, 100, 30, 900), 1)
     assert not any("validation" in word for word in training._command)

@@ -82,7 +82,7 @@ def test_after_the_last_random_photo_the_result_says_what_came_of_it(visit, fold
         page.wait_for_selector(".panel .hint:has-text('1 random photo left')")
         page.keyboard.press("1")
         page.wait_for_selector("h2:text-is('Result')")
-        measured = ".about:text-matches('[0-9]+ of 20 random photos were named right')"
+        measured = ".about:text-matches('When you checked them, [0-9]+ of 20 were')"
         page.wait_for_selector(measured)
         said = page.locator(".about").inner_text()
         show(page, "classes")  # They are there still when a class is deleted and comes back.

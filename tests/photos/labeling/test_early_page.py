@@ -59,9 +59,8 @@ def test_next_and_result_say_the_same_of_the_same_answers(open_page, folder, kin
         page.wait_for_selector(".accuracy:text-matches('^About [0-9]+%')")
         about = page.locator(".accuracy").inner_text().split("%")[0]
         show(page, "next")
-        page.wait_for_selector(
-            f".live:text-is('{about}% named right after 8 answers')", timeout=1000
-        )
+        said = f"{about}% of photos of these 3 classes are named right, after 8 answers"
+        page.wait_for_selector(f".live:text-is('{said}')", timeout=1000)
 
 
 def test_the_accuracy_is_in_a_line_beside_the_photo(open_page, folder, kinds):
@@ -70,4 +69,5 @@ def test_the_accuracy_is_in_a_line_beside_the_photo(open_page, folder, kinds):
         page = open_page(port)
         for image in range(10):
             decide(session, image, "abc"[kinds[image]])
-        page.wait_for_selector(".live:text-matches('^About [0-9]+% named right after 10 answers$')")
+        said = "^About [0-9]+% of the other photos are named right, after 10 answers$"
+        page.wait_for_selector(f".live:text-matches('{said}')")

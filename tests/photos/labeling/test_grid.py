@@ -30,6 +30,7 @@ from tests.photos.labeling.sessions import (
     open_ready,
 )
 
+FILTER = "#filter-kind"
 KEYS = ("name", "decision", "label", "revision", "copies")
 
 
@@ -60,7 +61,7 @@ def press_twice(page, select, key):
     page.keyboard.press(select)
     before = page.locator("#count").inner_text()
     page.keyboard.press(key)
-    page.wait_for_selector(".toast:has-text('The same once more gives it to all of them')")
+    page.wait_for_selector(".toast:has-text('Press the same key again to label all')")
     page.wait_for_timeout(700)  # A second key means the same.
     assert page.locator("#count").inner_text() == before
     page.keyboard.press(key)
@@ -373,13 +374,21 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         classifier = SessionClassifier(session)
         classifier._wait()
         images = grid.describe_check(session, 98, classifier.estimate())["images"]
+        show(page, "photos")
+        page.select_option(FILTER, "answered")
+        show(page, "result")
         page.get_by_role("button", name=f"Look at these {len(images)}").click()
         page.wait_for_selector("h2:has-text('Photos to look at')")
-        page.wait_for_selector(".cell img")
         names = [f"IMG_{image:04}.png" for image in images]
+        page.wait_for_selector(f".cell[title='{names[0]}'] img")
         assert list_cells(page) == names[: len(list_cells(page))]
         page.keyboard.press("Enter")  # As suggested, and on to the next one.
         wait_for_count(page, "7")
+        page.wait_for_selector(f".cell[aria-label^='{names[1]}']:focus")
+        page.keyboard.press("Control+z")  # The corrected key is for the photo that has the ring.
+        page.wait_for_selector(f".cell[title='{names[0]}'][aria-current=true]:focus")
+        page.wait_for_timeout(700)
+        page.keyboard.press("Enter")
         page.wait_for_selector(f".cell[aria-label^='{names[1]}']:focus")
         back, clear = "[data-part=back] kbd", "[data-part=clear] kbd"
         assert (page.is_visible(back), page.is_visible(clear)) == (True, False)
@@ -390,6 +399,7 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         assert list_selected(page) == []
         page.keyboard.press("Escape")
         page.wait_for_selector("h2:text-is('Photos')")
+        assert page.locator(FILTER).input_value() == ""  # "All photos", as the button said.
         show(page, "result")  # A list that was asked for is a promise.
         page.wait_for_selector(f".step:has-text('{len(images) - 1} of the {len(images)} photos')")
         page.fill("#unsure", "100")
@@ -398,13 +408,19 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         assert len(list((folder.with_name("photos-classes") / "unsure").iterdir())) == 53
         button = page.locator(".mixed").first
         assert button.inner_text().endswith("could be either")  # Whichever is suggested.
-        for viewport in (PHONE, DESKTOP):
+        for viewport, num_lines in ((PHONE, 2), (DESKTOP, 1)):
             page.set_viewport_size(viewport)
-            name = button.inner_text()
-            cut = button.evaluate(
+            for one in ("[data-view=result]", "[data-view=try]"):
+                box = page.locator(one).bounding_box()
+                assert box["x"] + box["width"] <= viewport["width"]
+            assert button.bounding_box()["height"] < 20 + 24 * num_lines
+            other = button.locator("[data-part=could]")
+            name = other.inner_text()
+            cut = other.evaluate(
                 """(element, name) => {
                   element.textContent = name.replace(/^[^:]*/, "glass bottle");
-                  const cut = element.scrollWidth > element.clientWidth;
+                  const { scrollWidth, clientWidth } = element.parentElement;
+                  const cut = scrollWidth > clientWidth;
                   element.textContent = name;
                   return cut;
                 }""",
@@ -421,3 +437,4 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         page.wait_for_selector(".cell img")
         press_twice(page, "Control+a", "Enter")
         page.wait_for_selector(".step:text-matches('^Done: .* all 60 photos')")  # At its end.
+        assert page.locator("button:text-is('Look at some')").is_disabled()  # It says one thing.

@@ -15,6 +15,7 @@ MEASURED = GUESSED._replace(checks=20)
     [
         (GUESSED._replace(early="Label photos of two classes first."), "answer", "two classes"),
         (GUESSED, "check", "This is an estimate: check 20 random photos to measure it."),
+        (GUESSED._replace(checks=19), "check", "check 1 more random photo to measure it."),
         (GUESSED._replace(random=7), "answer", "7 random photos left to check."),
         (GUESSED._replace(open=19), "look", "look at these 36."),
         (MEASURED, "look", "To get 95% of all 496 photos right, look at these 36."),

@@ -102,13 +102,13 @@ def test_the_figure_is_of_one_fit_until_the_next_one(folder, kinds):
     classifier = SessionClassifier(session)
     classifier._wait()
     said = classifier.describe_shortly()
-    assert said.endswith("named right after 9 answers")
+    assert said.endswith("photos of these 3 classes are named right, after 9 answers")
     for image in range(9, 12):
         decide(session, image, "abc"[kinds[image]])
     assert classifier.describe_shortly() == said
     assert classifier.describe_namer().endswith("after 9 answers")
     classifier._wait()
-    assert classifier.describe_shortly().endswith("named right after 12 answers")
+    assert classifier.describe_shortly().endswith("are named right, after 12 answers")
     for decision in ("none", "skip"):
         before = classifier._wait().inferred.estimate
         decide(session, 20, "", decision=decision)
@@ -141,9 +141,9 @@ def test_next_states_the_answers_of_its_figure(visit, folder):
         page.wait_for_selector(".live:has-text('after 10 answers')")
         for _ in range(3):
             press(page, "1")
-        assert page.locator(".live").inner_text().endswith("named right after 10 answers")
+        assert page.locator(".live").inner_text().endswith("are named right, after 10 answers")
         show(page, "result")
         page.wait_for_selector(".about:has-text('Learned from 13 labels')")
         page.wait_for_selector("p:has-text('instant classifier after 13 answers')")
         show(page, "next")
-        assert page.locator(".live").inner_text().endswith("named right after 13 answers")
+        assert page.locator(".live").inner_text().endswith("are named right, after 13 answers")

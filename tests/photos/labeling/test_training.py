@@ -13,10 +13,12 @@ from PIL import Image
 
 from cls_jax.parallel.preemption import FINISH
 from cls_jax.photos.labeling import start, training
+from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
 from cls_jax.photos.labeling.runs import FolderRuns
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
+from cls_jax.runs.sessions import lock_run_folder
 from tests.photos.labeling.pages import open_labeled, show
 from tests.photos.labeling.test_runs import write_run
 
@@ -55,7 +57,7 @@ def test_what_is_printed_about_the_time_is_offered():
         (0, "", True, False, "done", "Better"),
         (2, SHORT, False, False, "planned", ""),
         (0, SHORT.replace("Error", "Time"), False, True, "planned", ""),
-        (-15, "", True, False, "stopped", "goes on from here"),
+        (-15, "", True, False, "stopped", "To continue, run"),
         (143, "", False, False, "stopped", "Nothing was saved"),
         (-15, "", False, True, "none", ""),
         (2, "x\nError: No space left.\n", False, False, "failed", "No space left."),
@@ -144,16 +146,17 @@ def test_the_page_offers_what_is_possible_and_says_what_is_used(visit, folder, t
         show(page, "result")
         assert page.get_by_label("Minutes:").input_value() == "9"
         accept.press("Enter")
-        page.wait_for_selector(".training p:has-text('is kept. In use: runs/saved.')")
+        page.wait_for_selector(".training p:has-text('is kept.')")
+        page.wait_for_selector(".training .command + p:text-is('In use: runs/saved.')")
     assert started == [(FINE_TUNE, 9)]
 
 
 def test_a_training_that_is_stopped_before_it_begins_leaves_nothing(
     folder, kinds, tmp_path, monkeypatch, capsys
 ):
-    """And the terminal does not say how to resume it."""
+    """No later session would see it: the terminal does not ask, nor say how to resume it."""
     monkeypatch.chdir(tmp_path)
-    begin = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).mkdir(); time.sleep(600)"
+    begin = "import os, sys, time; os.makedirs(sys.argv[1] + '/checkpoints/1'); time.sleep(600)"
     monkeypatch.setattr(
         training,
         "_write_arguments",
@@ -162,13 +165,30 @@ def test_a_training_that_is_stopped_before_it_begins_leaves_nothing(
     (tmp_path / "runs").mkdir()
     page = Training(folder)
     run = page.start(FINE_TUNE, Counts(2, 12, 0, open=0), 10)
-    while not run.exists():
+    while not (run / "checkpoints" / "1").exists():
         time.sleep(0.01)
-    start._end(page)
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert start._end(page) is False
     said = capsys.readouterr().out
     assert "Nothing was saved" in said
-    assert "goes on" not in said
+    assert "To continue" not in said
     assert not run.exists()
+
+
+def test_a_training_of_an_earlier_session_is_seen_until_it_ends(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run("saved", folder, 500, predictor=None)
+    busy = write_run("busy", folder, 1000, is_finished=False)
+    page, said = Training(folder), "began in an earlier session is still running: runs/busy"
+    with lock_run_folder(busy):
+        assert said in page.describe()["message"]
+        assert [row["name"] for row in page.describe_runs()] == ["runs/saved"]
+        with pytest.raises(RefusedError, match=said):
+            page.start(FINE_TUNE, Counts(2, 12, 0, open=0), 1)
+        assert Training(tmp_path).describe()["phase"] == "none"  # That of another folder.
+    assert page.describe()["phase"] == "none"
+    assert [row["name"] for row in page.describe_runs()] == ["runs/busy", "runs/saved"]
 
 
 def test_a_plan_has_a_forecast_by_the_last_one(folder):

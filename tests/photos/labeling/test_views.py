@@ -52,7 +52,8 @@ def test_accuracies_count_copies_once(folder, kinds):
     assert described["accuracy"].endswith(f"are named right by {who} (90 to 100%).")
     assert classifier.describe_namer() == f"{who} after 11 answers"
     about = described["accuracy"].split("%")[0]
-    assert classifier.describe_shortly() == f"{about}% named right after 11 answers"
+    others = "of the other photos are named right, after 11 answers"
+    assert classifier.describe_shortly() == f"{about}% {others}"
     for image in (1, 2, 4, 5):  # Two of three classes keep one answer.
         decide(session, image, "", decision="skip")
     classifier._wait()
@@ -164,7 +165,8 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
         f"About 33% of the other photos are named right by the trained networks of {runs[-1]} "
         "(17 to 55%), measured on 21 random photos."
     )
-    assert classifier.describe_shortly() == "About 33% named right by the trained networks"
+    shortly = "About 33% of the other photos are named right by the trained networks"
+    assert classifier.describe_shortly() == shortly
     for image in range(9, 19):  # Ten answers that the networks have not learned.
         decide(session, image, "abc"[kinds[image]])
     assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}

@@ -253,6 +253,11 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     getCurrent: () => photos[chosen.place] ?? null,
     /** Puts the ring some photos further and gives that one the focus, unless something else keeps that. */
     focus: (step = 0, takesFocus = true) => photos.length && follow(selection.move(chosen, chosen.place + step), takesFocus),
+    /** Puts the ring on an image and selects no other one, if the image is here. */
+    goTo(image) {
+      const place = photos.findIndex((photo) => photo.image === image);
+      if (place >= 0) follow({ ...selection.move(selection.select(chosen, []), place), hasRing: true });
+    },
     focusCell,
   };
 }

@@ -125,7 +125,7 @@ const app = {
     show("photos");
   },
   show,
-  /** Whether random photos are asked because a person wants to check them. */
+  /** Whether a round of random photos is being checked. */
   isChecking: false,
   /** Whether the view is shown again as it was left, to open a photo. */
   isBack: false,
@@ -282,6 +282,7 @@ function undo() {
     const { images: [photo], undone, classes } = await app.post("undo");
     const what = undone.count ? describeUndone(photo?.name, undone) : describeChanged(before, classes);
     app.announce(`Undone${what && `: ${what}`}.`);
+    if (photo) view?.onUndone?.(photo);
     if (viewName === "next" && photo) app.pinned = { ...photo, isBack: true };
   }, true);
 }

@@ -70,6 +70,7 @@ export function mount(root, app) {
   }
 
   function update(state) {
+    app.isChecking ||= state.phase === "ready" && state.sample > 1;
     const before = current; // Null after an answer. The class of the next photo may be typed already.
     if (app.pinned) {
       current = app.pinned;

@@ -9,8 +9,9 @@ import { arrange, describe, formatTitle, read } from "./listing.js";
 import { createSaver } from "./saving.js";
 import { describeAnswer, describeUnsaved, formatCount, namePhotos } from "./words.js";
 
+const FILTERS = ["file", "label", "below", "kind"];
 const SIZES = { Small: 110, Medium: 160, Large: 280 }; // Pixels, at least.
-const HINT = "The least certain first. Click photos, or drag around several, and give them their class.";
+const HINT = "The least certain first. Select photos and give them their class.";
 
 let view = null; // What is chosen in it stays while another view is shown.
 
@@ -29,6 +30,7 @@ function createView(app) {
   let special = null; // The photos most like one, or those to look at, instead of all.
   let listed = null; // The names of the classes in the filter.
   let isStale = false; // Whether answers since have changed the order.
+  let undone = null; // The photo whose answer was undone, for which the next key is.
   let isEntered = false; // Whether the view has come and shows nothing yet.
   const pace = createPace();
   let pressed = ""; // The last key.
@@ -103,6 +105,8 @@ function createView(app) {
       grid.renderCells();
       renderPanel();
     }
+    if (undone !== null) grid.goTo(undone);
+    undone = null;
   }
 
   async function load() {
@@ -129,7 +133,7 @@ function createView(app) {
 
   function showAll({ isFresh = false } = {}) {
     const focused = isFresh ? null : special?.source ?? grid.getCurrent()?.image;
-    const filters = Object.fromEntries(["file", "label", "below", "kind"].map((key) => [key, parts[key].value.trim()]));
+    const filters = Object.fromEntries(FILTERS.map((key) => [key, parts[key].value.trim()]));
     const before = grid.getSelected();
     special = null;
     isStale = false;
@@ -154,6 +158,8 @@ function createView(app) {
 
   function leave() {
     grid.clear();
+    // The filters were chosen for another list than the one that was opened elsewhere.
+    if (special.source === undefined) for (const key of FILTERS) parts[key].value = "";
     showAll();
     grid.focus();
   }
@@ -220,6 +226,7 @@ function createView(app) {
     parts.title.textContent = special?.title ?? "Photos";
     parts.hint.textContent = special?.hint ?? HINT;
     parts.back.hidden = !special;
+    parts.place.textContent = special?.source === undefined ? "All photos" : "Back";
     parts.filters.hidden = special;
     parts.sort.hidden = special || !isStale;
     parts.empty.hidden = grid.getCurrent();
@@ -274,7 +281,7 @@ function createView(app) {
     chooser.clear();
   }
 
-  return { element, enter, update, onKey, unmount, selectAll: () => grid.select() };
+  return { element, enter, update, onKey, unmount, onUndone: ({ image }) => (undone = image), selectAll: () => grid.select() };
 }
 
 function isSuggested({ decision, label }) {

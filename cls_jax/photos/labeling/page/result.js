@@ -6,7 +6,7 @@ import { createRuns } from "./runs.js";
 import { createTraining } from "./training.js";
 import { formatCount } from "./words.js";
 
-const HINT = "The least certain first. Confirm what is suggested, or give them another class.";
+const HINT = "Confirm what is suggested, or give them another class.";
 
 let percent = "95"; // Of the photos that must be right, as it was chosen last.
 
@@ -22,7 +22,7 @@ export function mount(root, app) {
     labels: act(downloadLabels),
     scan: () => app.scan(true),
     window: openWindow,
-    answer: () => app.show("next"),
+    answer: goOn,
     check: act(check),
     look: act(lookAt),
     use: act(copy),
@@ -45,7 +45,6 @@ export function mount(root, app) {
   }
 
   async function renderAll(state) {
-    app.isChecking = app.isChecking && state.sample > 0;
     parts.command.textContent = state.command;
     parts.networks.textContent = state.networks;
     const result = await get("result");
@@ -68,6 +67,7 @@ export function mount(root, app) {
     parts.look.textContent = found.look ? `Look at these ${found.look.toLocaleString("en")}` : "Look at some";
     parts.look.disabled = !found.look;
     parts.answer.disabled = !found.open;
+    parts.check.textContent = `Check ${found.missing}`;
     parts.check.disabled = !found.open || !found.accuracy; // It measures a classifier.
     // They keep their places, and only the next one is marked.
     for (const step of ["answer", "check", "look", "use"]) parts[step].classList.toggle("primary", step === found.kind);
@@ -77,7 +77,11 @@ export function mount(root, app) {
 
   async function check() {
     await app.post("sample");
-    app.isChecking = true; // The last one leads back here.
+    goOn();
+  }
+
+  function goOn() {
+    app.isChecking = app.state.sample > 0; // The last one leads back here.
     app.show("next");
   }
 
@@ -107,7 +111,8 @@ export function mount(root, app) {
     cells.counts.textContent = `${count.toLocaleString("en")} + ${(all - count).toLocaleString("en")}`;
     cells.number.textContent = unsure.toLocaleString("en");
     cells.mixed.hidden = !images.length;
-    cells.mixed.title = cells.mixed.textContent = `${partner}: ${formatCount(images.length, "photo")} could be either`;
+    cells.could.textContent = `${partner}: ${formatCount(images.length, "photo")}`;
+    cells.mixed.title = cells.mixed.textContent;
     return cells.element;
   }
 
@@ -137,7 +142,7 @@ export function mount(root, app) {
 function describe({ is_fitting: isFitting, message, labels, classes, checked }) {
   if (isFitting) return "Learning from your labels…";
   if (message) return message;
-  const measured = checked ? ` ${checked} That holds even if the classifier is wrongly sure of itself.` : "";
+  const measured = checked ? ` ${checked} The range above allows for a classifier that is wrongly sure of itself.` : "";
   return `Learned from ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.${measured}`;
 }
 

@@ -19,7 +19,7 @@ export function createSaver(app, { chooser, grid }) {
     const isAsked = request === asked.request && performance.now() - asked.time > SECOND_MS;
     const isClear = targets.length > 0 && (targets.length <= MANY || isAsked);
     asked = { request: isClear ? "" : request, time: performance.now() };
-    const many = `${formatCount(targets.length, "photo")}: ${text}? The same once more gives it to all of them.`;
+    const many = `${formatCount(targets.length, "photo")}: ${text}? Press the same key again to label all ${targets.length.toLocaleString("en")}.`;
     if (!isClear) app.announce(targets.length ? many : "Choose photos first.");
     return isClear;
   }

@@ -5,7 +5,7 @@ import { build, openReport } from "./dom.js";
 import { formatCount } from "./words.js";
 
 const CURVE = { width: 300, height: 80 }; // As in index.html.
-const BUSY = ["planning", "running", "stopping"];
+const BUSY = ["planning", "running", "stopping", "elsewhere"];
 const TITLES = { stopping: "Stopping", done: "Finished", stopped: "Stopped", failed: "Failed" };
 
 let asked = "10"; // Minutes, as they were typed last.
@@ -26,7 +26,7 @@ export function createTraining(app, onEnd) {
     stop: () => act("stop"),
     report: () => app.run(() => openReport(app, {})),
   });
-  const { element, minutes, save, train, progress, title, bar, curve, detail, command, accept, stop, report } = parts;
+  const { element, minutes, save, train, progress, title, bar, curve, detail, command, inUse, accept, stop, report } = parts;
   minutes.value = asked;
 
   /** Shows where a training is, or how the last one ended. Returns whether one is running. */
@@ -54,9 +54,10 @@ export function createTraining(app, onEnd) {
     draw(curve, state);
     detail.textContent = describeDetail(state);
     command.textContent = state.command;
-    command.parentElement.hidden = state.phase === "planned";
+    command.parentElement.hidden = ["planned", "elsewhere"].includes(state.phase);
+    inUse.textContent = isRunning || state.phase === "planned" || !state.used ? "" : `In use: ${state.used}.`;
     // At its last step, it ends by itself.
-    stop.hidden = !isRunning || state.phase === "stopping" || (state.steps > 0 && state.step >= state.steps);
+    stop.hidden = !isRunning || ["stopping", "elsewhere"].includes(state.phase) || (state.steps > 0 && state.step >= state.steps);
     stop.textContent = state.step ? "Stop and keep" : "Stop";
     report.hidden = !(state.has_report && state.phase === "done");
     accept.hidden = state.phase !== "planned";
@@ -72,20 +73,22 @@ export function createTraining(app, onEnd) {
   return { element, follow };
 }
 
-function describeTitle({ phase, kind, minutes, run, offer }) {
+function describeTitle({ phase, kind, minutes, run, offer, message }) {
   if (phase === "planned") return offer.sentence;
+  if (phase === "elsewhere") return message;
   if (phase === "planning") return `What a training of ${formatCount(minutes, "minute")} would do here`;
   return `${TITLES[phase] ?? (kind === "instant" ? "Saving" : "Training")}: ${run}`;
 }
 
-function describeDetail({ phase, message, step, steps, seconds, left, used, curve, curve_of: what }) {
+function describeDetail({ phase, message, step, steps, seconds, left, curve, curve_of: what }) {
+  if (phase === "elsewhere") return "";
   if (phase === "stopping") return step ? "Ending here, to compare what it has learned…" : "Stopping…";
   if (BUSY.includes(phase)) {
     const rest = left ? `about ${formatTime(left)} left` : "";
     const drawn = curve.length > 1 ? `${what}: ${curve.at(-1)[1]}` : "";
     return [message || `Step ${step} of ${steps}`, drawn, formatTime(seconds), rest].filter(Boolean).join(" · ");
   }
-  return [message, phase !== "planned" && used ? `In use: ${used}.` : ""].filter(Boolean).join(" ");
+  return message;
 }
 
 function formatClock(minutes) {
@@ -97,7 +100,7 @@ function formatTime(seconds) {
   return `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")} min`;
 }
 
-function draw(curve, { curve: points, curve_of: what }) {
+function draw(curve, { curve: points = [], curve_of: what }) {
   curve.toggleAttribute("hidden", points.length < 2);
   if (points.length < 2) return;
   const [first, last] = [points[0], points.at(-1)];
