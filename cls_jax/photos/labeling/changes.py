@@ -234,16 +234,12 @@ def find_check(known: Known, change: Change) -> Check | None:
     If that was undone, it is the same guess: a newer classifier may have learned the answer.
     """
     image, sample, mark = change.image, known.sample, known.get_state(change.image)
-    if mark.awaited or image not in sample or mark.decision:
+    if image not in sample or mark.decision:
+        return None
+    if mark.awaited and mark.awaited.guess in known.class_names:
         return mark.awaited
     found = known.classified
     if found is None or image >= len(found.labels) or found.labels[image] >= 0:
         return Check(sample[image])
     best, confidence, _ = decide(found.probabilities[image])
     return Check(sample[image], float(confidence), found.class_names[best])
-
-
-def is_to_check(known: Known, image: int) -> bool:
-    """Whether it is a random photo without an answer, drawn to measure the accuracy."""
-    is_drawn = known.phase == "ready" and image in known.sample
-    return is_drawn and not known.get_state(image).decision

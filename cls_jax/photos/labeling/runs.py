@@ -60,8 +60,9 @@ class FolderRuns:
                 return run.workdir
         raise RefusedError("There is no such run. It may have been deleted meanwhile.")
 
-    def describe(self, busy: pathlib.Path | None = None) -> list[dict[str, Any]]:
-        """The runs for the page, without the one in which a training is `busy`."""
+    def describe(self) -> list[dict[str, Any]]:
+        """The runs for the page, without one that is being trained."""
+        busy = self.find_held()
         runs = [run for run in self.list_all() if run.workdir != busy]
         used = find_used([run.workdir for run in runs]) if runs else None
         return [

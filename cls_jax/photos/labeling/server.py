@@ -160,13 +160,11 @@ class _Service:
     def _describe(self, request: Request) -> dict[str, Any]:
         self._classifier.follow()
         self._parts.trained.follow()
-        is_running = self._training.is_running()
         described = views.describe(self._session, _get_window(request), _get_question(request))
-        classifier = self._classifier
         return described | {
-            "is_training": is_running,
-            "named_right": classifier.describe_shortly(),
-            "named_by": classifier.describe_namer(),
+            "is_training": self._training.is_running(),
+            "named_right": self._classifier.describe_shortly(),
+            "named_by": self._classifier.describe_namer(),
         }
 
     def get_numbered(self, request: Request) -> Response:

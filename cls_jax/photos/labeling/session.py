@@ -36,7 +36,6 @@ from cls_jax.photos.labeling.changes import (
     check_ready,
     describe_gone,
     find_check,
-    is_to_check,
 )
 from cls_jax.photos.labeling.classes import (
     NO_CLASSES,
@@ -269,9 +268,8 @@ class Session:
         """
         with self._lock:
             known = self._known
-            missing = count_missing(len(find_checked(known).is_right))
-            if missing < MIN_CHECKS and known.classified is None:
-                self._questions.draw(known.find_open(), missing, known.files)
+            if known.classified is None and len(find_checked(known).is_right) % MIN_CHECKS:
+                self._draw_round()
             self._known = dataclasses.replace(known, classified=classified)
             self._has_adopted = True
 
@@ -335,12 +333,9 @@ class Session:
                 for c in made
             ]
             added = [name for name in classes.names if name not in known.class_names]
-            num_skipped = sum(c.decision == SKIP and is_to_check(known, c.image) for c in made)
             self._record(window, Plan(decisions, classes, added))
-            if num_skipped:  # They do not count. Others take their places.
-                left = [i for i in self._known.sample if is_to_check(self._known, i)]
-                wanted = len(left) + num_skipped
-                self._questions.draw(self._known.find_open(), wanted, self._known.files)
+            if any(one.kind == SKIP and one.check and one.check.guess for one in decisions):
+                self._draw_round()  # They do not count. Others take their places.
                 self._refresh()
             return names
 
@@ -407,12 +402,14 @@ class Session:
         """
         with self._lock:
             check_ready(self._known)
-            missing = count_missing(len(find_checked(self._known).is_right))
-            drawn = self._questions.draw(self._known.find_open(), missing, self._known.files)
-            if not drawn:
+            if not (drawn := self._draw_round()):
                 raise RefusedError("All photos have an answer.")
             self._refresh()
             return drawn
+
+    def _draw_round(self) -> int:
+        missing = count_missing(len(find_checked(self._known).is_right))
+        return self._questions.draw(self._known.find_open(), missing, self._known.files)
 
     def mark(self, images: Sequence[int], label: str) -> None:
         """Shows photos next that are not of the class `label`, which is no longer proposed.

@@ -219,7 +219,7 @@ class Training:
 
     def describe_runs(self) -> list[dict[str, Any]]:
         """The runs of the folder, without one that is being trained."""
-        return self._runs.describe(self._run if self.is_running() else self._runs.find_held())
+        return self._runs.describe()
 
     def use(self, name: str) -> None:
         """Lets a run predict, see `FolderRuns.use`."""
@@ -254,6 +254,7 @@ class Training:
                 left = estimate_left(self._metrics, self._state["steps"], seconds, planned)
                 self._state |= {"seconds": int(seconds), "left": left}
             elif (run := self._runs.find_held()) is not None:
+                self._is_used_known = False  # It may be once it ends.
                 return {"phase": "elsewhere", "message": f"{_EARLIER} {make_printable(str(run))}"}
             command = make_printable(write_command(self._command))
             described: dict[str, Any] = {"run": make_printable(str(self._run)), "command": command}

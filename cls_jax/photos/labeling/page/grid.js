@@ -255,8 +255,8 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     focus: (step = 0, takesFocus = true) => photos.length && follow(selection.move(chosen, chosen.place + step), takesFocus),
     /** Puts the ring on an image and selects no other one, if the image is here. */
     goTo(image) {
-      const place = photos.findIndex((photo) => photo.image === image);
-      if (place >= 0) follow({ ...selection.move(selection.select(chosen, []), place), hasRing: true });
+      const place = chosen.images.indexOf(image);
+      if (place >= 0) follow(selection.move(selection.clear(chosen), place));
     },
     focusCell,
   };

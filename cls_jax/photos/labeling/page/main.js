@@ -283,7 +283,6 @@ function undo() {
     const what = undone.count ? describeUndone(photo?.name, undone) : describeChanged(before, classes);
     app.announce(`Undone${what && `: ${what}`}.`);
     if (photo) view?.onUndone?.(photo);
-    if (viewName === "next" && photo) app.pinned = { ...photo, isBack: true };
   }, true);
 }
 

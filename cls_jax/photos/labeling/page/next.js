@@ -206,5 +206,5 @@ export function mount(root, app) {
     return true;
   }
 
-  return { update, onKey, unmount };
+  return { update, onKey, unmount, onUndone: (photo) => (app.pinned = { ...photo, isBack: true }) };
 }

@@ -26,14 +26,15 @@ export function createTraining(app, onEnd) {
     stop: () => act("stop"),
     report: () => app.run(() => openReport(app, {})),
   });
-  const { element, minutes, save, train, progress, title, bar, curve, detail, command, inUse, accept, stop, report } = parts;
+  const { element, minutes, save, train, progress, title, bar, curve, detail, command, inUse, elsewhere, accept, stop, report } = parts;
   minutes.value = asked;
 
   /** Shows where a training is, or how the last one ended. Returns whether one is running. */
   async function follow() {
     const state = await get("training");
     isRunning = BUSY.includes(state.phase);
-    progress.hidden = state.phase === "none";
+    elsewhere.textContent = state.phase === "elsewhere" ? state.message : "";
+    progress.hidden = ["none", "elsewhere"].includes(state.phase);
     // A training needs two classes with labels, and only one runs at a time.
     const hasClasses = app.state.classes.filter(({ count }) => count).length > 1;
     save.disabled = train.disabled = isRunning || !hasClasses;
@@ -54,10 +55,10 @@ export function createTraining(app, onEnd) {
     draw(curve, state);
     detail.textContent = describeDetail(state);
     command.textContent = state.command;
-    command.parentElement.hidden = ["planned", "elsewhere"].includes(state.phase);
-    inUse.textContent = isRunning || state.phase === "planned" || !state.used ? "" : `In use: ${state.used}.`;
+    command.parentElement.hidden = state.phase === "planned";
+    inUse.textContent = state.used && `In use: ${state.used}.`;
     // At its last step, it ends by itself.
-    stop.hidden = !isRunning || ["stopping", "elsewhere"].includes(state.phase) || (state.steps > 0 && state.step >= state.steps);
+    stop.hidden = !isRunning || state.phase === "stopping" || (state.steps > 0 && state.step >= state.steps);
     stop.textContent = state.step ? "Stop and keep" : "Stop";
     report.hidden = !(state.has_report && state.phase === "done");
     accept.hidden = state.phase !== "planned";
@@ -73,15 +74,13 @@ export function createTraining(app, onEnd) {
   return { element, follow };
 }
 
-function describeTitle({ phase, kind, minutes, run, offer, message }) {
+function describeTitle({ phase, kind, minutes, run, offer }) {
   if (phase === "planned") return offer.sentence;
-  if (phase === "elsewhere") return message;
   if (phase === "planning") return `What a training of ${formatCount(minutes, "minute")} would do here`;
   return `${TITLES[phase] ?? (kind === "instant" ? "Saving" : "Training")}: ${run}`;
 }
 
 function describeDetail({ phase, message, step, steps, seconds, left, curve, curve_of: what }) {
-  if (phase === "elsewhere") return "";
   if (phase === "stopping") return step ? "Ending here, to compare what it has learned…" : "Stopping…";
   if (BUSY.includes(phase)) {
     const rest = left ? `about ${formatTime(left)} left` : "";
@@ -100,7 +99,7 @@ function formatTime(seconds) {
   return `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")} min`;
 }
 
-function draw(curve, { curve: points = [], curve_of: what }) {
+function draw(curve, { curve: points, curve_of: what }) {
   curve.toggleAttribute("hidden", points.length < 2);
   if (points.length < 2) return;
   const [first, last] = [points[0], points.at(-1)];
