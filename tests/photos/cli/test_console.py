@@ -270,6 +270,7 @@ def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
         assert f"{images} cannot be read: Permission denied" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_packed_folder_takes_the_place_of_the_folder(
     images, tmp_path, monkeypatch, capsys, tiny_network
 ):

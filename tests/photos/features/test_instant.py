@@ -40,6 +40,7 @@ from cls_jax.photos.start import hold_out
 from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
+from tests.conftest import one_of
 from tests.outcomes import count_calls, count_reads, read_table
 from tests.photos.helpers import write_colors
 
@@ -421,7 +422,7 @@ def test_an_instant_run_with_its_report_is_read_once_and_opens_its_network_once(
     assert (reads["config.json"], reads["result.json"]) == (0, 2)
 
 
-@pytest.mark.parametrize("verb", ["predict", "evaluate", "report", "export"])
+@pytest.mark.parametrize("verb", one_of("predict", "evaluate", "report", "export"))
 def test_a_command_reads_a_run_once(verb, run, trained, tmp_path):
     """A training chooses its instant classifier, which is a run of its own in the same folder."""
     for opened, num_runs in ((run, 1), (trained, 2)):

@@ -120,6 +120,7 @@ def test_few_new_images_join_the_others_and_many_make_all_anew():
     assert_same_graphs(extended.extend(more), fresh)
 
 
+@pytest.mark.slow
 def test_a_session_compares_its_photos_once(tmp_path):
     """Whatever the number of fits, also where some photos are of no class."""
     features, truth = create(120)

@@ -31,6 +31,8 @@ from tests.photos.labeling.sessions import (
     serve,
 )
 
+pytestmark = pytest.mark.slow  # Two seconds for each thing that a hand may do.
+
 SETTLE_MS = 900  # A second click means the same for 600.
 
 # Clicks what is in a place now, as a finger or a mouse does, though the page has changed since.

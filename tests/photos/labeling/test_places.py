@@ -20,6 +20,8 @@ from tests.photos.labeling.pages import (
 )
 from tests.photos.labeling.sessions import CLASSES, decide, serve
 
+pytestmark = pytest.mark.slow  # Two seconds for each thing that a hand may do.
+
 SETTLE_MS = 700  # A second click in the same place means the same for 600.
 NEW = ".toast:has-text('These photos are new: look at them, then press again.')"
 

@@ -21,6 +21,8 @@ from tests.photos.labeling.pages import (
 )
 from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready
 
+pytestmark = pytest.mark.slow  # Two seconds for each thing that a hand may do.
+
 TOO_EARLY = ".toast:has-text('the last step was still being saved. Look at what is shown, then')"
 
 
