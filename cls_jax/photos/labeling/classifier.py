@@ -140,10 +140,8 @@ class SessionClassifier:
             if estimate is None or estimate.accuracy is None:
                 return trained.choice
             return describe_estimate(estimate, trained.name)
-        sentences = []
-        if estimate:
-            others = _describe_others(fitted, estimate)
-            sentences.append(describe_estimate(estimate, _INSTANT, others))
+        others = _describe_others(fitted, estimate)
+        sentences = [describe_estimate(estimate, _INSTANT, others)] if estimate else []
         if (of_new := fitted.inferred.new_sources) is not None:
             sentences.append(describe_new_sources(of_new))
         return " ".join(sentences)
@@ -328,9 +326,9 @@ def _describe_answers(fitted: Fitted) -> str:
     return f"after {write_count(int((fitted.labels >= 0).sum()), 'answer', 'answers')}"
 
 
-def _describe_others(fitted: Fitted, estimate: Estimate) -> str:
+def _describe_others(fitted: Fitted, estimate: Estimate | None) -> str:
     """The photos that a figure is about: after a few answers, classes may be missing."""
-    has_all = estimate.checks or (fitted.labels >= 0).sum() >= NUM_ANSWERS
+    has_all = (estimate and estimate.checks) or (fitted.labels >= 0).sum() >= NUM_ANSWERS
     return "the other photos" if has_all else f"photos of these {len(fitted.class_names)} classes"
 
 

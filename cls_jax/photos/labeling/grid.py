@@ -13,7 +13,7 @@ from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.known import (
     Known,
-    find_checked,
+    count,
     get_path,
     show_name,
     write_missing,
@@ -89,8 +89,7 @@ def describe_check(
     if known.classified.is_early:
         return {"message": "Too early to say: many classes have only one answer."}
     if estimate is None or estimate.accuracy is None:
-        needed = write_missing(len(find_checked(known).is_right))
-        return {"message": f"Not known yet: check {needed} first."}
+        return {"message": f"Not known yet: check {write_missing(count(known).checks)} first."}
     images = np.flatnonzero(known.find_open())
     confidences = decide(known.probabilities[images]).confidence
     num_right = sum(bool(state.label) for _, state in known.list_answered())

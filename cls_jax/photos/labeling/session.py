@@ -408,8 +408,10 @@ class Session:
             return drawn
 
     def _draw_round(self) -> int:
-        missing = count_missing(len(find_checked(self._known).is_right))
-        return self._questions.draw(self._known.find_open(), missing, self._known.files)
+        """Completes the round of random photos. Returns how many have no answer."""
+        known = self._known
+        missing = count_missing(len(find_checked(known).is_right))
+        return self._questions.draw(known.find_open(), missing, known.files)
 
     def mark(self, images: Sequence[int], label: str) -> None:
         """Shows photos next that are not of the class `label`, which is no longer proposed.
