@@ -657,13 +657,13 @@ def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # For the trainings.
     monkeypatch.setattr(network, "_BATCH_SIZE", 1)
-    sizes = {"num_steps": 30, "data.image_size": 32, "batch_size": 4, "mu": 1}
+    sizes = {"num_steps": 300, "data.image_size": 32, "batch_size": 4, "mu": 1}
     sizes |= {"data.randaugment_ops": 0, "optimizer.frozen_stages": 6, "data.pipeline": "device"}
     session = photos.open_session(folder)
     session.load(lambda report: photos.load_all(list_paths(session.known), report))
     training = Training(folder, [f"--config.{key}={value}" for key, value in sizes.items()])
     # Nothing is planned where the number of steps is given.
-    offer = {"sentence": "30 steps", "minutes": 10, "is_possible": True}
+    offer = {"sentence": "300 steps", "minutes": 10, "is_possible": True}
     monkeypatch.setattr(training, "plan", lambda *_: offer_training(training, offer))
     with serve(session, training) as port:
         page = open_page(port)
@@ -707,7 +707,7 @@ def test_from_the_first_photo_to_a_report(open_page, tmp_path, monkeypatch):
         training._process.send_signal(signal.SIGCONT)
         wait_for_phase(page, "Finished: runs/photos-trained")
         result = json.loads((tmp_path / "runs/photos-trained/result.json").read_text())
-        assert (0 < result["step"] < 30, result["num_labels"]) == (True, 30)
+        assert (0 < result["step"] < 300, result["num_labels"]) == (True, 30)
         with page.context.expect_page() as opened:
             page.locator("#report").press("Enter")
         assert "photos" in opened.value.title()
