@@ -269,7 +269,7 @@ class Session:
         with self._lock:
             known = self._known
             if known.classified is None and len(find_checked(known).is_right) % MIN_CHECKS:
-                self._draw_round()
+                _draw_round(self._questions, self._known)
             self._known = dataclasses.replace(known, classified=classified)
             self._has_adopted = True
 
@@ -335,7 +335,8 @@ class Session:
             added = [name for name in classes.names if name not in known.class_names]
             self._record(window, Plan(decisions, classes, added))
             if any(one.kind == SKIP and one.check and one.check.guess for one in decisions):
-                self._draw_round()  # They do not count. Others take their places.
+                # They do not count. Others take their places.
+                _draw_round(self._questions, self._known)
                 self._refresh()
             return names
 
@@ -402,16 +403,10 @@ class Session:
         """
         with self._lock:
             check_ready(self._known)
-            if not (drawn := self._draw_round()):
+            if not (drawn := _draw_round(self._questions, self._known)):
                 raise RefusedError("All photos have an answer.")
             self._refresh()
             return drawn
-
-    def _draw_round(self) -> int:
-        """Completes the round of random photos. Returns how many have no answer."""
-        known = self._known
-        missing = count_missing(len(find_checked(known).is_right))
-        return self._questions.draw(known.find_open(), missing, known.files)
 
     def mark(self, images: Sequence[int], label: str) -> None:
         """Shows photos next that are not of the class `label`, which is no longer proposed.
@@ -529,3 +524,9 @@ def _save_keys(log: Answers, classes: Classes, released: Sequence[Decision] = ()
             return
         if unsaved := find_unsaved_keys(classes, log.marks, log.notes):
             log.append(unsaved)
+
+
+def _draw_round(questions: Questions, known: Known) -> int:
+    """Completes the round of random photos. Returns how many have no answer."""
+    missing = count_missing(len(find_checked(known).is_right))
+    return questions.draw(known.find_open(), missing, known.files)
