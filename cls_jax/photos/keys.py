@@ -3,7 +3,7 @@
 `cls_jax/__init__.py` imports this file, whatever else is imported.
 """
 
-from cls_jax.options import ADDED, DECODING, TEXT, Option, Rule, between, one_of
+from cls_jax.options import ADDED, DECODING, TEXT, YES_OR_NO, Option, Rule, between, one_of
 
 _LAYOUT = Rule(lambda value: value in ("", "classes", "splits"), "classes, splits or nothing")
 
@@ -32,6 +32,8 @@ ADDED["folder"] = DECODING | {
     "data.label_pattern": Option("", TEXT,
         r"Regular expression of names of files, whose group is the class, such as "
         r"`([^/]+)_\d+\.`.", is_runtime=True),
+    "data.tags": Option(False, YES_OR_NO,
+        "Whether an image may have several classes, its tags. Only for instant classifiers."),
     "data.cache_gigabytes": Option(20.0, between(0.0, 1e6),
         "Size of the cache of decoded images. Beyond it, the least recently used are deleted.",
         is_runtime=True),

@@ -87,7 +87,7 @@ def _option(name: str, value: str, meaning: str, **more: Any) -> _Option:
 
 
 def _switch(name: str, meaning: str, **more: Any) -> _Option:
-    return name, {"action": "store_true", "help": meaning, **more}
+    return name, {"action": "store_true", "help": meaning} | more
 
 
 def _spell(name: str) -> str:
@@ -113,6 +113,8 @@ _READING, _SOURCES = (
     ]
     for rows in (_FOLDER_OPTIONS, _SOURCE_OPTIONS)
 )
+_TAGS = "images may have several classes, their tags (with --instant)"
+_READING.append(_switch("--tags", _TAGS))
 _DEVICE = "device to use (default: the best)"
 _RUN = _option("run", "RUN", "folder of the run (default: the newest in runs/)", nargs="?")
 _PLACE_OF_PHOTOS = [
@@ -164,6 +166,14 @@ _VERBS = {
             *_list_keys(
                 (_spell(name), value, f"data.{name}", meaning)
                 for name, (value, meaning) in (_FOLDER_OPTIONS | _SOURCE_OPTIONS).items()
+            ),
+            _switch(
+                "--tags",
+                _TAGS,
+                action="append_const",
+                const="--config.data.tags=True",
+                dest="overrides",
+                default=[],
             ),
             _switch("--instant", "fit a linear classifier on frozen features, without training"),
             _switch("--again", "start a new run even if a finished one exists"),

@@ -20,6 +20,7 @@ class FolderOptions(NamedTuple):
     source_pattern: str = ""  # A regular expression of names, whose group is the source.
     labels: str = ""  # The only file with labels, absolute or relative to the folder.
     label_pattern: str = ""  # A regular expression of names, whose group is the class.
+    tags: bool = False  # Whether an image may have several classes, see `tags`.
 
     def to_arguments(self, root: pathlib.Path) -> list[str]:
         """The options of a command on this folder, as typed."""
@@ -29,7 +30,7 @@ class FolderOptions(NamedTuple):
             word
             for name, value in zip(names, values, strict=True)
             if value
-            for word in (name, value)
+            for word in ([name] if value is True else [name, str(value)])
         ]
 
 

@@ -300,8 +300,9 @@ def find_options(values: Mapping[str, Any]) -> FolderOptions:
     """How settings say to read the folder. Raises a UserError if a value is invalid."""
     known = list_options()
     keys = {f"data.{name}": known[f"data.{name}"] for name in FolderOptions._fields}
-    check_values({key: values.get(key, row.default) for key, row in keys.items()}, keys)
-    return FolderOptions(**{name: values.get(f"data.{name}", "") for name in FolderOptions._fields})
+    chosen = {key: values.get(key, row.default) for key, row in keys.items()}
+    check_values(chosen, keys)
+    return FolderOptions(**{key.removeprefix("data."): value for key, value in chosen.items()})
 
 
 def _settings_from_run(run: str | pathlib.Path | None) -> dict[str, Any]:
