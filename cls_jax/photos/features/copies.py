@@ -14,7 +14,6 @@ import numpy as np
 from PIL import Image
 
 from cls_jax.data.types import ImageSource
-from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.near_copies import MIN_FEATURES
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
@@ -63,16 +62,15 @@ def find_copies(
 
 
 def measure_without_copies(
-    p_NBK: np.ndarray, labels: np.ndarray, is_copy: np.ndarray, part: str = "test"
+    is_right: np.ndarray, is_copy: np.ndarray, part: str = "test"
 ) -> dict[str, float]:
-    """The accuracy of network 1 in percent on images that are no copies. Empty if none or all are.
+    """The accuracy in percent on images that are no copies. Empty if none or all are.
 
-    By probabilities float [N, B, K], classes int [B], and bool [B]. It is named as those of
-    `compute_accuracies`.
+    By which predictions are right, and which images are copies, both bool [B]. It is named as those
+    of `compute_accuracies`.
     """
     if is_copy.all() or not is_copy.any():
         return {}
-    is_right = decide(p_NBK[0]).is_right(labels)
     return {f"{part}/accuracy_without_copies": 100 * float(is_right[~is_copy].mean())}
 
 

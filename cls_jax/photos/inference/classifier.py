@@ -31,6 +31,8 @@ from cls_jax.photos.inference.inputs import (
     iterate_inputs,
 )
 from cls_jax.photos.inference.networks import Networks
+from cls_jax.photos.inference.scores import ClassScoring
+from cls_jax.photos.inference.tag_scores import Scoring
 from cls_jax.photos.inference.unknown import FolderImages, UnknownScore, score_images
 
 _NUM_TOP = 5  # Classes.
@@ -110,6 +112,11 @@ class Classifier:
         self.folder_images = folder_images
         self.image_shape = networks.format.shape
         self.num_networks = networks.num_networks
+
+    @property
+    def scoring(self) -> Scoring:
+        """How its predictions are compared with labels."""
+        return ClassScoring(self.class_names)
 
     def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Prediction:
         """Predicts the classes of images with confidences.

@@ -14,7 +14,6 @@ from cls_jax.photos.features.copies import find_copies, measure_without_copies
 from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.dataset import list_layout
-from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
 from cls_jax.photos.folder.unread import find_folder, refuse_unreadable
@@ -30,12 +29,9 @@ from cls_jax.photos.inference.calibration import (
 )
 from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.inference.scores import (
-    Figures,
-    compute_figures,
-    write_figures,
-)
+from cls_jax.photos.inference.scores import Figures, write_figures
 from cls_jax.photos.inference.suspects import take_unlabeled
+from cls_jax.photos.inference.tag_scores import Scoring
 from cls_jax.photos.inference.unknown import (
     FOLDER_IMAGES,
     UNKNOWN,
@@ -47,7 +43,7 @@ from cls_jax.photos.inference.unknown import (
 from cls_jax.photos.shell import write_command
 from cls_jax.photos.start.fit_labels import read_copies
 from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows
-from cls_jax.training.evaluate import Accuracies, compute_accuracies
+from cls_jax.training.evaluate import Accuracies
 
 _MAX_NAMED = 10  # Classes in a message.
 # Labeled images for the score of unknown images: more would take minutes on a CPU.
@@ -76,8 +72,8 @@ def measure_classes(run: Run) -> Figures | None:
     """The figures of network 1 on the test images, or None if there are none."""
     if "test" not in run.held_out:
         return None
-    p_NBK, labels = run.held_out["test"]
-    return compute_figures(p_NBK[0], labels, run.classifier.class_names)
+    p_NBK, known = run.held_out["test"]
+    return run.classifier.scoring.compute_figures(p_NBK[0], known)
 
 
 def calibrate(run: Run) -> Calibration | None:
@@ -149,8 +145,8 @@ def _choose_rows(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
 
 def _measure_without(run: Run, is_copy: np.ndarray) -> Accuracies:
     """The test accuracy without near-copies, bool [n], if there are any."""
-    p_NBK, labels = run.held_out["test"]
-    return measure_without_copies(p_NBK, labels, is_copy)
+    p_NBK, known = run.held_out["test"]
+    return measure_without_copies(run.classifier.scoring.find_right(p_NBK[0], known), is_copy)
 
 
 def _write_figures(run: Run, figures: Figures) -> None:
@@ -234,11 +230,12 @@ def evaluate_run(
     check_photos(run, f"add their new place, as in {again} --photos DIR")
     classifier = run.classifier
     dataset = run.dataset
-    class_names = classifier.class_names
-    if dataset.class_names != class_names:
+    scoring = classifier.scoring
+    if not scoring.is_same(dataset.class_names):
+        theirs = f"{scoring.kind.plural} of {dataset.name} ({', '.join(dataset.class_names)})"
         raise UserError(
-            f"The classes of {dataset.name} ({', '.join(dataset.class_names)}) differ from those "
-            f"of the run in {run.workdir} ({', '.join(class_names)}): restore the original folder."
+            f"The {theirs} differ from those of the run in {run.workdir} "
+            f"({', '.join(scoring.names)}): restore the original folder."
         )
     if not len(dataset.test.images):
         remedy = "add them as test/<class>/ beside the training images"
@@ -280,7 +277,8 @@ def evaluate_folder(
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     run = open_run(workdir, step=step)
     classifier = run.predictor.classifier
-    labels = _number_classes(rows, classifier.class_names, workdir, root)
+    scoring = classifier.scoring
+    known = _read_known([label for _, label in rows], scoring, workdir, root)
     paths = [str(root / file.name) for file, _ in rows]
     parts: list[np.ndarray] = []
     errors: list[str | None] = []
@@ -291,36 +289,35 @@ def evaluate_folder(
     if not readable:
         failures = [(path, str(error)) for path, error in zip(paths, errors, strict=True)]
         raise refuse_unreadable(f"None of the labeled images in {root}", failures)
-    p_NBK, labels = np.concatenate(parts, axis=1), labels[readable]
-    wanted = ["test/accuracy", "test/accuracy_network_2", "test/accuracy_ensemble"]
-    measured = compute_accuracies(p_NBK, labels)
-    accuracies = {name: measured[name] for name in (wanted if len(p_NBK) > 1 else wanted[:1])}
+    p_NBK, known = np.concatenate(parts, axis=1), known[readable]
+    wanted = ["test/accuracy", "test/mean_average_precision"]
+    if len(p_NBK) > 1:
+        wanted += ["test/accuracy_network_2", "test/accuracy_ensemble"]
+    measured = scoring.measure(p_NBK, known)
+    accuracies = {name: measured[name] for name in wanted if name in measured}
     is_copy = compare_with_training(run, [paths[i] for i in readable])
     if is_copy is not None:
-        accuracies |= measure_without_copies(p_NBK, labels, is_copy)
+        accuracies |= measure_without_copies(scoring.find_right(p_NBK[0], known), is_copy)
     return Evaluation(
         accuracies,
-        compute_figures(p_NBK[0], labels, classifier.class_names),
-        len(labels),
+        scoring.compute_figures(p_NBK[0], known),
+        len(known),
         classifier.step,
-        num_unreadable=len(rows) - len(labels),
+        num_unreadable=len(rows) - len(known),
         num_copies=None if is_copy is None else int(is_copy.sum()),
     )
 
 
-def _number_classes(
-    rows: Sequence[tuple[Any, str]],
-    class_names: Sequence[str],
-    workdir: pathlib.Path,
-    root: pathlib.Path,
+def _read_known(
+    labels: Sequence[str], scoring: Scoring, workdir: pathlib.Path, root: pathlib.Path
 ) -> np.ndarray:
-    """The class of each labeled image among those of a run, int [n]. Raises a UserError."""
-    index = {fold_class(name): k for k, name in enumerate(class_names)}
-    if foreign := sorted({name for _, name in rows if fold_class(name) not in index}):
-        is_one = len(foreign) == 1
-        names = ", ".join(map(repr, foreign[:_MAX_NAMED]))
+    """What labels of n images say, of n rows, to a run. Raises a UserError if it has no such."""
+    if foreign := scoring.find_foreign(labels):
+        kind, names = scoring.kind, ", ".join(map(repr, foreign[:_MAX_NAMED]))
+        noun, them = (kind.noun, "it") if len(foreign) == 1 else (kind.plural, "them")
         raise UserError(
-            f"The run in {workdir} does not have the {'class' if is_one else 'classes'} {names}: "
-            f"rename or remove {'its folder' if is_one else 'their folders'} in {root}."
+            f"The run in {workdir} does not have the {noun} {names}: rename or remove {them} in "
+            f"{root}."
         )
-    return np.array([index[fold_class(name)] for _, name in rows])
+    texts, labels_B = np.unique(labels, return_inverse=True)
+    return scoring.number(labels_B, texts.tolist())

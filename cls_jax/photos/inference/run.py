@@ -43,7 +43,7 @@ from cls_jax.photos.start.frozen import compute_frozen
 from cls_jax.photos.start.hold_out import open_run_dataset
 from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import CHECKPOINTS, CONFIG, read_dataset_description, read_result
-from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
+from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.prepare import RunEnd, restore_run
 
 
@@ -138,10 +138,15 @@ class Run(abc.ABC):
     def held_out(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Predictions for the validation and test images, if there are any.
 
-        By "validation" and "test": probabilities float32 [N, n, K] and true classes int [n].
+        By "validation" and "test": probabilities float32 [N, n, K], and what is known of the
+        images, as `Classifier.scoring` takes it, such as their classes, int [n].
         """
+        names, number = self.dataset.class_names, self.classifier.scoring.number
         return {
-            name: (self.predict_with_features(name, np.arange(len(split)))[0], split.labels)
+            name: (
+                self.predict_with_features(name, np.arange(len(split)))[0],
+                number(split.labels, names),
+            )
             for name, split in self.dataset.held_out.items()
             if len(split)
         }
@@ -299,8 +304,8 @@ class InstantRun(Run):
 
     def measure_test(self) -> Accuracies:
         """From features on disk."""
-        p_NBK, labels = self.held_out["test"]
-        return compute_accuracies(p_NBK, labels)
+        p_NBK, known = self.held_out["test"]
+        return self.classifier.scoring.measure(p_NBK, known)
 
     @property
     def frozen(self) -> FrozenNetwork | None:

@@ -12,7 +12,9 @@ from sklearn.metrics import precision_recall_fscore_support
 from cls_jax.io import make_printable, to_csv, write_atomically
 from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.decide import decide
+from cls_jax.photos.folder.names import fold_class
 from cls_jax.runs.folder import read_result, write_result
+from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
 PER_CLASS = "per_class.csv"
 NUM_BINS = 15  # At most: Guo et al., On Calibration of Modern Neural Networks, 2017.
@@ -20,7 +22,19 @@ NUM_BINS = 15  # At most: Guo et al., On Calibration of Modern Neural Networks, 
 _IMAGES_PER_BIN = 50
 _AVERAGES = ("macro avg", "weighted avg")  # As in scikit-learn's `classification_report`.
 _MAX_PRINTED = 100
-_COLUMNS = ("class", "precision", "recall", "f1", "auroc", "recall_low", "recall_high", "support")
+
+
+class Kind(NamedTuple):
+    """What figures are of: classes, or tags, of which an image may have several."""
+
+    noun: str
+    plural: str
+    area: str  # The area under a curve that no threshold changes, as files name it.
+    title: str  # As tables for people name it.
+
+
+CLASSES = Kind("class", "classes", "auroc", "AUROC")
+TAGS = Kind("tag", "tags", "average_precision", "AP")
 
 
 class ClassFigures(NamedTuple):
@@ -29,20 +43,59 @@ class ClassFigures(NamedTuple):
     precision: float  # 0 without predictions of this class.
     recall: float
     f1: float
-    auroc: float  # Of this class against all others.
+    area: float  # AUROC, of this class against all others. Average precision for tags.
     support: int  # The number of images of this class.
     interval: tuple[float, float] = (np.nan, np.nan)  # 95% Wilson, of the recall. Not of a mean.
 
 
 class Figures(NamedTuple):
-    """How well one network predicts images of known class."""
+    """How well one network predicts images of known class, or images whose tags are known."""
 
-    accuracy: float  # A share from 0 to 1.
+    accuracy: float  # A share from 0 to 1. With tags, of images all of whose tags are right.
     interval: tuple[float, float]  # Its 95% Wilson interval.
     class_names: tuple[str, ...]
     classes: list[ClassFigures]
     macro: ClassFigures  # Unweighted means. The recall is the balanced accuracy.
     weighted: ClassFigures  # Means weighted by the classes' numbers of images.
+    kind: Kind = CLASSES
+
+
+class ClassScoring(NamedTuple):
+    """How predictions are compared with what is known of images that have one class each.
+
+    What is known are classes, int [B]. `TagScoring` has the same methods for images with tags.
+    """
+
+    names: tuple[str, ...]  # Of the classes.
+    kind: Kind = CLASSES
+
+    def is_same(self, labels: Sequence[str]) -> bool:
+        """Whether labels of the images that were learned from are still the same."""
+        return tuple(labels) == self.names
+
+    def find_foreign(self, labels: Sequence[str]) -> list[str]:
+        """The classes among labels that predictions do not have, sorted."""
+        own = {fold_class(name) for name in self.names}
+        return sorted({name for name in labels if fold_class(name) not in own})
+
+    def number(self, labels_B: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+        """What is known of B images, by the numbers of their labels, int [B], none foreign."""
+        if self.is_same(labels):
+            return labels_B
+        places = {fold_class(name): k for k, name in enumerate(self.names)}
+        return np.array([places[fold_class(name)] for name in labels])[labels_B]
+
+    def find_right(self, p_BK: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Which predictions of images are right, bool [B]."""
+        return decide(p_BK).is_right(known)
+
+    def measure(self, p_NBK: np.ndarray, known: np.ndarray) -> Accuracies:
+        """Accuracies of N networks in percent, as `compute_accuracies` names them."""
+        return compute_accuracies(p_NBK, known)
+
+    def compute_figures(self, p_BK: np.ndarray, known: np.ndarray) -> Figures:
+        """The figures of each class."""
+        return compute_figures(p_BK, known, self.names)
 
 
 class Reliability(NamedTuple):
@@ -74,7 +127,7 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
             precision=precision[k],
             recall=recall[k],
             f1=f1[k],
-            auroc=_compute_auroc(columns[k], columns[k, rows[k]]),
+            area=_compute_auroc(columns[k], columns[k, rows[k]]),
             support=len(rows[k]),
             interval=wilson_interval(int(np.sum(predicted[rows[k]] == k)), len(rows[k]))
             if len(rows[k])
@@ -88,8 +141,8 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
         interval=wilson_interval(num_right, len(labels)),
         class_names=tuple(class_names),
         classes=classes,
-        macro=_average(classes, np.sign(support)),
-        weighted=_average(classes, support),
+        macro=average_figures(classes, np.sign(support)),
+        weighted=average_figures(classes, support),
     )
 
 
@@ -107,18 +160,12 @@ def _compute_auroc(scores: np.ndarray, positives: np.ndarray) -> float:
     return float((ranks - num**2) / (2 * num * others))
 
 
-def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:
+def average_figures(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:
     """Weighted means of the known figures of classes with a weight above 0."""
     values = np.ma.masked_invalid([row[:4] for row in classes])
     means = np.ma.average(values, axis=0, weights=weights)
-    precision, recall, f1, auroc = np.ma.filled(means, np.nan).tolist()
-    return ClassFigures(
-        precision=precision,
-        recall=recall,
-        f1=f1,
-        auroc=auroc,
-        support=sum(row.support for row in classes),
-    )
+    precision, recall, f1, area = np.ma.filled(means, np.nan).tolist()
+    return ClassFigures(precision, recall, f1, area, support=sum(row.support for row in classes))
 
 
 def format_percent(share: float) -> str:
@@ -133,11 +180,12 @@ def describe_figures(figures: Figures) -> str:
         rows = rows[-len(_AVERAGES) :]
     rows = [(make_printable(name), row) for name, row in rows]
     width = max(len(name) for name, _ in rows)
-    lines = [f"  {'class':{width}}  precision  recall      F1   AUROC  images"]
+    noun, title = figures.kind.noun, figures.kind.title
+    lines = [f"  {noun:{width}}  precision  recall      F1  {title:>6}  images"]
     for name, row in rows:
-        precision, recall, f1, auroc = map(format_percent, row[:4])
+        precision, recall, f1, area = map(format_percent, row[:4])
         lines.append(
-            f"  {name:{width}}  {precision:>9}  {recall:>6}  {f1:>6}  {auroc:>6}  {row.support:>6}"
+            f"  {name:{width}}  {precision:>9}  {recall:>6}  {f1:>6}  {area:>6}  {row.support:>6}"
         )
     return "\n".join(lines)
 
@@ -167,7 +215,9 @@ def write_figures(
 
 def write_class_table(workdir: pathlib.Path, figures: Figures) -> None:
     """Writes `per_class.csv`: shares from 0 to 1 by class, then the two averages."""
-    rows: list[Sequence[Any]] = [_COLUMNS]
+    noun, area = figures.kind.noun, figures.kind.area
+    names = noun, "precision", "recall", "f1", area, "recall_low", "recall_high", "support"
+    rows: list[Sequence[Any]] = [names]
     for name, row in _list_rows(figures):
         values = ["" if np.isnan(x) else f"{x:.6f}" for x in (*row[:4], *row.interval)]
         rows.append([name, *values, row.support])
@@ -178,18 +228,20 @@ def summarize_figures(figures: Figures) -> dict[str, Any]:
     """The figures as `result.json` has them, in percent. None where a figure is unknown."""
     low, high = figures.interval
     summary: dict[str, Any] = {"test_accuracy_low": 100 * low, "test_accuracy_high": 100 * high}
+    noun, area = figures.kind.noun, figures.kind.area
     for average, row in (("macro", figures.macro), ("weighted", figures.weighted)):
-        summary |= {f"test_{name}_{average}": value for name, value in _name_values(row).items()}
+        values = _name_values(row, area)
+        summary |= {f"test_{name}_{average}": value for name, value in values.items()}
     summary["per_class"] = [
-        {"class": name, **_name_values(row), "support": row.support}
+        {noun: name, **_name_values(row, area), "support": row.support}
         for name, row in zip(figures.class_names, figures.classes, strict=True)
     ]
     return summary
 
 
-def _name_values(row: ClassFigures) -> dict[str, float | None]:
-    """Precision, recall, F1 and AUROC by name, in percent. None where JSON would need NaN."""
-    values = zip(ClassFigures._fields[:4], row[:4], strict=True)
+def _name_values(row: ClassFigures, area: str) -> dict[str, float | None]:
+    """Precision, recall, F1 and area by name, in percent. None where JSON would need NaN."""
+    values = zip((*ClassFigures._fields[:3], area), row[:4], strict=True)
     return {name: None if np.isnan(value) else 100 * float(value) for name, value in values}
 
 

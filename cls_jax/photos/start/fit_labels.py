@@ -14,6 +14,7 @@ from cls_jax.data.types import Dataset, Split
 from cls_jax.io import to_csv, write_atomically
 from cls_jax.photos.features.accuracy import Estimate, NewSources
 from cls_jax.photos.features.copies import find_copies, measure_without_copies
+from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.marks import mark_labels
@@ -105,8 +106,8 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
         for name, classifier in classifiers.items():
             p_NBK, _ = classifier.predict_with_features(held_out)
             accuracies[name] |= compute_accuracies(p_NBK, split.labels, part)
-            is_copy = copies[part] >= 0
-            accuracies[name] |= measure_without_copies(p_NBK, split.labels, is_copy, part)
+            is_right, is_copy = decide(p_NBK[0]).is_right(split.labels), copies[part] >= 0
+            accuracies[name] |= measure_without_copies(is_right, is_copy, part)
     return FittedLabels(rows, is_labeled, inferred, classifiers["instant"], accuracies, copies)
 
 

@@ -64,11 +64,10 @@ def test_features_name_a_candidate_and_decide_where_they_can(closeness, found):
 
 
 def test_the_figure_without_copies_stands_beside_the_figure(tmp_path):
-    p_NBK = np.eye(2)[[[0, 1, 0, 1]]]
-    labels, is_copy = np.array([0, 1, 1, 1]), np.array([True, True, False, False])
-    assert measure_without_copies(p_NBK, labels, is_copy) == {"test/accuracy_without_copies": 50}
+    is_right, is_copy = np.array([1, 1, 0, 1], bool), np.array([1, 1, 0, 0], bool)
+    assert measure_without_copies(is_right, is_copy) == {"test/accuracy_without_copies": 50}
     for nothing in (is_copy | True, is_copy & False):
-        assert measure_without_copies(p_NBK, labels, nothing) == {}
+        assert measure_without_copies(is_right, nothing) == {}
     result = {"test_accuracy": 75.0, "test_accuracy_without_copies": 50.0}
     result |= {"test_near_copies": 2.0, "test_images": 4.0}  # As a training writes figures.
     sentence = "2 of 4 test images are near-copies of training images (see near_copies.csv)"
@@ -84,7 +83,7 @@ def test_the_figure_without_copies_stands_beside_the_figure(tmp_path):
     # Which ones is in a file, also where there are no names.
     images = np.zeros((4, 2, 2, 3), np.uint8)
     for files in ((), ("a,b.jpg", 'c".jpg', "d.jpg", "e.jpg")):
-        split = Split(images, labels, files)
+        split = Split(images, np.array([0, 1, 1, 1]), files)
         dataset = Dataset("x", ("a", "b"), split, split, (2, 2, 3))
         found = np.array([3, 0, -1, -1])
         write_copies(tmp_path, dataset, np.arange(4), {"test": found})

@@ -275,8 +275,8 @@ def test_figures_are_scikit_learns():
     for tied in (p_BK, p_BK.round(1)):
         rows = scores.compute_figures(tied, labels, "abcd").classes
         areas = [roc_auc_score(labels == k, tied[:, k]) for k in range(4)]
-        assert [row.auroc for row in rows] == pytest.approx(areas)
-    assert figures.macro.auroc == pytest.approx(roc_auc_score(labels, p_BK, multi_class="ovr"))
+        assert [row.area for row in rows] == pytest.approx(areas)
+    assert figures.macro.area == pytest.approx(roc_auc_score(labels, p_BK, multi_class="ovr"))
     first = figures.classes[0]
     assert first.interval == wilson_interval(round(first.recall * first.support), first.support)
     assert figures.interval == wilson_interval(round(300 * figures.accuracy), 300)
@@ -286,7 +286,7 @@ def test_classes_without_images_do_not_count(tmp_path):
     p_BK = np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3], [0.6, 0.3, 0.1]])
     figures = scores.compute_figures(p_BK, np.array([0, 1, 1]), ('a,"b"', "c\nd", "e"))
     assert figures.macro.recall == pytest.approx(0.75)
-    assert np.isnan([figures.classes[2].recall, figures.classes[2].auroc]).all()
+    assert np.isnan([figures.classes[2].recall, figures.classes[2].area]).all()
     summary = scores.summarize_figures(figures)
     assert summary["test_recall_macro"] == pytest.approx(75)
     assert summary["per_class"][2]["auroc"] is None

@@ -126,8 +126,8 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
     assert found.num_unreadable == 1
     shutil.rmtree(tmp_path / "test")
     for new, sentence in (
-        ("zero", "does not have the class 'zero': rename or remove its folder"),
-        ("one", "the classes 'one', 'zero': rename or remove their folders"),
+        ("zero", "does not have the class 'zero': rename or remove it in"),
+        ("one", "the classes 'one', 'zero': rename or remove them in"),
     ):
         shutil.copytree(tmp_path / "train" / "0", tmp_path / "train" / new)
         with pytest.raises(UserError, match=sentence):
