@@ -32,7 +32,14 @@ from cls_jax.photos.folder.label_table import (
     read_text,
 )
 from cls_jax.photos.folder.layout import PARTS, Layout, Rows
-from cls_jax.photos.folder.log import NO_MARKS, FileMarks, choose_spellings, fold, start
+from cls_jax.photos.folder.log import (
+    NO_MARKS,
+    FileMarks,
+    choose_spellings,
+    fold,
+    fold_label,
+    start,
+)
 from cls_jax.photos.folder.names import (
     fold_case,
     fold_class,
@@ -55,6 +62,7 @@ from cls_jax.photos.folder.sources import (
     find_sources,
     number_sources,
 )
+from cls_jax.photos.folder.tags import SEPARATOR, join_tags, split_tags
 from cls_jax.photos.images.files import Listing, SkippedFile, list_images
 
 _CHECK = re.compile(r"\b(check|none) [\d.]")  # In a table.
@@ -149,7 +157,8 @@ class Catalog:
             if is_kept(name)
         }
         rivals = {name: self.names.get(rival) for name, rival in self.base.rivals.items()}
-        return start(self.base._replace(labels=labels, rivals=rivals), held_out)
+        base = self.base._replace(labels=labels, rivals=rivals)
+        return start(base, held_out, self.folder.options.tags)
 
     def find_part(self, name: str) -> str:
         """The part of the data by the folder of an image, or by the row of a table, or ""."""
@@ -215,14 +224,16 @@ class Catalog:
         if not table:
             labeled = [file.name for file in files.take(places[numbers > 0])]
             _refuse(describe_class_folders(folder, splits, labeled, skipped))
-        found = [classes[k] for k in np.unique(numbers) if k]
+        trained = [classes[k] for k in np.unique(numbers) if k]
+        found = [name for label in trained for name in self._split(label)]
         names = choose_spellings(found)
-        if len(names) < 2:
+        if len(set(map(fold_label, trained))) < 2:
             _refuse(describe_missing(folder, names.values(), splits, table, skipped))
-        class_names = tuple(sorted(names.values()))
-        warnings += self._list_doubtful(found, class_names, table)
-        index = {folded: class_names.index(name) for folded, name in names.items()} | {"": -1}
-        known = np.array([index.get(fold_class(name), _FOREIGN) for name in classes], np.int32)
+        warnings += self._list_doubtful(found, sorted(names.values()), table)
+        spelled = [self._respell(label, names) for label in classes]
+        class_names = tuple(sorted(set(filter(None, spelled))))
+        index = {label: k for k, label in enumerate(class_names)} | {NO_CLASS_NAME: -1}
+        known = np.array([index[label] if label is not None else _FOREIGN for label in spelled])
         rows = {}
         for part, (places, numbers) in columns.items():
             labels = known[numbers]
@@ -235,7 +246,7 @@ class Catalog:
                 skipped += [(file.name, reason) for file in files.take(places[labels == _FOREIGN])]
             order = np.argsort(labels == -1, kind="stable")  # Labeled before unlabeled.
             order = order[labels[order] != _FOREIGN]
-            rows[part] = Rows(files, places[order], labels[order], class_names)
+            rows[part] = Rows(files, places[order], labels[order].astype(np.int32), class_names)
         sources, shared = self._compare_sources(rows)
         return Layout(
             class_names,
@@ -245,6 +256,16 @@ class Catalog:
             table=" ".join(filter(None, [base.sentence, told.sentence, self.names.sentence])),
             sources=sources,
         )
+
+    def _split(self, label: str) -> list[str]:
+        """The names of the classes in a label."""
+        return self.marks.name(self.marks.split(label))
+
+    def _respell(self, label: str, names: Mapping[str, str]) -> str | None:
+        """A label with the usual names of its classes, None if one of them has none."""
+        if not all(fold_class(name) in names for name in filter(None, self._split(label))):
+            return None
+        return join_tags(self.marks.respell(self.marks.split(label), names)) if label else label
 
     def _compare_sources(self, rows: Mapping[str, Rows]) -> tuple[Sources | None, list[str]]:
         """The sources of training images, if anything says them, and warnings about shared ones."""
@@ -299,7 +320,7 @@ class Catalog:
         top, _, rest = name.partition("/")
         kind = self.base.splits.get(top, "train") if rest else "train"
         mark = self.marks.get(name)
-        label = "".join(mark.spelled)
+        label = mark.written
         is_split = kind in HELD_OUT
         kind = kind if is_split else mark.part or kind
         if mark.given is None:
@@ -352,6 +373,10 @@ class Catalog:
         remedy = f"empty these cells of {table}" if table else "rename its folder to 'unlabeled'"
         if self.folder.options.label_pattern:
             remedy = "change --label-pattern"
+        folded = set(map(fold_class, class_names))
+        for name in (name for name in class_names if SEPARATOR in name):
+            if not folded.isdisjoint(map(fold_class, split_tags(name))):
+                yield f"{name!r} counts as one class: pass --tags if images may have several."
         for name in filter(may_mean_unlabeled, class_names):
             yield f"{name!r} counts as a class: if it means that there is no label, {remedy}."
 

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from cls_jax.photos.folder.names import (
     simplify,
 )
 from cls_jax.photos.folder.reading import Fault
+from cls_jax.photos.folder.tags import SEPARATOR, join_tags
 
 # Headers, simplified, of columns that say which part a row belongs to, if their cells do.
 _PART_COLUMNS = ("split", "subset", "partition", "datasplit", "mluse", "traintest", "trainvaltest")
@@ -36,23 +38,23 @@ _MAX_MARKS = 20
 _BOX = re.compile(r"([^\W\d]\S*)(?: -?\d+){4}(?: |$)")
 _BOXES = re.compile(rf"(?:{_BOX.pattern})+")
 _PLURALS = ("labels", "classes", "categories", "choices", "tags")
-_SEPARATORS = ";|\n\r\t"  # Between labels. They hardly occur in the name of a class.
+_SEPARATORS = f"{SEPARATOR}|\n\r\t"  # Between labels. They hardly occur in the name of a class.
 _RARE_SEPARATORS = ",/+&"  # They do, so the parts must be classes of their own.
 
 
 def read_classes(
-    table: str, header: str, labels: Mapping[str, str]
-) -> tuple[dict[str, tuple[str, ...]], Fault | None]:
-    """Cell → its classes, none without a label, of the distinct cells of a column.
+    table: str, header: str, labels: Mapping[str, str], has_tags: bool = False
+) -> tuple[dict[str, str], Fault | None]:
+    """Cell → its label, "" without one, of the distinct cells of a column.
 
     `labels` have a file with each of these cells, for sentences. There is a fault if a cell has
-    several classes, of which an image has one here, or something else than a class.
+    several classes, unless these are tags, or something else than a class.
     """
     classes: dict[str, tuple[str, ...]] = {}
     for cell in labels:
         names = _unpack(cell)
         if names is None:
-            return classes, Fault(
+            return {}, Fault(
                 f"{table} has {cell!r:.100} in place of a class: write one class, such as cat, "
                 "into each row."
             )
@@ -61,13 +63,8 @@ def read_classes(
         if len(names) == 1:
             names = [name for name in map(clean, names) if not is_missing(name)]
         classes[cell] = tuple(names)
-    known = {fold_class(name) for names in classes.values() for name in names}
-    separators = _list_separators(header)
-    classes = {
-        cell: _split(names[0], separators, known) if len(names) == 1 else names
-        for cell, names in classes.items()
-    }
-    several = (cell for cell, names in classes.items() if len(names) > 1)
+    classes = _split_lists(classes, _list_separators(header), has_tags)
+    several = (cell for cell, names in classes.items() if len(names) > 1 and not has_tags)
     faults = (refuse_several(table, labels[cell], classes[cell]) for cell in several)
     too_long = (
         Fault(
@@ -77,17 +74,50 @@ def read_classes(
         for names in classes.values()
         if any(len(name) > LONGEST_CLASS for name in names)
     )
-    return classes, next(itertools.chain(faults, too_long), None)
+    named = {
+        cell: [clean(name).replace(SEPARATOR, ",") for name in names if not is_missing(clean(name))]
+        for cell, names in classes.items()
+    }
+    joined = {cell: join_tags(names) if names else "" for cell, names in named.items()}
+    return joined, next(itertools.chain(faults, too_long), None)
 
 
-def _split(name: str, separators: str, known: Collection[str]) -> tuple[str, ...]:
-    """The classes in a text, which is that of a single one unless its parts are `known`."""
+def _split_lists(
+    classes: Mapping[str, tuple[str, ...]], separators: str, has_tags: bool
+) -> dict[str, tuple[str, ...]]:
+    """The classes of cells, where a text may be a list of them."""
+    alone = [names[0] for names in classes.values() if len(names) == 1]
+    known, sure = {fold_class(name) for names in classes.values() for name in names}, _SEPARATORS
+    if has_tags:
+        sure = f"{_SEPARATORS},"
+        if any(one in name for one in sure for name in alone):  # One list is written as the other.
+            separators = sure
+        known |= _find_repeated(alone, separators)
+    return {
+        cell: _split(names[0], separators, known, sure) if len(names) == 1 else names
+        for cell, names in classes.items()
+    }
+
+
+def _find_repeated(names: Iterable[str], separators: str) -> set[str]:
+    """The folded parts of names that are in several of them."""
+    counts: Counter[str] = Counter()
+    for name in names:
+        parts = {fold_class(part) for one in separators for part in name.split(one)}
+        counts.update(parts - {"", fold_class(name)})
+    return {part for part, count in counts.items() if count > 1}
+
+
+def _split(
+    name: str, separators: str, known: Collection[str], sure: Collection[str]
+) -> tuple[str, ...]:
+    """The classes in a text: a single one unless a separator is `sure`, or the parts `known`."""
     for separator in separators:
         parts = tuple(filter(None, map(clean, name.split(separator))))
         are_known = [fold_class(part) in known for part in parts]
         # With a comma, or a space below a header in the plural, one of them is enough.
         is_list = all(are_known) or (separator in ", " and any(are_known))
-        if len(parts) > 1 and (is_list or separator in _SEPARATORS):
+        if len(parts) > 1 and (is_list or separator in sure):
             return parts
     return (name,)
 
@@ -123,8 +153,8 @@ def refuse_several(table: str, file: str, names: Sequence[str]) -> Fault:
     """The fault that a table gives a file several classes."""
     return Fault(
         f"{table} gives {file!r:.100} several classes, {', '.join(map(repr, names)):.200}, but an "
-        "image has one class here: keep one of them in each row, or rename the class if it is a "
-        "single one."
+        "image has one class here: pass --tags if images may have several, keep one of them in "
+        "each row, or rename the class if it is a single one."
     )
 
 

@@ -18,6 +18,7 @@ from cls_jax.io import PARSE_ERRORS, make_printable, read_bytes
 from cls_jax.photos.folder.label_table import LabelRow
 from cls_jax.photos.folder.names import clean, fold_class, simplify
 from cls_jax.photos.folder.reading import NOTHING
+from cls_jax.photos.folder.tags import SEPARATOR, split_tags
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing, list_rare
 
@@ -51,8 +52,11 @@ class ClassNames(NamedTuple):
     warning: str = ""
 
     def get(self, label: str) -> str:
-        """The name of a class, or the label itself."""
-        return self.names.get(_read_key(label), label) if self.names else label
+        """The names of the classes in a label, or the label itself."""
+        if not self.names:
+            return label
+        parts = (self.names.get(_read_key(part), part) for part in label.split(SEPARATOR))
+        return SEPARATOR.join(parts)
 
     def name_rows(self, rows: list[LabelRow]) -> list[LabelRow]:
         """The same in the rows of a table."""
@@ -68,6 +72,7 @@ def find_class_names(
 
     `tables` are files that have the labels, and so no names of classes.
     """
+    labels = {tag for label in labels for tag in split_tags(label)}
     keys = {_read_key(label) for label in labels}
     if len(keys) < 2 or "" in keys or len(keys) < len(set(map(fold_class, labels))):
         return ClassNames()

@@ -9,7 +9,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.sampling import take_evenly
@@ -50,7 +50,8 @@ _PEOPLE_HEADERS = tuple(
 _MOST_SOURCES = 2 / 3  # Of the cells: in columns with more of them, hardly any source repeats.
 # Headers of columns that number the rows. pandas leaves the first one out.
 _NUMBER_HEADERS = ("", "unnamed0", "index", "id", "no", "nr", "number", "row", "rowid")
-ONES, _ZEROS = ("1", "true"), ("0", "false")  # Folded cells of a column for one class.
+ONES, ZEROS = ("1", "true"), ("0", "false")  # Folded cells of a column for one class.
+_OPEN = ("-1",)  # The same of a tag that is uncertain, as in CheXpert. It may be empty, too.
 # Headers, simplified, of numbers that are no classes.
 _MEASURES = (
     *("age", "year", "month", "day", "hour", "time", "width", "height", "size", "weight", "length"),
@@ -83,6 +84,7 @@ class Columns(NamedTuple):
     source: int | None = None  # What an image comes from.
     are_shares: bool = False  # Whether the columns of `one_hot` have shares that add up to 1.
     person: int | None = None  # Who has labeled the image.
+    has_tags: bool = False  # Whether an image may have several classes.
     fault: Fault | None = None  # Why these are not the columns, or may not be.
 
 
@@ -212,6 +214,7 @@ def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Colu
         matches=matches,
         source=source.place if source else None,
         person=person.place if person else None,
+        has_tags=options.tags,
     )
     return _add_labels(found, table, labels, rest)
 
@@ -252,8 +255,8 @@ def _add_labels(
             "column of classes: write the class of each image into a column called label."
         )
         return found._replace(fault=Fault(sentence))
-    are_shares = _are_shares(others)
-    if are_shares or _are_one_hot(others):
+    are_shares = not found.has_tags and _are_shares(others)
+    if are_shares or _are_one_hot(others, _OPEN if found.has_tags else ()):
         places = tuple(column.place for column in others)
         return found._replace(label=places[0], one_hot=places, are_shares=are_shares)
     return _add_label(found, table, others)
@@ -481,15 +484,15 @@ def are_fractions(cells: Sequence[str]) -> bool:
     return all(0 <= value <= 1 for value in values) and not {0, 1}.issuperset(values)
 
 
-def _hold_marks(columns: Sequence[Column]) -> bool:
-    """Whether there are several columns of 0 and 1."""
+def _hold_marks(columns: Sequence[Column], others: Collection[str] = ()) -> bool:
+    """Whether there are several columns of 0 and 1, and of what else may be in them."""
     cells = (set(map(fold_class, column.distinct)) for column in columns)
-    return len(columns) > 1 and all(found <= {*ONES, *_ZEROS} for found in cells)
+    return len(columns) > 1 and all(found <= {*ONES, *ZEROS, *others} for found in cells)
 
 
-def _are_one_hot(columns: Sequence[Column]) -> bool:
+def _are_one_hot(columns: Sequence[Column], others: Collection[str]) -> bool:
     """Whether columns with names have 0 and 1 for each class, and some row has a class."""
-    if not _hold_marks(columns) or not all(clean(column.header) for column in columns):
+    if not _hold_marks(columns, others) or not all(clean(column.header) for column in columns):
         return False
     return any(fold_class(cell) in ONES for column in columns for cell in column.distinct)
 

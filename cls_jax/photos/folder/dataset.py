@@ -31,6 +31,8 @@ from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import Layout, pack_layout, unpack_layout
 from cls_jax.photos.folder.names import fold_case
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
+from cls_jax.photos.folder.reading import NO_CLASS_NAME
+from cls_jax.photos.folder.tags import join_tags, read_sets, split_tags
 from cls_jax.photos.folder.unread import (
     describe_skipped,
     find_example,
@@ -79,7 +81,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
             "of images, as in --config configs/folder.py:/path/to/images."
         )
     layout = layout or list_layout(root, get_folder_options(data_config))
-    options = get_decode_options(data_config)
+    options, has_tags = get_decode_options(data_config), data_config.tags
     shape = get_image_shape(data_config)
     parts = layout.train, layout.validation, layout.test
     files: Any = Selection(layout.train.files, np.concatenate([part.places for part in parts]))
@@ -100,8 +102,10 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     skipped = layout.skipped + [(names[i], why) for i, why in decoded.failures.items()]
     ends = np.cumsum([len(layout.train), len(layout.validation)])
     train, validation, test = np.split(decoded.rows, np.searchsorted(decoded.rows, ends))
-    _check_classes(layout, labels[train], skipped)
-
+    class_names = layout.class_names
+    _check_classes(layout, labels[train], skipped, has_tags)
+    if has_tags:
+        labels, class_names = _join_repeats(train, labels, decoded.digests, class_names)
     copies, repeats = _find_repeats((train, validation, test), labels, decoded.digests, names)
     skipped += [(names[i], f"{COPY_OF} {names[j]}") for i, j in copies.items()]
     train = np.setdiff1d(train, list(copies))
@@ -126,7 +130,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
 
     return Dataset(
         name=make_printable(root.resolve().name),
-        class_names=layout.class_names,
+        class_names=class_names,
         train=select(train),
         test=select(test),
         validation=select(validation),
@@ -136,6 +140,24 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
         warnings=tuple(warnings),
         skipped_files=tuple(sorted(skipped)),
     )
+
+
+def _join_repeats(
+    train: np.ndarray, labels: np.ndarray, digests: Sequence[bytes], class_names: Sequence[str]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels and their names where the first of identical training images has the tags of all.
+
+    The others have no label then. They are in the folders of several tags.
+    """
+    texts = [class_names[k] if k != NO_CLASS else NO_CLASS_NAME for k in labels]
+    first: dict[bytes, int] = {}
+    for i in train:
+        if texts[i] and (j := first.setdefault(digests[i], i)) != i:
+            texts[j] = join_tags([*split_tags(texts[j]), *split_tags(texts[i])])
+            texts[i] = NO_CLASS_NAME
+    names = sorted({*texts} - {NO_CLASS_NAME})
+    index = {name: k for k, name in enumerate(names)} | {NO_CLASS_NAME: NO_CLASS}
+    return np.array([index[text] for text in texts], np.int32), tuple(names)
 
 
 def _find_repeats(
@@ -159,7 +181,11 @@ def _find_repeats(
         )
     pairs = [(first[digests[i]], i) for i in train if labels[i] != NO_CLASS]
     for is_same, text in (
-        (False, "in two classes, such as {!r} and {!r}: delete the wrong one of each"),
+        (
+            False,
+            "in two classes, such as {!r} and {!r}: delete the wrong one of each, or pass --tags "
+            "if images may have several",
+        ),
         (True, "in one class twice, such as {!r} and {!r}: label other images instead"),
     ):
         found = [(i, j) for i, j in pairs if i != j and (labels[i] == labels[j]) == is_same]
@@ -250,12 +276,29 @@ def hash_contents(layout: Layout, digests: Sequence[bytes], unreadable: Collecti
     )
 
 
-def _check_classes(layout: Layout, labels: np.ndarray, skipped: Sequence[tuple[str, str]]) -> None:
-    """Raises a UserError if a class has no image left."""
-    counts = np.bincount(labels[labels != NO_CLASS], minlength=len(layout.class_names))
-    if not counts.all():
-        name = layout.class_names[int(counts.argmin())]
-        files = {file.name for file, label in layout.train if label == name}
+def count_labels(
+    labels: np.ndarray, class_names: Sequence[str], has_tags: bool = False
+) -> dict[str, int]:
+    """Class or tag → the images that have it, sorted by name.
+
+    Labels are numbers of `class_names`, int [B], -1 for none.
+    """
+    counts = np.bincount(labels[labels != NO_CLASS], minlength=len(class_names))
+    if has_tags:
+        class_names, values = read_sets(class_names)
+        counts = counts @ (values == 1)
+    return dict(zip(class_names, counts.tolist(), strict=True))
+
+
+def _check_classes(
+    layout: Layout, labels: np.ndarray, skipped: Sequence[tuple[str, str]], has_tags: bool
+) -> None:
+    """Raises a UserError if a class or a tag has no image left."""
+    before = count_labels(layout.train.labels, layout.class_names, has_tags)
+    counts = count_labels(labels, layout.class_names, has_tags)
+    if lost := [name for name, count in counts.items() if before[name] > count == 0]:
+        name = lost[0]
+        files = {file.name for file, label in layout.train if name in (label, *split_tags(label))}
         why = describe_skipped([row for row in skipped if row[0] in files])
         raise UserError(
             f"None of the labeled images of class {name!r} can be read{why}: add one or remove "
@@ -277,8 +320,9 @@ class FolderSummary(NamedTuple):
 
     root: pathlib.Path
     layout: Layout
-    class_counts: dict[str, int]  # Class → labeled images, sorted by name.
-    num_unlabeled: int  # Training images without a label.
+    class_counts: dict[str, int]  # Class or tag → labeled images that have it, sorted by name.
+    num_labeled: int  # Training images with a label.
+    num_unlabeled: int  # The others.
     num_test: int
     # int64 [n, 2], width and height in pixels of up to 200 evenly spaced training images, without
     # unreadable ones.
@@ -290,14 +334,9 @@ class FolderSummary(NamedTuple):
     unread: tuple[str, ...] = ()  # Sentences about what is not read of the others.
 
     @property
-    def num_labeled(self) -> int:
-        """Training images with a label."""
-        return sum(self.class_counts.values())
-
-    @property
     def imbalance(self) -> float:
         """The number of labels of the largest class divided by the smallest class's."""
-        return max(self.class_counts.values()) / min(self.class_counts.values())
+        return max(self.class_counts.values()) / max(min(self.class_counts.values()), 1)
 
 
 def summarize_folder(
@@ -310,7 +349,7 @@ def summarize_folder(
     """
     root = find_folder(folder, "a folder of images, some of them labeled")
     layout = list_layout(root, options)
-    num_unlabeled, *counts = np.bincount(layout.train.labels + 1).tolist()
+    num_labeled = int((layout.train.labels != NO_CLASS).sum())
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_SAMPLED)]
     sizes, channels, failures = sample_headers(paths)
     if not len(sizes):
@@ -325,8 +364,9 @@ def summarize_folder(
     return FolderSummary(
         root=root,
         layout=layout,
-        class_counts=dict(zip(layout.class_names, counts, strict=True)),
-        num_unlabeled=num_unlabeled,
+        class_counts=count_labels(layout.train.labels, layout.class_names, options.tags),
+        num_labeled=num_labeled,
+        num_unlabeled=len(layout.train) - num_labeled,
         num_test=len(layout.test),
         sizes=sizes,
         num_validation=len(layout.validation),
@@ -396,7 +436,7 @@ def load_sample(
     rows = np.resize(np.arange(len(batch.images)), len(train))
     return Dataset(
         name=summary.root.resolve().name,
-        class_names=tuple(summary.class_counts),
+        class_names=summary.layout.class_names,
         train=Split(Selection(batch.images, rows), train.labels),
         test=NO_IMAGES,
         image_shape=shape,

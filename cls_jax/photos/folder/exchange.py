@@ -4,14 +4,13 @@ import io
 import os
 import pathlib
 import zipfile
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import write_atomically, write_count
 from cls_jax.photos.folder import writers
 from cls_jax.photos.folder.catalog import Catalog, read_catalog
-from cls_jax.photos.folder.formats import CVAT, FORMATS, LABEL_STUDIO, WRITERS
+from cls_jax.photos.folder.formats import CSV, CVAT, FORMATS, LABEL_STUDIO, WRITERS
 from cls_jax.photos.folder.label_table import (
     LABEL,
     LabelRow,
@@ -19,7 +18,7 @@ from cls_jax.photos.folder.label_table import (
     append_rows,
     find_next_time,
 )
-from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.folder.log import fold_label
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.propose.tables import (
     collect_labels,
@@ -27,6 +26,7 @@ from cls_jax.photos.folder.propose.tables import (
     read_named,
 )
 from cls_jax.photos.folder.reading import HELD_OUT, Reading
+from cls_jax.photos.folder.tags import OPEN
 from cls_jax.photos.images.files import list_images
 
 _FIFTYONE_FILES = ("labels.json", "samples.json")  # In a folder that FiftyOne has exported.
@@ -73,7 +73,7 @@ def import_labels(
             "val/<class>/."
         )
     labels = {file: label for file, label in labels.items() if file not in held_out}
-    new = {k: v for k, v in labels.items() if fold_class(known[k] or "") != fold_class(v)}
+    new = {k: v for k, v in labels.items() if fold_label(known[k] or "") != fold_label(v)}
     if replaced := [file for file in new if known[file]]:
         warnings.append(
             f"{write_count(len(replaced), 'image', 'images')} had another label before, such as "
@@ -92,7 +92,9 @@ def import_labels(
 def _read_file(catalog: Catalog, path: pathlib.Path, name: str, options: FolderOptions) -> Reading:
     """The labels in a file of another program, or in a folder of files about an image each."""
     folder = catalog.folder._replace(options=options)
-    table = read_all_sidecars(path, folder.files) if path.is_dir() else LabelTable([])
+    table = LabelTable([])
+    if path.is_dir():
+        table = read_all_sidecars(path, folder.files, options.tags)
     if table.rows or table.fault:
         return collect_labels(table)
     return read_named(folder, path, kind=name)
@@ -116,8 +118,11 @@ def export_labels(
         )
     if path.exists():
         raise UserError(f"{path} exists: choose a new file.")
-    labels = read_catalog(root, list_images(root), options).labelable()
-    rows = [(file, label) for file, label in sorted(labels.items()) if label]
+    catalog = read_catalog(root, list_images(root), options)
+    marks = {file: catalog.marks.get(file) for file in sorted(catalog.list_labelable())}
+    rows = [(file, mark.labels) for file, mark in marks.items() if mark.label]
+    if options.tags and name != CSV:  # Other programs know no open tags.
+        rows = [(file, tuple(t for t in tags if t[:1] != OPEN)) for file, tags in rows]
     if not rows:
         raise UserError(f"No image in {root} has a label: label some with cls-jax label.")
     content = write_labels(root, rows, name)
@@ -128,8 +133,8 @@ def export_labels(
     return len(rows)
 
 
-def write_labels(root: pathlib.Path, rows: Sequence[tuple[str, str]], name: str) -> bytes:
-    """A file in one of `WRITERS` with the labels of images, by their names in a folder.
+def write_labels(root: pathlib.Path, rows: writers.Rows, name: str) -> bytes:
+    """A file in one of `WRITERS` with the classes of images, by their names in a folder.
 
     Raises a UserError if the format needs the size of an image that cannot be read, or cannot tell
     two images apart.

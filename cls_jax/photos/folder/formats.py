@@ -236,8 +236,9 @@ def _read_samples(samples: Sequence[Mapping[str, Any]]) -> Table:
         row = {"filepath": sample["filepath"], "split": part}
         for field, value in sample.items():
             kind = value.get("_cls") if isinstance(value, dict) else None
-            if kind == "Classification":
-                row[field] = value.get("label") or ""
+            if kind in ("Classification", "Classifications"):
+                found = value.get("classifications", [value])
+                row[field] = _join_classes([one["label"] for one in found if one.get("label")])
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))[2:]
     if not names:

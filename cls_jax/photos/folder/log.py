@@ -25,6 +25,7 @@ from cls_jax.photos.folder.label_table import (
 )
 from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.reading import HELD_OUT, NOTHING, Reading
+from cls_jax.photos.folder.tags import OPEN, SEPARATOR, join_tags, split_tags
 
 
 class Check(NamedTuple):
@@ -47,7 +48,7 @@ class Mark(NamedTuple):
     """What a log says of a file."""
 
     decision: str = ""  # "label", "none" (of these classes), "skip", or "" without one.
-    # Its classes, of which there is one today, and the same as the last row spells them.
+    # Its class, or its tags, and the same as the last row spells them.
     labels: tuple[str, ...] = ()
     spelled: tuple[str, ...] = ()
     revision: int = 0  # The number of rows so far. A page with an older one is out of date.
@@ -61,12 +62,17 @@ class Mark(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The only class, or ""."""
-        return self.labels[0] if self.labels else ""
+        """The class or the tags in one text, see `tags`, "" without a label."""
+        return join_tags(self.labels) if self.decision == LABEL else ""
+
+    @property
+    def written(self) -> str:
+        """The same as the last row spells it."""
+        return join_tags(self.spelled) if self.decision == LABEL else ""
 
     @property
     def given(self) -> str | None:
-        """The same, or None for a file of no class, or one that was skipped."""
+        """The label, or None for a file of no class, or one that was skipped."""
         return None if self.decision in (NONE, SKIP) else self.label
 
     @property
@@ -92,6 +98,7 @@ class FileMarks(NamedTuple):
     # Folded name → name of all classes that a file has had, in the order of their first rows.
     names: Mapping[str, str] = NOTHING
     held_out: Collection[str] = frozenset()  # Files whose spelling of a class does not count.
+    has_tags: bool = False  # Whether a file may have several classes.
 
     def get(self, file: str) -> Mark:
         """The mark of a file."""
@@ -100,7 +107,20 @@ class FileMarks(NamedTuple):
     def find_used(self) -> set[str]:
         """The folded names of the classes that files have now."""
         spellings = {mark.spelled for mark in self.files.values()}
-        return {fold_class(name) for spelled in spellings for name in spelled}
+        return {fold_class(name) for spelled in spellings for name in self.name(spelled)}
+
+    def split(self, label: str) -> tuple[str, ...]:
+        """The classes in a label, as it spells them: one, or any number of tags."""
+        return split_tags(label) if self.has_tags else (label,)
+
+    def name(self, spelled: Iterable[str]) -> list[str]:
+        """The same without what says that a tag is open."""
+        return [name.removeprefix(OPEN) if self.has_tags else name for name in spelled]
+
+    def respell(self, spelled: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+        """The same with the usual names, by folded names, of which there must be one for each."""
+        pairs = [(name, *self.name([name])) for name in spelled]
+        return tuple((OPEN if a != b else "") + names[fold_class(b)] for a, b in pairs)
 
     def list_checked(self) -> list[str]:
         """The files with a check that has a guess, the newest last."""
@@ -117,7 +137,7 @@ class Checked(NamedTuple):
     confidences: list[float]
 
 
-def start(base: Reading, held_out: Collection[str] = ()) -> FileMarks:
+def start(base: Reading, held_out: Collection[str] = (), has_tags: bool = False) -> FileMarks:
     """The marks before the first row, by folders or other tables.
 
     The files `held_out` are for testing or validation.
@@ -133,7 +153,7 @@ def start(base: Reading, held_out: Collection[str] = ()) -> FileMarks:
         )
         for file, label in base.labels.items()
     ]
-    return fold(rows, FileMarks(held_out=held_out))
+    return fold(rows, FileMarks(held_out=held_out, has_tags=has_tags))
 
 
 def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
@@ -154,21 +174,20 @@ def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
             row.source,
             row.rival,
             has_time=bool(row.time),
+            has_tags=before.has_tags,
         )
-        for name in mark.spelled:
+        for name in before.name(mark.spelled):
             names.setdefault(fold_class(name), name)
     kept, others = dict[tuple[str, ...], None](), dict[tuple[str, ...], None]()
     for file, mark in files.items():
         (others if mark.part in HELD_OUT or file in before.held_out else kept)[mark.spelled] = None
     for spellings in (others, kept):
-        names |= choose_spellings(name for spelled in spellings for name in spelled)
-    shown = {
-        spelled: tuple(names[fold_class(name)] for name in spelled) for spelled in others | kept
-    }
+        names |= choose_spellings(name for spelled in spellings for name in before.name(spelled))
+    shown = {spelled: before.respell(spelled, names) for spelled in others | kept}
     for file, mark in files.items():
         if mark.labels != (labels := shown[mark.spelled]):
             files[file] = mark._replace(labels=labels)
-    return FileMarks(files, names, before.held_out)
+    return before._replace(files=files, names=names)
 
 
 def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
@@ -192,6 +211,11 @@ def choose_spellings(names: Iterable[str]) -> dict[str, str]:
     return {folded: min(spellings) for folded, spellings in found.items()}
 
 
+def fold_label(label: str) -> str:
+    """What equal labels have in common, see `fold_class`."""
+    return join_tags(map(fold_class, split_tags(label))) if label else ""
+
+
 @functools.lru_cache(2**14)  # Tables have millions of rows that say the same.
 def _follow(
     before: Mark,
@@ -203,24 +227,28 @@ def _follow(
     rival: str,
     *,
     has_time: bool,
+    has_tags: bool,
 ) -> Mark:
     """The mark of a file after another row about it, whose decision is of a `kind`."""
-    spelled = (label,) if label and kind not in (NONE, SKIP) else ()
-    decision = kind if kind in (NONE, SKIP) else LABEL if spelled else ""
-    is_same = [*map(fold_class, spelled)] == [*map(fold_class, before.spelled)]
+    if has_tags and kind == NONE:  # That is a label, too.
+        decision, label = LABEL, SEPARATOR
+    else:
+        decision = kind if kind in (NONE, SKIP) else LABEL if label else ""
+    spelled = () if decision != LABEL else split_tags(label) if has_tags else (label,)
+    is_same = fold_label(before.written) == fold_label(label)
     return Mark(
         decision=decision,
         labels=spelled,
         spelled=spelled,
         revision=before.revision + 1,
-        is_confirmed=bool(spelled) and is_same and kind not in (UNDO, CHECK),
+        is_confirmed=decision == LABEL and is_same and kind not in (UNDO, CHECK),
         check=_follow_check(before, label, kind, detail, decision),
         # What one row holds out is never trained on.
         part=before.part if before.part in HELD_OUT else part,
         source=source or before.source,
         rival=rival,
         is_contradicted=before.is_contradicted
-        or bool(spelled and before.spelled and not is_same and not has_time),
+        or (decision == before.decision == LABEL and not is_same and not has_time),
         has_moved=before.has_moved or bool(before.part and part and before.part != part),
     )
 
@@ -238,7 +266,7 @@ def _follow_check(before: Mark, label: str, kind: str, detail: str, decision: st
         return check
     if check is None or before.decision not in (LABEL, NONE):
         return None
-    is_guess = decision == LABEL and fold_class(check.guess) == fold_class(label)
+    is_guess = decision == LABEL and fold_label(check.guess) == fold_label(label)
     return check._replace(was_right=True) if is_guess else check
 
 
@@ -254,7 +282,7 @@ def read_check(detail: str, label: str) -> Check | None:
     if len(words) < 3:
         return Check(numbers[0])
     guess = words[2]
-    return Check(numbers[0], numbers[1], guess, was_right=fold_class(guess) == fold_class(label))
+    return Check(numbers[0], numbers[1], guess, was_right=fold_label(guess) == fold_label(label))
 
 
 def compare_checks(marks: FileMarks, left_out: Collection[str] = ()) -> Checked:
@@ -268,7 +296,8 @@ def compare_checks(marks: FileMarks, left_out: Collection[str] = ()) -> Checked:
     for mark in marks.files.values():
         if (check := mark.guessed) is None:
             continue
-        guess = fold_class(check.guess)
-        is_right.append(guess == fold_class(mark.label) if guess in used else check.was_right)
+        is_known = used.issuperset(map(fold_class, marks.split(check.guess)))
+        is_same = fold_label(check.guess) == fold_label(mark.label)
+        is_right.append(is_same if is_known else check.was_right)
         confidences.append(check.confidence or 0.0)
     return Checked(is_right, confidences)

@@ -1,8 +1,8 @@
 """Labels of images that may have several: their tags, joined by ";", as one text.
 
 So a label is a text everywhere, whether an image has one class or several tags: "boots;hat" has
-two, and ";" alone is the label of an image that was looked at and has none of them. In "boots;?hat",
-nobody knows whether it has the second one. No tag contains ";" or begins with "?".
+two, and ";" alone is the label of an image that was looked at and has none of them. In
+"boots;?hat", nobody knows whether it has the second one. No tag contains ";" or begins with "?".
 """
 
 from collections.abc import Iterable, Sequence

@@ -10,26 +10,28 @@ from collections.abc import Sequence
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import to_csv
+from cls_jax.photos.folder.tags import join_tags
 from cls_jax.photos.images.decode import read_header
 
 ANNOTATIONS = "annotations.xml"  # In an archive of CVAT.
-Rows = Sequence[tuple[str, str]]  # Names of images in a folder, and their classes.
+Rows = Sequence[tuple[str, Sequence[str]]]  # Names of images in a folder, and their classes.
 
 
 def write_csv(root: pathlib.Path, rows: Rows) -> bytes:
     """A table."""
-    return to_csv([("file", "label"), *rows]).encode()
+    lines = [(file, join_tags(classes)) for file, classes in rows]
+    return to_csv([("file", "label"), *lines]).encode()
 
 
 def write_label_studio(root: pathlib.Path, rows: Rows) -> bytes:
     """Tasks with choices, whose images are local files."""
     tasks = []
-    for file, label in rows:
+    for file, classes in rows:
         choice = {
             "from_name": "choice",
             "to_name": "image",
             "type": "choices",
-            "value": {"choices": [label]},
+            "value": {"choices": list(classes)},
         }
         tasks.append(
             {
@@ -44,12 +46,13 @@ def write_cvat(root: pathlib.Path, rows: Rows) -> bytes:
     """A document of "CVAT for images", with a tag for each image."""
     annotations = ElementTree.Element("annotations")
     ElementTree.SubElement(annotations, "version").text = "1.1"
-    for number, (file, label) in enumerate(rows):
+    for number, (file, classes) in enumerate(rows):
         width, height = _read_size(root / file, "CVAT")
         sizes = {"width": str(width), "height": str(height)}
         image = {"id": str(number), "name": file, **sizes}
         element = ElementTree.SubElement(annotations, "image", image)
-        ElementTree.SubElement(element, "tag", {"label": label, "source": "manual"})
+        for name in classes:
+            ElementTree.SubElement(element, "tag", {"label": name, "source": "manual"})
     ElementTree.indent(annotations)
     return bytes(ElementTree.tostring(annotations, encoding="utf-8", xml_declaration=True))
 
@@ -67,43 +70,53 @@ def _read_size(path: pathlib.Path, program: str) -> tuple[int, int]:
 
 
 def write_coco(root: pathlib.Path, rows: Rows) -> bytes:
-    """Each image has one annotation, whose box is the whole image."""
-    classes = sorted({label for _, label in rows})
-    images, annotations = [], []
-    for number, (file, label) in enumerate(rows, 1):
+    """Each class of an image is an annotation, whose box is the whole image."""
+    names = _list_classes(rows)
+    images, annotations = [], list[dict[str, object]]()
+    for number, (file, classes) in enumerate(rows, 1):
         width, height = _read_size(root / file, "COCO")
         images.append({"id": number, "file_name": file, "width": width, "height": height})
-        annotations.append(
+        annotations += [
             {
-                "id": number,
+                "id": i,
                 "image_id": number,
-                "category_id": classes.index(label) + 1,
+                "category_id": names.index(name) + 1,
                 "bbox": [0, 0, width, height],
                 "area": width * height,
                 "iscrowd": 0,
             }
-        )
-    categories = [{"id": i, "name": name} for i, name in enumerate(classes, 1)]
+            for i, name in enumerate(classes, len(annotations) + 1)
+        ]
+    categories = [{"id": i, "name": name} for i, name in enumerate(names, 1)]
     stored = {"images": images, "annotations": annotations, "categories": categories}
     return json.dumps(stored, ensure_ascii=False, indent=1).encode()
 
 
 def write_lines(root: pathlib.Path, rows: Rows) -> bytes:
     """Lines of JSON, as in `metadata.jsonl` of Hugging Face."""
-    lines = [{"file_name": file, "label": label} for file, label in rows]
+    are_single = all(len(classes) == 1 for _, classes in rows)
+    lines = [
+        {"file_name": file, "label": classes[0] if are_single else list(classes)}
+        for file, classes in rows
+    ]
     return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
 
 
 def write_fiftyone(root: pathlib.Path, rows: Rows) -> bytes:
     """`labels.json` of an image classification dataset."""
-    classes = sorted({label for _, label in rows})
-    labels: dict[str, int] = {}
-    for file, label in rows:
+    names = _list_classes(rows)
+    labels: dict[str, int | list[int]] = {}
+    for file, classes in rows:
         stem = os.path.splitext(file)[0]
         if stem in labels:
             raise UserError(
                 f"Two labeled images are called {stem!r} without their extensions, which FiftyOne "
                 "leaves out: rename one of them."
             )
-        labels[stem] = classes.index(label)
-    return json.dumps({"classes": classes, "labels": labels}, ensure_ascii=False, indent=1).encode()
+        numbers = list(map(names.index, classes))
+        labels[stem] = numbers[0] if len(numbers) == 1 else numbers
+    return json.dumps({"classes": names, "labels": labels}, ensure_ascii=False, indent=1).encode()
+
+
+def _list_classes(rows: Rows) -> list[str]:
+    return sorted({name for _, classes in rows for name in classes})

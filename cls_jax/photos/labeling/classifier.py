@@ -296,7 +296,7 @@ class SessionClassifier:
         """
         self._session.leave_out_missing()
         states = list_states(self._session.known)
-        rows = sorted((file, state.label) for _, file, state in states if state.label)
+        rows = sorted((file, state.labels) for _, file, state in states if state.label)
         if not rows:
             raise UserError("No photo has a label yet.")
         return exchange.write_labels(self._session.known.root, rows, name)

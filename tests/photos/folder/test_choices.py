@@ -285,6 +285,7 @@ ALL_OPTIONS = FolderOptions(
     source_pattern="^([^/]+)/",
     labels="my tables/x.csv",
     label_pattern=r"'(.)_\d",
+    tags=True,
 )
 
 
@@ -295,7 +296,7 @@ def test_options_of_a_folder_are_typed_as_they_are_read(tmp_path, verb):
     parsed = vars(parse_arguments([verb, str(tmp_path), *words]))
     if verb == "train":
         pairs = [word.removeprefix("--config.data.").split("=", 1) for word in parsed["overrides"]]
-        parsed = dict(pairs)
+        parsed = {**dict(pairs), "tags": ["tags", "True"] in pairs}
     found = FolderOptions(**{name: parsed[name] for name in FolderOptions._fields})
     assert found == ALL_OPTIONS._replace(labels=str(tmp_path / ALL_OPTIONS.labels))
 
@@ -322,7 +323,7 @@ def test_commands_for_a_folder_repeat_each_option(tmp_path, option):
         config=config,
     )
     assert words in "\n".join(command or "" for _, command in view_next(run)["steps"])
-    if option not in ("labels", "label_pattern", "source_pattern"):
+    if option not in ("labels", "label_pattern", "source_pattern", "tags"):
         assert words in describe_names(tmp_path, PETS, options)
         assert words in describe_inner_folders(tmp_path, SITES, 0, options)
 

@@ -104,7 +104,7 @@ def test_files_and_classes_are_found_in_columns(root, content, columns):
         ('file,label\n1.png,"cat, big"\n2.png,cat\n', {}, "several classes, 'cat', 'big'"),
         ("file,label\n1.png,cat+dog\n2.png,dog\n3.png,cat\n", {}, "several classes"),
         ("file,label\n1.png,cat,dog\n2.png,dog\n", {}, r"row of 3 cells, '1.png', 'cat', 'dog'"),
-        ("1.png,cat\n2.png,dog,cat\n", {}, r"but 2 columns: an image has one class here"),
+        ("1.png,cat\n2.png,dog,cat\n", {}, r"but 2 columns: a cell with a ',' in it needs quotes"),
         # Beside the classes, only fractions are confidences.
         ("file,Tier,Alter\n1.png,elk,3\n2.png,fox,4\n", {}, r"classes in 'Tier', 'Alter': pass"),
         ("file,Tier,Sex\n1.png,elk,m\n2.png,fox,f\n", {}, r"classes in 'Tier', 'Sex': pass"),

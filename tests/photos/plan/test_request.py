@@ -74,11 +74,12 @@ def test_both_ways_ask_for_the_same(name):
 @pytest.mark.parametrize("name", FolderOptions._fields)
 def test_each_option_of_a_folder_is_a_setting_of_runs(name, tmp_path):
     (tmp_path / "x").touch()
-    value = {"layout": "splits", "labels": str(tmp_path / "x")}.get(name, "x")
-    request = ask_in_a_terminal([f"--{name.replace('_', '-')}", value])
+    value = {"layout": "splits", "labels": str(tmp_path / "x"), "tags": True}.get(name, "x")
+    words = FolderOptions(**{name: value}).to_arguments(tmp_path)
+    request = ask_in_a_terminal(words)
     assert request == ask_in_python(**{f"data__{name}": value})
     assert getattr(find_options(request.read_settings()), name) == value
     assert f"data.{name}" in INSTANT_OPTIONS
     for verb in ("label", "suggest"):
-        parsed = console.parse_arguments([verb, "x", f"--{name.replace('_', '-')}", value])
+        parsed = console.parse_arguments([verb, "x", *words])
         assert getattr(parsed, name) == value

@@ -33,8 +33,9 @@ from cls_jax.photos.folder.label_table import (
     read_cells,
     read_content,
 )
-from cls_jax.photos.folder.log import Mark, fold
+from cls_jax.photos.folder.log import FileMarks, Mark, fold
 from cls_jax.photos.folder.names import find_part, fold_case
+from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.folder.reading import (
     CHOSEN,
     MEASURES,
@@ -81,7 +82,11 @@ def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
     for name, files in _list_sidecars(folder.listing).items():
         tried = files if most is None else take_evenly(files, most)
         table = _read_sidecars(
-            folder.root, tried, FileIndex(folder.files, folder=os.path.dirname(name)), name
+            folder.root,
+            tried,
+            FileIndex(folder.files, folder=os.path.dirname(name)),
+            name,
+            folder.options.tags,
         )
         if one := _add_evidence(name, table, table.fault):
             readings.append(one._replace(files=files))
@@ -114,7 +119,7 @@ def _get_stem(name: str) -> str:
 
 
 def _read_sidecars(
-    root: pathlib.Path, names: Sequence[str], index: FileIndex, shown: str
+    root: pathlib.Path, names: Sequence[str], index: FileIndex, shown: str, has_tags: bool
 ) -> LabelTable:
     """What such files say together, which sentences call `shown`: no rows if they are no such.
 
@@ -135,14 +140,13 @@ def _read_sidecars(
             return LabelTable([])
         *folders, last = stem.split("/")
         rows.append((last, classes, next(filter(find_part, folders), "")))
-    return (
-        read_cells(dataclasses.replace(name_images(rows), name=shown), index)
-        if rows
-        else LabelTable([])
-    )
+    if not rows:
+        return LabelTable([])
+    table = dataclasses.replace(name_images(rows), name=shown)
+    return read_cells(table, index, AUTOMATIC._replace(tags=has_tags))
 
 
-def read_all_sidecars(folder: pathlib.Path, index: FileIndex) -> LabelTable:
+def read_all_sidecars(folder: pathlib.Path, index: FileIndex, has_tags: bool) -> LabelTable:
     """The same of a folder that has such files without the images.
 
     Of several endings, the most frequent one counts.
@@ -151,7 +155,7 @@ def read_all_sidecars(folder: pathlib.Path, index: FileIndex) -> LabelTable:
     kinds = Counter(os.path.splitext(name)[1].lower() for name in names)
     suffix = max(SIDECARS, key=lambda suffix: kinds[suffix])
     found = [name for name in names if name.lower().endswith(suffix)]
-    return _read_sidecars(folder, found, index, folder.name)
+    return _read_sidecars(folder, found, index, folder.name, has_tags)
 
 
 def read_chosen(folder: Folder) -> Reading:
@@ -259,14 +263,14 @@ def collect_labels(table: LabelTable) -> Reading:
         return Reading(fault=table.fault)
     shown, columns, names = table.cells.name, table.columns, table.cells.names
     rows = [row for row in table.rows if row.decision not in NOTES]
-    marks = fold(rows).files
+    marks = fold(rows, FileMarks(has_tags=columns.has_tags)).files
     unnamed = [row.cell for row in rows if not row.file]
     why = {True: "it could be several images", False: "not in the folder"}
     sources = {name: mark.source for name, mark in marks.items() if mark.source}
     num_found = len(rows) - len(unnamed)
     return Reading(
         shown,
-        labels={name: mark.given and "".join(mark.spelled) for name, mark in marks.items()},
+        labels={name: mark.given and mark.written for name, mark in marks.items()},
         parts={name: mark.part for name, mark in marks.items() if mark.part},
         sources=sources,
         source_origin=repr(names[columns.source or 0]) if sources else "",
@@ -285,7 +289,8 @@ def _describe_columns(table: LabelTable) -> str:
     if columns.one_hot:
         kind = "shares, of which the largest counts" if columns.are_shares else "0 and 1"
         classes = f"{len(columns.one_hot)} columns of {kind}"
-    text = f"{table.cells.name}: files in {names[columns.file]}, classes in {classes}"
+    what = "tags" if columns.has_tags else "classes"
+    text = f"{table.cells.name}: files in {names[columns.file]}, {what} in {classes}"
     if kinds := sorted({row.part for row in table.rows} - {"", "train"}):
         of_parts = " and ".join(names[place] for place in columns.parts)
         text += f", {' and '.join(kinds)} images in {of_parts}"
@@ -306,7 +311,8 @@ def _warn_of_files(
     if differing := [name for name, mark in marks.items() if mark.is_contradicted]:
         yield (
             f"{write_count(len(differing), 'image has', 'images have')} different labels in "
-            f"{shown}, such as {min(differing)!r}: the last one counts."
+            f"{shown}, such as {min(differing)!r}: the last one counts. Pass --tags if images may "
+            "have several."
         )
     if moved := [name for name, mark in marks.items() if mark.has_moved]:
         yield (
