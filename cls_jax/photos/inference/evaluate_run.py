@@ -232,7 +232,7 @@ def evaluate_run(
     dataset = run.dataset
     scoring = classifier.scoring
     if not scoring.is_same(dataset.class_names):
-        theirs = f"{scoring.kind.plural} of {dataset.name} ({', '.join(dataset.class_names)})"
+        theirs = f"{scoring.target.plural} of {dataset.name} ({', '.join(dataset.class_names)})"
         raise UserError(
             f"The {theirs} differ from those of the run in {run.workdir} "
             f"({', '.join(scoring.names)}): restore the original folder."
@@ -313,8 +313,8 @@ def _read_known(
 ) -> np.ndarray:
     """What labels of n images say, of n rows, to a run. Raises a UserError if it has no such."""
     if foreign := scoring.find_foreign(labels):
-        kind, names = scoring.kind, ", ".join(map(repr, foreign[:_MAX_NAMED]))
-        noun, them = (kind.noun, "it") if len(foreign) == 1 else (kind.plural, "them")
+        target, names = scoring.target, ", ".join(map(repr, foreign[:_MAX_NAMED]))
+        noun, them = (target.noun, "it") if len(foreign) == 1 else (target.plural, "them")
         raise UserError(
             f"The run in {workdir} does not have the {noun} {names}: rename or remove {them} in "
             f"{root}."

@@ -2,7 +2,7 @@
 
 import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from cls_jax.io import make_printable, to_csv, write_atomically
 from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.folder.tags import read_sets, split_tags
 from cls_jax.runs.folder import read_result, write_result
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
@@ -24,17 +25,33 @@ _AVERAGES = ("macro avg", "weighted avg")  # As in scikit-learn's `classificatio
 _MAX_PRINTED = 100
 
 
-class Kind(NamedTuple):
-    """What figures are of: classes, or tags, of which an image may have several."""
+class Target(NamedTuple):
+    """What is predicted: the class of an image, or its tags, of which it may have several."""
 
     noun: str
     plural: str
     area: str  # The area under a curve that no threshold changes, as files name it.
     title: str  # As tables for people name it.
+    accuracy: str  # What is right in the share that files call accuracy, for people.
+    list_names: Callable[[Sequence[str]], tuple[str, ...]]  # All classes or tags of labels.
+    split: Callable[[str], tuple[str, ...]]  # Those of one label.
 
 
-CLASSES = Kind("class", "classes", "auroc", "AUROC")
-TAGS = Kind("tag", "tags", "average_precision", "AP")
+CLASSES = Target("class", "classes", "auroc", "AUROC", "Test accuracy", tuple, lambda text: (text,))
+TAGS = Target(
+    "tag",
+    "tags",
+    "average_precision",
+    "AP",
+    accuracy="All tags right",
+    list_names=lambda labels: read_sets(labels).names,
+    split=split_tags,
+)
+
+
+def get_target(data_config: Any) -> Target:
+    """What a run predicts, by the section `data` of its configuration."""
+    return TAGS if data_config.get("tags", False) else CLASSES
 
 
 class ClassFigures(NamedTuple):
@@ -57,7 +74,7 @@ class Figures(NamedTuple):
     classes: list[ClassFigures]
     macro: ClassFigures  # Unweighted means. The recall is the balanced accuracy.
     weighted: ClassFigures  # Means weighted by the classes' numbers of images.
-    kind: Kind = CLASSES
+    target: Target = CLASSES
 
 
 class ClassScoring(NamedTuple):
@@ -67,7 +84,7 @@ class ClassScoring(NamedTuple):
     """
 
     names: tuple[str, ...]  # Of the classes.
-    kind: Kind = CLASSES
+    target: Target = CLASSES
 
     def is_same(self, labels: Sequence[str]) -> bool:
         """Whether labels of the images that were learned from are still the same."""
@@ -180,7 +197,7 @@ def describe_figures(figures: Figures) -> str:
         rows = rows[-len(_AVERAGES) :]
     rows = [(make_printable(name), row) for name, row in rows]
     width = max(len(name) for name, _ in rows)
-    noun, title = figures.kind.noun, figures.kind.title
+    noun, title = figures.target.noun, figures.target.title
     lines = [f"  {noun:{width}}  precision  recall      F1  {title:>6}  images"]
     for name, row in rows:
         precision, recall, f1, area = map(format_percent, row[:4])
@@ -215,7 +232,7 @@ def write_figures(
 
 def write_class_table(workdir: pathlib.Path, figures: Figures) -> None:
     """Writes `per_class.csv`: shares from 0 to 1 by class, then the two averages."""
-    noun, area = figures.kind.noun, figures.kind.area
+    noun, area = figures.target.noun, figures.target.area
     names = noun, "precision", "recall", "f1", area, "recall_low", "recall_high", "support"
     rows: list[Sequence[Any]] = [names]
     for name, row in _list_rows(figures):
@@ -228,7 +245,7 @@ def summarize_figures(figures: Figures) -> dict[str, Any]:
     """The figures as `result.json` has them, in percent. None where a figure is unknown."""
     low, high = figures.interval
     summary: dict[str, Any] = {"test_accuracy_low": 100 * low, "test_accuracy_high": 100 * high}
-    noun, area = figures.kind.noun, figures.kind.area
+    noun, area = figures.target.noun, figures.target.area
     for average, row in (("macro", figures.macro), ("weighted", figures.weighted)):
         values = _name_values(row, area)
         summary |= {f"test_{name}_{average}": value for name, value in values.items()}

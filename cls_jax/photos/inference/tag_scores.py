@@ -18,7 +18,7 @@ from cls_jax.photos.inference.scores import (
     ClassFigures,
     ClassScoring,
     Figures,
-    Kind,
+    Target,
     average_figures,
 )
 from cls_jax.training.evaluate import Accuracies
@@ -32,7 +32,7 @@ class TagScoring(NamedTuple):
 
     names: tuple[str, ...]  # Of the tags.
     thresholds: np.ndarray  # From which probability on an image has each tag, floating [T].
-    kind: Kind = TAGS
+    target: Target = TAGS
 
     def is_same(self, labels: Sequence[str]) -> bool:
         """Whether no tag is new: images for testing may have been added, or labels changed."""
@@ -46,7 +46,8 @@ class TagScoring(NamedTuple):
     def number(self, labels_B: np.ndarray, labels: Sequence[str]) -> np.ndarray:
         """What is known of B images, by the numbers of their labels, int [B], none foreign.
 
-        As in training, an image has none of the tags that its label does not name.
+        Nothing is known of an image without a label, -1. As in training, a labeled image has none
+        of the tags that its label does not name.
         """
         sets = read_sets(labels)
         folded = np.array([fold_class(name) for name in sets.names])
@@ -54,7 +55,7 @@ class TagScoring(NamedTuple):
         for k, name in enumerate(self.names):
             if (is_named := folded == fold_class(name)).any():
                 known_ST[:, k] = sets.values[:, is_named].max(axis=1)
-        return known_ST[labels_B]
+        return np.where(labels_B[:, None] >= 0, known_ST[labels_B], np.int8(-1))
 
     def find_right(self, p_BT: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Which images have all tags right, bool [B]."""
@@ -92,7 +93,7 @@ class TagScoring(NamedTuple):
             classes=tags,
             macro=average_figures(tags, np.sign(support)),
             weighted=average_figures(tags, support),
-            kind=TAGS,
+            target=TAGS,
         )
 
 

@@ -24,7 +24,13 @@ from cls_jax.photos.folder.instant_config import describe_kind
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
 from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.inference.scores import Figures, compute_figures
+from cls_jax.photos.inference.scores import (
+    CLASSES,
+    ClassScoring,
+    Figures,
+    Target,
+    get_target,
+)
 from cls_jax.photos.inference.suspects import (
     Judged,
     Suspect,
@@ -33,6 +39,7 @@ from cls_jax.photos.inference.suspects import (
     list_suspects,
     take_unlabeled,
 )
+from cls_jax.photos.inference.tag_scores import Scoring
 from cls_jax.runs.folder import (
     LABELED_INDICES,
     PSEUDO_LABELS,
@@ -53,7 +60,7 @@ class Predictions:
 
     step: int
     probabilities: np.ndarray  # float32 [N, B, K]
-    labels: np.ndarray  # int [B], -1 where the true class is unknown.
+    labels: np.ndarray  # int [B], -1 where the true class is unknown. Or tags, int8 [B, T].
     indices: np.ndarray  # int [B], positions among the test or training images.
     is_test: bool  # Otherwise they are training images.
 
@@ -99,19 +106,22 @@ class RunData:
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # See `clean_rows`.
     result: dict[str, Any] | None = None  # Of a finished run.
     sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    class_names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # As the dataset numbers them. With tags, each names several.
+    class_names: tuple[str, ...] = ()  # Or tags.
     dataset: Dataset | None = None
     num_images: int = 0  # Training images.
     labeled: np.ndarray | None = None  # int32, the training images that counted as labeled.
-    # Labels of each class, int [K]. None if it is not known.
+    # Labels of each class or with each tag, int [K]. None if it is not known.
     label_counts: np.ndarray | None = None
     predictions: Predictions | None = None
+    scoring: Scoring | None = None  # Of the classifier that predicts.
     calibration: Calibration | None = None  # Of the checkpoint that predicts.
     suspects: list[Suspect] = dataclasses.field(default_factory=list)
     # Of labels: class by what all others suggest, int [K, K]. None without labels.
     confusions: np.ndarray | None = None
     # Images without a label that are named as each class, int [K]. None if it is not known.
     named: np.ndarray | None = None
+    num_named: int = 0  # All of them.
     # Position among the predictions → network 1's heat map, float32 [h, w] from 0 to 1.
     heat_maps: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)  # What is missing and why.
@@ -125,9 +135,27 @@ class RunData:
 
     @functools.cached_property
     def figures(self) -> Figures | None:
-        """Figures of network 1 by class. None without test images."""
+        """Figures of network 1 by class or tag. None without test images."""
         probabilities, labels = self.tested
-        return compute_figures(probabilities[0], labels, self.class_names) if len(labels) else None
+        scoring = self.scoring or ClassScoring(self.class_names)
+        return scoring.compute_figures(probabilities[0], labels) if len(labels) else None
+
+    @property
+    def target(self) -> Target:
+        """What is predicted."""
+        return get_target(self.config.data)
+
+    def list_named(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which images have which classes or tags, given the numbers of their labels, int [n].
+
+        Returns places among these images, ascending, and classes or tags, int [m] each.
+        """
+        places = {name: k for k, name in enumerate(self.class_names)}
+        names = map(self.target.split, self.labels or self.class_names)
+        named = [[places[name] for name in each if name in places] for each in names]
+        found = [(i, k) for i, label in enumerate(numbers.tolist()) for k in named[label]]
+        rows, classes = np.array(found, int).reshape(-1, 2).T
+        return rows, classes
 
     @property
     def method(self) -> Method | None:
@@ -219,7 +247,8 @@ def collect_run(
     description = attempt("The classes are unknown", lambda: read_dataset_description(workdir))
     if not description:
         return run
-    run.class_names, run.num_images = description[0], description[1].num_images
+    run.labels, run.num_images = description[0], description[1].num_images
+    run.class_names = run.target.list_names(run.labels)
 
     def load_same_dataset() -> Dataset:
         check_photos(source, "name their new place with --photos DIR")
@@ -231,18 +260,21 @@ def collect_run(
 
     def find_labeled() -> tuple[np.ndarray, np.ndarray]:
         if run.dataset is None:  # Only their numbers will be shown.
-            return read_labeled_indices(workdir / LABELED_INDICES, run.class_names)
+            return read_labeled_indices(workdir / LABELED_INDICES, run.labels)
         rows = read_labeled_rows(workdir, run.dataset)
         return rows, run.dataset.train.labels[rows]
 
     labeled = None
     if found := attempt("The labeled images are unknown", find_labeled):
         run.labeled = labeled = found[0]
-        run.label_counts = np.bincount(found[1], minlength=len(run.class_names))
+        classes = run.list_named(found[1])[1]
+        run.label_counts = np.bincount(classes, minlength=len(run.class_names))
     if run.dataset is not None:
         source = attempt("No predictions", lambda: source.predictor, source)
         run.predictions = attempt("No predictions", lambda: predict(source, labeled))
     if (predicted := run.predictions) is not None:
+        run.scoring = source.classifier.scoring
+    if predicted is not None and run.target is CLASSES:
         read = functools.partial(read_calibration, source.workdir, predicted.step)
         run.calibration = attempt("No calibration", read)
 
@@ -257,12 +289,15 @@ def collect_run(
             run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, predicted), {})
         if (judged := attempt("No suspect labels", judging.result)) is not None:
             run.suspects, run.confusions = list_suspects(judged), count_confusions(judged)
-    run.named = attempt("The other images cannot be counted", lambda: count_named(run, source))
+    named = attempt("The other images cannot be counted", lambda: count_named(run, source))
+    run.named, run.num_named = named or (None, 0)
     return run
 
 
-def count_named(run: RunData, source: Run) -> np.ndarray | None:
-    """How many images without a label are named as each class, int [K]. None if it is not known.
+def count_named(run: RunData, source: Run) -> tuple[np.ndarray, int] | None:
+    """How many images without a label are named as each class, int [K], and how many there are.
+
+    None if it is not known.
 
     An instant classifier has a table of all. Of networks without test images, those that were
     predicted for this page are counted.
@@ -271,11 +306,13 @@ def count_named(run: RunData, source: Run) -> np.ndarray | None:
     table = source.workdir / PSEUDO_LABELS
     if run.method is None and table.is_file():
         with open(table, newline="", encoding="utf-8", errors="surrogateescape") as file:
-            counts = collections.Counter(row["label"] for row in csv.DictReader(file))
-        return np.array([counts[name] for name in run.class_names])
+            named = [run.target.split(row["label"]) for row in csv.DictReader(file)]
+        counts = collections.Counter(name for names in named for name in names)
+        return np.array([counts[name] for name in run.class_names]), len(named)
     if found is None or found.is_test:
         return None
-    return np.bincount(found.predicted[0], minlength=len(run.class_names))
+    predicted = found.predicted[0]
+    return np.bincount(predicted, minlength=len(run.class_names)), len(predicted)
 
 
 def leave_out_folders(text: str, *folders: str | os.PathLike) -> str:
@@ -332,7 +369,8 @@ def predict(run: Run, labeled: np.ndarray | None) -> Predictions:
     if len(dataset.test.labels):
         p_NBK, labels = run.held_out["test"]
         return Predictions(step, p_NBK, labels, np.arange(len(labels)), is_test=True)
-    known = np.array([], np.int64) if labeled is None else labeled
-    rows = take_unlabeled(len(dataset.train.images), known)
+    others = np.array([], np.int64) if labeled is None else labeled
+    rows = take_unlabeled(len(dataset.train.images), others)
     p_NBK, _ = run.predict_with_features("train", rows)
-    return Predictions(step, p_NBK, dataset.train.labels[rows], rows, is_test=False)
+    known = run.classifier.scoring.number(dataset.train.labels[rows], dataset.class_names)
+    return Predictions(step, p_NBK, known, rows, is_test=False)

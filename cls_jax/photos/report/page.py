@@ -14,19 +14,21 @@ import jinja2
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import make_printable, write_atomically
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.inference.scores import format_percent, write_class_table
+from cls_jax.photos.inference.scores import CLASSES, TAGS, format_percent, write_class_table
 from cls_jax.photos.inference.suspects import write_suspects
 from cls_jax.photos.report import sections
 from cls_jax.photos.report.data import RunData, collect_run
 
 REPORT = "report.html"
 _View = Callable[[RunData], dict[str, Any] | None]
-# Section ID, also the template's name → title in the navigation, and the function that returns the
-# template's values, or None to omit the section.
+# Section ID, also the template's name → title in the navigation, where {} is what is predicted, and
+# the function that returns the template's values, or None to omit the section.
 _SECTIONS: dict[str, tuple[str, _View]] = {
     "next": ("What to do next", sections.view_next),
-    "photos": ("Photos by class", sections.view_photos),
+    "photos": ("Photos by {}", sections.view_photos),
     "classes": ("Classes", sections.view_classes),
+    "figures": ("Figures by tag", sections.view_figures),
+    "tags": ("Photos of each tag", sections.view_tags),
     "answers": ("Mixed up", sections.view_answers),
     "mistakes": ("Mistakes", sections.view_mistakes),
     "suspects": ("Suspect labels", sections.view_suspects),
@@ -42,7 +44,12 @@ _DETAILS: dict[str, tuple[str, _View]] = {
     "configuration": ("Configuration", sections.view_config),
     "sessions": ("Sessions", sections.view_sessions),
 }
-_OF_IMAGES = {"mistakes", "uncertain", "suspects", "views", "labeled"}  # Sections that show images.
+# Sections that show images, and those that say nothing where images have one class, or tags.
+_OF_IMAGES = {"mistakes", "uncertain", "suspects", "tags", "views", "labeled"}
+_OTHERS = {
+    CLASSES: {"figures", "tags"},
+    TAGS: {"classes", "answers", "mistakes", "suspects", "uncertain", "calibration", "labelers"},
+}
 # Characters that no HTML document may contain, but file names can: control characters and halves
 # of surrogate pairs.
 _FORBIDDEN = {
@@ -98,9 +105,11 @@ def render_page(run: RunData, has_images: bool = True) -> str:
     """The report as one HTML document without any external resource."""
 
     def view_all(all_sections: Mapping[str, tuple[str, _View]]) -> list[tuple[str, str, Any]]:
-        shown = all_sections.keys() - (set() if has_images else _OF_IMAGES)
+        shown = all_sections.keys() - (set() if has_images else _OF_IMAGES) - _OTHERS[run.target]
         views = [
-            (id_, title, view(run)) for id_, (title, view) in all_sections.items() if id_ in shown
+            (id_, title.format(run.target.noun), view(run))
+            for id_, (title, view) in all_sections.items()
+            if id_ in shown
         ]
         return [entry for entry in views if entry[-1] is not None]
 

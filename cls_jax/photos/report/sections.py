@@ -53,6 +53,7 @@ _NUM_PAIRS = 20
 _FEW_LABELS, _NUM_FEW = 5, 5  # Classes with fewer labels are named, up to a number.
 _NUM_AUGMENTED = 6
 _NUM_DRAWS = 2
+_NUM_TAGS, _NUM_OF_TAG = 30, 6  # Tags with pictures, and pictures of each kind.
 _NUM_LABELED = 120
 _MAX_LABELED_PER_CLASS = 6
 
@@ -62,9 +63,11 @@ def view_header(run: RunData) -> dict[str, Any]:
     result = run.result or {}
     last_step = run.rows[-1]["step"] if run.rows else 0
     names = ("accuracy", "accuracy_ensemble", "accuracy_instant", "accuracy_probe")
+    precision = result.get("test_mean_average_precision")
     return {
         "step": result.get("step", "?") if result else last_step,
         **{name: _measure(run, name) for name in names},
+        "mean_average_precision": precision if isinstance(precision, int | float) else None,
         "sentences": describe_outcome(result),
         "expected": expect_accuracy(result),
         "num_networks": run.method.num_networks if run.method else 1,
@@ -101,8 +104,8 @@ def view_photos(run: RunData) -> dict[str, Any] | None:
     named = run.named.tolist() if run.named is not None else [None] * len(counts)
     return {
         "rows": list(zip(run.class_names, counts, named, strict=True)),
-        "num_named": int(run.named.sum()) if run.named is not None else 0,
-        "num_others": run.num_images - sum(counts),
+        "num_named": run.num_named,
+        "num_others": run.num_images - (run.num_labels or 0),
         "whose": run.predictions.whose if run.predictions else "the instant classifier",
     }
 
@@ -197,6 +200,55 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
         "heat_map": None if is_written else color_confusions(confusions),
         "pairs": find_confused_pairs(confusions, _NUM_PAIRS),
     }
+
+
+def view_figures(run: RunData) -> dict[str, Any] | None:
+    """Figures by tag on the test images."""
+    if run.figures is None or run.scoring is None:
+        return None
+    probabilities, known = run.tested
+    num_right = int(run.scoring.find_right(probabilities[0], known).sum())
+    return {"figures": run.figures, "num_right": num_right, "num_images": len(known)}
+
+
+def view_tags(run: RunData) -> dict[str, Any] | None:
+    """For each tag, the images where it is surest, most wrong and least certain.
+
+    Each with its picture, the probability of the tag, whether that is right, None if it is not
+    known, and the tags that the image is known to have.
+    """
+    predictions, scoring = run.predictions, run.scoring
+    if predictions is None or scoring is None:
+        return None
+    names, p_BT, known = run.class_names, predictions.probabilities[0], predictions.labels
+    says, is_known = p_BT >= scoring.thresholds, known >= 0
+    is_right = says == (known == 1)
+
+    def show(rows: np.ndarray, k: int) -> list[tuple[Any, ...]]:
+        return [
+            (
+                run.take_predicted(i),
+                float(p_BT[i, k]),
+                bool(is_right[i, k]) if is_known[i, k] else None,
+                ", ".join(name for name, has in zip(names, known[i], strict=True) if has == 1),
+            )
+            for i in rows[:_NUM_OF_TAG].tolist()
+        ]
+
+    tags = []
+    for k, name in enumerate(names[:_NUM_TAGS]):
+        is_sure = says[:, k] & (is_right[:, k] | ~is_known[:, k])
+        is_wrong = is_known[:, k] & ~is_right[:, k]
+        surest = np.argsort(-p_BT[:, k], kind="stable")
+        distances = np.abs(p_BT[:, k] - scoring.thresholds[k])
+        closest = np.argsort(distances, kind="stable")
+        shown = {
+            "Surest": surest[is_sure[surest]],
+            "Mistakes": closest[::-1][is_wrong[closest[::-1]]],
+            "Least certain": closest,
+        }
+        tags.append((name, {title: show(rows, k) for title, rows in shown.items() if len(rows)}))
+    return {"tags": tags}
 
 
 def color_confusions(confusions: np.ndarray) -> np.ndarray:
@@ -311,12 +363,12 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
     """Some of the labeled images of each class: its name, how many it has, and pictures."""
     if run.dataset is None or run.labeled is None:
         return None
-    labels = run.dataset.train.labels[run.labeled]
+    rows, named = run.list_named(run.dataset.train.labels[run.labeled])
     num_classes = min(len(run.class_names), _NUM_LABELED)
     per_class = min(_NUM_LABELED // num_classes, _MAX_LABELED_PER_CLASS)
     classes = []
     for k, name in enumerate(run.class_names[:num_classes]):
-        indices = run.labeled[labels == k]
+        indices = run.labeled[rows[named == k]]
         if len(indices):
             shown = [run.take_picture(int(i), is_test=False) for i in indices[:per_class]]
             classes.append((name, len(indices), shown))

@@ -16,7 +16,7 @@ import jinja2
 import numpy as np
 import pytest
 import scipy.special
-from sklearn.metrics import classification_report, confusion_matrix
+from sklearn.metrics import average_precision_score, classification_report, confusion_matrix
 
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
@@ -30,6 +30,7 @@ from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.scores import PER_CLASS, compute_reliability
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.inference.suspects import SUSPECTS, Suspect
+from cls_jax.photos.inference.tag_scores import TagScoring
 from cls_jax.photos.report import charts
 from cls_jax.photos.report.data import Predictions, RunData, clean_rows
 from cls_jax.photos.report.page import REPORT, render_page, write_report
@@ -264,6 +265,7 @@ def create_labeled(tmp_path, **result) -> RunData:
     suspects = [Suspect(is_test=False, position=0, label=0, suggested=1, quality=0.1)]
     confusions = np.array([[2, 1, 0], [0, 2, 0], [0, 0, 2]])
     found = {"suspects": suspects, "confusions": confusions, "named": np.array([4, 1, 1])}
+    found["num_named"] = 6
     run = create_run(num_test=0, rows=ROWS, result=result, **found)
     run.heat_maps = {i: np.ones((2, 2), np.float32) for i in run.predictions.uncertain.tolist()}
     (tmp_path / "photos").mkdir(parents=True)
@@ -407,6 +409,66 @@ def test_suspects_heat_maps_and_calibration_are_shown():
     mean = run.predictions.probabilities.mean(axis=0)
     after = compute_reliability(apply_calibration(mean, 1.5, 0.1), run.predictions.labels)
     assert f"Expected calibration error {100 * after.error:.1f}%" in page.text
+
+
+TAG_SETS = (";", "boots;hat", "gloves", "hat")
+
+
+def create_tagged(num_test=40, **changes) -> RunData:
+    """An instant classifier of photos with tags."""
+    names = ("boots", "gloves", "hat")
+    scoring = TagScoring(names, np.array([0.3, 0.5, 0.6]))
+    run = create_run(class_names=TAG_SETS, num_networks=1, num_test=num_test, **changes)
+    rng = np.random.default_rng(1)
+    labels = run.predictions.labels
+    p_NBT = rng.random((1, len(labels), len(names)), np.float32)
+    known = scoring.number(labels, TAG_SETS)
+    with run.config.unlocked():
+        options = AUTOMATIC._replace(tags=True)
+        run.config.data.update(name="folder", data_dir="photos", **options._asdict())
+    return dataclasses.replace(
+        run,
+        labels=TAG_SETS,
+        class_names=names,
+        scoring=scoring,
+        label_counts=np.array([2, 2, 4]),
+        predictions=dataclasses.replace(run.predictions, probabilities=p_NBT, labels=known),
+    )
+
+
+def test_each_tag_has_its_surest_wrong_and_uncertain_photos():
+    run = create_tagged(named=np.array([5, 6, 7]), num_named=8)
+    page = Page(render_page(run))
+    sections = [attributes["id"] for attributes in page.find("section")]
+    assert sections[:4] == ["photos", "figures", "tags", "labeled"]
+    for absent in ("classes", "mistakes", "calibration"):
+        assert absent not in sections
+    assert [row[:2] for row in page.table("photos")] == [
+        ["tag", "labels"], ["boots", "2"], ["gloves", "2"], ["hat", "4"]
+    ]  # fmt: skip
+    p_BT, known = run.predictions.probabilities[0], run.predictions.labels
+    is_right = ((p_BT >= run.scoring.thresholds) == known).all(axis=1)
+    assert f"finds all tags of {is_right.sum()} of 40 test images" in page.text
+    ap = average_precision_score(known[:, 2], p_BT[:, 2])
+    assert page.table("per-class")[3][5] == f"{100 * ap:.1f}%"
+    text = page.text.partition("Photos of each tag\nWith")[2].partition("\nhat\n")[2]
+    surest, mistakes, closest = (
+        re.findall(r"([\d.]+)%", part) for part in re.split("Mistakes|Least certain", text)
+    )
+    says = p_BT[:, 2] >= 0.6
+    right, wrong = p_BT[says & (known[:, 2] == 1), 2], p_BT[says != (known[:, 2] == 1), 2]
+    nearest = p_BT[np.argsort(abs(p_BT[:, 2] - 0.6))[:6], 2]
+    assert surest == [f"{100 * p:.1f}" for p in np.sort(right)[::-1][:6]]
+    assert mistakes == [f"{100 * p:.1f}" for p in wrong[np.argsort(-abs(wrong - 0.6))][:6]]
+    assert closest[:6] == [f"{100 * p:.1f}" for p in nearest]
+    # A labeled photo is shown with each of its tags.
+    shown = page.text.partition("training images count as labeled.")[2]
+    assert [line for line in shown.split() if line in run.class_names] == ["boots", "gloves", "hat"]
+    # Without test images, nothing is right or wrong.
+    text = render_page(create_tagged(num_test=0))
+    assert "of photos without a label" in text
+    assert "Mistakes" not in text
+    assert 'class="wrong"' not in text
 
 
 def test_heat_has_the_colors_of_matplotlib():
