@@ -158,7 +158,7 @@ class Catalog:
         }
         rivals = {name: self.names.get(rival) for name, rival in self.base.rivals.items()}
         base = self.base._replace(labels=labels, rivals=rivals)
-        return start(base, held_out, self.folder.options.tags)
+        return start(base, held_out, self.folder.options.kind)
 
     def find_part(self, name: str) -> str:
         """The part of the data by the folder of an image, or by the row of a table, or ""."""
@@ -259,13 +259,14 @@ class Catalog:
 
     def _split(self, label: str) -> list[str]:
         """The names of the classes in a label."""
-        return self.marks.name(self.marks.split(label))
+        return self.marks.kind.name(self.marks.kind.split(label))
 
     def _respell(self, label: str, names: Mapping[str, str]) -> str | None:
         """A label with the usual names of its classes, None if one of them has none."""
         if not all(fold_class(name) in names for name in filter(None, self._split(label))):
             return None
-        return join_tags(self.marks.respell(self.marks.split(label), names)) if label else label
+        kind = self.marks.kind
+        return join_tags(kind.respell(kind.split(label), names)) if label else label
 
     def _compare_sources(self, rows: Mapping[str, Rows]) -> tuple[Sources | None, list[str]]:
         """The sources of training images, if anything says them, and warnings about shared ones."""

@@ -3,11 +3,11 @@
 import contextlib
 import itertools
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cls_jax.io import parse_json
+from cls_jax.photos.folder.kinds import ONE_CLASS, SEPARATORS, Classes
 from cls_jax.photos.folder.names import (
     LONGEST_CLASS,
     clean,
@@ -38,17 +38,16 @@ _MAX_MARKS = 20
 _BOX = re.compile(r"([^\W\d]\S*)(?: -?\d+){4}(?: |$)")
 _BOXES = re.compile(rf"(?:{_BOX.pattern})+")
 _PLURALS = ("labels", "classes", "categories", "choices", "tags")
-_SEPARATORS = f"{SEPARATOR}|\n\r\t"  # Between labels. They hardly occur in the name of a class.
-_RARE_SEPARATORS = ",/+&"  # They do, so the parts must be classes of their own.
+_RARE_SEPARATORS = ",/+&"  # They occur in names, so the parts must be classes of their own.
 
 
 def read_classes(
-    table: str, header: str, labels: Mapping[str, str], has_tags: bool = False
+    table: str, header: str, labels: Mapping[str, str], kind: Classes = ONE_CLASS
 ) -> tuple[dict[str, str], Fault | None]:
     """Cell → its label, "" without one, of the distinct cells of a column.
 
     `labels` have a file with each of these cells, for sentences. There is a fault if a cell has
-    several classes, unless these are tags, or something else than a class.
+    more classes than an image can have, or something else than a class.
     """
     classes: dict[str, tuple[str, ...]] = {}
     for cell in labels:
@@ -63,8 +62,14 @@ def read_classes(
         if len(names) == 1:
             names = [name for name in map(clean, names) if not is_missing(name)]
         classes[cell] = tuple(names)
-    classes = _split_lists(classes, _list_separators(header), has_tags)
-    several = (cell for cell, names in classes.items() if len(names) > 1 and not has_tags)
+    texts = [names[0] for names in classes.values() if len(names) == 1]
+    known = {fold_class(name) for names in classes.values() for name in names}
+    lists = kind.find_lists(texts, _list_separators(header), known)
+    classes = {
+        cell: _split(names[0], *lists) if len(names) == 1 else names
+        for cell, names in classes.items()
+    }
+    several = (cell for cell, names in classes.items() if len(names) > kind.most)
     faults = (refuse_several(table, labels[cell], classes[cell]) for cell in several)
     too_long = (
         Fault(
@@ -82,34 +87,8 @@ def read_classes(
     return joined, next(itertools.chain(faults, too_long), None)
 
 
-def _split_lists(
-    classes: Mapping[str, tuple[str, ...]], separators: str, has_tags: bool
-) -> dict[str, tuple[str, ...]]:
-    """The classes of cells, where a text may be a list of them."""
-    alone = [names[0] for names in classes.values() if len(names) == 1]
-    known, sure = {fold_class(name) for names in classes.values() for name in names}, _SEPARATORS
-    if has_tags:
-        sure = f"{_SEPARATORS},"
-        if any(one in name for one in sure for name in alone):  # One list is written as the other.
-            separators = sure
-        known |= _find_repeated(alone, separators)
-    return {
-        cell: _split(names[0], separators, known, sure) if len(names) == 1 else names
-        for cell, names in classes.items()
-    }
-
-
-def _find_repeated(names: Iterable[str], separators: str) -> set[str]:
-    """The folded parts of names that are in several of them."""
-    counts: Counter[str] = Counter()
-    for name in names:
-        parts = {fold_class(part) for one in separators for part in name.split(one)}
-        counts.update(parts - {"", fold_class(name)})
-    return {part for part, count in counts.items() if count > 1}
-
-
 def _split(
-    name: str, separators: str, known: Collection[str], sure: Collection[str]
+    name: str, separators: str, sure: Collection[str], known: Collection[str]
 ) -> tuple[str, ...]:
     """The classes in a text: a single one unless a separator is `sure`, or the parts `known`."""
     for separator in separators:
@@ -123,7 +102,7 @@ def _split(
 
 
 def _list_separators(header: str) -> str:
-    return _SEPARATORS + _RARE_SEPARATORS + (" " if simplify(header) in _PLURALS else "")
+    return SEPARATORS + _RARE_SEPARATORS + (" " if simplify(header) in _PLURALS else "")
 
 
 def is_read_as_written(header: str, name: str) -> bool:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from cls_jax.data.sampling import take_evenly
 from cls_jax.photos.folder.cells import is_part_column
 from cls_jax.photos.folder.index import NO_MATCH, FileIndex, Matches
+from cls_jax.photos.folder.kinds import ONE_CLASS, ONES, ZEROS, Classes
 from cls_jax.photos.folder.names import clean, fold_case, fold_class, list_names, simplify
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.reading import NO_CLASSES, UNCLEAR, Fault
@@ -50,8 +51,6 @@ _PEOPLE_HEADERS = tuple(
 _MOST_SOURCES = 2 / 3  # Of the cells: in columns with more of them, hardly any source repeats.
 # Headers of columns that number the rows. pandas leaves the first one out.
 _NUMBER_HEADERS = ("", "unnamed0", "index", "id", "no", "nr", "number", "row", "rowid")
-ONES, ZEROS = ("1", "true"), ("0", "false")  # Folded cells of a column for one class.
-_OPEN = ("-1",)  # The same of a tag that is uncertain, as in CheXpert. It may be empty, too.
 # Headers, simplified, of numbers that are no classes.
 _MEASURES = (
     *("age", "year", "month", "day", "hour", "time", "width", "height", "size", "weight", "length"),
@@ -84,7 +83,7 @@ class Columns(NamedTuple):
     source: int | None = None  # What an image comes from.
     are_shares: bool = False  # Whether the columns of `one_hot` have shares that add up to 1.
     person: int | None = None  # Who has labeled the image.
-    has_tags: bool = False  # Whether an image may have several classes.
+    kind: Classes = ONE_CLASS  # What a label can be.
     fault: Fault | None = None  # Why these are not the columns, or may not be.
 
 
@@ -214,7 +213,7 @@ def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Colu
         matches=matches,
         source=source.place if source else None,
         person=person.place if person else None,
-        has_tags=options.tags,
+        kind=options.kind,
     )
     return _add_labels(found, table, labels, rest)
 
@@ -255,8 +254,8 @@ def _add_labels(
             "column of classes: write the class of each image into a column called label."
         )
         return found._replace(fault=Fault(sentence))
-    are_shares = not found.has_tags and _are_shares(others)
-    if are_shares or _are_one_hot(others, _OPEN if found.has_tags else ()):
+    are_shares = _are_shares(others)
+    if are_shares or _are_one_hot(others, found.kind.open_marks):
         places = tuple(column.place for column in others)
         return found._replace(label=places[0], one_hot=places, are_shares=are_shares)
     return _add_label(found, table, others)

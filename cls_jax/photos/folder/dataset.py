@@ -27,12 +27,13 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
 from cls_jax.photos.folder.catalog import read_catalog
+from cls_jax.photos.folder.kinds import Classes
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import Layout, pack_layout, unpack_layout
 from cls_jax.photos.folder.names import fold_case
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
-from cls_jax.photos.folder.tags import join_tags, read_sets, split_tags
+from cls_jax.photos.folder.tags import split_tags
 from cls_jax.photos.folder.unread import (
     describe_skipped,
     find_example,
@@ -81,7 +82,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
             "of images, as in --config configs/folder.py:/path/to/images."
         )
     layout = layout or list_layout(root, get_folder_options(data_config))
-    options, has_tags = get_decode_options(data_config), data_config.tags
+    options, kind = get_decode_options(data_config), get_folder_options(data_config).kind
     shape = get_image_shape(data_config)
     parts = layout.train, layout.validation, layout.test
     files: Any = Selection(layout.train.files, np.concatenate([part.places for part in parts]))
@@ -102,10 +103,8 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     skipped = layout.skipped + [(names[i], why) for i, why in decoded.failures.items()]
     ends = np.cumsum([len(layout.train), len(layout.validation)])
     train, validation, test = np.split(decoded.rows, np.searchsorted(decoded.rows, ends))
-    class_names = layout.class_names
-    _check_classes(layout, labels[train], skipped, has_tags)
-    if has_tags:
-        labels, class_names = _join_repeats(train, labels, decoded.digests, class_names)
+    _check_classes(layout, labels[train], skipped, kind)
+    labels, class_names = _join_repeats(train, labels, decoded.digests, layout.class_names, kind)
     copies, repeats = _find_repeats((train, validation, test), labels, decoded.digests, names)
     skipped += [(names[i], f"{COPY_OF} {names[j]}") for i, j in copies.items()]
     train = np.setdiff1d(train, list(copies))
@@ -143,21 +142,23 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
 
 
 def _join_repeats(
-    train: np.ndarray, labels: np.ndarray, digests: Sequence[bytes], class_names: Sequence[str]
+    train: np.ndarray,
+    labels: np.ndarray,
+    digests: Sequence[bytes],
+    class_names: tuple[str, ...],
+    kind: Classes,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels and their names where the first of identical training images has the tags of all.
-
-    The others have no label then. They are in the folders of several tags.
-    """
+    """The labels and their names after `kind.join_repeats` for labeled training images."""
+    places: dict[bytes, list[int]] = {}
+    for i in train[labels[train] != NO_CLASS]:
+        places.setdefault(digests[i], []).append(int(i))
+    if not (groups := [group for group in places.values() if len(group) > 1]):
+        return labels, class_names
     texts = [class_names[k] if k != NO_CLASS else NO_CLASS_NAME for k in labels]
-    first: dict[bytes, int] = {}
-    for i in train:
-        if texts[i] and (j := first.setdefault(digests[i], i)) != i:
-            texts[j] = join_tags([*split_tags(texts[j]), *split_tags(texts[i])])
-            texts[i] = NO_CLASS_NAME
-    names = sorted({*texts} - {NO_CLASS_NAME})
+    joined = kind.join_repeats(texts, groups)
+    names = sorted({*joined} - {NO_CLASS_NAME})
     index = {name: k for k, name in enumerate(names)} | {NO_CLASS_NAME: NO_CLASS}
-    return np.array([index[text] for text in texts], np.int32), tuple(names)
+    return np.array([index[text] for text in joined], np.int32), tuple(names)
 
 
 def _find_repeats(
@@ -276,26 +277,12 @@ def hash_contents(layout: Layout, digests: Sequence[bytes], unreadable: Collecti
     )
 
 
-def count_labels(
-    labels: np.ndarray, class_names: Sequence[str], has_tags: bool = False
-) -> dict[str, int]:
-    """Class or tag → the images that have it, sorted by name.
-
-    Labels are numbers of `class_names`, int [B], -1 for none.
-    """
-    counts = np.bincount(labels[labels != NO_CLASS], minlength=len(class_names))
-    if has_tags:
-        class_names, values = read_sets(class_names)
-        counts = counts @ (values == 1)
-    return dict(zip(class_names, counts.tolist(), strict=True))
-
-
 def _check_classes(
-    layout: Layout, labels: np.ndarray, skipped: Sequence[tuple[str, str]], has_tags: bool
+    layout: Layout, labels: np.ndarray, skipped: Sequence[tuple[str, str]], kind: Classes
 ) -> None:
     """Raises a UserError if a class or a tag has no image left."""
-    before = count_labels(layout.train.labels, layout.class_names, has_tags)
-    counts = count_labels(labels, layout.class_names, has_tags)
+    before = kind.count(layout.train.labels, layout.class_names)
+    counts = kind.count(labels, layout.class_names)
     if lost := [name for name, count in counts.items() if before[name] > count == 0]:
         name = lost[0]
         files = {file.name for file, label in layout.train if name in (label, *split_tags(label))}
@@ -364,7 +351,7 @@ def summarize_folder(
     return FolderSummary(
         root=root,
         layout=layout,
-        class_counts=count_labels(layout.train.labels, layout.class_names, options.tags),
+        class_counts=options.kind.count(layout.train.labels, layout.class_names),
         num_labeled=num_labeled,
         num_unlabeled=len(layout.train) - num_labeled,
         num_test=len(layout.test),

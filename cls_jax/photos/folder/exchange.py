@@ -26,7 +26,6 @@ from cls_jax.photos.folder.propose.tables import (
     read_named,
 )
 from cls_jax.photos.folder.reading import HELD_OUT, Reading
-from cls_jax.photos.folder.tags import OPEN
 from cls_jax.photos.images.files import list_images
 
 _FIFTYONE_FILES = ("labels.json", "samples.json")  # In a folder that FiftyOne has exported.
@@ -94,7 +93,7 @@ def _read_file(catalog: Catalog, path: pathlib.Path, name: str, options: FolderO
     folder = catalog.folder._replace(options=options)
     table = LabelTable([])
     if path.is_dir():
-        table = read_all_sidecars(path, folder.files, options.tags)
+        table = read_all_sidecars(path, folder.files, options)
     if table.rows or table.fault:
         return collect_labels(table)
     return read_named(folder, path, kind=name)
@@ -121,8 +120,11 @@ def export_labels(
     catalog = read_catalog(root, list_images(root), options)
     marks = {file: catalog.marks.get(file) for file in sorted(catalog.list_labelable())}
     rows = [(file, mark.labels) for file, mark in marks.items() if mark.label]
-    if options.tags and name != CSV:  # Other programs know no open tags.
-        rows = [(file, tuple(t for t in tags if t[:1] != OPEN)) for file, tags in rows]
+    if name != CSV:  # Other programs know no open tags.
+        rows = [
+            (file, tuple(one for one in names if options.kind.name([one]) == [one]))
+            for file, names in rows
+        ]
     if not rows:
         raise UserError(f"No image in {root} has a label: label some with cls-jax label.")
     content = write_labels(root, rows, name)

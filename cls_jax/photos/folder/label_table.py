@@ -29,8 +29,6 @@ from cls_jax.photos.folder.cells import (
     refuse_several,
 )
 from cls_jax.photos.folder.columns import (
-    ONES,
-    ZEROS,
     Columns,
     Table,
     find_columns,
@@ -38,10 +36,9 @@ from cls_jax.photos.folder.columns import (
     find_largest,
 )
 from cls_jax.photos.folder.index import NO_MATCH, FileIndex
-from cls_jax.photos.folder.names import clean, fold_class
+from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.reading import NOTHING, Fault
-from cls_jax.photos.folder.tags import OPEN, SEPARATOR, join_tags, split_tags
 
 LABELS_CSV = "labels.csv"
 HEADER = ["file", "label", "decision", "time"]  # Of a new one.
@@ -150,7 +147,7 @@ def read_cells(table: Table, index: FileIndex, options: FolderOptions = AUTOMATI
         return LabelTable([], dataclasses.replace(_NEW, name=table.name))
     places = _place_decisions(header)
     if set(HEADER[:3]) <= set(header) and not any(options[:2]):
-        columns = Columns(header.index("file"), header.index("label"), has_tags=options.tags)
+        columns = Columns(header.index("file"), header.index("label"), kind=options.kind)
     else:
         lines = [
             line
@@ -216,8 +213,8 @@ def _read_lines(table: Table, columns: Columns, index: FileIndex) -> LabelTable:
     others = [row for row in rows if not row.decision]
     header = "" if columns.one_hot else table.header[columns.label]
     cells = {row.label: row.cell for row in reversed(others)}
-    classes, fault = read_classes(table.name, header, cells, columns.has_tags)
-    if columns.one_hot and columns.has_tags:  # Names of columns are no lists.
+    classes, fault = read_classes(table.name, header, cells, columns.kind)
+    if columns.one_hot and columns.kind.most > 1:  # Names of columns are no lists.
         classes, fault = {label: label for label in cells}, None
     parts, of_parts = _read_parts(table, columns, [row.part for row in others])
     faults = [*(_find_fault(line, table, columns) for line in lines), fault, of_parts]
@@ -236,10 +233,14 @@ def _find_files(
     rows: list[LabelRow], table: Table, columns: Columns, index: FileIndex
 ) -> LabelTable:
     """The rows with the names of their files, each with the class that most people have chosen."""
-    if columns.has_tags:
-        rows = _join_tags(rows, are_votes=columns.person is not None)
-    elif columns.person is not None and not columns.are_shares:
-        rows = _take_majority(rows)
+    has_people = columns.person is not None and not columns.are_shares
+    votes = ((row.cell, row.label) for row in rows if not row.decision)
+    settled = columns.kind.settle(votes, has_people)
+    rows = [
+        row if row.decision else row._replace(label=label, rival=rival)
+        for row in rows
+        for label, rival in [settled.get(row.cell, (row.label, ""))]
+    ]
     own = index.match_exactly(row.cell for row in rows if row.decision)
     found, dropped = columns.matches or index.match(row.cell for row in rows if not row.decision)
     matches = ((own if row.decision else found).get(row.cell, NO_MATCH) for row in rows)
@@ -265,8 +266,7 @@ def _read_row(line: Sequence[str], table: Table, columns: Columns) -> LabelRow:
     places = (columns.file, columns.label, columns.decision, columns.time)
     file, label, mark, moment = _take_cells(line, places)
     if columns.one_hot:
-        marked = _list_marked(line, table, columns)
-        label = _write_tags(marked, columns) if columns.has_tags else "".join(marked[:1])
+        label = columns.kind.join(_list_marked(line, table, columns), len(columns.one_hot))
     has_decisions = columns.decision < len(table.header)
     decision, detail = _read_decision(mark) or ("", "")
     moment = _read_time(moment)
@@ -279,52 +279,8 @@ def _read_row(line: Sequence[str], table: Table, columns: Columns) -> LabelRow:
     return LabelRow("", label, decision, moment, part, detail, source, cell=file)
 
 
-def _take_majority(rows: list[LabelRow]) -> list[LabelRow]:
-    """Rows with the class that most people have chosen for their file, or "" without a majority."""
-    others = [row for row in rows if not row.decision]
-    votes: dict[str, Counter[str]] = {}
-    for row in others:
-        votes.setdefault(row.cell, Counter()).update(filter(None, [fold_class(row.label)]))
-    spelled = {fold_class(row.label): row.label for row in reversed(others)} | {"": ""}
-    chosen = {}
-    for file, counts in votes.items():
-        (first, most), (second, fewer), *_ = [*counts.most_common(2), ("", 0), ("", 0)]
-        chosen[file] = spelled[first if fewer < most else ""], spelled[second]
-    return [
-        row if row.decision else row._replace(label=label, rival=rival)
-        for row in rows
-        for label, rival in [chosen.get(row.cell, ("", ""))]
-    ]
-
-
-def _join_tags(rows: list[LabelRow], are_votes: bool) -> list[LabelRow]:
-    """Rows with all tags that rows give their file, or with those of more than half of its rows."""
-    counts: dict[str, Counter[str]] = {}
-    sizes: Counter[str] = Counter()
-    for row in rows:
-        if row.label and not row.decision:
-            sizes[row.cell] += 1
-            counts.setdefault(row.cell, Counter()).update(split_tags(row.label))
-    joined = {
-        file: join_tags(tag for tag, n in found.items() if 2 * n > sizes[file] or not are_votes)
-        for file, found in counts.items()
-    }
-    return [
-        row if row.decision else row._replace(label=joined.get(row.cell, row.label)) for row in rows
-    ]
-
-
-def _write_tags(marked: Sequence[str], columns: Columns) -> str:
-    """The label of a row with a column for each tag, "" if all are open."""
-    are_open = len(marked) == len(columns.one_hot) and all(tag[:1] == OPEN for tag in marked)
-    return "" if are_open else join_tags(marked)
-
-
-def _list_marked(line: Sequence[str], table: Table, columns: Columns) -> list[str]:
-    """The classes of a row with a 1 in their columns, or with the share that clearly leads.
-
-    Also those of tags that are open.
-    """
+def _list_marked(line: Sequence[str], table: Table, columns: Columns) -> Sequence[str]:
+    """The classes of a row with a 1 in their columns, or with the share that clearly leads."""
     if not columns.one_hot:
         return []
     cells = _take_cells(line, columns.one_hot)
@@ -332,24 +288,13 @@ def _list_marked(line: Sequence[str], table: Table, columns: Columns) -> list[st
     if columns.are_shares:
         largest = find_largest(cells)
         return [] if largest is None else [names[largest]]
-    if columns.has_tags:
-        return _list_tags(names, cells)
-    return [name for name, cell in zip(names, cells, strict=True) if fold_class(cell) in ONES]
-
-
-def _list_tags(names: Sequence[str], cells: Sequence[str]) -> list[str]:
-    """The tags with a 1 in their cells, and those that are open: with neither 0 nor 1."""
-    pairs = [
-        (clean(name).replace(SEPARATOR, ","), fold_class(cell))
-        for name, cell in zip(names, cells, strict=True)
-    ]
-    return [name if cell in ONES else f"{OPEN}{name}" for name, cell in pairs if cell not in ZEROS]
+    return columns.kind.mark(names, cells)
 
 
 def _find_fault(line: Sequence[str], table: Table, columns: Columns) -> Fault | None:
     """The fault that a row of another program has several classes, or cells without a column."""
-    marked = [] if columns.has_tags else _list_marked(line, table, columns)
-    if len(marked) > 1:
+    marked = _list_marked(line, table, columns)
+    if len(marked) > columns.kind.most:
         return refuse_several(table.name, line[columns.file], marked)
     width = len(table.header)
     rest = line[width:]

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from cls_jax.photos.folder.kinds import ONE_CLASS, Classes
 from cls_jax.photos.folder.label_table import (
     CHECK,
     LABEL,
@@ -25,7 +26,7 @@ from cls_jax.photos.folder.label_table import (
 )
 from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.reading import HELD_OUT, NOTHING, Reading
-from cls_jax.photos.folder.tags import OPEN, SEPARATOR, join_tags, split_tags
+from cls_jax.photos.folder.tags import join_tags, split_tags
 
 
 class Check(NamedTuple):
@@ -98,7 +99,7 @@ class FileMarks(NamedTuple):
     # Folded name → name of all classes that a file has had, in the order of their first rows.
     names: Mapping[str, str] = NOTHING
     held_out: Collection[str] = frozenset()  # Files whose spelling of a class does not count.
-    has_tags: bool = False  # Whether a file may have several classes.
+    kind: Classes = ONE_CLASS  # What a label can be.
 
     def get(self, file: str) -> Mark:
         """The mark of a file."""
@@ -107,20 +108,7 @@ class FileMarks(NamedTuple):
     def find_used(self) -> set[str]:
         """The folded names of the classes that files have now."""
         spellings = {mark.spelled for mark in self.files.values()}
-        return {fold_class(name) for spelled in spellings for name in self.name(spelled)}
-
-    def split(self, label: str) -> tuple[str, ...]:
-        """The classes in a label, as it spells them: one, or any number of tags."""
-        return split_tags(label) if self.has_tags else (label,)
-
-    def name(self, spelled: Iterable[str]) -> list[str]:
-        """The same without what says that a tag is open."""
-        return [name.removeprefix(OPEN) if self.has_tags else name for name in spelled]
-
-    def respell(self, spelled: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
-        """The same with the usual names, by folded names, of which there must be one for each."""
-        pairs = [(name, *self.name([name])) for name in spelled]
-        return tuple((OPEN if a != b else "") + names[fold_class(b)] for a, b in pairs)
+        return {fold_class(name) for spelled in spellings for name in self.kind.name(spelled)}
 
     def list_checked(self) -> list[str]:
         """The files with a check that has a guess, the newest last."""
@@ -137,7 +125,7 @@ class Checked(NamedTuple):
     confidences: list[float]
 
 
-def start(base: Reading, held_out: Collection[str] = (), has_tags: bool = False) -> FileMarks:
+def start(base: Reading, held_out: Collection[str] = (), kind: Classes = ONE_CLASS) -> FileMarks:
     """The marks before the first row, by folders or other tables.
 
     The files `held_out` are for testing or validation.
@@ -153,7 +141,7 @@ def start(base: Reading, held_out: Collection[str] = (), has_tags: bool = False)
         )
         for file, label in base.labels.items()
     ]
-    return fold(rows, FileMarks(held_out=held_out, has_tags=has_tags))
+    return fold(rows, FileMarks(held_out=held_out, kind=kind))
 
 
 def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
@@ -174,16 +162,17 @@ def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
             row.source,
             row.rival,
             has_time=bool(row.time),
-            has_tags=before.has_tags,
+            label_kind=before.kind,
         )
-        for name in before.name(mark.spelled):
+        for name in before.kind.name(mark.spelled):
             names.setdefault(fold_class(name), name)
     kept, others = dict[tuple[str, ...], None](), dict[tuple[str, ...], None]()
+    kind = before.kind
     for file, mark in files.items():
         (others if mark.part in HELD_OUT or file in before.held_out else kept)[mark.spelled] = None
     for spellings in (others, kept):
-        names |= choose_spellings(name for spelled in spellings for name in before.name(spelled))
-    shown = {spelled: before.respell(spelled, names) for spelled in others | kept}
+        names |= choose_spellings(name for spelled in spellings for name in kind.name(spelled))
+    shown = {spelled: kind.respell(spelled, names) for spelled in others | kept}
     for file, mark in files.items():
         if mark.labels != (labels := shown[mark.spelled]):
             files[file] = mark._replace(labels=labels)
@@ -227,14 +216,13 @@ def _follow(
     rival: str,
     *,
     has_time: bool,
-    has_tags: bool,
+    label_kind: Classes,
 ) -> Mark:
     """The mark of a file after another row about it, whose decision is of a `kind`."""
-    if has_tags and kind == NONE:  # That is a label, too.
-        decision, label = LABEL, SEPARATOR
-    else:
-        decision = kind if kind in (NONE, SKIP) else LABEL if label else ""
-    spelled = () if decision != LABEL else split_tags(label) if has_tags else (label,)
+    decision = kind if kind in (NONE, SKIP) else LABEL if label else ""
+    if kind == NONE and label_kind.none:  # That is a label, too.
+        decision, label = LABEL, label_kind.none
+    spelled = label_kind.split(label) if decision == LABEL else ()
     is_same = fold_label(before.written) == fold_label(label)
     return Mark(
         decision=decision,
@@ -296,7 +284,7 @@ def compare_checks(marks: FileMarks, left_out: Collection[str] = ()) -> Checked:
     for mark in marks.files.values():
         if (check := mark.guessed) is None:
             continue
-        is_known = used.issuperset(map(fold_class, marks.split(check.guess)))
+        is_known = used.issuperset(map(fold_class, marks.kind.split(check.guess)))
         is_same = fold_label(check.guess) == fold_label(mark.label)
         is_right.append(is_same if is_known else check.was_right)
         confidences.append(check.confidence or 0.0)

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
+from cls_jax.photos.folder.kinds import ONE_CLASS, TAGS, Classes
 
 CLASSES, SPLITS = "classes", "splits"
 
@@ -21,6 +22,11 @@ class FolderOptions(NamedTuple):
     labels: str = ""  # The only file with labels, absolute or relative to the folder.
     label_pattern: str = ""  # A regular expression of names, whose group is the class.
     tags: bool = False  # Whether an image may have several classes, see `tags`.
+
+    @property
+    def kind(self) -> Classes:
+        """What a label can be."""
+        return TAGS if self.tags else ONE_CLASS
 
     def to_arguments(self, root: pathlib.Path) -> list[str]:
         """The options of a command on this folder, as typed."""

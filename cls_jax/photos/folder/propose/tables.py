@@ -35,7 +35,7 @@ from cls_jax.photos.folder.label_table import (
 )
 from cls_jax.photos.folder.log import FileMarks, Mark, fold
 from cls_jax.photos.folder.names import find_part, fold_case
-from cls_jax.photos.folder.options import AUTOMATIC
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.reading import (
     CHOSEN,
     MEASURES,
@@ -86,7 +86,7 @@ def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
             tried,
             FileIndex(folder.files, folder=os.path.dirname(name)),
             name,
-            folder.options.tags,
+            folder.options,
         )
         if one := _add_evidence(name, table, table.fault):
             readings.append(one._replace(files=files))
@@ -119,7 +119,7 @@ def _get_stem(name: str) -> str:
 
 
 def _read_sidecars(
-    root: pathlib.Path, names: Sequence[str], index: FileIndex, shown: str, has_tags: bool
+    root: pathlib.Path, names: Sequence[str], index: FileIndex, shown: str, options: FolderOptions
 ) -> LabelTable:
     """What such files say together, which sentences call `shown`: no rows if they are no such.
 
@@ -143,10 +143,10 @@ def _read_sidecars(
     if not rows:
         return LabelTable([])
     table = dataclasses.replace(name_images(rows), name=shown)
-    return read_cells(table, index, AUTOMATIC._replace(tags=has_tags))
+    return read_cells(table, index, AUTOMATIC._replace(tags=options.tags))
 
 
-def read_all_sidecars(folder: pathlib.Path, index: FileIndex, has_tags: bool) -> LabelTable:
+def read_all_sidecars(folder: pathlib.Path, index: FileIndex, options: FolderOptions) -> LabelTable:
     """The same of a folder that has such files without the images.
 
     Of several endings, the most frequent one counts.
@@ -155,7 +155,7 @@ def read_all_sidecars(folder: pathlib.Path, index: FileIndex, has_tags: bool) ->
     kinds = Counter(os.path.splitext(name)[1].lower() for name in names)
     suffix = max(SIDECARS, key=lambda suffix: kinds[suffix])
     found = [name for name in names if name.lower().endswith(suffix)]
-    return _read_sidecars(folder, found, index, folder.name, has_tags)
+    return _read_sidecars(folder, found, index, folder.name, options)
 
 
 def read_chosen(folder: Folder) -> Reading:
@@ -263,7 +263,7 @@ def collect_labels(table: LabelTable) -> Reading:
         return Reading(fault=table.fault)
     shown, columns, names = table.cells.name, table.columns, table.cells.names
     rows = [row for row in table.rows if row.decision not in NOTES]
-    marks = fold(rows, FileMarks(has_tags=columns.has_tags)).files
+    marks = fold(rows, FileMarks(kind=columns.kind)).files
     unnamed = [row.cell for row in rows if not row.file]
     why = {True: "it could be several images", False: "not in the folder"}
     sources = {name: mark.source for name, mark in marks.items() if mark.source}
@@ -289,8 +289,8 @@ def _describe_columns(table: LabelTable) -> str:
     if columns.one_hot:
         kind = "shares, of which the largest counts" if columns.are_shares else "0 and 1"
         classes = f"{len(columns.one_hot)} columns of {kind}"
-    what = "tags" if columns.has_tags else "classes"
-    text = f"{table.cells.name}: files in {names[columns.file]}, {what} in {classes}"
+    of_files = f"files in {names[columns.file]}"
+    text = f"{table.cells.name}: {of_files}, {columns.kind.word} in {classes}"
     if kinds := sorted({row.part for row in table.rows} - {"", "train"}):
         of_parts = " and ".join(names[place] for place in columns.parts)
         text += f", {' and '.join(kinds)} images in {of_parts}"
