@@ -64,9 +64,9 @@ def read_classes(
         classes[cell] = tuple(names)
     texts = [names[0] for names in classes.values() if len(names) == 1]
     known = {fold_class(name) for names in classes.values() for name in names}
-    lists = kind.find_lists(texts, _list_separators(header), known)
+    separators, sure, known = kind.find_lists(texts, _list_separators(header), known)
     classes = {
-        cell: _split(names[0], *lists) if len(names) == 1 else names
+        cell: _split(names[0], separators, sure, known) if len(names) == 1 else names
         for cell, names in classes.items()
     }
     several = (cell for cell, names in classes.items() if len(names) > kind.most)
