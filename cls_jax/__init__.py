@@ -14,17 +14,28 @@ if TYPE_CHECKING:
     from cls_jax.photos.inference.classifier import Classifier, Prediction
     from cls_jax.photos.inference.open import load
     from cls_jax.photos.inference.run import Run
+    from cls_jax.photos.inference.tagger import TaggedPrediction
 
 from cls_jax.photos import keys as _keys  # noqa: F401 # Every configuration has the product's keys.
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "ImageError", "Prediction", "Run", "UserError", "load", "train"]
+__all__ = [
+    "Classifier",
+    "ImageError",
+    "Prediction",
+    "Run",
+    "TaggedPrediction",
+    "UserError",
+    "load",
+    "train",
+]
 
 _MODULES = {
     "Classifier": "cls_jax.photos.inference.classifier",
     "ImageError": "cls_jax.data.resize",
     "Prediction": "cls_jax.photos.inference.classifier",
     "Run": "cls_jax.photos.inference.run",
+    "TaggedPrediction": "cls_jax.photos.inference.tagger",
     "UserError": "cls_jax.errors",
     "load": "cls_jax.photos.inference.open",
     "train": "cls_jax.photos.api",

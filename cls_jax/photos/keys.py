@@ -3,7 +3,7 @@
 `cls_jax/__init__.py` imports this file, whatever else is imported.
 """
 
-from cls_jax.options import ADDED, DECODING, TEXT, YES_OR_NO, Option, Rule, between, one_of
+from cls_jax.options import ADDED, BELOW_1, DECODING, TEXT, YES_OR_NO, Option, Rule, between, one_of
 
 _LAYOUT = Rule(lambda value: value in ("", "classes", "splits"), "classes, splits or nothing")
 
@@ -52,5 +52,8 @@ ADDED[""] = {
     "model.inferred_by": Option("", TEXT,
         "More pretrained weights, comma-separated, whose features help to infer labels: "
         "`builtin:efficientnet_lite2`. See `cls-jax backbones`."),
+    "model.tag_precision": Option(0.0, BELOW_1,
+        "With `data.tags`, the share of the photos said to have a tag that shall have it: each "
+        "tag's threshold is the smallest at which held-out labels do. 0: thresholds of 0.5."),
 }
 # fmt: on

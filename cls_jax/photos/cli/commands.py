@@ -33,7 +33,7 @@ from cls_jax.photos.images.packed import pack_folder
 from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.inference.list_runs import RUNS, find_newest, format_runs, is_run, list_runs
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.inference.tables import PREDICTION_TABLES, check_path, write_table
+from cls_jax.photos.inference.tables import check_path, is_prediction_table, write_table
 from cls_jax.photos.inference.unknown import describe_far, read_unknown
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 from cls_jax.photos.shell import find_program, write_command
@@ -195,9 +195,10 @@ def predict(
     all_columns: bool = False,
     sort_into: str | None = None,
     unsure_below: float | None = None,
+    has_tags: bool = False,
     step: str | None = None,
 ) -> None:
-    """Labels image files with a run's networks."""
+    """Labels image files with a run's networks. If `has_tags`, only a run with tags does it."""
     from cls_jax.photos.inference import predict_files as lib
     from cls_jax.photos.inference.open import load
 
@@ -209,6 +210,10 @@ def predict(
     path = _choose_table(images, output, as_json, overwrite, target is not None)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     classifier = load(workdir, step=step)
+    if has_tags and classifier.exclusive:
+        raise UserError(f"The photos of {workdir} have one class each: remove --tags.")
+    if target and not classifier.exclusive:
+        raise UserError("--sort-into is for photos of one class, and these have tags: remove it.")
     if path is None:
         found = lib.print_files(classifier, files, as_json, all_columns)
     else:
@@ -243,7 +248,7 @@ def _choose_table(
     if as_json or (are_single and not output and not is_sorted):
         return None
     path = pathlib.Path(output or "predictions.csv").expanduser()
-    check_path(path, PREDICTION_TABLES, overwrite)
+    check_path(path, is_prediction_table, overwrite)
     return path
 
 

@@ -161,6 +161,12 @@ _VERBS = {
                         "profile",
                         "trace these steps into the run's folder",
                     ),
+                    (
+                        "--precision",
+                        "P",
+                        "model.tag_precision",
+                        "with --tags: share of the photos said to have a tag that shall have it",
+                    ),
                 ]
             ),
             *_list_keys(
@@ -229,6 +235,7 @@ _VERBS = {
                 "with --sort-into: images with a lower confidence go into DIR/unsure (from 0 to 1)",
                 type=float,
             ),
+            _switch("--tags", "for a run with --tags only", dest="has_tags"),
             _STEP,
         ],
     ),

@@ -3,21 +3,17 @@
 Shape suffixes: B images, M known images, C features, S features of stages, R components, K classes.
 """
 
-import dataclasses
-import io
-import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from cls_jax.data.resize import DecodeOptions
 from cls_jax.errors import UserError
-from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
+from cls_jax.io import PARSE_ERRORS, describe_error
 from cls_jax.models.layers import NEIGHBOR_HEAD, STAGE_HEAD, Architecture
 from cls_jax.models.neighbor_head import compare_in_numpy, multiply_heads
-from cls_jax.models.weights.layout import Weights
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.heads import (
     INSTANT_C,
@@ -27,11 +23,12 @@ from cls_jax.photos.features.heads import (
     normalize_logits,
 )
 from cls_jax.photos.features.infer import Inferred
+from cls_jax.photos.features.instant_file import read_arrays, write_arrays
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.features.tagged import TaggedClassifier
+from cls_jax.photos.features.tags import TagHead
 
-INSTANT_FILE = "instant.npz"
-_MAX_BYTES = 2**32  # Limit of a file.
 _ROWS_AT_ONCE = 1024  # New images, to bound memory.
 
 
@@ -66,6 +63,11 @@ class InstantClassifier(NamedTuple):
     # The kernel of the head of all stages, float32 [S, K], which is added. None without one.
     stage_kernel: np.ndarray | None = None
     neighbors: KnownImages | None = None  # Without them, the heads alone classify.
+
+    @staticmethod
+    def activate(logits: jax.Array) -> jax.Array:
+        """Probabilities of classes from logits, of the same shape."""
+        return jax.nn.softmax(logits)
 
     @property
     def frozen(self) -> FrozenNetwork:
@@ -121,45 +123,23 @@ class InstantClassifier(NamedTuple):
 
     def write(self, path: pathlib.Path) -> None:
         """Writes all into one file. Raises an OSError if the system refuses."""
-        weights = self.frozen.weights
-        buffer = io.BytesIO()
-        names = [field.name for field in dataclasses.fields(self.frozen)]
-        settings = {name: getattr(self.frozen, name) for name in names}
-        settings["weights"] = weights.normalization
-        arrays: dict[str, Any] = {f"weights/{name}": a for name, a in weights.arrays.items()}
-        arrays |= self.head._asdict()
+        arrays = self.head._asdict()
         if self.stage_kernel is not None:
             arrays["stage_kernel"] = self.stage_kernel
         if self.neighbors is not None:
             arrays |= {f"neighbors/{name}": a for name, a in self.neighbors._asdict().items()}
-        np.savez(buffer, settings=np.array(json.dumps(settings)), **arrays)
-        write_atomically(path, buffer.getvalue())
+        write_arrays(path, self.frozen, arrays)
 
 
-def read_instant(path: pathlib.Path) -> InstantClassifier:
-    """Reads what `InstantClassifier.write` wrote.
+def read_instant(path: pathlib.Path) -> InstantClassifier | TaggedClassifier:
+    """Reads what `InstantClassifier.write` or `TaggedClassifier.write` wrote.
 
     Raises:
         UserError: If it is missing or damaged.
     """
-
-    def to_tuple(value: Any) -> Any:
-        return tuple(map(to_tuple, value)) if isinstance(value, list) else value
-
     try:
-        with np.load(io.BytesIO(read_bytes(path, _MAX_BYTES)), allow_pickle=False) as file:
-            stored = {name: file[name] for name in file.files}
-        settings = {k: to_tuple(v) for k, v in parse_json(str(stored.pop("settings"))).items()}
-        head = Head(stored.pop("kernel"), stored.pop("bias"))
-        stage_kernel, neighbors = stored.pop("stage_kernel", None), None
-        if "neighbors/known" in stored:  # Earlier versions had none.
-            parts = {name: stored.pop(f"neighbors/{name}") for name in KnownImages._fields}
-            neighbors = KnownImages(**parts)
-        arrays = {name.removeprefix("weights/"): array for name, array in stored.items()}
-        settings["weights"] = Weights(arrays, settings["weights"])
-        resize, bit_depth = settings["decoding"]
-        settings["decoding"] = DecodeOptions(resize, bit_depth)
-        instant = InstantClassifier(FrozenNetwork(**settings), head, stage_kernel, neighbors)
+        network, arrays = read_arrays(path)
+        instant = (_restore_tagged if "tags" in arrays else _restore)(network, arrays)
         instant.create_model()
         return instant
     except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
@@ -167,6 +147,21 @@ def read_instant(path: pathlib.Path) -> InstantClassifier:
             f"{path} is not an instant classifier ({describe_error(error).rstrip('.')}): delete "
             "its run and train it again."
         ) from error
+
+
+def _restore(network: FrozenNetwork, arrays: Mapping[str, np.ndarray]) -> InstantClassifier:
+    neighbors = None
+    if "neighbors/known" in arrays:  # Earlier versions had none.
+        neighbors = KnownImages(
+            **{name: arrays[f"neighbors/{name}"] for name in KnownImages._fields}
+        )
+    head = Head(arrays["kernel"], arrays["bias"])
+    return InstantClassifier(network, head, arrays.get("stage_kernel"), neighbors)
+
+
+def _restore_tagged(network: FrozenNetwork, arrays: Mapping[str, np.ndarray]) -> TaggedClassifier:
+    head = TagHead(**{name: arrays[name] for name in TagHead._fields})
+    return TaggedClassifier(network, head, tuple(arrays["tags"].tolist()), arrays["thresholds"])
 
 
 def fit_classifier(

@@ -45,6 +45,7 @@ _KEYS = (
     "model.init_head",
     "model.inferred_images",
     "model.inferred_by",
+    "model.tag_precision",
     "model.stem",
     "model.depth",
     "model.width",

@@ -90,7 +90,10 @@ class Classifier:
         calibration: The calibration of this checkpoint, or None.
         unknown: The score of this checkpoint for images that belong to no class, or None.
         folder_images: The images of the folder that new ones are compared with, or None.
+        exclusive: Whether an image has one class.
     """
+
+    exclusive = True
 
     def __init__(
         self,
@@ -137,6 +140,10 @@ class Classifier:
         p_NBK = np.concatenate([p for p, _ in parts], axis=1)
         scores = [score for _, score in parts]
         unknown = None if scores[0] is None else np.concatenate(scores)
+        return self._describe(p_NBK, unknown)
+
+    def _describe(self, p_NBK: np.ndarray, unknown: np.ndarray | None) -> Any:
+        """The prediction of images with these probabilities, float32 [N, B, K]."""
         return create_prediction(p_NBK, self.class_names, self.calibration, unknown)
 
     def _decode(self, images: Iterable[ImageLike]) -> Iterator[np.ndarray]:

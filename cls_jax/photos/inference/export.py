@@ -167,7 +167,7 @@ def create_function(classifier: Classifier) -> Function:
             networks.normalize(images),
             train=False,
         )
-        return jnp.mean(jax.nn.softmax(logits), axis=0)
+        return jnp.mean(networks.activation(logits), axis=0)
 
     return predict
 

@@ -30,6 +30,7 @@ from cls_jax.parallel.mesh import (
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.instant import InstantClassifier
 from cls_jax.photos.features.network import choose_num_at_once
+from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.inference.heat_maps import compute_heat_maps
 from cls_jax.training.prepare import RunEnd
 
@@ -61,6 +62,8 @@ class Networks:
         num_features: N C, of all networks together.
         num_classes: K.
         batch_size: The number of images per forward pass.
+        activation: From logits to probabilities, along the last axis: of classes, which exclude
+            each other, or of tags.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Networks:
         format: ImageFormat,
         mesh: Mesh,
         batch_size: int,
+        activation: Callable[[jax.Array], jax.Array] = jax.nn.softmax,
     ):
         """Wraps variables that are on the mesh. `batch_size` is that of each shard."""
         self.name = name
@@ -82,6 +86,7 @@ class Networks:
         ].shape
         self.num_features = self.num_networks * num_features
         self.batch_size = batch_size * mesh.shape[DATA_AXIS]
+        self.activation = activation
         self._mesh = mesh
         self._compiled_size = 0
         # Programs that exchange data must start in the same order on all devices.
@@ -160,7 +165,7 @@ class Networks:
             features, _ = self.ensemble.forward(
                 params, batch_stats, images, train=False, head=FEATURES
             )
-            return jax.nn.softmax(logits), features
+            return self.activation(logits), features
 
         sharded = jax.shard_map(
             forward,
@@ -200,7 +205,7 @@ def open_trained_networks(end: RunEnd) -> Networks:
     )
 
 
-def open_instant_networks(instant: InstantClassifier) -> Networks:
+def open_instant_networks(instant: InstantClassifier | TaggedClassifier) -> Networks:
     """The frozen network of an instant classifier, with its heads."""
     network = instant.frozen
     assert network.weights.normalization is not None, "an instant classifier stores it"
@@ -214,4 +219,5 @@ def open_instant_networks(instant: InstantClassifier) -> Networks:
         format=ImageFormat(network.image_shape, network.decoding, network.weights.normalization),
         mesh=mesh,
         batch_size=choose_num_at_once(max(_EVAL_PIXELS // network.image_size**2, 1)),
+        activation=instant.activate,
     )

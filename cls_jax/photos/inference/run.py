@@ -11,7 +11,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -20,10 +20,13 @@ from cls_jax.config import with_values
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BACKBONES
-from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier, read_instant
+from cls_jax.photos.features.instant import InstantClassifier, read_instant
+from cls_jax.photos.features.instant_file import INSTANT_FILE
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
+from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.folder.layout import Layout
+from cls_jax.photos.folder.tags import read_sets
 from cls_jax.photos.inference.calibration import read_calibration
 from cls_jax.photos.inference.classifier import Classifier, Prediction, refuse_forked_child
 from cls_jax.photos.inference.inputs import ImageInput
@@ -32,6 +35,7 @@ from cls_jax.photos.inference.networks import (
     open_instant_networks,
     open_trained_networks,
 )
+from cls_jax.photos.inference.tagger import Tagger
 from cls_jax.photos.inference.unknown import (
     FOLDER_IMAGES,
     FolderImages,
@@ -65,6 +69,8 @@ class Run(abc.ABC):
     _seen: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = dataclasses.field(
         default_factory=dict
     )
+
+    exclusive: ClassVar[bool] = True  # Whether an image has one class, and not several tags.
 
     def __fspath__(self) -> str:
         return os.fspath(self.workdir)
@@ -282,7 +288,7 @@ class InstantRun(Run):
         return open_run_dataset(self.config, self.workdir, self.layout)
 
     @functools.cached_property
-    def _instant(self) -> InstantClassifier:
+    def _instant(self) -> InstantClassifier | TaggedClassifier:
         return read_instant(self.workdir / INSTANT_FILE)
 
     @functools.cached_property
@@ -315,3 +321,29 @@ class InstantRun(Run):
     def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # The features of most of these images are on disk.
         return self._instant.predict_with_features(self.extract(part, rows))
+
+
+class TaggedRun(InstantRun):
+    """An instant classifier of images that may have several tags."""
+
+    exclusive = False
+
+    def _create_classifier(
+        self, networks: Networks, step: int, folder_images: FolderImages | None = None
+    ) -> Tagger:
+        """The networks with the assessments in the folder."""
+        labels, _ = read_dataset_description(self.workdir)
+        instant = self._instant
+        if not isinstance(instant, TaggedClassifier) or instant.names != read_sets(labels).names:
+            raise UserError(
+                f"The classifier in {self.workdir} was fitted to other tags. Train it again."
+            )
+        return Tagger(
+            self.workdir,
+            networks,
+            instant.names,
+            step,
+            unknown=read_unknown(self.workdir, step, networks.num_features),
+            folder_images=folder_images,
+            thresholds=instant.thresholds,
+        )

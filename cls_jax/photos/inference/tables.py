@@ -6,7 +6,7 @@ import itertools
 import os
 import pathlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cls_jax.errors import UserError, explain_writing
@@ -41,18 +41,29 @@ SHORT_COLUMNS = (
     {"file": str, "label": str, "confidence": float, "unknown": float} | _RUNNER_UP | {"error": str}
 )
 WITHOUT_ERRORS = {name: kind for name, kind in SHORT_COLUMNS.items() if name != "error"}
-# Tables of predictions, which later ones may replace.
+# Tables of predicted classes.
 PREDICTION_TABLES = (PREDICTION_COLUMNS, ALL_COLUMNS, SHORT_COLUMNS, WITHOUT_ERRORS)
+# Of predicted tags, with a column for each tag after the second one.
+TAG_COLUMNS = {"file": str, "tags": str, "unknown": float, "error": str}
+
+
+def is_prediction_table(columns: Sequence[str]) -> bool:
+    """Whether columns are those of a table of predictions, which a later one may replace."""
+    names = list(TAG_COLUMNS)
+    has_tags = [*columns[:2], *columns[-2:]] == names
+    return has_tags or list(columns) in map(list, PREDICTION_TABLES)
 
 
 def check_path(
-    path: pathlib.Path, earlier: Sequence[Mapping[str, type]] = (), overwrite: bool = False
+    path: pathlib.Path,
+    is_earlier: Callable[[Sequence[str]], bool] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Checks the name of a table before any work is done.
 
-    An existing file must have the columns of one of the `earlier` tables, so that only these are
-    overwritten. Without any, or with `overwrite`, any file may be. Raises a UserError if it has
-    another suffix, needs a package that is not installed, is a folder, or is some other file.
+    An existing file must have the columns of an earlier table, so that only these are overwritten.
+    Without `is_earlier`, or with `overwrite`, any file may be. Raises a UserError if it has another
+    suffix, needs a package that is not installed, is a folder, or is some other file.
     """
     suffix = path.suffix.lower()
     if suffix not in _WRITERS:
@@ -61,9 +72,9 @@ def check_path(
         check_extra("parquet", f"Writing {path}", "choose an --output that ends in .csv")
     if path.is_dir():
         raise UserError(f"{path} is a folder: choose another --output.")
-    if not earlier or overwrite or not path.exists():
+    if is_earlier is None or overwrite or not path.exists():
         return
-    if _read_columns(path) not in [list(columns) for columns in earlier]:
+    if not is_earlier(_read_columns(path) or []):
         raise UserError(
             f"{path} exists and is not an earlier table of this kind: choose another --output, "
             "or add --overwrite."

@@ -17,13 +17,19 @@ from cls_jax.errors import UserError, explain_writing
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.preemption import leave_when_asked
 from cls_jax.photos.features.backbones import Backbones
-from cls_jax.photos.features.instant import INSTANT_FILE, InstantClassifier
+from cls_jax.photos.features.instant_file import INSTANT_FILE
 from cls_jax.photos.folder.instant_config import (
     create_instant_config,
     read_run_config,
 )
 from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures, write_copies
-from cls_jax.photos.start.frozen import PHOTO_WEIGHT_READERS, compute_run_features, read_networks
+from cls_jax.photos.start.fit_tags import FittedTags, fit_tags
+from cls_jax.photos.start.frozen import (
+    PHOTO_WEIGHT_READERS,
+    RunFeatures,
+    compute_run_features,
+    read_networks,
+)
 from cls_jax.runs.folder import (
     CONFIG,
     check_unused,
@@ -31,7 +37,6 @@ from cls_jax.runs.folder import (
     describe_finished,
     describe_weights,
     read_result,
-    write_pseudo_labels,
     write_result,
 )
 from cls_jax.runs.sessions import record_session
@@ -85,10 +90,19 @@ def fit_instant(
                 record_session(workdir, 0)
                 _announce(config, dataset, len(labeled), workdir)
             features = compute_run_features(config, dataset, labeled, unlabeled, networks)
-            fitted = fit_labels(dataset, labeled, features)
+            fitted = _fit(config, dataset, labeled, features)
             if is_main_process():
                 result = write_instant_folder(workdir, config, dataset, labeled, fitted)
     return dict(from_main_process(result))
+
+
+def _fit(
+    config: ConfigDict, dataset: Dataset, labeled: np.ndarray, features: RunFeatures
+) -> FittedLabels | FittedTags:
+    """Classes, or tags, of which an image may have several."""
+    if config.data.tags:
+        return fit_tags(dataset, labeled, features, config.model.tag_precision)
+    return fit_labels(dataset, labeled, features)
 
 
 def check_instant_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
@@ -114,26 +128,21 @@ def write_instant_folder(
     config: ConfigDict,
     dataset: Dataset,
     labeled: np.ndarray,
-    fitted: FittedLabels,
+    fitted: FittedLabels | FittedTags,
 ) -> dict[str, Any]:
     """Writes the folder of an instant classifier, which need not exist, its result last.
 
     Returns this result. Raises a UserError if the system refuses.
     """
-    network, is_probe = fitted.classifier.frozen, config.model.init_head == "probe"
-    config = with_values(create_instant_config(config), {"data.image_size": network.image_size})
-    classifier, kind = fitted.classifier, "instant"
-    if is_probe:
-        classifier, kind = InstantClassifier(network, fitted.inferred.probe), "probe"
-    is_new, inferred = ~fitted.is_labeled, fitted.inferred
+    kind = "probe" if config.model.init_head == "probe" else "instant"
+    size = fitted.classifier.frozen.image_size
+    config = with_values(create_instant_config(config), {"data.image_size": size})
     with explain_writing(folder, _REMEDY):
         folder.mkdir(exist_ok=True)
         if not (folder / CONFIG).exists():
             create_run_folder(folder, config, labeled, dataset)
-        classifier.write(folder / INSTANT_FILE)
-        write_pseudo_labels(
-            folder, dataset, fitted.rows[is_new], inferred.labels[is_new], inferred.weights[is_new]
-        )
+        fitted.classifiers[kind].write(folder / INSTANT_FILE)
+        fitted.write_labels(folder, dataset)
         write_copies(folder, dataset, fitted.rows, fitted.copies)
         accuracies, figures = fitted.accuracies[kind], fitted.figures
         result = {

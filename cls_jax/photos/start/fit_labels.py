@@ -4,6 +4,7 @@ Shape suffixes: B images.
 """
 
 import csv
+import itertools
 import pathlib
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
 from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.start.frozen import RunFeatures
+from cls_jax.runs.folder import write_pseudo_labels
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
 NEAR_COPIES = "near_copies.csv"  # In the folder of a run.
@@ -42,6 +44,8 @@ BASELINES = (
     "labels/near_copies",
     "labels/near_copy_groups",
 )
+# The same with tags, in addition. The second one is measured after the fit.
+TAG_FIGURES = ("labels/tags", "test/mean_average_precision")
 # The same of a dataset whose sources are known, where it is not too early to say.
 SOURCE_FIGURES = tuple(f"labels/{name}" for name in NewSources._fields)
 
@@ -52,31 +56,53 @@ class FittedLabels(NamedTuple):
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].
     inferred: Inferred
-    classifier: InstantClassifier
-    # In percent, on the validation and test images, where there are any. "probe" is fitted to the
-    # given labels only, and "instant" is the classifier.
+    # "probe", fitted to given labels only, and "instant".
+    classifiers: dict[str, InstantClassifier]
+    # The same names: in percent, on the validation and test images, where there are any.
     accuracies: dict[str, Accuracies]
     # The image at `rows` that each of these is a near-copy of, int [n] by part, or -1.
     copies: dict[str, np.ndarray]
 
     @property
+    def classifier(self) -> InstantClassifier:
+        """The classifier of the run."""
+        return self.classifiers["instant"]
+
+    @property
     def figures(self) -> dict[str, float]:
         """All of `BASELINES` and `SOURCE_FIGURES` that are known."""
         known = {f"labels/{name}": value for name, value in self.inferred.figures.items()}
-        for name, accuracies in self.accuracies.items():
-            for figure, value in accuracies.items():
-                if figure.endswith(("/accuracy", "/accuracy_without_copies")):
-                    known[figure.replace("accuracy", f"accuracy_{name}")] = value
-        for part, copies in self.copies.items():
-            known[f"{part}/images"] = len(copies)
-            if count := int((copies >= 0).sum()):
-                known[f"{part}/near_copies"] = count
-        return known
+        return known | name_held_out(self.accuracies, self.copies)
+
+    def write_labels(self, folder: pathlib.Path, dataset: Dataset) -> None:
+        """Writes the labels of the unlabeled images with their weights, if they are files."""
+        is_new, inferred = ~self.is_labeled, self.inferred
+        write_pseudo_labels(
+            folder, dataset, self.rows[is_new], inferred.labels[is_new], inferred.weights[is_new]
+        )
+
+
+def name_held_out(
+    accuracies: Mapping[str, Accuracies], copies: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """Those of `BASELINES` that are about validation and test images, see `FittedLabels`."""
+    known = {
+        figure.replace("accuracy", f"accuracy_{name}"): value
+        for name, measured in accuracies.items()
+        for figure, value in measured.items()
+        if figure.endswith(("/accuracy", "/accuracy_without_copies"))
+    }
+    for part, rows in copies.items():
+        known[f"{part}/images"] = len(rows)
+        if count := int((rows >= 0).sum()):
+            known[f"{part}/near_copies"] = count
+    return known
 
 
 def name_figures(known: Mapping[str, float]) -> dict[str, float | None]:
-    """The figures of a result: all of `BASELINES`, and with sources those of `SOURCE_FIGURES`."""
-    names = (*BASELINES, *(SOURCE_FIGURES if SOURCE_FIGURES[0] in known else ()))
+    """The figures of a result: `BASELINES`, and with sources or tags those of theirs."""
+    more = [names for names in (SOURCE_FIGURES, TAG_FIGURES) if names[0] in known]
+    names = itertools.chain(BASELINES, *more)
     return {name.replace("/", "_", 1): known.get(name) for name in names}
 
 
@@ -99,16 +125,26 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
         "instant": fit_classifier(network, relations, inferred),
     }
     accuracies: dict[str, Accuracies] = {name: {} for name in classifiers}
-    copies, images = {}, dataset.train.take(rows).images
+    copies = find_held_out_copies(dataset, features, relations)
     for part, held_out in features.held_out.items():
         split = dataset.held_out[part]
-        copies[part] = find_copies(relations, images, held_out, split.images.__getitem__)
         for name, classifier in classifiers.items():
             p_NBK, _ = classifier.predict_with_features(held_out)
             accuracies[name] |= compute_accuracies(p_NBK, split.labels, part)
             is_right, is_copy = decide(p_NBK[0]).is_right(split.labels), copies[part] >= 0
             accuracies[name] |= measure_without_copies(is_right, is_copy, part)
-    return FittedLabels(rows, is_labeled, inferred, classifiers["instant"], accuracies, copies)
+    return FittedLabels(rows, is_labeled, inferred, classifiers, accuracies, copies)
+
+
+def find_held_out_copies(
+    dataset: Dataset, features: RunFeatures, relations: Relations
+) -> dict[str, np.ndarray]:
+    """The training image that each held-out one is a near-copy of, see `FittedLabels`."""
+    images = dataset.train.take(features.rows).images
+    return {
+        part: find_copies(relations, images, held_out, dataset.held_out[part].images.__getitem__)
+        for part, held_out in features.held_out.items()
+    }
 
 
 def write_copies(

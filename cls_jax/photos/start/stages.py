@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
+from cls_jax.photos.features.instant import read_instant
+from cls_jax.photos.features.instant_file import INSTANT_FILE
 from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.start.fit_instant import INSTANT, write_instant_folder
 from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures
@@ -55,14 +56,7 @@ class FeatureStages(Stages):
         fitted = self._get_fitted(setup, dataset, spec) if needs_labels(config) else None
         if fitted is not None and round_index == 0:
             self.measured = fitted.figures
-            is_new = ~fitted.is_labeled
-            write_pseudo_labels(
-                self._workdir,
-                dataset,
-                fitted.rows[is_new],
-                fitted.inferred.labels[is_new],
-                fitted.inferred.weights[is_new],
-            )
+            fitted.write_labels(self._workdir, dataset)
             if fitted.classifier.network is not None and is_main_process():
                 folder = self._workdir / INSTANT
                 write_instant_folder(folder, config, dataset, spec.labeled_indices, fitted)

@@ -28,10 +28,10 @@ from cls_jax.photos.inference.predict_files import predict_files
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
     PREDICTION_COLUMNS,
-    PREDICTION_TABLES,
     SHORT_COLUMNS,
     WITHOUT_ERRORS,
     check_path,
+    is_prediction_table,
     write_table,
 )
 from cls_jax.runs.folder import CONFIG, read_result
@@ -279,13 +279,13 @@ def test_interrupted_prediction_goes_on_where_it_stopped(
 def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
     for name in ("p.txt", "p", "noise"):
         with pytest.raises(UserError, match="choose another --output"):
-            check_path(tmp_path / name, PREDICTION_TABLES)
+            check_path(tmp_path / name, is_prediction_table)
     with pytest.raises(UserError, match="choose another --output"):
         write_table(tmp_path / "noise/00.png/p.csv", PREDICTION_COLUMNS, [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(UserError, match=r"pip install '\.\[parquet\]', or choose"):
-            check_path(tmp_path / "p.parquet", PREDICTION_TABLES)
+            check_path(tmp_path / "p.parquet", is_prediction_table)
     output = tmp_path / f"labels.{ending}"
     output.write_text("file,label\na.png,cat\n")
     with pytest.raises(UserError, match="or add --overwrite"):

@@ -1,0 +1,116 @@
+"""The instant classifier of images with several tags: a frozen network with a `TagHead`.
+
+Shape suffixes: B images, C features of the last layer and of all stages, T tags.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.models.layers import FEATURES, Architecture, dense_init, pool_stages
+from cls_jax.photos.features.instant_file import write_arrays
+from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
+from cls_jax.photos.features.tags import SMALLEST_NORM, TagHead, join_depths
+
+_SCALE = "scale"  # The parameters that standardize features.
+
+
+class TaggedClassifier(NamedTuple):
+    """A frozen network, and the head of its tags."""
+
+    network: FrozenNetwork
+    head: TagHead
+    names: tuple[str, ...]  # T.
+    thresholds: np.ndarray  # An image has a tag from this probability on, float32 [T].
+
+    @staticmethod
+    def activate(logits: jax.Array) -> jax.Array:
+        """Probabilities of tags from logits, of the same shape."""
+        return jax.nn.sigmoid(logits)
+
+    @property
+    def frozen(self) -> FrozenNetwork:
+        """The network."""
+        return self.network
+
+    def predict_with_features(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
+        """What `Networks.predict_with_features` returns for B images, given their features.
+
+        Probabilities float32 [1, B, T], and features float32 [B, C] of unit length.
+        """
+        scaled_BC = self.head.scale(join_depths(features))
+        return self.head.compute_probabilities(scaled_BC)[None], scaled_BC
+
+    def create_model(self) -> tuple[Architecture, Any]:
+        """The network with its head, and its variables. Raises a ValueError if they do not fit."""
+        opened = open_network(self.network)
+        num_features, num_tags = opened.num_pooled + opened.num_stages, len(self.names)
+        expected = (num_features,), (num_features,), (num_features, num_tags), (num_tags,)
+        if (*map(np.shape, self.head),) != expected or self.thresholds.shape != (num_tags,):
+            raise ValueError("its head does not fit its network")
+        mean, deviation, kernel, bias = self.head
+        heads = {
+            "head": {"kernel": kernel, "bias": bias},
+            _SCALE: {"mean": mean, "deviation": deviation},
+        }
+        model = _add_tags(opened.model, num_tags)
+        return model, opened.variables | {"params": opened.variables["params"] | heads}
+
+    def write(self, path: pathlib.Path) -> None:
+        """Writes all into one file. Raises an OSError if the system refuses."""
+        more = {"tags": np.array(self.names), "thresholds": self.thresholds}
+        write_arrays(path, self.network, self.head._asdict() | more)
+
+
+class _Standardize(nn.Module):
+    """Features minus their means, over their deviations, at unit length."""
+
+    @nn.compact
+    def __call__(self, x_BC: jax.Array) -> jax.Array:
+        shape = x_BC.shape[-1:]
+        mean = self.param("mean", nn.initializers.zeros, shape)
+        scaled = (x_BC - mean) / self.param("deviation", nn.initializers.ones, shape)
+        norms = jnp.linalg.norm(scaled, axis=-1, keepdims=True)
+        return scaled / jnp.maximum(norms, SMALLEST_NORM)
+
+
+class _Tagged(Architecture):
+    """The heads of an architecture for tags. Its features are those of `TagHead.scale`."""
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        return (*super().head_names, _SCALE)
+
+    def apply_heads(
+        self,
+        x_BC: jax.Array,
+        wanted: str,
+        stages: Sequence[jax.Array],
+        unpooled_BHWC: jax.Array | None = None,
+        init: nn.initializers.Initializer = dense_init,
+    ) -> jax.Array:
+        inputs_BC = jnp.concatenate([x_BC, pool_stages(stages)], axis=-1)
+        scaled_BC = _Standardize(name=_SCALE)(inputs_BC)
+        logits_BT = nn.Dense(self.num_classes, kernel_init=init, name="head")(scaled_BC)
+        return scaled_BC if wanted == FEATURES else logits_BT
+
+
+def _add_tags(model: Architecture, num_tags: int) -> Architecture:
+    """The same network with logits of tags."""
+    fields = [field.name for field in dataclasses.fields(model) if field.init]
+    values = {name: getattr(model, name) for name in fields if name not in ("parent", "name")}
+    form: Any = type(model)  # Hashable, whatever mypy says.
+    tagged: Architecture = _get_tagged(form)(**values | {"num_classes": num_tags})
+    return tagged
+
+
+@functools.cache  # One class for each architecture, so that programs are compiled once.
+def _get_tagged(architecture: type[Architecture]) -> Any:
+    return type(f"Tagged{architecture.__name__}", (_Tagged, architecture), {})

@@ -1,0 +1,174 @@
+"""Tags from frozen features, and the instant classifier that has them."""
+
+import jax
+import numpy as np
+import pytest
+import scipy.optimize
+
+from cls_jax.errors import UserError
+from cls_jax.models import MODELS
+from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.photos.features import tags
+from cls_jax.photos.features.instant import read_instant
+from cls_jax.photos.features.marks import Marks
+from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
+from cls_jax.photos.features.tagged import TaggedClassifier
+from cls_jax.photos.features.tags import choose_thresholds, infer_tags
+from cls_jax.photos.inference.networks import open_instant_networks
+
+T = 3
+
+
+def _make_features(num_images=120, num_features=24, seed=0):
+    """Features, and the tags [B, T] that depend on them."""
+    rng = np.random.default_rng(seed)
+    truth = (rng.random((num_images, T)) < 0.4).astype(np.int8)
+    directions = np.random.default_rng(9).standard_normal((T, num_features))
+    features = truth @ directions + 0.3 * rng.standard_normal((num_images, num_features))
+    return FrozenFeatures(features[:, :16], features[:, :16], features[:, 16:]), truth
+
+
+def _mark(truth, rows):
+    values = np.full(truth.shape, -1, np.int8)
+    values[rows] = truth[rows]
+    return Marks(values, exclusive=False)
+
+
+def _fit_directly(x_LC, targets_L):
+    """Ridge regression with a penalized bias, by least squares on rows that stand for it."""
+    x = np.pad(x_LC.astype(float), ((0, 0), (0, 1)), constant_values=1)
+    rows = np.vstack([x, np.sqrt(tags._PENALTY) * np.eye(x.shape[1])])
+    return np.linalg.lstsq(rows, np.append(targets_L, np.zeros(x.shape[1])))[0]
+
+
+@pytest.mark.parametrize("num_labeled", [12, 60])  # Fewer than features, and more.
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_held_out_scores_are_those_of_a_fit_without_the_group(num_labeled, is_grouped, monkeypatch):
+    monkeypatch.setattr(tags, "_calibrate", lambda scores_BT, marks: (1.0, np.zeros(T)))
+    features, truth = _make_features()
+    rows = np.arange(0, 2 * num_labeled, 2)
+    marks, groups = _mark(truth, rows), np.arange(120) // 6 if is_grouped else np.arange(120)
+    # Nobody knows one tag of one image: this tag is learned from the others.
+    marks.values[rows[3], 1] = -1
+    found = infer_tags(features, marks, groups)
+    x = found.head.scale(np.concatenate([features.pooled, features.stages], axis=1))
+    np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, rtol=1e-6)
+    for t in range(T):
+        given = np.flatnonzero(marks.values[:, t] >= 0)
+        kernel = _fit_directly(x[given], 2.0 * truth[given, t] - 1)
+        np.testing.assert_allclose(found.head.kernel[:, t], kernel[:-1], atol=1e-5)
+        np.testing.assert_allclose(found.head.bias[t], kernel[-1], atol=1e-5)
+        for row in given:
+            rest = given[groups[given] != groups[row]]
+            kernel = _fit_directly(x[rest], 2.0 * truth[rest, t] - 1)
+            score = x[row] @ kernel[:-1] + kernel[-1]
+            p = 1 / (1 + np.exp(-score))
+            np.testing.assert_allclose(found.held_out[row, t], p, atol=1e-6)
+    assert (np.isnan(found.held_out) == (marks.values < 0)).all()
+
+
+def test_tags_of_other_images_follow_from_a_few_and_given_ones_stay():
+    features, truth = _make_features()
+    marks = _mark(truth, np.arange(30))
+    marks.values[:5, 2] = -1
+    found = infer_tags(features, marks)
+    assert np.mean((found.probabilities > 0.5) == truth) > 0.95
+    given = marks.values >= 0
+    np.testing.assert_array_equal(found.probabilities[given], truth[given])
+    # The head says the same of images without labels.
+    scaled = found.head.scale(tags.join_depths(features))
+    p_BT = found.head.compute_probabilities(scaled)
+    np.testing.assert_allclose(p_BT[~given], found.probabilities[~given], atol=1e-6)
+
+
+@pytest.mark.parametrize("num_labeled", [1, 40])
+def test_tags_that_all_or_no_labeled_images_have_and_a_single_label(num_labeled):
+    features, truth = _make_features()
+    truth[:, 0], truth[:, 1] = 1, 0
+    found = infer_tags(features, _mark(truth, np.arange(num_labeled)))
+    assert np.isfinite(found.probabilities).all()
+    assert np.isfinite(found.held_out[:num_labeled]).all()
+    others = found.probabilities[num_labeled:]
+    assert others[:, 0].min() > 0.5 > others[:, 1].max()
+
+
+def test_no_label_and_no_tag_are_no_special_cases():
+    features, truth = _make_features()
+    found = infer_tags(features, _mark(truth, []))
+    np.testing.assert_allclose(found.probabilities, 0.5)
+    assert infer_tags(features, _mark(truth[:, :0], np.arange(9))).probabilities.shape == (120, 0)
+
+
+def test_calibration_has_the_gradient_of_its_loss(monkeypatch):
+    seen = []
+    minimize = scipy.optimize.minimize
+    monkeypatch.setattr(
+        tags.scipy.optimize,
+        "minimize",
+        lambda loss, *args, **kwargs: seen.append(loss) or minimize(loss, *args, **kwargs),
+    )
+    features, truth = _make_features()
+    infer_tags(features, _mark(truth, np.arange(30)))
+    for values in np.random.default_rng(0).uniform(0.5, 3, (3, 1 + T)):
+        gradient = seen[0](values)[1]
+        numeric = scipy.optimize.approx_fprime(values, lambda v: seen[0](v)[0])
+        np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
+
+
+def test_a_threshold_is_the_smallest_at_which_held_out_labels_have_the_precision():
+    features, truth = _make_features()
+    found = infer_tags(features, _mark(truth, np.arange(4)))
+    held_out = np.full((120, T), np.nan, np.float32)
+    held_out[:4] = np.transpose([[0.9, 0.8, 0.6, 0.2], [0.9, 0.9, 0.6, 0.2], [0.9, 0.8, 0.7, 0.1]])
+    values = np.transpose([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+    found = found._replace(held_out=held_out, marks=_mark(values, np.arange(4)))
+    found = found._replace(marks=_mark(np.pad(values, ((0, 116), (0, 0))), np.arange(4)))
+    np.testing.assert_allclose(choose_thresholds(found, 0.6), [0.6, 2, 2])
+    np.testing.assert_allclose(choose_thresholds(found, 0.5), [0.2, 0.9, 2])
+    np.testing.assert_allclose(choose_thresholds(found), 0.5)
+
+
+@pytest.fixture(scope="module", params=["wide_resnet", "vit_tiny"])
+def classifier(request):
+    """A network with random weights and a random head, with images and their features."""
+    name, size = request.param, 32
+    settings = {"depth": 10, "width": 1} if name == "wide_resnet" else {}
+    entry, shape = MODELS[name], (size, size, 3)
+    model = entry.create(num_classes=1, **settings)
+    variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, *shape), np.float32))
+    weights = Weights(to_torch(variables, entry.layout), ((0.5,) * 3, (0.25,) * 3))
+    network = FrozenNetwork(name, weights, size, tuple(settings.items()))
+    images = np.random.default_rng(0).integers(0, 256, (6, *shape), np.uint8)
+    features = open_network(network).extract(images, on_progress=lambda *_: None)
+    truth = np.zeros((6, T), np.int8)
+    head = infer_tags(features, _mark(truth, np.arange(6))).head
+    kernel = np.random.default_rng(1).standard_normal(head.kernel.shape).astype(np.float32)
+    tagged = TaggedClassifier(
+        network, head._replace(kernel=3 * kernel), ("a", "b c", "ü"), np.float32([0.5] * T)
+    )
+    return tagged, images, features
+
+
+def test_networks_say_what_their_features_say(classifier, tmp_path):
+    tagged, images, features = classifier
+    tagged.write(tmp_path / "instant.npz")
+    again = read_instant(tmp_path / "instant.npz")
+    assert again.names == tagged.names
+    networks = open_instant_networks(again)
+    assert networks.num_classes == T
+    p_NBT, f_BC = networks.predict_with_features(images)
+    expected_p, expected_f = again.predict_with_features(features)
+    np.testing.assert_allclose(p_NBT, expected_p, atol=2e-3)  # Features on disk are rounded.
+    np.testing.assert_allclose(f_BC, expected_f, atol=5e-3)
+    assert p_NBT.std() > 0.1
+    maps = networks.compute_heat_maps(images, np.zeros(6, int))
+    assert maps.shape[0] == 6
+    assert maps.max() == 1
+
+
+def test_a_damaged_head_is_refused(classifier, tmp_path):
+    tagged, *_ = classifier
+    path = tmp_path / "instant.npz"
+    tagged._replace(names=tagged.names[1:]).write(path)
+    with pytest.raises(UserError, match="its head does not fit its network"):
+        read_instant(path)
