@@ -171,7 +171,7 @@ def evaluate_workdir(
         print(f"{copies} of training images, so the accuracy with them is too high.")
     if found.figures:
         low, high = found.figures.interval
-        whose = " of network 1" if found.step else ""
+        whose = " of network 1" if found.step else found.figures.target.whose
         print(f"95% interval{whose}: {100 * low:.1f}%–{100 * high:.1f}%\n")
         print(describe_figures(found.figures))
     if calibration := found.calibration:

@@ -184,6 +184,9 @@ def _format(result: dict[str, Any] | None) -> str:
         return "not finished"
     used = "_instant" if _is_in_vain(result) else ""
     if (accuracy := result.get(f"test_accuracy{used}")) is not None:
+        precision = result.get("test_mean_average_precision")
+        if precision is not None:
+            return f"{accuracy:.1f}% all tags right, mean AP {precision:.1f}% (test)"
         return f"{accuracy:.1f}% (test)"
     expected, new = expect_accuracy(result), read_new_sources(result)
     of_new = ""

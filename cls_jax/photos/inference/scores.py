@@ -32,18 +32,22 @@ class Target(NamedTuple):
     plural: str
     area: str  # The area under a curve that no threshold changes, as files name it.
     title: str  # As tables for people name it.
-    accuracy: str  # What is right in the share that files call accuracy, for people.
+    accuracy: str  # The share that files call accuracy, for people.
+    whose: str  # What its interval belongs to, after "interval".
     list_names: Callable[[Sequence[str]], tuple[str, ...]]  # All classes or tags of labels.
     split: Callable[[str], tuple[str, ...]]  # Those of one label.
 
 
-CLASSES = Target("class", "classes", "auroc", "AUROC", "Test accuracy", tuple, lambda text: (text,))
+CLASSES = Target(
+    "class", "classes", "auroc", "AUROC", "Test accuracy", "", tuple, lambda text: (text,)
+)
 TAGS = Target(
     "tag",
     "tags",
     "average_precision",
     "AP",
     accuracy="All tags right",
+    whose=" of all tags right",
     list_names=lambda labels: read_sets(labels).names,
     split=split_tags,
 )
@@ -249,6 +253,8 @@ def summarize_figures(figures: Figures) -> dict[str, Any]:
     for average, row in (("macro", figures.macro), ("weighted", figures.weighted)):
         values = _name_values(row, area)
         summary |= {f"test_{name}_{average}": value for name, value in values.items()}
+    if figures.target is TAGS:
+        summary["test_mean_average_precision"] = summary["test_average_precision_macro"]
     summary["per_class"] = [
         {noun: name, **_name_values(row, area), "support": row.support}
         for name, row in zip(figures.class_names, figures.classes, strict=True)

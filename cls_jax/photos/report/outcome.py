@@ -29,6 +29,7 @@ def describe_accuracies(
     those of an instant classifier. Unless `is_fair`, none of them is to be reported, since some of
     the images were trained on.
     """
+    by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
     names = {
         "test_accuracy": "network 1 (EMA weights), the figure to report",
         "test_accuracy_network_2": "network 2 (EMA weights)",
@@ -41,7 +42,13 @@ def describe_accuracies(
         "test_accuracy_instant": "instant classifier, before training",
         "test_accuracy_probe": "linear probe on the labeled images",
     }
-    if not is_trained:
+    if "test_mean_average_precision" in by_name:
+        names = {
+            "test_accuracy": "images with all tags right, the figure to report",
+            "test_mean_average_precision": "mean average precision over the tags",
+            "validation_accuracy": "validation images with all tags right",
+        }
+    elif not is_trained:
         names = {
             "test_accuracy": "instant classifier, the figure to report",
             "validation_accuracy": "instant classifier on the validation images",
@@ -52,7 +59,6 @@ def describe_accuracies(
         names["test_accuracy"] = "network 1 (EMA weights)"
         used = "instant classifier, which is used: the figure to report"
         names = {"test_accuracy_instant": used, **names}
-    by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
     without = _find_without_copies(by_name)
     if not is_fair or without is not None:
         names = {

@@ -19,6 +19,11 @@ def test_figures_are_named():
     assert outcome.describe_monitors({"mask_ratio": 0.5}).startswith("   50.00%  of images")
     instant = outcome.describe_accuracies({"test/accuracy": 50.0}, is_trained=False)
     assert instant == "   50.00%  instant classifier, the figure to report"
+    tagged = {"test/accuracy": 50.0, "test/mean_average_precision": 80.0}
+    assert outcome.describe_accuracies(tagged, is_trained=False).splitlines() == [
+        "   50.00%  images with all tags right, the figure to report",
+        "   80.00%  mean average precision over the tags",
+    ]
     measured = {"test_accuracy": 40.0, "test_accuracy_instant": 50.0}
     for used, figure in (("trained", "40.00%"), ("instant", "50.00%")):
         first, *others = outcome.describe_accuracies({**measured, "predictor": used}).split("\n")
