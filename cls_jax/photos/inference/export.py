@@ -33,10 +33,22 @@ MODEL = "model.jaxexport"
 ONNX_MODEL = "model.onnx"
 LABELS = "labels.json"
 PREPROCESSING = "preprocessing.json"
+THRESHOLDS = "thresholds.json"  # Of tags.
 EXAMPLE = "example.py"
 README = "README.md"
-_FILES = {MODEL, ONNX_MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, EXAMPLE, README}
+_FILES = {MODEL, ONNX_MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, THRESHOLDS, EXAMPLE, README}
 _EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
+# The lines that are others where images have tags.
+_EXAMPLE_TAGS = {
+    'labels = json.loads((folder / "labels.json").read_text())\n': """\
+labels = json.loads((folder / "labels.json").read_text())
+thresholds = json.loads((folder / "thresholds.json").read_text())
+""",
+    '    print(f"{file}: {labels[probabilities.argmax()]} ({probabilities.max():.4f})")\n': """\
+    found = [each for each in zip(labels, probabilities, thresholds) if each[1] >= each[2]]
+    print(f"{file}: {', '.join(f'{tag} ({p:.4f})' for tag, p, _ in found) or 'no tag'}")
+""",
+}
 
 _README = """# An image classifier
 
@@ -46,9 +58,9 @@ and includes the normalization.
 
 - `model.jaxexport`: for JAX on CPU, CUDA and TPU. It was made with JAX {version}. `jax.export`
   promises that newer versions of JAX can read it for at least six months.
-{onnx}{weights}- `labels.json`: the classes, in the order of the probabilities.
-- `preprocessing.json`: how a photo becomes the input, to be read by programs.
-- `example.py`: `python example.py IMAGE …` prints the class. It needs `numpy` and `pillow`, and
+{onnx}{weights}- `labels.json`: the {plural}, in the order of the probabilities.
+{thresholds}- `preprocessing.json`: how a photo becomes the input, to be read by programs.
+- `example.py`: `python example.py IMAGE …` prints {answer}. It needs `numpy` and `pillow`, and
   {runtime}.
 
 Images must be upright, opaque and square, with 8 bits per channel: `preprocessing.json` says how,
@@ -58,6 +70,7 @@ _README_ORIGINS = """
 Pretrained weights went into this classifier. Their licenses apply to it, too:
 
 """
+_README_THRESHOLDS = "- `thresholds.json`: from which probability on an image has each tag.\n"
 _README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"
 _README_WEIGHTS = """- `model.safetensors`: the weights of network 1, for `model.init` of other
   runs. The parameters have the names of torchvision or timm where these have the architecture.
@@ -95,9 +108,8 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path, step: str | None = N
         expected = np.asarray(jax.jit(function)(images))
         call = jax.export.deserialize(bytearray(model)).call
         exported = measure_difference(call, images, expected)
-        onnx_model, reason = convert_to_onnx(
-            function, images, expected, collect_metadata(classifier)
-        )
+        metadata = collect_metadata(classifier)
+        onnx_model, reason = convert_to_onnx(function, images, expected, metadata)
     ours = measure_difference(
         lambda images: classifier.predict(images).probabilities, images, expected
     )
@@ -109,7 +121,9 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path, step: str | None = N
             "probability: install the versions of requirements.txt and export again."
         )
     reasons = [reason]
-    files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: None}
+    files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: None, THRESHOLDS: None}
+    if "thresholds" in metadata:
+        files[THRESHOLDS] = metadata["thresholds"].encode()
     if not is_installed("pretrained"):
         reasons.append(_write_missing(WEIGHTS_FILE, "pretrained"))
     else:
@@ -272,11 +286,17 @@ def _describe_origins(run: Run) -> str:
 
 
 def collect_metadata(classifier: Classifier) -> dict[str, str]:
-    """What a program needs to know of an exported model: its classes, its input, our version."""
+    """What a program needs to know of an exported model: its classes, its input, our version.
+
+    Or its tags, and from which probability on an image has each.
+    """
+    thresholds = classifier.scoring.thresholds
+    of_tags = {} if thresholds is None else {"thresholds": json.dumps(thresholds.tolist())}
     return {
         "class_names": json.dumps(list(classifier.class_names), indent=1),
         "preprocessing": json.dumps(_describe_preprocessing(classifier), indent=1),
         "version": find_version(),
+        **of_tags,
     }
 
 
@@ -307,12 +327,18 @@ def describe(classifier: Classifier, run: Run, models: Collection[str]) -> dict[
     """The text files of an export of a run with these models: name → content."""
     has_onnx = ONNX_MODEL in models
     height, width, channels = classifier.image_shape
-    metadata = collect_metadata(classifier)
+    metadata, target = collect_metadata(classifier), classifier.scoring.target
+    has_tags, example = THRESHOLDS in models, _EXAMPLE_SOURCE.read_text(encoding="utf-8")
+    for line, instead in _EXAMPLE_TAGS.items() if has_tags else ():
+        example = example.replace(line, instead)
     readme = _README.format(
         run=run.workdir.resolve().name,
         networks=_describe_networks(classifier),
         shape=f"[batch, {height}, {width}, {channels}]",
         num_classes=len(classifier.class_names),
+        plural=target.plural,
+        answer=f"the {target.plural if has_tags else target.noun}",
+        thresholds=_README_THRESHOLDS if has_tags else "",
         version=jax.__version__,
         white=2**classifier.networks.format.decoding.bit_depth - 1,
         onnx=_README_ONNX if has_onnx else "",
@@ -323,6 +349,6 @@ def describe(classifier: Classifier, run: Run, models: Collection[str]) -> dict[
     return {
         LABELS: f"{metadata['class_names']}\n",
         PREPROCESSING: f"{metadata['preprocessing']}\n",
-        EXAMPLE: _EXAMPLE_SOURCE.read_text(encoding="utf-8"),
+        EXAMPLE: example,
         README: readme,
     }

@@ -88,6 +88,7 @@ class ClassScoring(NamedTuple):
     """
 
     names: tuple[str, ...]  # Of the classes.
+    thresholds: None = None  # The most probable class counts.
     target: Target = CLASSES
 
     def is_same(self, labels: Sequence[str]) -> bool:
