@@ -247,7 +247,8 @@ def view_tags(run: RunData) -> dict[str, Any] | None:
             "Mistakes": closest[::-1][is_wrong[closest[::-1]]],
             "Least certain": closest,
         }
-        tags.append((name, {title: show(rows, k) for title, rows in shown.items() if len(rows)}))
+        pictures = {title: show(rows, k) for title, rows in shown.items() if len(rows)}
+        tags.append((name, float(scoring.thresholds[k]), pictures))
     return {"tags": tags}
 
 
@@ -360,18 +361,25 @@ def augment_images(images: np.ndarray, view: str, data_config, seed: int) -> np.
 
 
 def view_labeled(run: RunData) -> dict[str, Any] | None:
-    """Some of the labeled images of each class: its name, how many it has, and pictures."""
+    """Some of the labeled images of each class: its name, how many it has, and pictures.
+
+    Each with its label.
+    """
     if run.dataset is None or run.labeled is None:
         return None
-    rows, named = run.list_named(run.dataset.train.labels[run.labeled])
+    numbers = run.dataset.train.labels[run.labeled]
+    labels = [", ".join(run.target.split(label)) for label in run.labels or run.class_names]
+    rows, named = run.list_named(numbers)
     num_classes = min(len(run.class_names), _NUM_LABELED)
     per_class = min(_NUM_LABELED // num_classes, _MAX_LABELED_PER_CLASS)
     classes = []
     for k, name in enumerate(run.class_names[:num_classes]):
-        indices = run.labeled[rows[named == k]]
-        if len(indices):
-            shown = [run.take_picture(int(i), is_test=False) for i in indices[:per_class]]
-            classes.append((name, len(indices), shown))
+        if len(places := rows[named == k]):
+            shown = [
+                (run.take_picture(int(run.labeled[i]), is_test=False), labels[numbers[i]])
+                for i in places[:per_class]
+            ]
+            classes.append((name, len(places), shown))
     return {"classes": classes, "num_classes": num_classes}
 
 

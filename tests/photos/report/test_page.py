@@ -451,7 +451,7 @@ def test_each_tag_has_its_surest_wrong_and_uncertain_photos():
     assert f"finds all tags of {is_right.sum()} of 40 test images" in page.text
     ap = average_precision_score(known[:, 2], p_BT[:, 2])
     assert page.table("per-class")[3][5] == f"{100 * ap:.1f}%"
-    text = page.text.partition("Photos of each tag\nWith")[2].partition("\nhat\n")[2]
+    text = page.text.partition("Photos of each tag\nWith")[2].partition("from 60.0% on\n")[2]
     surest, mistakes, closest = (
         re.findall(r"([\d.]+)%", part) for part in re.split("Mistakes|Least certain", text)
     )
