@@ -58,7 +58,8 @@ def assess_run(run: Run, writes: bool = True) -> Figures | None:
     All processes must call this: they predict together, and process 0 writes. Returns the figures
     of network 1, or None without test images. Raises a UserError if the result is damaged.
     """
-    found = [(assess(run), write) for assess, write in ASSESSMENTS]
+    of_classes = () if run.exclusive else (score_unknown, calibrate)
+    found = [(assess(run), write) for assess, write in ASSESSMENTS if assess not in of_classes]
     if writes and is_main_process():
         with contextlib.suppress(OSError):
             for value, write in found:

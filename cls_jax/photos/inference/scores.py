@@ -12,8 +12,9 @@ from sklearn.metrics import precision_recall_fscore_support
 from cls_jax.io import make_printable, to_csv, write_atomically
 from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.decide import decide
+from cls_jax.photos.folder import kinds
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.folder.tags import read_sets, split_tags
+from cls_jax.photos.folder.tags import read_sets
 from cls_jax.runs.folder import read_result, write_result
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
@@ -39,7 +40,7 @@ class Target(NamedTuple):
 
 
 CLASSES = Target(
-    "class", "classes", "auroc", "AUROC", "Test accuracy", "", tuple, lambda text: (text,)
+    "class", "classes", "auroc", "AUROC", "Test accuracy", "", tuple, kinds.ONE_CLASS.split
 )
 TAGS = Target(
     "tag",
@@ -49,7 +50,7 @@ TAGS = Target(
     accuracy="All tags right",
     whose=" of all tags right",
     list_names=lambda labels: read_sets(labels).names,
-    split=split_tags,
+    split=kinds.TAGS.split,
 )
 
 
