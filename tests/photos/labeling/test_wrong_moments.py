@@ -375,6 +375,7 @@ def test_what_was_said_of_one_answer_is_gone_with_the_next(visit, folder):
         page.keyboard.press("1")
         page.wait_for_selector(TOO_EARLY)
         release()
+        wait_for_count(page, "8")
         page.wait_for_selector(TOO_EARLY)
         assert page.locator("#toast").inner_text().count("saved") == 1
         press(page, "1")
