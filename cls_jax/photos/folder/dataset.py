@@ -27,7 +27,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
 from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.folder.kinds import Classes
+from cls_jax.photos.folder.kinds import ONE_CLASS, Classes
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import Layout, pack_layout, unpack_layout
 from cls_jax.photos.folder.names import fold_case
@@ -319,11 +319,12 @@ class FolderSummary(NamedTuple):
     channels: int = 3  # 1 if all are gray, 3 if some have colors.
     unreadable: str = ""  # A sentence about those whose headers cannot be read, "" without any.
     unread: tuple[str, ...] = ()  # Sentences about what is not read of the others.
+    kind: Classes = ONE_CLASS  # What a label can be.
 
     @property
     def imbalance(self) -> float:
-        """The number of labels of the largest class divided by the smallest class's."""
-        return max(self.class_counts.values()) / max(min(self.class_counts.values()), 1)
+        """See `Classes.compare`."""
+        return self.kind.compare(self.class_counts.values())
 
 
 def summarize_folder(
@@ -361,6 +362,7 @@ def summarize_folder(
         channels=channels,
         unreadable=unreadable,
         unread=tuple(describe_unread(paths)),
+        kind=options.kind,
     )
 
 

@@ -97,7 +97,8 @@ def describe_folder(summary: FolderSummary, origins: str = "") -> list[str]:
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
     lines = [
         f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
-        f"{validation} and {summary.num_test:,} test images; {len(counts):,} classes with labels:"
+        f"{validation} and {summary.num_test:,} test images; {len(counts):,} "
+        f"{summary.kind.word} with labels:"
     ]
     for name, count in list(counts.items())[:_NUM_SHOWN_CLASSES]:
         lines.append(f"  {make_printable(name):{width}}  {count:,}")

@@ -469,4 +469,5 @@ def _find_near_copies(plan: Plan) -> tuple[int, int] | None:
     files = [root / train[i][0].name for i in labeled.tolist()]
     if not plan.config.model.init or len(files) > _MAX_COMPARED:
         return None
-    return count_near_copies(plan.config, files, train.labels[labeled])
+    shared = plan.summary.kind.find_shared(train.labels[labeled])
+    return count_near_copies(plan.config, files, shared)

@@ -52,6 +52,16 @@ from cls_jax.process import USAGE_ERRORS, explain_usage_error
 from cls_jax.runs.folder import CONFIG, get_default_workdir
 from cls_jax.training.prepare import check_packages, resolve_model
 
+# What draws from labels class by class, or fits something else than tags, with values that do not.
+_ONLY_OF_CLASSES = {
+    "num_labels": 0,
+    "data.validation": 0.0,
+    "data.imbalance": 1.0,
+    "data.unlabeled_imbalance": 0.0,
+    "model.inferred_by": "",
+    "model.init_head": "inferred",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -152,9 +162,27 @@ def _check_alone(plan: Plan) -> None:
 
     The rules divide by these values.
     """
+    _check_tags(plan.config)
     validate_config(plan.create_draft(), is_whole=False)
     check_packages(plan.config)
     Backbones.of(plan.config.model).check()
+
+
+def _check_tags(config: ConfigDict) -> None:
+    """Raises a UserError for what only photos with tags have, or only those without."""
+    if not config.data.tags:
+        if config.model.tag_precision:
+            raise UserError("--precision is for photos with tags: add --tags, or remove it.")
+        return
+    if "method" in config:
+        raise UserError(
+            "Only the instant classifier learns several tags per photo: add --instant, or remove "
+            "--tags."
+        )
+    values = flatten(config.to_dict())
+    for key, value in _ONLY_OF_CLASSES.items():
+        if values[key] != value:
+            raise UserError(f"{key} is for photos that have one class each: remove it, or --tags.")
 
 
 def _take_over(plan: Plan) -> Plan:
@@ -249,6 +277,7 @@ def plan_config(
     root = pathlib.Path(config.data.data_dir).expanduser()
     is_folder = config.data.name == "folder"
     if is_folder:
+        _check_tags(config)
         _check_channels(config)
     layout = None
     if is_folder and config.data.data_dir and root.is_dir():

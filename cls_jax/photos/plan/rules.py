@@ -195,6 +195,8 @@ def _choose_inferred_by(plan: Plan) -> str:
     backbone = BACKBONES.get(model.init)
     if model.init_head != "inferred" or backbone is None or not plan.resources.has_pretrained:
         return ""
+    if plan.config.data.tags:  # They are inferred from one network's features.
+        return ""
     return "" if _is_too_slow(plan, backbone.partner) else backbone.partner
 
 

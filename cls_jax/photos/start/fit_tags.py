@@ -16,6 +16,7 @@ from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.features.tags import InferredTags, choose_thresholds, infer_tags
+from cls_jax.photos.folder.kinds import TAGS
 from cls_jax.photos.folder.tags import join_tags, read_sets
 from cls_jax.photos.start.fit_labels import find_held_out_copies, name_held_out
 from cls_jax.photos.start.frozen import RunFeatures
@@ -72,9 +73,10 @@ def fit_tags(
     rows, relations = features.rows, Relations(features.train)
     sets, sources = read_sets(dataset.class_names), dataset.train.sources
     is_labeled = np.isin(rows, labeled)
-    marks = Marks(sets.mark(np.where(is_labeled, dataset.train.labels[rows], -1)), exclusive=False)
-    of_one_class = mark_labels(np.where(is_labeled, 0, -1), 1)
-    groups_B = groups(relations, of_one_class, None if sources is None else sources[rows])
+    labels = np.where(is_labeled, dataset.train.labels[rows], -1)
+    marks = Marks(sets.mark(labels), exclusive=False)
+    shared = mark_labels(TAGS.find_shared(labels), 1)
+    groups_B = groups(relations, shared, None if sources is None else sources[rows])
     inferred = infer_tags(features.train, marks, groups_B)
     thresholds = choose_thresholds(inferred, precision)
     classifier = TaggedClassifier(features.network, inferred.head, sets.names, thresholds)

@@ -1,0 +1,166 @@
+"""A run on photos that have several tags, from the plan to predictions."""
+
+import pickle
+import types
+
+import jax
+import numpy as np
+import pytest
+
+import cls_jax
+from cls_jax.errors import UserError
+from cls_jax.models import MODELS
+from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.models.weights.sources import to_safetensors
+from cls_jax.photos import api
+from cls_jax.photos.cli import commands
+from cls_jax.photos.inference.evaluate_run import evaluate_run
+from cls_jax.photos.plan import plan
+from cls_jax.photos.plan.describe import describe_folder
+from cls_jax.photos.plan.plan import Request, plan_config, plan_run
+from cls_jax.photos.plan.rules import create_folder_config
+from tests.outcomes import read_table
+from tests.photos.helpers import write_image
+
+SIZE = 16
+TAGS = ("red", "stripes")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of gray images that are reddish, striped, both or neither, and some labels."""
+    root = tmp_path_factory.mktemp("tagged") / "photos"
+    rng = np.random.default_rng(0)
+    lines = [",".join(["file", *TAGS, "split"])]
+    for part, count in (("train", 40), ("test", 12)):
+        for i in range(count):
+            pixels = rng.integers(60, 120, (SIZE, SIZE, 3))
+            has = {"red": i % 2 == 1, "stripes": i // 2 % 2 == 1}
+            pixels[..., 0] += 130 * has["red"]
+            pixels[::2] //= 1 + 3 * has["stripes"]
+            name = f"{part}{i}.png"
+            write_image(root / name, pixels)
+            split = part if part == "test" else ""
+            if part == "test" or i < 16:
+                lines.append(",".join([name, *(str(int(has[tag])) for tag in TAGS), split]))
+    (root / "labels.csv").write_text("\n".join(lines))
+    return root
+
+
+@pytest.fixture(scope="module")
+def settings(one_block, photos):
+    """Of a tiny network with random weights."""
+    entry = MODELS["wide_resnet"]
+    model = entry.create(num_classes=1, depth=10, width=2)
+    variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, SIZE, SIZE, 3), np.float32))
+    weights = photos.parent / "model.safetensors"
+    weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
+    tiny = {"model.depth": 10, "model.width": 2, "data.image_size": SIZE, "data.tags": True}
+    return tiny | {"model.init": str(weights)}
+
+
+@pytest.fixture(scope="module")
+def run(photos, settings):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
+        patch.setattr(api, "draw_report", lambda run: None)
+        values = {key.replace(".", "__"): value for key, value in settings.items()}
+        yield cls_jax.train(photos, photos.parent / "run", instant=True, **values)
+
+
+def test_a_run_with_tags_says_what_it_has_learned(run):
+    result = run.result
+    assert (result["labels_tags"], result["num_labels"], result["method"]) == (2, 16, "instant")
+    assert result["test_accuracy"] == result["test_accuracy_instant"] > 80
+    assert result["test_mean_average_precision"] > 90
+    assert result["test_accuracy_probe"] is None
+    assert evaluate_run(run.workdir).accuracies["test/accuracy"] == result["test_accuracy"]
+    assert not (run.workdir / "calibration.json").exists()
+    rows = read_table(run.workdir / "pseudo_labels.csv")
+    assert len(rows) == 24
+    assert {row["label"] for row in rows} == {";", "red", "red;stripes", "stripes"}
+    assert all(0 <= float(row["weight"]) <= 1 for row in rows)
+
+
+def test_python_and_the_terminal_say_the_tags_of_new_photos(run, photos, tmp_path, capsys):
+    files = [photos / f"test{i}.png" for i in range(12)]
+    found = run.predict(files)
+    assert found.class_names.tolist() == list(TAGS)
+    truth = [
+        {tag for tag, has in zip(TAGS, (i % 2, i // 2 % 2), strict=True) if has} for i in range(12)
+    ]
+    assert np.mean([said == has for said, has in zip(found.tags, truth, strict=True)]) > 0.8
+    assert found.unknown.shape == (12,)
+    classifier = cls_jax.load(run)
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(again.predict(files).probabilities, found.probabilities)
+    commands.predict(str(run.workdir), [str(photos)], output=str(tmp_path / "p.csv"), has_tags=True)
+    rows = {row["file"].split("/")[-1]: row for row in read_table(tmp_path / "p.csv")}
+    assert list(rows["test0.png"]) == ["file", "tags", *TAGS, "unknown", "error"]
+    assert [set(filter(None, rows[file.name]["tags"].split(";"))) for file in files] == [
+        *found.tags
+    ]
+    # A photo of something else is unlike all of the folder.
+    assert classifier.predict(np.full((1, SIZE, SIZE, 3), 255, np.uint8)).unknown > 0.97
+    with pytest.raises(UserError, match="these have tags: remove it"):
+        commands.predict(str(run.workdir), [str(photos)], sort_into=str(tmp_path / "sorted"))
+    dark = np.random.default_rng(0).integers(0, 90, (2, SIZE, SIZE, 3), np.uint8)
+    maps = classifier.networks.compute_heat_maps(dark, np.zeros(2, int))
+    assert maps.max() == 1
+
+
+def test_a_precision_raises_thresholds(run, photos, settings):
+    values = {key.replace(".", "__"): value for key, value in settings.items()}
+    strict = cls_jax.train(
+        photos, photos.parent / "strict", instant=True, model__tag_precision=0.99, **values
+    )
+    thresholds = cls_jax.load(strict).thresholds
+    assert cls_jax.load(run).thresholds.tolist() == [0.5, 0.5]
+    assert ((thresholds > 0) & (thresholds != 0.5)).all()
+
+
+REFUSED = {
+    "num_labels": 4,
+    "data.validation": 0.5,
+    "data.imbalance": 2.0,
+    "model.inferred_by": "builtin:efficientnet_lite2",
+    "model.init_head": "probe",
+}
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_what_only_classes_have_is_refused(photos, settings, key):
+    values = {"num_steps": 0} if key == "model.init_head" else {}
+    request = Request(photos, instant=not values, settings=settings | values | {key: REFUSED[key]})
+    with pytest.raises(
+        UserError, match=f"^{key} is for photos that have one class each: remove it"
+    ):
+        plan_run(request)
+
+
+def test_a_training_with_tags_names_the_instant_classifier(photos, settings):
+    for method in (None, "cls", "supervised"):
+        with pytest.raises(UserError, match=r"^Only the instant classifier .* add --instant"):
+            plan_run(Request(photos, method=method, settings=settings))
+    config = create_folder_config(str(photos), "fixmatch")
+    config.data.tags = True
+    with pytest.raises(UserError, match="add --instant"):  # As by main.py.
+        plan_config(config, None)
+
+
+def test_a_plan_counts_tags(photos, settings):
+    planned = plan_run(Request(photos, instant=True, settings=settings))
+    lines = describe_folder(planned.summary)
+    assert lines[:3] == [
+        "Images:      16 labeled, 24 unlabeled and 12 test images; 2 tags with labels:",
+        "  red      8",
+        "  stripes  8",
+    ]
+    assert planned.config.model.inferred_by == ""
+
+
+def test_a_precision_without_tags_is_refused(photos, settings, monkeypatch):
+    settings = settings | {"data.tags": False, "model.tag_precision": 0.9}
+    monkeypatch.setattr(plan, "summarize_folder", lambda root, _: types.SimpleNamespace(root=root))
+    with pytest.raises(UserError, match="--precision is for photos with tags"):
+        plan_run(Request(photos, instant=True, settings=settings))
