@@ -269,14 +269,14 @@ def evaluate_folder(
 ) -> Evaluation:
     """Evaluates a run, or its checkpoint of a `step`, on another folder of labeled images.
 
-    The folder has a layout of docs/own_images.md. Its test images are used, or all labeled images
-    if it has no test images. Nothing is written. Raises a UserError if the folder has another class
-    or no image that can be read.
+    The folder has a layout of docs/own_images.md, and its images tags if those of the run have. Its
+    test images are used, or all labeled images if it has no test images. Nothing is written. Raises
+    a UserError if the folder has another class or tag, or no image that can be read.
     """
     root = find_folder(folder, "a folder of labeled images")
-    layout = list_layout(root, options)
-    rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     run = open_run(workdir, step=step)
+    layout = list_layout(root, options._replace(tags=not run.exclusive))
+    rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     classifier = run.predictor.classifier
     scoring = classifier.scoring
     known = _read_known([label for _, label in rows], scoring, workdir, root)
