@@ -84,6 +84,7 @@ def read_classes(
         for cell, names in classes.items()
     }
     joined = {cell: join_tags(names) if names else "" for cell, names in named.items()}
+    joined |= {cell: kind.none for cell in labels if cell.strip() == kind.none}
     return joined, next(itertools.chain(faults, too_long), None)
 
 

@@ -96,6 +96,13 @@ def test_several_tags_are_read_as_other_programs_write_them(tmp_path, form):
     assert "tags in" in open_catalog(root, TAGS).train().table
 
 
+def test_a_semicolon_alone_is_none_of_the_tags(tmp_path):
+    root = make_folder(
+        tmp_path, {"x.csv": "file,label\n0.png,cat;dog\n1.png,;\n2.png,cat\n3.png,\n"}
+    )
+    assert read_labels(root) == {"0.png": "cat;dog", "1.png": ";", "2.png": "cat"}
+
+
 @pytest.mark.parametrize("form", sorted({*FORMS} - {"blanks", "a row per tag", "commas"}))
 def test_without_the_option_several_tags_are_refused_with_it(tmp_path, form):
     name, text = FORMS[form]

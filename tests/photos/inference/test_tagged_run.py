@@ -27,7 +27,7 @@ SIZE = 16
 
 
 def write_halves(root, num_labeled, num_test, num_images=60):
-    """Images with up to two colors, one on either side, and `labels.csv`."""
+    """Images with up to two colors, one on either side, and `labels.csv`. Returns the root."""
     rng, rows = np.random.default_rng(0), [("file", "label", "split")]
     for i in range(num_images):
         pixels = rng.integers(0, 60, (SIZE, SIZE, 3))
@@ -36,6 +36,8 @@ def write_halves(root, num_labeled, num_test, num_images=60):
             pixels[:, half * SIZE // 2 :][:, : SIZE // 2, color : color + 1] += 160
         tags = sorted({COLORS[color] for color in sides if color < 3})
         write_image(root / f"{i}.png", pixels)
+        if i >= num_labeled and i % 4 == 0:
+            tags = ["blue"]  # Which is often wrong, so that there are mistakes.
         if i < num_labeled + num_test:
             rows.append((f"{i}.png", ";".join(tags) or ";", "train" if i < num_labeled else "test"))
     with (root / "labels.csv").open("w", newline="") as file:
@@ -75,7 +77,7 @@ def test_figures_are_those_of_its_predictions(run, capsys):
     is_right = [
         ";".join(sorted(tags)) == label for tags, label in zip(found.tags, labels, strict=True)
     ]
-    assert result["test_accuracy"] == 100 * np.mean(is_right) > 30
+    assert result["test_accuracy"] == 100 * np.mean(is_right)
     assert result["test_accuracy_low"] < result["test_accuracy"] < result["test_accuracy_high"]
     assert result["labels_tags"] == 3
     assert result["test_mean_average_precision"] > 70
@@ -87,7 +89,8 @@ def test_figures_are_those_of_its_predictions(run, capsys):
     before = result.copy()
     commands.evaluate(str(run.workdir))
     said = capsys.readouterr().out
-    assert f"{result['test_accuracy']:6.2f}%  images with all tags right, the figure" in said
+    assert f"{result['test_accuracy']:6.2f}%  images with all tags right, too high" in said
+    assert "16 of 16 images are near-copies" in said  # All are alike.
     assert f"{result['test_mean_average_precision']:6.2f}%  mean average precision" in said
     assert "95% interval of all tags right: " in said
     assert json.loads((run.workdir / "result.json").read_text()) == before
@@ -120,8 +123,12 @@ def test_its_report_has_no_section_about_classes(run):
     assert "Missing from this page" not in page
 
 
-def test_its_export_prints_the_tags(run, tmp_path):
-    assert export.export_run(run.workdir, tmp_path / "exported") == []
+@pytest.mark.parametrize("has_onnx", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_its_export_prints_the_tags(run, tmp_path, has_onnx, monkeypatch):
+    if not has_onnx:
+        monkeypatch.setitem(sys.modules, "jax2onnx", None)
+    missing = export.export_run(run.workdir, tmp_path / "exported")
+    assert len(missing) == (not has_onnx)
     exported = tmp_path / "exported"
     assert json.loads((exported / export.LABELS).read_text()) == sorted(COLORS)
     assert json.loads((exported / export.THRESHOLDS).read_text()) == [0.5] * 3
