@@ -40,7 +40,8 @@ from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import Answers
 from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.known import Features
-from cls_jax.photos.labeling.session import NUM_ANSWERS, Session
+from cls_jax.photos.labeling.proposals import NUM_ANSWERS
+from cls_jax.photos.labeling.session import Session
 from experiments.paper import grid
 from experiments.studies.instant import Photos, open_photos
 

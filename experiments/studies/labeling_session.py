@@ -34,7 +34,8 @@ from cls_jax.photos.labeling.grid import describe_check
 from cls_jax.photos.labeling.known import Features, count, get_path, list_paths, list_states
 from cls_jax.photos.labeling.next_step import ask, describe_step
 from cls_jax.photos.labeling.photos import load_all, open_session
-from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
+from cls_jax.photos.labeling.proposals import NUM_ANSWERS
+from cls_jax.photos.labeling.session import JAX_THREAD, Session
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from cls_jax.runs.folder import read_result

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cls_jax.photos.features.decide import decide
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, KEY, LABEL, NONE, SKIP, UNDO
 from cls_jax.photos.folder.log import Check
 from cls_jax.photos.folder.names import fold_class
@@ -63,15 +62,16 @@ class RenameClass(NamedTuple):
         name, notes = self.name, known.notes
         _check_class(known, name)
         before = known.class_names
-        classes, found = add_class(known.classes, self.new) if self.new else (known.classes, "")
+        rules, new = known.rules, known.rules.clean(self.new)
+        classes, found = add_class(known.classes, new) if self.new else (known.classes, "")
         # Another spelling of the same class is its new name.
-        new = clean_name(self.new) if found == name else found
+        new = clean_name(new) if found == name else found
         if new == name:
             raise RefusedError(f"The name of this class is {name} already.")
         decisions = [
-            Decision(file, LABEL if new else UNDO, new)
+            Decision(file, LABEL if new else UNDO, rules.rename(mark.label, {name: new}))
             for file, mark in known.marks.files.items()
-            if mark.label == name
+            if name in rules.split(mark.label)
         ]
         for kind in (DESCRIBE, EXAMPLE) if new else ():
             text = get_note(notes, kind, name).text
@@ -131,7 +131,7 @@ class SetExample(NamedTuple):
         """The step. Raises a RefusedError if it makes no sense."""
         check_ready(known)
         get_path(known, self.image)
-        if not (label := known.get_state(self.image).label):
+        if (label := known.get_state(self.image).label) not in known.class_names:
             raise RefusedError("An example needs a label first.")
         decision = Decision(Note(EXAMPLE, label), EXAMPLE, known.files[self.image])
         return Plan([decision], known.classes)
@@ -188,13 +188,13 @@ def add_named(known: Known, changes: Sequence[Change]) -> tuple[Classes, list[Ch
 
     Raises a RefusedError as `add_class` does, and for another spelling of a class.
     """
-    classes, names = known.classes, dict[str, str]()
-    for label in dict.fromkeys(change.label for change in changes if change.label):
-        classes, found = add_class(classes, label)
-        if found != clean_name(label):
+    classes, names, rules = known.classes, dict[str, str](), known.rules
+    for name in dict.fromkeys(name for change in changes for name in rules.split(change.label)):
+        classes, found = add_class(classes, name)
+        if found != clean_name(name):
             raise RefusedError(f"There is already a class named {found}: choose it from the list.")
-        names[label] = found
-    return classes, [change._replace(label=names.get(change.label, "")) for change in changes]
+        names[name] = found
+    return classes, [one._replace(label=rules.rename(one.label, names)) for one in changes]
 
 
 def check_changes(known: Known, classes: Classes, changes: Sequence[Change]) -> list[int]:
@@ -210,7 +210,8 @@ def check_changes(known: Known, classes: Classes, changes: Sequence[Change]) -> 
         path = get_path(known, image)
         if decision not in (LABEL, NONE, SKIP):
             raise RefusedError("Unknown decision.")
-        if (decision == LABEL) != bool(label) or (label and label not in classes.names):
+        is_known = set(known.rules.split(label)) <= set(classes.names)
+        if (decision == LABEL) != bool(label) or not is_known:
             raise RefusedError("There is no such class.")
         if not path.is_file():
             gone.append(image)
@@ -236,10 +237,10 @@ def find_check(known: Known, change: Change) -> Check | None:
     image, sample, mark = change.image, known.sample, known.get_state(change.image)
     if image not in sample or mark.decision:
         return None
-    if mark.awaited and mark.awaited.guess in known.class_names:
+    if mark.awaited and set(known.rules.split(mark.awaited.guess)) <= set(known.class_names):
         return mark.awaited
     found = known.classified
     if found is None or image >= len(found.labels) or found.labels[image] >= 0:
         return Check(sample[image])
-    best, confidence, _ = decide(found.probabilities[image])
-    return Check(sample[image], float(confidence), found.class_names[best])
+    said = known.rules.say(found.probabilities[[image]], found.class_names)
+    return Check(sample[image], float(said.confidences[0]), said.labels[0])

@@ -1,14 +1,10 @@
 """The instant classifier of a labeling session, for its folder and photos from elsewhere.
 
-It equals that of `cls-jax train FOLDER --instant --backbone NAME[,NAME]` on the same labels, with
-the session's networks: the same photos in the same order, and the same order of classes, since
-labels are held out in turn by it. It is fitted in its own thread, so that labeling never waits for
-it.
+It is fitted in its own thread, so that labeling never waits for it.
 
-Shape suffixes: B photos of the folder, C features, K classes.
+Shape suffixes: B photos of the folder, K classes.
 """
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -20,75 +16,29 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.io import describe_error, make_printable, to_csv, write_count
-from cls_jax.photos.features.accuracy import (
-    Estimate,
-    correct_estimate,
-    count_labels,
-    describe_estimate,
-    describe_new_sources,
-    is_too_early,
-)
+from cls_jax.io import describe_error, make_printable, to_csv
+from cls_jax.photos.features.accuracy import Estimate, describe_estimate
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
-from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.extract import open_backbone
-from cls_jax.photos.features.infer import HeldOutLabels, Inferred, infer
-from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures, open_network
-from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder import exchange
-from cls_jax.photos.folder.log import Checked
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
-from cls_jax.photos.inference.unknown import FolderImages, collect_images
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.known import (
-    Known,
-    find_checked,
-    list_sources,
-    list_states,
-    list_trainable,
-)
+from cls_jax.photos.labeling.fitting import INSTANT, Fitted, fit
+from cls_jax.photos.labeling.known import list_states
 from cls_jax.photos.labeling.proposals import Classified
-from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
+from cls_jax.photos.labeling.session import JAX_THREAD, Session
 from cls_jax.photos.labeling.sheet import write_sheet
+from cls_jax.photos.labeling.tag_fitting import fit_tags
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
 
 _NUM_NEAREST = 3
-_INSTANT = "the instant classifier"
 _COLUMNS = ["file", "label", "source", "probability"]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _get_network = functools.cache(open_backbone)
-
-
-@dataclasses.dataclass(frozen=True)
-class Fitted:
-    """A classifier fitted to some labels."""
-
-    class_names: list[str]  # Those with a label, sorted.
-    labels: np.ndarray  # int [B], -1 for photos without a label.
-    relations: Relations  # Of all photos.
-    sources: np.ndarray | None  # What these come from, see `Session.number_sources`.
-    rows: np.ndarray  # The photos that a run would be trained on, int [M], in its order.
-    inferred: Inferred  # Of these.
-    probabilities: np.ndarray  # Of all photos, float32 [B, K].
-    held_out: HeldOutLabels  # Of all photos.
-    checked: Checked  # The random photos that had been checked.
-    classifier: InstantClassifier
-
-    @functools.cached_property
-    def descriptors(self) -> np.ndarray:
-        """float32 [B, C], of unit length."""
-        return normalize_rows(self.relations.features.descriptors)
-
-    @functools.cached_property
-    def images(self) -> FolderImages | None:
-        """What photos from elsewhere are compared with."""
-        sources = None if self.sources is None else self.sources[self.rows]
-        return collect_images(self.relations.features.pooled[self.rows], sources)
 
 
 class SessionClassifier:
@@ -107,9 +57,10 @@ class SessionClassifier:
         self._message = ""
 
     def follow(self) -> None:
-        """Starts a new fit after every ten answers. Its probabilities become the proposals."""
+        """Starts a new fit after some answers. Its probabilities become the proposals."""
         with self._lock:
-            if self._session.known.answers_version - max(self._version, 0) >= NUM_ANSWERS:
+            known = self._session.known
+            if known.answers_version - max(self._version, 0) >= known.rules.num_answers:
                 self._start()
 
     def _start(self) -> bool:
@@ -130,8 +81,7 @@ class SessionClassifier:
             if self._fitted is None:
                 return described
             fitted, estimate = self._fitted, self._estimate(self._fitted)
-            num_labels = int((fitted.labels >= 0).sum())
-            described |= {"labels": num_labels, "classes": len(fitted.class_names)}
+            described |= {"labels": fitted.num_labels, "classes": len(fitted.class_names)}
             return described | {"accuracy": self._describe_accuracy(fitted, estimate)}
 
     def _describe_accuracy(self, fitted: Fitted, estimate: Estimate | None) -> str:
@@ -140,18 +90,14 @@ class SessionClassifier:
             if estimate is None or estimate.accuracy is None:
                 return trained.choice
             return describe_estimate(estimate, trained.name)
-        others = _describe_others(fitted, estimate)
-        sentences = [describe_estimate(estimate, _INSTANT, others)] if estimate else []
-        if (of_new := fitted.inferred.new_sources) is not None:
-            sentences.append(describe_new_sources(of_new))
-        return " ".join(sentences)
+        return fitted.describe_accuracy()
 
     def describe_namer(self) -> str:
         """What names the photos: the instant classifier or trained networks. "" for neither yet."""
         if (fitted := self._fitted) is None:
             return ""
         trained = self._trained.find(fitted.class_names)
-        return trained.name if trained else f"{_INSTANT} {_describe_answers(fitted)}"
+        return trained.name if trained else f"{INSTANT} {fitted.describe_answers()}"
 
     def describe_shortly(self) -> str:
         """The accuracy by the newest classifier in a few words, "" without one.
@@ -162,11 +108,11 @@ class SessionClassifier:
         if fitted is None or (estimate := self._estimate(fitted)) is None:
             return ""
         if estimate.accuracy is None:
-            return "Too early to say how many are named right"
+            return f"Too early to say how many {fitted.right}"
         is_trained = self._trained.find(fitted.class_names)
-        by = " by the trained networks" if is_trained else f", {_describe_answers(fitted)}"
-        others = _describe_others(fitted, estimate)
-        return f"About {estimate.accuracy:.0f}% of {others} are named right{by}"
+        by = " by the trained networks" if is_trained else f", {fitted.describe_answers()}"
+        others = fitted.describe_others(estimate)
+        return f"About {estimate.accuracy:.0f}% of {others} {fitted.right}{by}"
 
     def estimate(self) -> Estimate | None:
         """The accuracy of the newest classifier on the other photos. None if there is none."""
@@ -178,12 +124,8 @@ class SessionClassifier:
 
         That is the classifier, or trained networks in its place.
         """
-        if (estimate := fitted.inferred.estimate) is None:
-            return None
-        if self._trained.find(fitted.class_names):
-            return self._trained.estimate(fitted.class_names, estimate)
-        checked = fitted.checked
-        return correct_estimate(estimate, checked.is_right, checked.confidences)
+        estimate = fitted.estimate
+        return estimate and self._trained.estimate(fitted.class_names, estimate)
 
     def _fit(self) -> None:
         fitted = None
@@ -191,7 +133,7 @@ class SessionClassifier:
         known = self._session.known
         self._version = known.answers_version
         try:
-            fitted = fit(known)
+            fitted = fit_tags(known) if known.options.tags else fit(known)
         except RefusedError as error:
             message = str(error)
         except Exception as error:  # The page shows it, and labeling continues.
@@ -208,18 +150,16 @@ class SessionClassifier:
                 class_names=fitted.class_names,
                 labels=fitted.labels,
                 probabilities=self._trained.replace(fitted.class_names, fitted.probabilities),
-                held_out=fitted.held_out,
-                is_early=is_too_early(
-                    count_labels(fitted.inferred.marks.labels, fitted.inferred.groups)
-                ),
+                suspects=fitted.find_suspects(),
+                is_early=fitted.is_early,
             )
             self._session.adopt(found)
 
     def _name(self, fitted: Fitted, file: BinaryIO, found: FrozenFeatures) -> tuple[str, float]:
         """The class of a photo by the better classifier, and its probability."""
         if (better := self._trained.find(fitted.class_names)) is None:
-            best, confidence, _ = decide(fitted.classifier.predict_with_features(found)[0][0, 0])
-            return fitted.class_names[best], float(confidence)
+            said = fitted.rules.say(fitted.predict(found), fitted.class_names)
+            return said.labels[0], float(said.confidences[0])
         file.seek(0)
         prediction = better.classifier.predict(file)
         return str(prediction.label[0]), float(prediction.confidence[0])
@@ -256,17 +196,17 @@ class SessionClassifier:
         The source is a decision, "suggested", or "unsure" for a lower probability.
         """
         fitted = self._wait()
-        p_BK = np.zeros((0, 0))
+        labels, confidences = list[str](), np.zeros(0)
         if fitted:
             p_BK = self._trained.replace(fitted.class_names, fitted.probabilities)
-        best_B, confidence_B, _ = decide(p_BK)
+            labels, confidences, _ = fitted.rules.say(p_BK, fitted.class_names)
         rows = []
         for i, name, state in list_states(self._session.known):
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
-            if fitted and not state.decision and i < len(fitted.labels):
-                source = UNSURE if confidence_B[i] < unsure_below else "suggested"
-                row |= {"label": fitted.class_names[best_B[i]], "source": source}
-                row["probability"] = float(confidence_B[i])
+            if not state.decision and i < len(labels):
+                source = UNSURE if confidences[i] < unsure_below else "suggested"
+                row |= {"label": labels[i], "source": source}
+                row["probability"] = float(confidences[i])
             rows.append(row)
         return rows
 
@@ -306,9 +246,11 @@ class SessionClassifier:
 
         Those with a probability below the limit go to FOLDER-classes/unsure/. The folder is a new
         one beside the session's. Returns the number of "copies", how many of these are "unsure",
-        and the path of their folder, the "place". Raises a RefusedError if no photo has a class,
-        and a UserError if it cannot be written.
+        and the path of their folder, the "place". Raises a RefusedError if no photo has a class or
+        photos may have several, and a UserError if it cannot be written.
         """
+        if self._session.known.options.tags:
+            raise RefusedError("A photo with several tags has no folder: download the table.")
         self._session.leave_out_missing()
         root = self._session.known.root.resolve()
         rows = [row for row in self.list_rows(unsure_below) if row["label"]]
@@ -320,65 +262,6 @@ class SessionClassifier:
         num_unsure = sum(row["source"] == UNSURE for row in rows)
         folder = make_printable(str(target))
         return {"copies": len(rows), "unsure": num_unsure, "place": folder}
-
-
-def _describe_answers(fitted: Fitted) -> str:
-    return f"after {write_count(int((fitted.labels >= 0).sum()), 'answer', 'answers')}"
-
-
-def _describe_others(fitted: Fitted, estimate: Estimate | None) -> str:
-    """The photos that a figure is about: after a few answers, classes may be missing."""
-    has_all = (estimate and estimate.checks) or (fitted.labels >= 0).sum() >= NUM_ANSWERS
-    return "the other photos" if has_all else f"photos of these {len(fitted.class_names)} classes"
-
-
-def fit(session: Known) -> Fitted:
-    """Fits the classifier to the labels of a session. Raises a RefusedError without two classes."""
-    relations, names = session.relations, session.class_names
-    class_names = sorted({names[k] for k in np.unique(session.labels) if k >= 0})
-    if relations is None or len(class_names) < 2:
-        raise RefusedError("Label photos of two classes first: then there is a classifier to save.")
-    places = np.array([class_names.index(name) if name in class_names else -1 for name in names])
-    labels = np.where(session.labels >= 0, places[session.labels], -1)
-    originals = _find_originals(relations.same, labels)
-    rows = list_trainable(session)
-    rows = rows[originals[rows] < 0]
-    known, sources = relations.take(rows), list_sources(session)
-    marks = mark_labels(labels[rows], len(class_names))
-    inferred = infer(known, marks, None if sources is None else sources[rows])
-    classifier = fit_classifier(None, known, inferred)
-    p_BK = np.zeros((len(labels), len(class_names)), np.float32)
-    p_BK[rows] = inferred.probabilities
-    if len(others := np.setdiff1d(np.arange(len(labels)), rows)):
-        left_out = relations.features.convert(lambda values: values[others])
-        p_BK[others] = classifier.predict_with_features(left_out)[0][0]
-    copies = np.flatnonzero(originals >= 0)
-    p_BK[copies] = labels[originals[copies], None] == np.arange(len(class_names))
-    q_BK, is_judged = np.full_like(p_BK, 1 / len(class_names)), np.zeros(len(labels), bool)
-    q_BK[rows], is_judged[rows] = inferred.held_out
-    return Fitted(
-        class_names=class_names,
-        labels=labels,
-        relations=relations,
-        sources=sources,
-        rows=rows,
-        inferred=inferred,
-        probabilities=p_BK,
-        held_out=HeldOutLabels(q_BK, is_judged),
-        checked=find_checked(session),
-        classifier=classifier,
-    )
-
-
-def _find_originals(same_B: np.ndarray, labels_B: np.ndarray) -> np.ndarray:
-    """The first labeled photo with the same features as one without a label, int [B], or -1.
-
-    A run leaves copies of labeled photos out. `same_B` is `Relations.same`, and labels are int [B].
-    """
-    firsts_B = np.full(len(same_B), -1)
-    labeled = np.flatnonzero(labels_B >= 0)[::-1]
-    firsts_B[same_B[labeled]] = labeled  # The first one is written last.
-    return np.where(labels_B < 0, firsts_B[same_B], -1)
 
 
 def read_photo(file: BinaryIO, backbones: Backbones = DEFAULT_BACKBONES) -> FrozenFeatures:

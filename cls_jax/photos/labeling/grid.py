@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from cls_jax.photos.features.accuracy import Estimate, choose_to_check
-from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.known import (
@@ -26,33 +25,32 @@ _NUM_SIMILAR = 24
 def describe_photos(session: Session) -> dict[str, Any]:
     """All photos in the folder, as one list for each column, since there may be many.
 
-    "label" is the place of the class among "classes", or -1: the answer, or what is suggested with
+    "label" is the place of the label among "labels", or -1: the answer, or what is suggested with
     "confidence". "copies" is the group of near-copies, or -1 for a photo without any.
     """
     known = session.follow_classifier()
-    names = known.class_names
-    places = {name: k for k, name in enumerate(names)}
     num_images = len(known.files)
-    suggested = np.full(num_images, -1)
-    confidences = np.zeros(num_images)
+    suggested, confidences = [""] * num_images, np.zeros(num_images)
     copies = np.full(num_images, -1)
     if known.has_suggestions():
-        suggested, confidences, _ = decide(known.probabilities)
+        suggested, confidences, _ = known.rules.say(known.probabilities, known.class_names)
     if known.relations is not None:
         groups = known.relations.copies
         copies = np.where(np.bincount(groups)[groups] > 1, groups, -1)
     images = [image for image in range(num_images) if image not in known.gone]
     states = [known.get_state(image) for image in images]
+    labels = [
+        state.label if state.decision else suggested[image]
+        for image, state in zip(images, states, strict=True)
+    ]
+    places = {label: k for k, label in enumerate(dict.fromkeys(filter(None, labels)))}
     return {
         "version": known.version,
-        "classes": list(names),
+        "labels": list(places),
         "image": images,
         "name": [show_name(known.files[image]) for image in images],
         "decision": [state.decision for state in states],
-        "label": [
-            places.get(state.label, -1) if state.decision else int(suggested[image])
-            for image, state in zip(images, states, strict=True)
-        ],
+        "label": [places.get(label, -1) for label in labels],
         "confidence": confidences[images].round(4).tolist(),
         "revision": [state.revision for state in states],
         "copies": copies[images].tolist(),
@@ -91,7 +89,7 @@ def describe_check(
     if estimate is None or estimate.accuracy is None:
         return {"message": f"Not known yet: check {write_missing(count(known).checks)} first."}
     images = np.flatnonzero(known.find_open())
-    confidences = decide(known.probabilities[images]).confidence
+    confidences = known.rules.say(known.probabilities[images], known.class_names).confidences
     num_right = sum(bool(state.label) for _, state in known.list_answered())
     chosen = choose_to_check(confidences, num_right, percent / 100, estimate)
     return {"message": "", "images": images[chosen].tolist()}

@@ -22,7 +22,8 @@ from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classes import NO_CLASSES, Classes, find_keys
 from cls_jax.photos.labeling.notes import Notes
-from cls_jax.photos.labeling.proposals import Classified
+from cls_jax.photos.labeling.proposals import CLASS_RULES, Classified, Rules
+from cls_jax.photos.labeling.tag_proposals import TAG_RULES
 
 
 class Features(NamedTuple):
@@ -80,6 +81,11 @@ class Known:
     classified: Classified | None = None  # The newest, None before the first.
 
     @property
+    def rules(self) -> Rules:
+        """What depends on what a label can be."""
+        return TAG_RULES if self.options.tags else CLASS_RULES
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """The names of all classes, in their order."""
         return self.classes.names
@@ -101,8 +107,8 @@ class Known:
                 yield image, mark
 
     def has_suggestions(self) -> bool:
-        """Whether labels of two classes are known: before, all photos would get the same class."""
-        return len(np.unique(self.labels[self.labels >= 0])) > 1
+        """Whether two labels are known: before, all photos would get the same one."""
+        return len(np.unique(self.labels[self.labels >= 0])) > 1 and bool(self.probabilities.any())
 
     def find_open(self) -> np.ndarray:
         """Which photos are in the folder and have no answer, bool [B]."""

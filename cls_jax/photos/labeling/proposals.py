@@ -1,20 +1,26 @@
 """What the classifier of a session changes: the proposals, and which photos are asked.
 
+A photo has one class here. `tag_proposals` has the same for several tags.
+
 Shape suffixes: B photos, K classes.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from scipy import sparse
 
+from cls_jax.photos.features.accuracy import Estimate, find_sure
 from cls_jax.photos.features.decide import (
     compute_margins,
     decide,
     find_partners,
     rank_classes,
 )
-from cls_jax.photos.features.infer import HeldOutLabels
+from cls_jax.photos.features.graph import Propagation
+
+NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 
 
 class Mixed(NamedTuple):
@@ -24,14 +30,77 @@ class Mixed(NamedTuple):
     rows: np.ndarray  # int, photos that are one of the two, the least certain first.
 
 
+class Doubt(NamedTuple):
+    """The photos of a class that are not sure."""
+
+    unsure: int  # How many are suggested to be of it.
+    partner: str  # What they may be instead, "" if there is none.
+    images: np.ndarray  # int, those that may be either, the least certain first.
+
+
+class Suspect(NamedTuple):
+    """A label that the others contradict."""
+
+    image: int
+    label: str
+    suggested: str
+    probability: float
+
+
 class Classified(NamedTuple):
     """What the instant classifier of some labels says about B photos and K classes."""
 
     class_names: list[str]  # Those with a label.
     labels: np.ndarray  # int [B], -1 for photos without a label.
     probabilities: np.ndarray  # float32 [B, K].
-    held_out: HeldOutLabels
+    suspects: Sequence[Suspect]
     is_early: bool  # See `is_too_early`.
+
+
+class Said(NamedTuple):
+    """What probabilities say about B photos."""
+
+    labels: list[str]
+    confidences: np.ndarray  # That these are right, floating [B].
+    has: np.ndarray  # Which of K classes each has, bool [B, K].
+
+
+class Spread(Protocol):
+    """What labels say between two fits of the classifier."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Those of all photos when it was asked last, int [B]."""
+
+    def index(self, names: Sequence[str]) -> dict[str, int]:
+        """The number of each label. New ones may be added."""
+
+    def follow(
+        self,
+        names: Sequence[str],
+        labels: np.ndarray,
+        found: Classified | None,
+        exclude: Callable[[Mapping[str, int], np.ndarray], None],
+    ) -> np.ndarray:
+        """The probabilities of all photos, floating [B, K], after the newest labels, int [B].
+
+        `exclude` takes what a person has rejected out of them.
+        """
+
+
+class Rules(NamedTuple):
+    """What depends on whether a photo has one class or several, its tags."""
+
+    num_answers: int  # After so many, the next classifier is fitted while labeling goes on.
+    start: Callable[[sparse.csr_matrix], Spread]
+    # From probabilities, floating [B, K], and the names of the classes.
+    say: Callable[[np.ndarray, Sequence[str]], Said]
+    doubt: Callable[[np.ndarray, Sequence[str], Estimate | None], list[Doubt]]
+    weigh: Callable[[Classified | None, int], np.ndarray]  # See `weigh_images`.
+    clean: Callable[[str], str]  # The name of a class without what means something else.
+    split: Callable[[str], tuple[str, ...]]  # The classes that a label names.
+    # A label with other names of its classes, of which some are gone ("").
+    rename: Callable[[str, Mapping[str, str]], str]
 
 
 def take_over_probabilities(
@@ -99,3 +168,69 @@ def find_mixed(probabilities_BK: np.ndarray, is_sure_B: np.ndarray) -> list[Mixe
         order = np.argsort(decide(probabilities_BK[rows]).confidence, kind="stable")
         mixed.append(Mixed(partner, rows[order]))
     return mixed
+
+
+def say(p_BK: np.ndarray, names: Sequence[str]) -> Said:
+    """The most probable class of each photo."""
+    decision = decide(p_BK)
+    labels = [names[k] for k in decision.best.tolist()] if len(names) else [""] * len(p_BK)
+    return Said(labels, decision.confidence, decision.has)
+
+
+def doubt(p_BK: np.ndarray, names: Sequence[str], estimate: Estimate | None) -> list[Doubt]:
+    """For each class, the photos named so that are not sure, and what it is mixed up with."""
+    named, confidences, _ = decide(p_BK)
+    is_sure = find_sure(confidences, estimate)
+    return [
+        Doubt(int((~is_sure[named == k]).sum()), names[partner] if partner >= 0 else "", mixed_rows)
+        for k, (partner, mixed_rows) in enumerate(find_mixed(p_BK, is_sure))
+    ]
+
+
+class ClassSpread:
+    """Labels that spread over a graph, and what the classifier says of most photos."""
+
+    def __init__(self, graph: sparse.csr_matrix):
+        self._propagation = Propagation(graph)
+        self._num_classes = 0
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The labels of all photos, int [B], -1 for none."""
+        return self._propagation.labels
+
+    def index(self, names: Sequence[str]) -> dict[str, int]:
+        """The columns of classes."""
+        return {name: k for k, name in enumerate(names)}
+
+    def follow(
+        self,
+        names: Sequence[str],
+        labels: np.ndarray,
+        found: Classified | None,
+        exclude: Callable[[Mapping[str, int], np.ndarray], None],
+    ) -> np.ndarray:
+        """As `Spread.follow`."""
+        if self._num_classes > len(names):  # Classes were removed.
+            self._propagation = Propagation(self._propagation.graph)
+        self._num_classes = len(names)
+        self._propagation.add_classes(self._num_classes)
+        changed = np.flatnonzero(labels != self.labels)
+        self._propagation.update({int(i): int(labels[i]) for i in changed})
+        p_BK = self._propagation.compute_probabilities()
+        if found is not None:
+            take_over_probabilities(found, self.index(names), labels, p_BK)
+        exclude(self.index(names), p_BK)
+        return p_BK
+
+
+CLASS_RULES = Rules(
+    num_answers=NUM_ANSWERS,
+    start=ClassSpread,
+    say=say,
+    doubt=doubt,
+    weigh=weigh_images,
+    clean=str,
+    split=lambda label: (label,) if label else (),
+    rename=lambda label, names: names.get(label, label),
+)

@@ -5,6 +5,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import pathlib
 import threading
@@ -18,7 +19,6 @@ from cls_jax.io import describe_error
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.graph import Propagation
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.features.relations import LAST, Relations
 from cls_jax.photos.folder.label_table import SKIP
@@ -55,12 +55,11 @@ from cls_jax.photos.labeling.known import (
     find_checked,
     list_sources,
 )
-from cls_jax.photos.labeling.proposals import Classified, take_over_probabilities, weigh_images
+from cls_jax.photos.labeling.proposals import Classified, Spread
 from cls_jax.photos.labeling.questions import Questions, draw_readable
 from cls_jax.photos.labeling.undo import Changed, Step, Steps
 
 JAX_THREAD = "jax"  # Threads of this name must end before the process does.
-NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 _NUM_EARLY = 3  # Photos to ask next before the features are known.
 _NUM_RESERVED = 30  # The same while the graph is built, which takes seconds for large folders.
 NUM_RECENT = 24  # Photos in the strip of earlier answers.
@@ -104,7 +103,7 @@ class Session:
         self._draws: Iterator[str] | None = None  # Those without an answer, in random order.
         self._num_drawable = 0
         self._is_drawing = True
-        self._propagation: Propagation | None = None
+        self._spread: Spread | None = None
         self._coverage: Coverage | None = None
         self._has_adopted = False  # Whether proposals are from an older classifier.
         self._is_cut_off = False  # Whether labels.csv could not be followed.
@@ -190,13 +189,13 @@ class Session:
         relations = Relations(new) if known is None else known.extend(new)
         _ = relations.copies  # Takes seconds for large folders, and no other thread should wait.
         graph = relations.connect(0, LAST)
-        propagation, coverage = Propagation(graph), Coverage(graph)
+        spread, coverage = self._known.rules.start(graph), Coverage(graph)
         with self._lock:
             names = (*before, *(files[i] for i in found.readable))
             if self._known.pending:  # From here on, the better questions are asked.
                 self._questions.forget_random()
                 self._draws = None
-            self._propagation = propagation
+            self._spread = spread
             self._coverage = coverage
             self._known = dataclasses.replace(
                 self._known,
@@ -298,7 +297,7 @@ class Session:
         """Adds a class as `classes.add_class` does, as a step to undo in a window."""
         with self._lock:
             known = self._known
-            classes, name = add_class(known.classes, name)
+            classes, name = add_class(known.classes, known.rules.clean(name))
             if len(classes.names) == len(known.class_names):
                 return name
             classes = settle_keys(classes, known.notes)
@@ -442,26 +441,18 @@ class Session:
             notes=log.notes,
             classes=settle_keys(classes, log.notes),
         )
-        if self._propagation is None or self._coverage is None:
+        if self._spread is None or self._coverage is None:
             questions.choose_first(known.find_open())
             self._known = known
             return
-        labels, left_out = _find_labels(known)
-        num_classes = len(known.class_names)
-        if known.probabilities.shape[1] > num_classes:  # Classes were removed.
-            self._propagation = Propagation(self._propagation.graph)
-        self._propagation.add_classes(num_classes)
-        changed = np.flatnonzero(labels != self._propagation.labels)
-        self._propagation.update({int(i): int(labels[i]) for i in changed})
-        p_BK = self._propagation.compute_probabilities()
-        index = {name: k for k, name in enumerate(known.class_names)}
-        if known.classified is not None:
-            take_over_probabilities(known.classified, index, labels, p_BK)
+        labels, left_out = _find_labels(known, self._spread.index(known.class_names))
+        num_changed = int((labels != self._spread.labels).sum())
         is_open = known.find_open()
+        exclude = functools.partial(questions.exclude_marked, is_open)
+        p_BK = self._spread.follow(known.class_names, labels, known.classified, exclude)
         questions.sample |= find_awaited(known)
-        questions.exclude_marked(is_open, index, p_BK)
         self._has_adopted = False
-        shares = weigh_images(known.classified, len(labels))
+        shares = known.rules.weigh(known.classified, len(labels))
         questions.choose(is_open, self._coverage, shares, list_sources(known))
         self._known = dataclasses.replace(
             known,
@@ -469,7 +460,7 @@ class Session:
             left_out=left_out,
             probabilities=p_BK,
             sample=dict(questions.sample),
-            labels_version=known.labels_version + len(changed),
+            labels_version=known.labels_version + num_changed,
             num_moved=known.num_moved + len(left_out ^ known.left_out),
         )
 
@@ -488,14 +479,16 @@ class Session:
             return self._questions.share_out(window, shown)
 
 
-def _find_labels(known: Known) -> tuple[np.ndarray, frozenset[int]]:
-    """The class of each photo, int [B], -1 for none, and the photos that no run is trained on."""
-    index = {name: k for k, name in enumerate(known.class_names)}
+def _find_labels(known: Known, index: dict[str, int]) -> tuple[np.ndarray, frozenset[int]]:
+    """The label of each photo, int [B], -1 for none, and the photos that no run is trained on.
+
+    `index` numbers labels, and gets those that are new.
+    """
     labels = np.full(len(known.files), -1)
     left_out = set(known.gone)
     for image, mark in known.list_answered():
         if mark.label:
-            labels[image] = index[mark.label]
+            labels[image] = index.setdefault(mark.label, len(index))
         else:
             left_out.add(image)
     return labels, frozenset(left_out)

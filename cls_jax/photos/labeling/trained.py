@@ -17,8 +17,9 @@ from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predictor import TRAINED, describe_choice
 from cls_jax.photos.labeling.known import count, list_checked, list_paths
+from cls_jax.photos.labeling.proposals import NUM_ANSWERS
 from cls_jax.photos.labeling.runs import is_trained
-from cls_jax.photos.labeling.session import JAX_THREAD, NUM_ANSWERS, Session
+from cls_jax.photos.labeling.session import JAX_THREAD, Session
 from cls_jax.runs.folder import read_result
 
 
@@ -63,9 +64,10 @@ class TrainedNetworks:
     def follow(self) -> None:
         """Opens the networks in a thread if another run predicts now and has chosen them.
 
-        Not before the photos are known.
+        Not before the photos are known, and not for tags, which networks are not trained for.
         """
-        if self._session.known.relations is None:
+        known = self._session.known
+        if known.relations is None or known.options.tags:
             return
         with self._lock:
             run = self._find_run()

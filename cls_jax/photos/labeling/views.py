@@ -4,21 +4,18 @@ Each function may be called from any thread.
 """
 
 import collections
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from cls_jax.io import make_printable
-from cls_jax.photos.features.accuracy import Estimate, find_sure
-from cls_jax.photos.features.decide import decide, find_confident, rank_classes
+from cls_jax.photos.features.accuracy import Estimate
+from cls_jax.photos.features.decide import rank_classes
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.inference.suspects import choose_suspects
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.known import Known, show_name
 from cls_jax.photos.labeling.notes import get_note
-from cls_jax.photos.labeling.proposals import find_mixed
 from cls_jax.photos.labeling.session import NUM_RECENT, Session
 from cls_jax.photos.shell import write_command
 
@@ -37,10 +34,13 @@ def describe(session: Session, window: str = "", question: int | None = None) ->
     if known.pending:
         answered = [known.marks.get(name) for name in known.pending]
     counts = collections.Counter(state.decision for state in answered)
-    num_labels = collections.Counter(state.label for state in answered)
+    num_labels = collections.Counter(name for state in answered for name in state.labels)
     num_images = len(known.pending) or len(known.files) - len(known.gone)
     keys = known.find_keys()
     options = [*known.backbones.to_arguments(), *known.options.to_arguments(known.root)]
+    has_tags = known.options.tags
+    if has_tags:
+        options.append("--instant")
     return {
         "version": known.version,
         "phase": known.phase,
@@ -49,6 +49,7 @@ def describe(session: Session, window: str = "", question: int | None = None) ->
         "folder": show_name(known.root.resolve().name),
         "command": show_name(write_command(["train", str(known.root), *options])),
         "networks": known.backbones.describe(),
+        "has_tags": has_tags,
         "classes": [
             {
                 "name": name,
@@ -86,32 +87,35 @@ def find_image(known: Known, name: str) -> dict[str, Any]:
 
 
 def describe_check(session: Session) -> dict[str, Any]:
-    """The most confident proposals of each class, once two classes have labels."""
+    """The most confident proposals of each label, once two are known."""
     known = session.follow_classifier()
     is_open = known.find_open()
     is_open[list(known.sample)] = False  # They are asked without a guess in sight.
+    if not known.has_suggestions():
+        return {"version": known.version, "rows": []}
+    labels, confidences, _ = known.rules.say(known.probabilities, known.class_names)
+    found: dict[str, list[int]] = {name: [] for name in known.class_names}
+    for i in np.argsort(-confidences, kind="stable").tolist():
+        if is_open[i]:
+            found.setdefault(labels[i], []).append(i)
     rows = []
-    # A class just added has no column yet.
-    names = known.class_names[: known.probabilities.shape[1]]
-    for k, name in enumerate(names if known.has_suggestions() else []):
-        chosen = find_confident(known.probabilities, is_open, k, _NUM_PER_CLASS)
-        images = [describe_image(known, int(image)) for image in chosen]
-        rows.append({"label": name, "images": images})
+    for label, rows_of_label in found.items():
+        images = []
+        for i in rows_of_label[:_NUM_PER_CLASS]:
+            proposal = {"label": label, "probability": round(float(confidences[i]), 4)}
+            images.append(describe_image(known, i) | {"proposals": [proposal]})
+        rows.append({"label": label, "images": images})
     return {"version": known.version, "rows": rows}
 
 
 def describe_suspects(known: Known) -> dict[str, Any]:
     """Labels that the others contradict, see `choose_suspects`, or about which people differ."""
     images: list[dict[str, Any]] = []
-    if (found := known.classified) is not None:
-        for i in choose_suspects(found.held_out, found.labels).tolist():
-            state, p_K = known.get_state(i), found.held_out.probabilities[i]
-            best, confidence, _ = decide(p_K)
-            suggested = found.class_names[best]
-            has_changed = state.label != found.class_names[found.labels[i]]
-            if has_changed or state.is_confirmed or suggested not in known.class_names:
-                continue
-            proposal = {"label": suggested, "probability": round(float(confidence), 4)}
+    for i, label, other, probability in known.classified.suspects if known.classified else ():
+        state = known.get_state(i)
+        is_known = set(known.rules.split(other)) <= set(known.class_names)
+        if is_known and state.label == label and not state.is_confirmed:
+            proposal = {"label": other, "probability": round(probability, 4)}
             images.append(describe_image(known, i) | {"proposals": [proposal]})
     names = {fold_class(name): name for name in known.class_names}
     suspects = {item["image"] for item in images}
@@ -131,17 +135,16 @@ def describe_result(session: Session, estimate: Estimate | None = None) -> dict[
     may be either. `estimate` is of what names the photos.
     """
     known = session.follow_classifier()
-    num_classes = len(known.class_names)
-    proposed = np.zeros(num_classes, int)
+    proposed = np.zeros(len(known.class_names), int)
     mixed: list[dict[str, Any]] = []
     if known.has_suggestions():
         images = np.flatnonzero(known.find_open())
         p_open = known.probabilities[images]
-        named, confidences, _ = decide(p_open)
-        proposed = np.bincount(named, minlength=num_classes)
+        # A class just added has no column yet.
+        proposed[: p_open.shape[1]] = known.rules.say(p_open, known.class_names).has.sum(axis=0)
         if known.classified is not None and not known.classified.is_early:
-            is_sure = find_sure(confidences, estimate)
-            mixed = _describe_mixed(known.class_names, images, p_open, is_sure)
+            doubts = known.rules.doubt(p_open, known.class_names, estimate)
+            mixed = [one._asdict() | {"images": images[one.images].tolist()} for one in doubts]
     return {
         "version": known.version,
         "proposed": proposed.tolist(),
@@ -152,23 +155,6 @@ def describe_result(session: Session, estimate: Estimate | None = None) -> dict[
         ],
         "num_unreadable": len(known.unreadable),
     }
-
-
-def _describe_mixed(
-    names: Sequence[str], images: np.ndarray, p_BK: np.ndarray, is_sure: np.ndarray
-) -> list[dict[str, Any]]:
-    """For each class, the photos named so that are not sure, and what it is mixed up with."""
-    named, *_ = decide(p_BK)
-    described = []
-    for k, (partner, rows) in enumerate(find_mixed(p_BK, is_sure)):
-        described.append(
-            {
-                "unsure": int((~is_sure[named == k]).sum()),
-                "partner": names[partner] if partner >= 0 else "",
-                "images": images[rows].tolist(),
-            }
-        )
-    return described
 
 
 def describe_image(known: Known, image: int) -> dict[str, Any]:

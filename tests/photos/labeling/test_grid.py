@@ -93,7 +93,7 @@ def test_photos_are_described_with_answers_suggestions_and_near_copies(folder, k
             _, decision, label, revision, _ = rows[image]
             (proposal, *_) = views.describe_image(session.known, image)["proposals"]
             assert (decision, revision) == ("", 0)
-            assert proposal == {"label": found["classes"][label], "probability": confidence}
+            assert proposal == {"label": found["labels"][label], "probability": confidence}
 
 
 def test_similar_photos_are_the_nearest_of_those_in_the_folder(session, folder, kinds):
@@ -226,7 +226,7 @@ def test_more_like_this_selects_those_that_the_page_names_alike(visit, folder, v
         page.wait_for_selector(f"h2:has-text('More like {source}')")
         found = grid.describe_photos(session)
         known = {
-            name: (decision, found["classes"][label])
+            name: (decision, found["labels"][label])
             for name, decision, label in zip(
                 found["name"], found["decision"], found["label"], strict=True
             )

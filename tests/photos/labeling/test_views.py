@@ -11,7 +11,6 @@ from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.accuracy import Estimate, count_labels, describe_estimate
 from cls_jax.photos.features.backbones import Backbones
-from cls_jax.photos.features.infer import HeldOutLabels
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.classifier import create_prediction
 from cls_jax.photos.labeling import grid, photos, proposals, trained, views
@@ -182,12 +181,11 @@ def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(folde
     labels = np.array([kinds[i] if i < 9 else -1 for i in range(30)])
     sure = np.tile(np.float32([0.99, 0.01, 0]), (30, 1))
     sure[unsure] = 1 / 3
-    held_out = HeldOutLabels(sure, np.zeros(30, bool))
-    session.adopt(Classified(["a", "b", "c"], labels, sure, held_out, is_early=False))
+    session.adopt(Classified(["a", "b", "c"], labels, sure, (), is_early=False))
     assert session._questions.next == by_coverage
     views.describe_check(session)
     assert session._questions.next[0] == unsure
-    session.adopt(Classified(["a", "b", "c"], labels, sure, held_out, is_early=True))
+    session.adopt(Classified(["a", "b", "c"], labels, sure, (), is_early=True))
     views.describe_check(session)
     assert session._questions.next == by_coverage
 
@@ -219,7 +217,7 @@ def test_a_class_that_a_photo_was_marked_not_to_be_is_proposed_in_no_view(sessio
     assert (first["image"], first["proposals"][0]["label"] != "cat") == (marked, True)
     columns = grid.describe_photos(session)
     suggested = columns["label"][columns["image"].index(marked)]
-    assert columns["classes"][suggested] != "cat"
+    assert columns["labels"][suggested] != "cat"
     decide(session, marked, "cat")  # The mark ends with the answer.
     assert views.describe_image(session.known, marked)["proposals"][0]["label"] == "cat"
 

@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { build, createPhoto } from "./dom.js";
+import { noun, split, write } from "./tags.js";
 import { formatPercent } from "./words.js";
 
 const FRESH_MS = 1500; // During which photos that have just come are looked at, and not confirmed.
@@ -19,14 +20,17 @@ export function mount(root, app) {
     if (state.version === version) return;
     version = state.version;
     const { rows: found } = await get("check");
-    for (const { label, images } of found) {
-      if (!rows.has(label) && images.length) {
-        rows.set(label, createRow(label));
-        list.append(rows.get(label).element);
-      }
-      rows.get(label)?.follow(images);
+    const groups = new Map(found.map(({ label, images }) => [label, images]));
+    for (const [label, images] of groups) {
+      if (rows.has(label) || !images.length) continue;
+      rows.set(label, createRow(label));
+      list.append(rows.get(label).element);
     }
-    for (const [label, row] of rows) if (!state.classes.some(({ name }) => name === label)) row.close();
+    const names = state.classes.map(({ name }) => name);
+    for (const [label, row] of rows) {
+      if (split(label).every((name) => names.includes(name))) row.follow(groups.get(label) ?? []);
+      else row.close();
+    }
     const isEarly = state.classes.filter(({ count }) => count).length < 2;
     const none = isEarly ? "Photos appear here once two classes have labels." : "No photos left to confirm.";
     const isFilled = [...rows.values()].some((row) => row.isFilled());
@@ -40,9 +44,10 @@ export function mount(root, app) {
     marks.set(label, wrong);
     const confirmed = new Set(); // Here, and not undone as far as known.
     const { element, title, confirm, tiles, note } = build("confirm-row", { confirm: confirmRow });
-    title.textContent = label;
+    const text = write(label);
+    title.textContent = text;
     element.dataset.label = label;
-    element.ariaLabel = label;
+    element.ariaLabel = text;
 
     /** Shows what was found, if nothing is asked about or what was confirmed has been undone. */
     function follow(found) {
@@ -70,7 +75,7 @@ export function mount(root, app) {
     function close() {
       images = [];
       tiles.replaceChildren();
-      describe(`There is no class ${label} anymore.`);
+      describe(`There is no ${noun()} ${text} anymore.`);
     }
 
     function createTile(item, i) {
@@ -78,7 +83,7 @@ export function mount(root, app) {
       tile.addEventListener("click", toggle);
       tile.prepend(pictures[i]);
       share.textContent = formatPercent(item.proposals[0].probability);
-      tile.ariaLabel = `${item.name} is not ${label}`;
+      tile.ariaLabel = `${item.name} is not ${text}`;
       tile.title = item.name;
       tile.ariaPressed = wrong.has(item.image);
       function toggle() {
@@ -92,7 +97,7 @@ export function mount(root, app) {
     function describe(none = "") {
       const count = images.filter(({ image }) => !wrong.has(image)).length;
       confirm.textContent = count ? `Confirm ${count}` : "All wrong";
-      confirm.ariaLabel = `${confirm.textContent}: ${label}`;
+      confirm.ariaLabel = `${confirm.textContent}: ${text}`;
       confirm.hidden = !images.length;
       note.hidden = images.length;
       note.textContent = none;
@@ -122,7 +127,7 @@ export function mount(root, app) {
       if (!right.length) return;
       const changes = right.map(({ image, revision }) => [image, revision, "label", label]);
       const { left_out: leftOut } = await app.post("decide", { changes });
-      app.announce(leftOut || `${right.length} labeled ${label}.`, leftOut);
+      app.announce(leftOut || `${right.length} labeled ${text}.`, leftOut);
     }
 
     function release() {

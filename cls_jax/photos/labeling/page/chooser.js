@@ -2,6 +2,7 @@
 
 import { build, create, createPhoto } from "./dom.js";
 import { complete, fold, interpret, search as searchNames } from "./names.js";
+import { hasTags, noun } from "./tags.js";
 import { formatPercent } from "./words.js";
 
 const MOVED = "The classes have changed: look at them, then press again.";
@@ -125,7 +126,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
       if (chosen !== null && fold(first ?? "") !== fold(chosen)) lost = chosen;
       chosen = lost ? null : first;
     }
-    const proposed = chosen ?? (typed ? null : proposals[0]?.label);
+    const proposed = chosen ?? (typed || hasTags ? null : proposals[0]?.label);
     const focused = list.contains(document.activeElement) ? document.activeElement.dataset.name : null;
     list.replaceChildren(...shown.map((one) => createChoice(one, one.name === proposed)));
     if (focused !== null) keepFocus(focused);
@@ -144,26 +145,29 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
   function describeEnter(typed) {
     if (lost) return `There is no class “${lost}” anymore. Arrow keys choose another.`;
     const { kind, name, begun } = getMeaning();
-    const adds = `Shift Enter: new class “${typed}”`;
+    const adds = `Shift Enter: new ${noun()} “${typed}”`;
     const isHalf = typed && ["mark", "guess"].includes(kind);
     if (chosen === null) return kind === "mark" ? `Enter chooses ${name} · ${adds}` : `${begun.length} classes start with this: arrow keys choose one · ${adds}`;
     if (isHalf && !isNew(chosen)) return `Enter: ${chosen} · ${adds}`;
     const others = shown.length > 1 ? " Arrow keys choose another." : "";
-    return `Enter ${isNew(chosen) ? "adds the new class" : "takes"} “${chosen}”.${others}`;
+    return `Enter ${isNew(chosen) ? `adds the new ${noun()}` : "takes"} “${chosen}”.${others}`;
   }
 
   function createChoice({ name, isNew: adds }, isProposed) {
     const probability = proposals.find(({ label }) => label === name)?.probability ?? 0;
-    const own = classes.find((known) => known.name === name)?.key ?? "";
+    const { key: own = "", pressed = null, isGuess = false } = classes.find((known) => known.name === name) ?? {};
     const key = getTyped() || begins(own) ? "" : own; // What is typed may contain it.
     const press = () => (performance.now() - movedAt < MOVED_MS ? announce(MOVED) : choose(name, adds));
     const { element: choice, button, bar, key: chip, label, share } = build("choice", { button: press });
     button.dataset.name = name;
+    button.ariaPressed = pressed;
+    button.classList.toggle("guess", isGuess);
     button.classList.toggle("proposed", isProposed);
     button.classList.toggle("keyed", isProposed && key !== "");
     bar.style.setProperty("--share", probability);
     chip.textContent = isProposed && key === "" ? "↵" : key;
-    label.append(adds ? `New class “${name}”` : name, ...describeClass(name));
+    label.append(adds ? `New ${noun()} “${name}”` : name, ...describeClass(name));
+    if (isGuess) label.append(create("span", { class: "visually-hidden" }, ", suggested"));
     if (probability) share.textContent = formatPercent(probability);
     return choice;
   }
@@ -210,7 +214,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
       if (haveLeft) movedAt = performance.now();
       classes = newClasses;
       proposals = newProposals;
-      search.placeholder = classes.length ? "Search or add a class" : "Type a class";
+      search.placeholder = classes.length ? `Search or add a ${noun()}` : `Type a ${noun()}`;
       render();
     },
     /** Handles a key that was pressed outside of all fields; returns whether it did. */
@@ -219,7 +223,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
       const withKey = classes.find((known) => known.key === key);
       if (key === "Enter" && (chosen !== null || lost || getTyped())) onEnter(event);
       else if (key === "Escape" && (chosen !== null || lost || getTyped())) clear();
-      else if (key === "Enter" && proposals.length) choose(proposals[0].label);
+      else if (key === "Enter" && proposals.length && !hasTags) choose(proposals[0].label);
       else if (begins(key) || key === "/") {
         search.focus();
         return key === "/"; // The browser writes any other into the field.

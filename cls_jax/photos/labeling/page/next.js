@@ -4,6 +4,7 @@ import { get, setQuestion } from "./api.js";
 import { createChooser } from "./chooser.js";
 import { build, createPhoto } from "./dom.js";
 import { createPace, NEXT } from "./guards.js";
+import { createTags, hasTags, join } from "./tags.js";
 import { describeAnswer, describeUnsaved, formatCount } from "./words.js";
 import { createZoom } from "./zoom.js";
 
@@ -20,11 +21,12 @@ export function mount(root, app) {
   const press = (key) => () => zoom.onKey({ key });
   const preloaded = new Map();
 
-  const parts = build("next", { skip: () => decide("skip"), example: setExample, back: () => app.close(), enlarge: press("+"), screen: press("*") });
+  const tags = createTags();
+  const parts = build("next", { confirm, skip: () => decide("skip"), example: setExample, back: () => app.close(), enlarge: press("+"), screen: press("*") });
   const { frame, photo, panel } = parts;
   const zoom = createZoom(frame);
   const chooser = createChooser({
-    onChoose: (label, isNew) => decide("label", label, isNew),
+    onChoose: (label, isNew) => (hasTags ? toggle(label) : decide("label", label, isNew)),
     onNone: () => decide("none"),
     announce: app.announce,
     onSkip: () => decide("skip"),
@@ -40,15 +42,38 @@ export function mount(root, app) {
     });
   }
 
+  const refuses = () => !current || app.refuses(isShown, isPainted ? NEXT : undefined);
+
+  /** Sets a tag of the photo that is shown, or takes it away. Returns whether it does. */
+  function toggle(name) {
+    if (refuses()) return false;
+    tags.toggle(name);
+    renderTags(app.state);
+    return true;
+  }
+
+  function renderTags({ classes }) {
+    tags.follow(current);
+    chooser.update(tags.describe(classes), current.proposals);
+  }
+
+  /** Saves the tags that are set. */
+  function confirm() {
+    if (!current) return;
+    const names = tags.describe(app.state.classes).filter(({ pressed }) => pressed).map(({ name }) => name);
+    if (names.length) decide("label", join(names), true);
+    else app.announce("No tag is set: press 0 if the photo has none of them.");
+  }
+
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
   function decide(decision, label = "", adds = false) {
-    if (!current || app.refuses(isShown, isPainted ? NEXT : undefined)) return false;
+    if (refuses()) return false;
     if (isBroken && label) {
       app.announce(BROKEN);
       return false;
     }
     const { image, name, revision, check } = current;
-    const typed = chooser.getTyped();
+    const typed = hasTags ? "" : chooser.getTyped();
     const { pinned } = app;
     pace.answer();
     app.run(async () => {
@@ -62,6 +87,7 @@ export function mount(root, app) {
       isRefused = false;
       if (question?.image === image) question = null;
       current = null;
+      tags.follow(null);
       app.announce(`${name}: ${describeAnswer({ label, decision })}.`, false);
       if (pinned?.from) app.close(pinned);
       else if (check && app.isChecking && !app.state.sample) app.show("result"); // Which says what came of it.
@@ -87,15 +113,16 @@ export function mount(root, app) {
     if (!current) return chooser.clear();
     show(state);
     const isOther = before ? before.image !== current.image : !chooser.hasFocus();
-    if (isOther && chooser.isChoosing()) forget(before?.name);
-    chooser.update(state.classes, current.proposals);
+    if (isOther) forget(before?.name);
+    if (hasTags) renderTags(state);
+    else chooser.update(state.classes, current.proposals);
     describe(state);
     if (!state.classes.length) chooser.focus();
   }
 
   function describe(state) {
     const given = current.decision && describeAnswer(current);
-    parts.title.textContent = given ? `Your answer: ${given}` : "What is it?";
+    parts.title.textContent = given ? `Your answer: ${given}` : hasTags ? "Which tags does it have?" : "What is it?";
     parts.back.hidden = !app.pinned || current.isBack;
     parts.place.textContent = `Back to ${app.pinned?.from ? app.pinned.from.view : "the question"}`;
     parts.caption.textContent = current.name + (given ? ` · currently ${given}` : "");
@@ -106,14 +133,16 @@ export function mount(root, app) {
       state.phase === "reading"
         ? "A random photo, until all photos have been read."
         : `${left} left to check. What the classifier thinks of them is hidden so that it does not sway you.`;
-    parts.example.hidden = !current.label;
+    parts.example.hidden = !state.classes.some(({ name }) => name === current.label);
+    parts.confirm.hidden = !hasTags;
     parts.example.textContent = `Use as the example of ${current.label}`;
   }
 
   /** Takes away what was typed, which was for another photo than is shown now. */
   function forget(name = "another photo") {
-    const text = chooser.getTyped();
-    chooser.clear();
+    const text = chooser.getTyped() || tags.getTouched();
+    if (chooser.isChoosing()) chooser.clear();
+    tags.follow(null);
     if (text) app.announce(describeUnsaved(text, name));
   }
 
@@ -200,6 +229,7 @@ export function mount(root, app) {
       app.run(() => move(steps[event.key]), true);
     } else if (event.key === " ") decide("skip");
     else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.close();
+    else if (event.key === "Enter" && hasTags && !chooser.isChoosing()) confirm();
     else if (event.key === "Enter" && current && !current.proposals.length && !chooser.isChoosing()) {
       app.announce("No class is proposed: press the key of one, or type its name.");
     } else return chooser.onKey(event);

@@ -4,6 +4,7 @@ import { get, getFile, openWindow } from "./api.js";
 import { build, create, save } from "./dom.js";
 import { createRuns } from "./runs.js";
 import { createTraining } from "./training.js";
+import { hasTags, noun, nouns } from "./tags.js";
 import { formatCount } from "./words.js";
 
 const HINT = "Confirm what is suggested, or give them another class.";
@@ -25,7 +26,7 @@ export function mount(root, app) {
     answer: goOn,
     check: act(check),
     look: act(lookAt),
-    use: act(copy),
+    use: act(() => (hasTags ? download("csv") : copy())),
   });
   parts.target.value = percent;
   const runs = createRuns(app);
@@ -45,6 +46,7 @@ export function mount(root, app) {
   }
 
   async function renderAll(state) {
+    if (hasTags) parts.use.textContent = parts.csv.textContent;
     parts.command.textContent = state.command;
     parts.networks.textContent = state.networks;
     const result = await get("result");
@@ -143,7 +145,7 @@ function describe({ is_fitting: isFitting, message, labels, classes, checked }) 
   if (isFitting) return "Learning from your labels…";
   if (message) return message;
   const measured = checked ? ` ${checked} The range above allows for a classifier that is wrongly sure of itself.` : "";
-  return `Learned from ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.${measured}`;
+  return `Learned from ${formatCount(labels, "label")} of ${formatCount(classes, noun(), nouns())}.${measured}`;
 }
 
 /** While newer answers are being learned, with the number of those that the figure is from. */

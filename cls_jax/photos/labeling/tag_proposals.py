@@ -1,0 +1,108 @@
+"""As `proposals`, where a photo may have several classes, its tags.
+
+Nothing spreads between two fits, which take less than a second.
+
+Shape suffixes: B photos, T tags.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from scipy import sparse
+
+from cls_jax.photos.features.accuracy import Estimate, find_sure
+from cls_jax.photos.folder.tags import OPEN, SEPARATOR, join_tags, split_tags
+from cls_jax.photos.labeling.proposals import Classified, Doubt, Rules, Said
+
+_THRESHOLD = 0.5  # Of the probability of a tag.
+_NO_TAG = "without it"
+
+
+def say(p_BT: np.ndarray, names: Sequence[str]) -> Said:
+    """The tags of each photo that are as probable as not, and how surely all of them are right."""
+    has_BT = p_BT >= _THRESHOLD
+    labels = [
+        join_tags(name for name, one in zip(names, has, strict=False) if one)
+        for has in has_BT.tolist()
+    ]
+    return Said(labels, np.maximum(p_BT, 1 - p_BT).prod(axis=1), has_BT)
+
+
+def doubt(p_BT: np.ndarray, names: Sequence[str], _: Estimate | None) -> list[Doubt]:
+    """For each tag, the photos that may have it or not."""
+    doubts = []
+    for p_B in p_BT.T:
+        confidences = np.maximum(p_B, 1 - p_B)
+        is_sure = find_sure(confidences, None)
+        order = np.argsort(confidences, kind="stable")
+        rows = order[~is_sure[order]]
+        num_unsure = int((p_B[rows] >= _THRESHOLD).sum())
+        doubts.append(Doubt(num_unsure, _NO_TAG if len(rows) else "", rows))
+    return doubts
+
+
+def weigh(found: Classified | None, num_images: int) -> np.ndarray:
+    """The share of each photo in the coverage, float [B]: the probability that some tag is wrong.
+
+    It is 1 if it is too early to say.
+    """
+    shares = np.ones(num_images)
+    if found is not None and not found.is_early:
+        is_open = found.labels < 0
+        confidences = say(found.probabilities, found.class_names).confidences
+        shares[: len(is_open)] = np.where(is_open, 1 - confidences, 1)
+    return shares
+
+
+def split(label: str) -> tuple[str, ...]:
+    """The tags that a label names, also those that are open."""
+    return tuple(tag.removeprefix(OPEN) for tag in split_tags(label))
+
+
+def rename(label: str, names: Mapping[str, str]) -> str:
+    """A label with other names of its tags, of which some are gone ("")."""
+    found = dict[str, str]()
+    for tag in sorted(split_tags(label)):  # Those that are open come first, and others win.
+        name = tag.removeprefix(OPEN)
+        new = names.get(name, name)
+        found[new] = tag[: len(tag) - len(name)] + new
+    return join_tags(tag for new, tag in found.items() if new) if label else ""
+
+
+class TagSpread:
+    """What the newest classifier says, until the next one is fitted."""
+
+    def __init__(self, graph: sparse.csr_matrix):
+        self.labels = np.full(graph.shape[0], -1)
+        self._numbers: dict[str, int] = {}  # Of all labels so far.
+
+    def index(self, names: Sequence[str]) -> dict[str, int]:
+        """The numbers of labels, which stay."""
+        return self._numbers
+
+    def follow(
+        self,
+        names: Sequence[str],
+        labels: np.ndarray,
+        found: Classified | None,
+        exclude: Callable[[Mapping[str, int], np.ndarray], None],
+    ) -> np.ndarray:
+        """As `Spread.follow`. What is rejected is only asked."""
+        self.labels = labels
+        p_BT = np.zeros((len(labels), len(names)))
+        for t, name in enumerate(names):
+            if found is not None and name in found.class_names:
+                p_BT[: len(found.labels), t] = found.probabilities[:, found.class_names.index(name)]
+        return p_BT
+
+
+TAG_RULES = Rules(
+    num_answers=3,
+    start=TagSpread,
+    say=say,
+    doubt=doubt,
+    weigh=weigh,
+    clean=lambda name: name.replace(SEPARATOR, ",").lstrip(OPEN),
+    split=split,
+    rename=rename,
+)

@@ -1,0 +1,330 @@
+"""Photos with several tags: what a session makes of them, and what a browser shows."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cls_jax.photos.features.accuracy import MIN_CHECKS
+from cls_jax.photos.folder.options import AUTOMATIC
+from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.changes import Change, RenameClass
+from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.known import find_checked
+from cls_jax.photos.labeling.photos import open_session
+from tests.photos.labeling.pages import (
+    DESKTOP,
+    PHONE,
+    VIEWS,
+    press,
+    read_decisions,
+    read_name,
+    show,
+)
+from tests.photos.labeling.sessions import create_photos, describe_some
+
+TAGS = ("boots", "coat", "hat")
+OPTIONS = AUTOMATIC._replace(tags=True)
+
+
+def draw_truth(num_images):
+    """The tags of photos, bool [B, 3]."""
+    return np.random.default_rng(0).random((num_images, len(TAGS))) < 0.5
+
+
+def name_tags(has):
+    return ";".join(tag for tag, one in zip(TAGS, has, strict=True) if one) or ";"
+
+
+def open_tagged(folder, num_images=60, class_names=TAGS):
+    """A session whose photos look like the sum of their tags."""
+    create_photos(folder, num_images)
+    rng = np.random.default_rng(1)
+    features = draw_truth(num_images) @ rng.normal(size=(len(TAGS), 32))
+    features += 0.3 * rng.normal(size=features.shape)
+    session = open_session(folder, class_names, OPTIONS)
+    session.load(lambda report: describe_some(range(num_images), features.astype(np.float32)))
+    return session
+
+
+def answer(session, image, label, decision="label"):
+    revision = session.known.get_state(image).revision
+    session.decide([Change(image, decision, label, revision)], "w")
+
+
+def answer_some(session, images):
+    """Answers by the truth and learns from that."""
+    for image in images:
+        label = name_tags(draw_truth(60)[image])
+        answer(session, image, label)
+    classifier = SessionClassifier(session)
+    classifier._wait()
+    return classifier
+
+
+def test_a_label_is_the_tags_of_a_photo_or_none_of_them(folder):
+    session = open_tagged(folder)
+    answer(session, 0, "boots;hat")
+    answer(session, 1, "", "none")
+    answer(session, 2, "coat;?hat")
+    answer(session, 3, "", "skip")
+    assert [session.known.get_state(i).label for i in range(4)] == [
+        "boots;hat",
+        ";",
+        "?hat;coat",
+        "",
+    ]
+    assert read_decisions(folder) == [
+        ("IMG_0000.png", "boots;hat", "label"),
+        ("IMG_0001.png", "", "none"),
+        ("IMG_0002.png", "coat;?hat", "label"),
+        ("IMG_0003.png", "", "skip"),
+    ]
+    state = views.describe(session)
+    assert {one["name"]: one["count"] for one in state["classes"]} == dict(
+        zip(TAGS, (1, 1, 1), strict=True)
+    )
+    assert state["counts"] == {"images": 60, "labeled": 3, "none": 0, "skipped": 1}
+    again = open_session(folder, (), OPTIONS)
+    again.load(lambda report: describe_some(range(60), np.eye(60, dtype=np.float32)))
+    assert [again.known.get_state(i).label for i in range(4)] == ["boots;hat", ";", "?hat;coat", ""]
+    assert again.known.find_keys() == session.known.find_keys()
+    with pytest.raises(RefusedError, match="no such class"):
+        answer(session, 4, "boots;scarf")
+    undone = session.undo("w")
+    assert [*undone] == [3]
+    session.undo("w")
+    assert session.known.get_state(2).decision == ""
+
+
+def test_a_tag_is_renamed_merged_and_deleted_in_every_label(folder):
+    session = open_tagged(folder)
+    labels = ["boots;hat", "boots", ";", "?boots;coat", "?boots;hat"]
+    for image, label in enumerate(labels):
+        answer(session, image, label)
+
+    def read():
+        return [session.known.get_state(i).label for i in range(len(labels))]
+
+    session.change("w", RenameClass("boots", "shoes"))
+    assert read() == ["hat;shoes", "shoes", ";", "?shoes;coat", "?shoes;hat"]
+    session.change("w", RenameClass("shoes", "hat"))
+    assert read() == ["hat", "hat", ";", "?hat;coat", "hat"]
+    session.undo("w")
+    session.change("w", RenameClass("shoes", ""))
+    assert read() == ["hat", ";", ";", "coat", "hat"]
+    session.undo("w")
+    session.undo("w")
+    assert read() == labels
+
+
+def test_suggested_are_the_tags_that_are_more_probable_than_not(folder):
+    session = open_tagged(folder)
+    assert set(grid.describe_photos(session)["label"]) == {-1}  # Nothing is suggested yet.
+    answer_some(session, range(30))
+    photos = grid.describe_photos(session)
+    truth = [name_tags(has) for has in draw_truth(60)]
+    suggested = [photos["labels"][place] for place in photos["label"]]
+    assert suggested[:30] == truth[:30]
+    assert np.mean([a == b for a, b in zip(suggested[30:], truth[30:], strict=True)]) > 0.8
+    for image in range(30, 60):
+        found = {
+            p["label"]: p["probability"]
+            for p in views.describe_image(session.known, image)["proposals"]
+        }
+        assert set(found) == set(TAGS)
+        assert name_tags([found[tag] > 0.5 for tag in TAGS]) == suggested[image]
+        confidence = np.prod([max(p, 1 - p) for p in found.values()])
+        assert photos["confidence"][image] == pytest.approx(confidence, abs=0.001)
+    rows = {row["label"]: row["images"] for row in views.describe_check(session)["rows"]}
+    for label, images in rows.items():
+        assert all(suggested[one["image"]] == label for one in images)
+    result = views.describe_result(session)
+    has = np.array([[tag in label.split(";") for tag in TAGS] for label in suggested[30:]])
+    assert result["proposed"] == has.sum(axis=0).tolist()
+
+
+def test_a_label_that_the_others_contradict_is_suspect_until_it_is_given_again(folder):
+    session = open_tagged(folder)
+    truth = draw_truth(60)
+    wrong = truth[7].copy()
+    wrong[1] = not wrong[1]
+    for image in range(30):
+        answer(session, image, name_tags(wrong if image == 7 else truth[image]))
+    SessionClassifier(session)._wait()
+    (found, *_) = views.describe_suspects(session.known)["images"]
+    assert (found["image"], found["label"]) == (7, name_tags(wrong))
+    assert found["proposals"][0]["label"] == name_tags(truth[7])
+    answer(session, 7, name_tags(wrong))
+    SessionClassifier(session)._wait()
+    assert 7 not in [one["image"] for one in views.describe_suspects(session.known)["images"]]
+
+
+def test_random_photos_check_all_tags_at_once_and_the_guess_is_a_label(folder):
+    session = open_tagged(folder)
+    classifier = answer_some(session, range(20))
+    session.follow_classifier()
+    guesses = session.known.classified
+    assert session.draw_sample() == MIN_CHECKS
+    is_right = []
+    for image in views.describe(session, "w")["next"]:
+        assert image["proposals"] == []
+    truth = draw_truth(60)
+    for image in session.known.sample:
+        said = session.known.rules.say(guesses.probabilities[[image]], guesses.class_names)
+        answer(session, image, name_tags(truth[image]))
+        mark = session.known.get_state(image)
+        assert mark.check.guess == said.labels[0]
+        assert mark.check.confidence == pytest.approx(said.confidences[0], abs=1e-3)
+        is_right.append(mark.label == said.labels[0])
+    classifier._wait()
+    assert classifier.estimate().checks == MIN_CHECKS
+    assert "of the other photos have all tags right" in classifier.describe()["accuracy"]
+    again = find_checked(open_session(folder, (), OPTIONS).known)
+    assert sorted(again.is_right) == sorted(is_right)
+
+
+def test_tables_and_labels_have_the_tags_and_folders_are_refused(folder):
+    session = open_tagged(folder)
+    classifier = answer_some(session, range(20))
+    rows = {row["file"]: row for row in classifier.list_rows()}
+    assert rows["IMG_0000.png"]["label"] == name_tags(draw_truth(60)[0])
+    assert {row["source"] for row in rows.values()} == {"label", "suggested"}
+    labels = json.loads(classifier.write_labels("fiftyone"))
+    assert labels["classes"] == list(TAGS)
+    with pytest.raises(RefusedError, match="download the table"):
+        classifier.copy_by_class()
+    with (folder / "IMG_0001.png").open("rb") as file, pytest.MonkeyPatch.context() as patch:
+        known = session.known.relations.features.convert(lambda rows: rows[[1]])
+        patch.setattr("cls_jax.photos.labeling.classifier.read_photo", lambda *_: known)
+        assert set(classifier.classify(file)["label"].split(";")) <= {*TAGS, ""}
+    command = views.describe(session)["command"]
+    assert command.endswith("--tags --instant")
+
+
+def test_a_label_is_written_split_and_changed_as_a_text(call_module):
+    code = """({ useTags, split, write, put }, hasTags) => {
+      useTags(hasTags);
+      const labels = ["", ";", "boots;hat", "?coat;boots", "?coat;?hat"];
+      const put3 = (label, ...rest) => put(label, ...rest, ["boots", "coat", "hat"]);
+      const cases = [["", "coat", true], ["?hat;boots", "hat", true], ["boots", "boots", false]];
+      return [labels.map(split), labels.map(write), cases.map((one) => put3(...one))];
+    }"""
+    names, texts, changed = call_module("tags.js", code, True)
+    assert names == [[], [], ["boots", "hat"], ["boots"], []]
+    assert texts == ["", "none of these", "boots, hat", "boots, others open", "others open"]
+    assert changed == ["?boots;?hat;coat", "boots;hat", ";"]
+    names, texts, _ = call_module("tags.js", code, False)
+    assert names == [[], [";"], ["boots;hat"], ["?coat;boots"], ["?coat;?hat"]]
+    assert texts == ["", ";", "boots;hat", "?coat;boots", "?coat;?hat"]
+
+
+def test_keys_set_tags_and_enter_confirms_them(visit, folder):
+    session = open_tagged(folder)
+    with visit(session) as page:
+        first = read_name(page)
+        page.keyboard.press("Enter")  # Nothing is set.
+        page.wait_for_selector(".toast:has-text('press 0')")
+        page.keyboard.press("1")
+        page.keyboard.press("3")
+        page.wait_for_selector(".class[aria-pressed=true] >> nth=1")
+        page.keyboard.press("3")  # Takes it away again.
+        assert read_pressed(page) == ["boots"]
+        page.keyboard.type("scarf")
+        page.keyboard.press("Enter")  # A new one.
+        assert read_name(page) == first
+        assert read_pressed(page) == ["boots", "scarf"]
+        page.wait_for_timeout(700)  # A second Enter means the same.
+        press(page, "Enter")
+        assert read_decisions(folder) == [(first, "boots;scarf", "label")]
+        second = press(page, "0")
+        assert read_decisions(folder)[1:] == [(second, "", "none")]
+        assert page.locator("#strip").inner_text().split("\n") == ["none of these", "boots, scarf"]
+        page.keyboard.press("Control+z")
+        page.wait_for_function(
+            "name => document.querySelector('figcaption').textContent.startsWith(name)", arg=second
+        )
+        assert session.known.get_state(session.known.index[second]).decision == ""
+
+
+def test_suggested_tags_are_set_and_say_so_until_they_are_confirmed(visit, folder):
+    session = open_tagged(folder)
+    answer_some(session, range(30))
+    session.follow_classifier()
+    with visit(session) as page:
+        name = read_name(page)
+        proposals = views.describe_image(session.known, session.known.index[name])["proposals"]
+        suggested = sorted(p["label"] for p in proposals if p["probability"] > 0.5)
+        assert read_pressed(page) == suggested
+        guesses = page.locator(".class.guess").all_inner_texts()
+        assert len(guesses) == len(suggested)
+        assert all("suggested" in text for text in guesses)
+        key = str(1 + TAGS.index(next(tag for tag in TAGS if tag not in suggested)))
+        page.keyboard.press(key)
+        page.wait_for_selector(".class[aria-pressed=true]:not(.guess)")
+        press(page, "Enter")
+        wanted = ";".join(sorted([*suggested, TAGS[int(key) - 1]]))
+        assert session.known.get_state(session.known.index[name]).label == wanted
+
+
+def test_tags_that_were_set_for_a_photo_that_goes_are_named(visit, folder):
+    session = open_tagged(folder)
+    with visit(session) as page:
+        name = read_name(page)
+        page.keyboard.press("2")
+        page.wait_for_selector(".class[aria-pressed=true]")
+        show(page, "result")
+        page.wait_for_selector(f".toast:has-text('“coat” was typed for {name} and was not saved')")
+
+
+def test_in_the_grid_a_key_gives_photos_a_tag_and_takes_it_away_again(visit, folder):
+    session = open_tagged(folder, 6)
+    answer(session, 2, "coat")
+
+    def read_labels():
+        return [session.known.get_state(i).label for i in range(3)]
+
+    with visit(session) as page:
+        show(page, "photos")
+        for name in ("IMG_0000.png", "IMG_0001.png", "IMG_0002.png"):
+            page.locator(f".cell[title='{name}']").click()
+        for key, text in (("1", "boots"), ("2", "coat"), ("2", "not coat")):
+            page.keyboard.press(key)
+            page.wait_for_selector(f".toast:has-text('3 photos: {text}.')")
+            page.wait_for_selector(".selected-count:has-text('3 selected')")
+        assert read_labels() == ["?hat;boots", "?hat;boots", "boots"]
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(".toast:has-text('Undone')")
+        assert read_labels() == ["?hat;boots;coat", "?hat;boots;coat", "boots;coat"]
+        page.keyboard.press("0")
+        page.wait_for_selector(".toast:has-text('3 photos: none of these')")
+        assert read_labels() == [";", ";", ";"]
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_axe_finds_nothing_about_tags_and_nothing_is_cut_off(visit, folder, axe, viewport):
+    session = open_tagged(folder)
+    answer_some(session, range(30))
+    answer(session, 30, "coat;?hat")
+    with visit(session, viewport) as page:
+        page.evaluate(axe)
+        for button in page.locator(".class, .others button:visible").all():
+            box = button.bounding_box()
+            assert box["y"] + box["height"] <= viewport["height"]
+        for view in VIEWS:
+            show(page, view)
+            if view == "photos":
+                page.locator(".cell").first.click()
+                page.wait_for_selector(".selected-count:has-text('1 selected')")
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+                found = page.evaluate("axe.run()")["violations"]
+                assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], view
+            assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], view
+
+
+def read_pressed(page):
+    """The tags that are set."""
+    buttons = page.locator(".class[aria-pressed=true]")
+    return sorted(buttons.evaluate_all("(all) => all.map(({ dataset }) => dataset.name)"))
