@@ -18,7 +18,7 @@ from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import LAST, Relations
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.labeling.classes import Classes
-from cls_jax.photos.labeling.classifier import fit
+from cls_jax.photos.labeling.fitting import fit
 from cls_jax.photos.labeling.known import Known
 
 _NUM_CLASSES, _NUM_FITS = 10, 4

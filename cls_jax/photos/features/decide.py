@@ -51,15 +51,6 @@ def compute_margins(p_BK: np.ndarray) -> np.ndarray:
     return np.asarray(first - second)
 
 
-def find_confident(
-    p_BK: np.ndarray, is_open_B: np.ndarray, label: int, num_images: int
-) -> np.ndarray:
-    """The open images whose most probable class is `label`, most confident first, int [M]."""
-    best, confidence, _ = decide(p_BK)
-    rows = np.flatnonzero(is_open_B & (best == label))
-    return rows[np.argsort(-confidence[rows], kind="stable")[:num_images]]
-
-
 def find_partners(counts_KK: np.ndarray) -> np.ndarray:
     """The other class that each class is taken for most often, int [K], by counts int [K, K]."""
     return np.asarray((counts_KK - np.diag(np.diag(counts_KK))).argmax(axis=1))

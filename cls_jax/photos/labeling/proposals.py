@@ -92,6 +92,7 @@ class Rules(NamedTuple):
     """What depends on whether a photo has one class or several, its tags."""
 
     num_answers: int  # After so many, the next classifier is fitted while labeling goes on.
+    num_proposals: int  # At most, of a photo.
     start: Callable[[sparse.csr_matrix], Spread]
     # From probabilities, floating [B, K], and the names of the classes.
     say: Callable[[np.ndarray, Sequence[str]], Said]
@@ -226,6 +227,7 @@ class ClassSpread:
 
 CLASS_RULES = Rules(
     num_answers=NUM_ANSWERS,
+    num_proposals=9,
     start=ClassSpread,
     say=say,
     doubt=doubt,

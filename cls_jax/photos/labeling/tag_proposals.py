@@ -12,10 +12,10 @@ from scipy import sparse
 
 from cls_jax.photos.features.accuracy import Estimate, find_sure
 from cls_jax.photos.folder.tags import OPEN, SEPARATOR, join_tags, split_tags
+from cls_jax.photos.labeling.answers import MAX_CLASSES
 from cls_jax.photos.labeling.proposals import Classified, Doubt, Rules, Said
 
 _THRESHOLD = 0.5  # Of the probability of a tag.
-_NO_TAG = "without it"
 
 
 def say(p_BT: np.ndarray, names: Sequence[str]) -> Said:
@@ -25,19 +25,24 @@ def say(p_BT: np.ndarray, names: Sequence[str]) -> Said:
         join_tags(name for name, one in zip(names, has, strict=False) if one)
         for has in has_BT.tolist()
     ]
-    return Said(labels, np.maximum(p_BT, 1 - p_BT).prod(axis=1), has_BT)
+    return Said(labels, confide(p_BT), has_BT)
+
+
+def confide(p_BT: np.ndarray) -> np.ndarray:
+    """The probability that all tags of a photo are right, floating [B]."""
+    return np.asarray(np.maximum(p_BT, 1 - p_BT).prod(axis=1))
 
 
 def doubt(p_BT: np.ndarray, names: Sequence[str], _: Estimate | None) -> list[Doubt]:
     """For each tag, the photos that may have it or not."""
     doubts = []
-    for p_B in p_BT.T:
+    for name, p_B in zip(names, p_BT.T, strict=False):
         confidences = np.maximum(p_B, 1 - p_B)
         is_sure = find_sure(confidences, None)
         order = np.argsort(confidences, kind="stable")
         rows = order[~is_sure[order]]
         num_unsure = int((p_B[rows] >= _THRESHOLD).sum())
-        doubts.append(Doubt(num_unsure, _NO_TAG if len(rows) else "", rows))
+        doubts.append(Doubt(num_unsure, f"not {name}" if len(rows) else "", rows))
     return doubts
 
 
@@ -49,8 +54,7 @@ def weigh(found: Classified | None, num_images: int) -> np.ndarray:
     shares = np.ones(num_images)
     if found is not None and not found.is_early:
         is_open = found.labels < 0
-        confidences = say(found.probabilities, found.class_names).confidences
-        shares[: len(is_open)] = np.where(is_open, 1 - confidences, 1)
+        shares[: len(is_open)] = np.where(is_open, 1 - confide(found.probabilities), 1)
     return shares
 
 
@@ -98,6 +102,7 @@ class TagSpread:
 
 TAG_RULES = Rules(
     num_answers=3,
+    num_proposals=MAX_CLASSES,
     start=TagSpread,
     say=say,
     doubt=doubt,

@@ -22,7 +22,6 @@ from cls_jax.photos.shell import write_command
 _NUM_PER_CLASS = 8
 _NUM_SUSPECTS = 12
 _NUM_UNREADABLE = 100
-_NUM_PROPOSALS = 9  # Per photo.
 
 
 def describe(session: Session, window: str = "", question: int | None = None) -> dict[str, Any]:
@@ -177,7 +176,7 @@ def _describe_proposals(known: Known, p_BK: np.ndarray, row: int) -> list[dict[s
     if not known.has_suggestions():
         return []
     names = known.class_names
-    best = rank_classes(p_BK[row], _NUM_PROPOSALS)
+    best = rank_classes(p_BK[row], known.rules.num_proposals)
     return [{"label": names[k], "probability": round(float(p_BK[row, k]), 4)} for k in best]
 
 

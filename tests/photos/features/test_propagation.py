@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.decide import find_confident
 from cls_jax.photos.features.graph import Propagation, build_graph, propagate_labels
 from cls_jax.photos.features.infer import take_log, weigh_labelers
 from tests.photos.labeling.sessions import create_features
@@ -97,12 +96,6 @@ def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
     for image in (3, 15, 33):  # All of one group. Some leave rounding errors.
         labeled, probabilities = propagate(graph, 2, {0: 0}, {6: 0}, {image: 1}).leave_one_out()
         np.testing.assert_allclose(probabilities[labeled == image], [[1, 0]], atol=1e-6)
-
-
-def test_sure_images_are_the_first_to_be_proposed():
-    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.99, 0.01], [0.7, 0.3]])
-    is_open = np.array([True, True, True, False, True])
-    assert list(find_confident(probabilities, is_open, 0, 2)) == [0, 4]
 
 
 def test_images_to_label_are_chosen_of_different_groups_and_where_no_label_is(graph):

@@ -15,7 +15,7 @@ from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import EARLY, LAST, STAGES, Relations
-from cls_jax.photos.labeling.classifier import fit
+from cls_jax.photos.labeling.fitting import fit
 from cls_jax.photos.labeling.known import Features
 from cls_jax.photos.labeling.photos import open_session
 from tests.outcomes import count_calls

@@ -248,6 +248,19 @@ def test_keys_set_tags_and_enter_confirms_them(visit, folder):
         assert session.known.get_state(session.known.index[second]).decision == ""
 
 
+def test_the_first_tags_are_typed(visit, folder):
+    session = open_tagged(folder, class_names=())
+    with visit(session) as page:
+        first = read_name(page)
+        for name in ("hat", "boots"):
+            page.keyboard.type(name)
+            page.keyboard.press("Enter")
+        session.mark([59], "")  # The page is updated meanwhile.
+        page.wait_for_timeout(2500)
+        press(page, "Enter")
+        assert session.known.get_state(session.known.index[first]).label == "boots;hat"
+
+
 def test_suggested_tags_are_set_and_say_so_until_they_are_confirmed(visit, folder):
     session = open_tagged(folder)
     answer_some(session, range(30))

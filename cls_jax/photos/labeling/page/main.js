@@ -10,7 +10,7 @@ import * as result from "./result.js";
 import * as tryIt from "./try.js";
 import { build, create, createPhoto } from "./dom.js";
 import { findTyped, guard, keepFocus } from "./guards.js";
-import { hasTags, useTags } from "./tags.js";
+import { heading, useTags } from "./tags.js";
 import { describeAnswer, describeChanged, describeUndone, formatCount } from "./words.js";
 
 const VIEWS = { next, check, suspects, classes, photos, result, try: tryIt };
@@ -218,7 +218,7 @@ async function render() {
 
 function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUndo }) {
   byId("folder").textContent = folder;
-  byId("classes-view").textContent = hasTags ? "Tags" : "Classes";
+  byId("classes-view").textContent = heading();
   document.title = `${folder}: label photos`;
   const [labeled, of] = [counts.labeled, counts.images].map((count) => count.toLocaleString("en"));
   const share = Math.floor((100 * progress[0]) / (progress[1] || 1));

@@ -117,7 +117,7 @@ export function mount(root, app) {
     if (hasTags) renderTags(state);
     else chooser.update(state.classes, current.proposals);
     describe(state);
-    if (!state.classes.length) chooser.focus();
+    if (!state.classes.length && !tags.getTouched()) chooser.focus();
   }
 
   function describe(state) {

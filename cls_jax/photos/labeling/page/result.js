@@ -4,7 +4,7 @@ import { get, getFile, openWindow } from "./api.js";
 import { build, create, save } from "./dom.js";
 import { createRuns } from "./runs.js";
 import { createTraining } from "./training.js";
-import { hasTags, noun, nouns } from "./tags.js";
+import { hasTags, heading, noun, nouns } from "./tags.js";
 import { formatCount } from "./words.js";
 
 const HINT = "Confirm what is suggested, or give them another class.";
@@ -47,6 +47,8 @@ export function mount(root, app) {
 
   async function renderAll(state) {
     if (hasTags) parts.use.textContent = parts.csv.textContent;
+    parts.heading.textContent = heading();
+    parts.column.textContent = hasTags ? "Tag" : "Class";
     parts.command.textContent = state.command;
     parts.networks.textContent = state.networks;
     const result = await get("result");

@@ -13,6 +13,7 @@ export function useTags(value) {
 /** What a class is called. */
 export const noun = () => (hasTags ? "tag" : "class");
 export const nouns = () => (hasTags ? "tags" : "classes");
+export const heading = () => (hasTags ? "Tags" : "Classes");
 
 /** The classes of a label. */
 export function split(label) {
