@@ -11,10 +11,9 @@ if TYPE_CHECKING:
     from cls_jax.data.resize import ImageError
     from cls_jax.errors import UserError
     from cls_jax.photos.api import train
-    from cls_jax.photos.inference.classifier import Classifier, Prediction
+    from cls_jax.photos.inference.classifier import Classifier, Prediction, TaggedPrediction
     from cls_jax.photos.inference.open import load
     from cls_jax.photos.inference.run import Run
-    from cls_jax.photos.inference.tagger import TaggedPrediction
 
 from cls_jax.photos import keys as _keys  # noqa: F401 # Every configuration has the product's keys.
 
@@ -35,7 +34,7 @@ _MODULES = {
     "ImageError": "cls_jax.data.resize",
     "Prediction": "cls_jax.photos.inference.classifier",
     "Run": "cls_jax.photos.inference.run",
-    "TaggedPrediction": "cls_jax.photos.inference.tagger",
+    "TaggedPrediction": "cls_jax.photos.inference.classifier",
     "UserError": "cls_jax.errors",
     "load": "cls_jax.photos.inference.open",
     "train": "cls_jax.photos.api",

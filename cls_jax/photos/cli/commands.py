@@ -210,10 +210,7 @@ def predict(
     path = _choose_table(images, output, as_json, overwrite, target is not None)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     classifier = load(workdir, step=step)
-    if has_tags and classifier.exclusive:
-        raise UserError(f"The photos of {workdir} have one class each: remove --tags.")
-    if target and not classifier.exclusive:
-        raise UserError("--sort-into is for photos of one class, and these have tags: remove it.")
+    _check_kind(classifier, has_tags, target)
     if path is None:
         found = lib.print_files(classifier, files, as_json, all_columns)
     else:
@@ -250,6 +247,14 @@ def _choose_table(
     path = pathlib.Path(output or "predictions.csv").expanduser()
     check_path(path, is_prediction_table, overwrite)
     return path
+
+
+def _check_kind(classifier: Any, has_tags: bool, target: pathlib.Path | None) -> None:
+    """Raises a UserError if an option is for tags and a `Classifier` for classes, or inversely."""
+    if classifier.exclusive and has_tags:
+        raise UserError(f"The photos of {classifier.workdir} have one class each: remove --tags.")
+    if target and not classifier.exclusive:
+        raise UserError("--sort-into is for photos of one class, and these have tags: remove it.")
 
 
 def _check_sorting(sort_into: str | None, unsure_below: float | None) -> pathlib.Path | None:

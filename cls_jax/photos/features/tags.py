@@ -158,6 +158,11 @@ def _calibrate(scores_BT: np.ndarray, marks: Marks) -> tuple[float, np.ndarray]:
     return float(found.x[0]), found.x[1:]
 
 
+def find_right(p_BT: np.ndarray, values_BT: np.ndarray, thresholds_T: np.ndarray) -> np.ndarray:
+    """Which images have all tags right, bool [B], by the values of `Marks`. Open ones are."""
+    return np.asarray((((p_BT >= thresholds_T) == values_BT) | (values_BT < 0)).all(axis=1))
+
+
 def choose_thresholds(inferred: InferredTags, precision: float = 0.0) -> np.ndarray:
     """The probability from which on an image has each tag, float32 [T].
 

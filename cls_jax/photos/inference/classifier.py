@@ -1,7 +1,7 @@
 """A run as a function from images to classes, and the predictions that it returns.
 
 These are defined like the pseudo-labels in training, see methods/losses.py.
-Shape suffixes: N networks, B images, K classes.
+Shape suffixes: N networks, B images, K classes, T tags.
 """
 
 import dataclasses
@@ -71,6 +71,24 @@ class Prediction(NamedTuple):
     class_names: np.ndarray
     calibrated_confidence: np.ndarray | None = None
     abstain: np.ndarray | None = None
+    unknown: np.ndarray | None = None
+
+
+class TaggedPrediction(NamedTuple):
+    """Predictions of B images that may have several tags, or none.
+
+    Attributes:
+        tags: The tags of each image, those that are at least as probable as their thresholds.
+        probabilities: float32 [B, T]. They are calibrated, and do not add up to 1.
+        class_names: str [T], the tags.
+        thresholds: float32 [T].
+        unknown: float32 [B] from 0 to 1, as that of a `Prediction`.
+    """
+
+    tags: tuple[frozenset[str], ...]
+    probabilities: np.ndarray
+    class_names: np.ndarray
+    thresholds: np.ndarray
     unknown: np.ndarray | None = None
 
 

@@ -13,7 +13,12 @@ from cls_jax.photos.features.decide import rank_classes
 from cls_jax.photos.folder.tags import SEPARATOR
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.calibration import apply_calibration
-from cls_jax.photos.inference.classifier import Classifier, Prediction, describe_top
+from cls_jax.photos.inference.classifier import (
+    Classifier,
+    Prediction,
+    TaggedPrediction,
+    describe_top,
+)
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
     PREDICTION_COLUMNS,
@@ -22,7 +27,6 @@ from cls_jax.photos.inference.tables import (
     WITHOUT_ERRORS,
     Row,
 )
-from cls_jax.photos.inference.tagger import TaggedPrediction
 
 
 class ClassRows:

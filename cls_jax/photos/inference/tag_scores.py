@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from cls_jax.photos.features.accuracy import wilson_interval
+from cls_jax.photos.features.tags import find_right
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.tags import read_sets
 from cls_jax.photos.inference.scores import (
@@ -59,7 +60,7 @@ class TagScoring(NamedTuple):
 
     def find_right(self, p_BT: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Which images have all tags right, bool [B]."""
-        return np.asarray((((p_BT >= self.thresholds) == known) | (known < 0)).all(axis=1))
+        return find_right(p_BT, known, self.thresholds)
 
     def measure(self, p_NBT: np.ndarray, known: np.ndarray) -> Accuracies:
         """The share of images with all tags right, and the mean average precision, in percent.

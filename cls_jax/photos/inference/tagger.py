@@ -4,30 +4,12 @@ Shape suffixes: N networks, B images, T tags.
 """
 
 import hashlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from cls_jax.photos.inference.classifier import Classifier
+from cls_jax.photos.inference.classifier import Classifier, TaggedPrediction
 from cls_jax.photos.inference.tag_scores import Scoring, TagScoring
-
-
-class TaggedPrediction(NamedTuple):
-    """Predictions of B images that may have several tags, or none.
-
-    Attributes:
-        tags: The tags of each image, those that are at least as probable as their thresholds.
-        probabilities: float32 [B, T]. They are calibrated, and do not add up to 1.
-        class_names: str [T], the tags.
-        thresholds: float32 [T].
-        unknown: float32 [B] from 0 to 1, as that of a `Prediction`.
-    """
-
-    tags: tuple[frozenset[str], ...]
-    probabilities: np.ndarray
-    class_names: np.ndarray
-    thresholds: np.ndarray
-    unknown: np.ndarray | None = None
 
 
 class Tagger(Classifier):

@@ -15,7 +15,12 @@ from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tagged import TaggedClassifier
-from cls_jax.photos.features.tags import InferredTags, choose_thresholds, infer_tags
+from cls_jax.photos.features.tags import (
+    InferredTags,
+    choose_thresholds,
+    find_right,
+    infer_tags,
+)
 from cls_jax.photos.folder.kinds import TAGS
 from cls_jax.photos.folder.tags import join_tags, read_sets
 from cls_jax.photos.start.fit_labels import find_held_out_copies, name_held_out
@@ -84,7 +89,7 @@ def fit_tags(
     for part, held_out in features.held_out.items():
         (p_BT,), _ = classifier.predict_with_features(held_out)
         known_BT = sets.mark(dataset.held_out[part].labels)
-        is_right = (((p_BT >= thresholds) == known_BT) | (known_BT < 0)).all(axis=1)
+        is_right = find_right(p_BT, known_BT, thresholds)
         measured[f"{part}/accuracy"] = 100 * float(is_right.mean())
         measured |= measure_without_copies(is_right, copies[part] >= 0, part)
     return FittedTags(

@@ -10,10 +10,12 @@ from cls_jax.models import MODELS
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.photos.features import tags
 from cls_jax.photos.features.instant import read_instant
-from cls_jax.photos.features.marks import Marks
+from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.features.tags import choose_thresholds, infer_tags
+from cls_jax.photos.folder.kinds import TAGS
 from cls_jax.photos.inference.networks import open_instant_networks
 
 T = 3
@@ -97,6 +99,18 @@ def test_no_label_and_no_tag_are_no_special_cases():
     found = infer_tags(features, _mark(truth, []))
     np.testing.assert_allclose(found.probabilities, 0.5)
     assert infer_tags(features, _mark(truth[:, :0], np.arange(9))).probabilities.shape == (120, 0)
+
+
+def test_near_copies_belong_together_whatever_their_tags():
+    features, _ = _make_features()
+    features.pooled[1], features.stages[1] = features.pooled[0], features.stages[0]
+    labels = np.array([3, 5, 5, 3, *[-1] * 116])  # Numbers of sets of tags.
+    marks = mark_labels(TAGS.find_shared(labels), 1)
+    found = groups(Relations(features), marks)
+    assert found[0] == found[1] != found[2]
+    sources = np.array([0, 1, 1, *[2] * 117])  # What is joined by a source is together, too.
+    found = groups(Relations(features), marks, sources)
+    assert found[0] == found[1] == found[2] != found[3]
 
 
 def test_calibration_has_the_gradient_of_its_loss(monkeypatch):
