@@ -183,18 +183,18 @@ def _format(result: dict[str, Any] | None) -> str:
     if result is None:
         return "not finished"
     used = "_instant" if _is_in_vain(result) else ""
+    right = " all tags right" if result.get("labels_tags") else ""
     if (accuracy := result.get(f"test_accuracy{used}")) is not None:
         precision = result.get("test_mean_average_precision")
-        if precision is not None:
-            return f"{accuracy:.1f}% all tags right, mean AP {precision:.1f}% (test)"
-        return f"{accuracy:.1f}% (test)"
+        mean = "" if precision is None else f", mean AP {precision:.1f}%"
+        return f"{accuracy:.1f}%{right}{mean} (test)"
     expected, new = expect_accuracy(result), read_new_sources(result)
     of_new = ""
     if new is not None and new.accuracy_new_sources is not None:
         of_new = f"; on new sources about {new.accuracy_new_sources:.0f}%"
     if expected is not None and expected.images != VALIDATION and not expected.is_before:
         shown = of_new if expected.images is None else ""
-        return f"about {expected.accuracy:.0f}% (expected{shown})"
+        return f"about {expected.accuracy:.0f}%{right} (expected{shown})"
     if (accuracy := result.get(f"validation_accuracy{used}")) is not None:
-        return f"{accuracy:.1f}% (validation)"
+        return f"{accuracy:.1f}%{right} (validation)"
     return f"about {expected.accuracy:.0f}% (expected before training{of_new})" if expected else ""

@@ -32,22 +32,35 @@ class Target(NamedTuple):
     noun: str
     plural: str
     area: str  # The area under a curve that no threshold changes, as files name it.
+    means: tuple[str, ...]  # How results name its mean over the tags, too.
     title: str  # As tables for people name it.
     accuracy: str  # The share that files call accuracy, for people.
+    expected: str  # The same, expected of other images.
     whose: str  # What its interval belongs to, after "interval".
     list_names: Callable[[Sequence[str]], tuple[str, ...]]  # All classes or tags of labels.
     split: Callable[[str], tuple[str, ...]]  # Those of one label.
 
 
 CLASSES = Target(
-    "class", "classes", "auroc", "AUROC", "Test accuracy", "", tuple, kinds.ONE_CLASS.split
+    noun="class",
+    plural="classes",
+    area="auroc",
+    means=(),
+    title="AUROC",
+    accuracy="Test accuracy",
+    expected="Expected accuracy",
+    whose="",
+    list_names=tuple,
+    split=kinds.ONE_CLASS.split,
 )
 TAGS = Target(
-    "tag",
-    "tags",
-    "average_precision",
-    "AP",
+    noun="tag",
+    plural="tags",
+    area="average_precision",
+    means=("test_mean_average_precision",),
+    title="AP",
     accuracy="All tags right",
+    expected="Expected: all tags right",
     whose=" of all tags right",
     list_names=lambda labels: read_sets(labels).names,
     split=kinds.TAGS.split,
@@ -255,8 +268,7 @@ def summarize_figures(figures: Figures) -> dict[str, Any]:
     for average, row in (("macro", figures.macro), ("weighted", figures.weighted)):
         values = _name_values(row, area)
         summary |= {f"test_{name}_{average}": value for name, value in values.items()}
-    if figures.target is TAGS:
-        summary["test_mean_average_precision"] = summary["test_average_precision_macro"]
+    summary |= dict.fromkeys(figures.target.means, summary[f"test_{area}_macro"])
     summary["per_class"] = [
         {noun: name, **_name_values(row, area), "support": row.support}
         for name, row in zip(figures.class_names, figures.classes, strict=True)

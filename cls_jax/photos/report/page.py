@@ -79,7 +79,8 @@ def write_report(
     with explain():
         if run.figures is not None:
             write_class_table(workdir, run.figures)
-        if run.predictions is not None and run.labeled is not None and run.target is CLASSES:
+        are_judged = "suspects" not in _OTHERS[run.target]
+        if run.predictions is not None and run.labeled is not None and are_judged:
             names = [run.name_image(row.position, row.is_test)[0] for row in run.suspects]
             write_suspects(workdir, run.suspects, run.class_names, names)
     text = render_page(run, has_images)  # Some of Jinja's errors are OSErrors, but not of writing.
