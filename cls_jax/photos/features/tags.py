@@ -167,7 +167,7 @@ def choose_thresholds(inferred: InferredTags, precision: float = 0.0) -> np.ndar
     """The probability from which on an image has each tag, float32 [T].
 
     The smallest one at which so many of the given images that it selects have the tag, by their
-    held-out probabilities, or above 1 if there is none. With a precision of 0, it is 0.5.
+    held-out probabilities, or 1 if there is none. With a precision of 0, it is 0.5.
     """
     thresholds = np.full(inferred.marks.num_classes, 0.5, np.float32)
     for t in range(len(thresholds) if precision else 0):
@@ -178,5 +178,5 @@ def choose_thresholds(inferred: InferredTags, precision: float = 0.0) -> np.ndar
         shares_L = np.cumsum(values_B[order]) / np.arange(1, len(p_L))
         # Those of equal probability are selected together.
         reached = np.flatnonzero((shares_L >= precision) & (p_L[:-1] > p_L[1:]))
-        thresholds[t] = p_L[reached[-1]] if len(reached) else 2
+        thresholds[t] = p_L[reached[-1]] if len(reached) else 1
     return thresholds

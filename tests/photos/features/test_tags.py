@@ -137,8 +137,8 @@ def test_a_threshold_is_the_smallest_at_which_held_out_labels_have_the_precision
     values = np.transpose([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
     found = found._replace(held_out=held_out, marks=_mark(values, np.arange(4)))
     found = found._replace(marks=_mark(np.pad(values, ((0, 116), (0, 0))), np.arange(4)))
-    np.testing.assert_allclose(choose_thresholds(found, 0.6), [0.6, 2, 2])
-    np.testing.assert_allclose(choose_thresholds(found, 0.5), [0.2, 0.9, 2])
+    np.testing.assert_allclose(choose_thresholds(found, 0.6), [0.6, 1, 1])
+    np.testing.assert_allclose(choose_thresholds(found, 0.5), [0.2, 0.9, 1])
     np.testing.assert_allclose(choose_thresholds(found), 0.5)
 
 
