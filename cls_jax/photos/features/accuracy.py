@@ -96,17 +96,28 @@ def estimate_accuracy(
         return None
     counts = count_labels(labels_B, groups_B)
     confidences = decide(probabilities_BK[is_open]).confidence.astype(np.float64)
-    share = float(confidences.mean())
+    return estimate_share(confidences, counts, int(counts.sum()))
+
+
+def estimate_share(confidences_B: np.ndarray, counts_K: np.ndarray, num_labels: int) -> Estimate:
+    """Estimates the share of images that are right from their confidences, float64 [B].
+
+    Args:
+        confidences_B: The probability that an image is right.
+        counts_K: The labels of each class that has one, see `count_labels`.
+        num_labels: The number n of labeled images, see `estimate_accuracy`.
+    """
+    share = float(confidences_B.mean())
     estimate = Estimate(
-        len(counts),
-        int((counts == 1).sum()),
+        len(counts_K),
+        int((counts_K == 1).sum()),
         confidence=100 * share,
-        confidence_deviation=100 * float(confidences.std()),
-        images=len(confidences),
+        confidence_deviation=100 * float(confidences_B.std()),
+        images=len(confidences_B),
     )
-    if is_too_early(counts):
+    if is_too_early(counts_K):
         return estimate
-    scatter = share * (1 - share) * (1 / counts.sum() + 1 / len(confidences))
+    scatter = share * (1 - share) * (1 / num_labels + 1 / len(confidences_B))
     error = math.sqrt(scatter + _SYSTEMATIC**2)
     margin = _QUANTILE * error
     return estimate._replace(
@@ -282,8 +293,11 @@ def describe_estimate(estimate: Estimate, who: str = "", others: str = "the othe
     )
 
 
-def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
-    """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) without images."""
+def wilson_interval(num_correct: float, num_images: float) -> tuple[float, float]:
+    """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) without images.
+
+    Numbers may be effective ones, and fractions.
+    """
     if not num_images:
         return 0.0, 1.0
     share = num_correct / num_images

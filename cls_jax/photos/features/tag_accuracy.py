@@ -1,0 +1,135 @@
+"""What to expect of the tags of unlabeled images.
+
+The share of images with all tags right is an `Estimate` as of classes. The precision and recall of
+each tag are counted on labels that are predicted without them, or on random images that were
+checked, with Wilson's intervals.
+
+What is known of tags is int8 [B, T]: 1 with a tag, 0 without it, -1 if it is open. An image is
+unlabeled if all are.
+
+Shape suffixes: B images, T tags, L labeled images.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.photos.features.accuracy import (
+    Estimate,
+    count_labels,
+    estimate_share,
+    wilson_interval,
+)
+from cls_jax.photos.features.marks import find_firsts
+
+MIN_COUNTED = 5  # Images with a tag, or said to have it, that are enough to say something.
+
+
+class Share(NamedTuple):
+    """A share in percent, with the ends of its 95% interval."""
+
+    share: float
+    low: float
+    high: float
+
+
+class TagFigures(NamedTuple):
+    """What to expect of a tag on the unlabeled images. None where it is too early to say."""
+
+    precision: Share | None  # The share of those said to have it that have it.
+    recall: Share | None  # The share of those with it that are said to have it.
+
+
+def estimate_tags(
+    probabilities_BT: np.ndarray,
+    held_out_BT: np.ndarray,
+    known_BT: np.ndarray,
+    groups_B: np.ndarray,
+    thresholds_T: np.ndarray | float = 0.5,
+) -> Estimate | None:
+    """Estimates the share of unlabeled images with all tags right.
+
+    Random images that were checked improve it by `correct_estimate`, as they do for classes: there,
+    the confidence of an image is what `confide` returns.
+
+    Args:
+        probabilities_BT: Of the inferred tags, floating.
+        held_out_BT: Those of labeled images without the labels of their group, floating.
+        known_BT: What is known of the images.
+        groups_B: Groups of near-copies, int.
+        thresholds_T: From which probability on an image has a tag.
+
+    Returns:
+        Its classes are the tags that an image has, and those with one label the ones that all such
+        images are near-copies of each other. None without labels or without unlabeled images.
+    """
+    is_open = (known_BT < 0).all(axis=1)
+    if is_open.all() or not is_open.any():
+        return None
+    images, tags = np.nonzero(known_BT == 1)
+    counts = count_labels(tags, groups_B[images])
+    labeled = np.flatnonzero(~is_open)
+    labeled = labeled[find_firsts(groups_B[labeled])]
+    confidences = confide(probabilities_BT[is_open], thresholds_T)
+    return estimate_share(confidences, counts, len(labeled))
+
+
+def confide(probabilities_BT: np.ndarray, thresholds_T: np.ndarray | float = 0.5) -> np.ndarray:
+    """The probability that all tags of an image are right, float64 [B].
+
+    Tags are right independently of each other. Probabilities are floating.
+    """
+    p_BT = probabilities_BT.astype(np.float64)
+    return np.prod(np.where(p_BT >= thresholds_T, p_BT, 1 - p_BT), axis=1)
+
+
+def estimate_each(
+    probabilities_BT: np.ndarray,
+    held_out_BT: np.ndarray,
+    known_BT: np.ndarray,
+    groups_B: np.ndarray,
+    thresholds_T: np.ndarray | float = 0.5,
+) -> list[TagFigures]:
+    """Estimates the precision and recall of each tag on the unlabeled images, T in all.
+
+    They are counted on labels that are predicted without those of their group, of which only the
+    first counts. For the arguments, see `estimate_tags`. Pass the `known` of random images alone if
+    labels were suggested, which are harder to predict than others.
+    """
+    labeled = np.flatnonzero((known_BT >= 0).any(axis=1))
+    rows = labeled[find_firsts(groups_B[labeled])]
+    p_oT = probabilities_BT[(known_BT < 0).all(axis=1)].astype(np.float64)
+    says_oT = p_oT >= thresholds_T
+    expected = zip(says_oT.sum(axis=0), p_oT.sum(axis=0), strict=True)
+    columns = zip((held_out_BT[rows] >= thresholds_T).T, known_BT[rows].T, expected, strict=True)
+    return [
+        TagFigures(
+            precision=_count(has[says & (has >= 0)] == 1, num_said),
+            recall=_count(says[has == 1], num_with),
+        )
+        for says, has, (num_said, num_with) in columns
+    ]
+
+
+def _count(is_right_n: np.ndarray, num_others: float) -> Share | None:
+    """A share that n images tell of others, with Wilson's interval. None for fewer than 5.
+
+    The others are a sample as well, so that the variance is that of 1 / (1 / n + 1 / others)
+    images.
+    """
+    if len(is_right_n) < MIN_COUNTED or num_others <= 0:
+        return None
+    share = float(is_right_n.mean())
+    effective = 1 / (1 / len(is_right_n) + 1 / num_others)
+    low, high = wilson_interval(share * effective, effective)
+    return Share(100 * share, 100 * low, 100 * high)
+
+
+def describe_tag(figures: TagFigures) -> str:
+    """A few words about the figures of a tag, the same wherever they are shown."""
+    said = [
+        f"{name} about {value.share:.0f}% ({value.low:.0f} to {value.high:.0f}%)"
+        for name, value in figures._asdict().items()
+        if value is not None
+    ]
+    return ", ".join(said) or "too early to say"
