@@ -201,6 +201,7 @@ def predict(
     """Labels image files with a run's networks. If `has_tags`, only a run with tags does it."""
     from cls_jax.photos.inference import predict_files as lib
     from cls_jax.photos.inference.open import load
+    from cls_jax.photos.inference.rows import create_rows
 
     workdir, images = _choose_run([run, *images])
     if not images:  # If there is no such run, images are misspelled.
@@ -210,7 +211,7 @@ def predict(
     path = _choose_table(images, output, as_json, overwrite, target is not None)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     classifier = load(workdir, step=step)
-    _check_kind(classifier, has_tags, target)
+    create_rows(classifier).check(has_tags, is_sorted=target is not None)
     if path is None:
         found = lib.print_files(classifier, files, as_json, all_columns)
     else:
@@ -247,14 +248,6 @@ def _choose_table(
     path = pathlib.Path(output or "predictions.csv").expanduser()
     check_path(path, is_prediction_table, overwrite)
     return path
-
-
-def _check_kind(classifier: Any, has_tags: bool, target: pathlib.Path | None) -> None:
-    """Raises a UserError if an option is for tags and a `Classifier` for classes, or inversely."""
-    if classifier.exclusive and has_tags:
-        raise UserError(f"The photos of {classifier.workdir} have one class each: remove --tags.")
-    if target and not classifier.exclusive:
-        raise UserError("--sort-into is for photos of one class, and these have tags: remove it.")
 
 
 def _check_sorting(sort_into: str | None, unsure_below: float | None) -> pathlib.Path | None:

@@ -24,6 +24,7 @@ class Classes:
     most: float = 1  # Classes of an image.
     none = ""  # The label of an image that has none of the classes: it is left out.
     open_marks: Collection[str] = ()  # Folded cells that are neither 0 nor 1.
+    joins_networks = True  # Whether labels are inferred from features of several networks.
 
     def split(self, label: str) -> tuple[str, ...]:
         """The classes in a label, as it spells them."""
@@ -103,6 +104,7 @@ class Tags(Classes):
     most = float("inf")
     none = SEPARATOR
     open_marks = ("-1",)  # As in CheXpert. Empty cells, too.
+    joins_networks = False
 
     def split(self, label: str) -> tuple[str, ...]:
         """Any number of them."""

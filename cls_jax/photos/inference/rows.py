@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cls_jax.errors import UserError
 from cls_jax.photos.features.decide import rank_classes
 from cls_jax.photos.folder.tags import SEPARATOR
 from cls_jax.photos.images.files import ImageBatch
@@ -34,10 +35,16 @@ class ClassRows:
 
     def __init__(self, classifier: Classifier, all_columns: bool = False):
         """With the networks' own labels if there are several networks, or with all columns."""
+        self._workdir = classifier.workdir
         self._calibration = classifier.calibration
         self._columns = PREDICTION_COLUMNS if classifier.num_networks > 1 else SHORT_COLUMNS
         if all_columns:
             self._columns = ALL_COLUMNS
+
+    def check(self, has_tags: bool, is_sorted: bool) -> None:
+        """Raises a UserError if a user wants tags. Files can be sorted by their class."""
+        if has_tags:
+            raise UserError(f"The photos of {self._workdir} have one class each: remove --tags.")
 
     def choose_columns(self, has_errors: bool = True) -> dict[str, type]:
         """The columns of a table."""
@@ -111,6 +118,13 @@ class TagRows:
                 column = f"tag {column}"
             own.append(column)
         self._of_tags = tuple(own)
+
+    def check(self, has_tags: bool, is_sorted: bool) -> None:
+        """Raises a UserError if files are to be sorted, of which each has one place."""
+        if is_sorted:
+            raise UserError(
+                "--sort-into is for photos of one class, and these have tags: remove it."
+            )
 
     def choose_columns(self, has_errors: bool = True) -> dict[str, type]:
         """The columns of a table: a tag's name, or another one where `TAG_COLUMNS` have it."""

@@ -193,9 +193,8 @@ def _choose_inferred_by(plan: Plan) -> str:
     """
     model = plan.config.model
     backbone = BACKBONES.get(model.init)
-    if model.init_head != "inferred" or backbone is None or not plan.resources.has_pretrained:
-        return ""
-    if plan.config.data.tags:  # They are inferred from one network's features.
+    is_used = model.init_head == "inferred" and plan.summary.kind.joins_networks
+    if not is_used or backbone is None or not plan.resources.has_pretrained:
         return ""
     return "" if _is_too_slow(plan, backbone.partner) else backbone.partner
 

@@ -25,6 +25,7 @@ from cls_jax.photos.inference.classifier import describe_top
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
 from cls_jax.photos.inference.open import create_run, load
 from cls_jax.photos.inference.predict_files import predict_files
+from cls_jax.photos.inference.rows import create_rows
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
     PREDICTION_COLUMNS,
@@ -274,6 +275,12 @@ def test_interrupted_prediction_goes_on_where_it_stopped(
     predict_files(classifier, now, tmp_path / "expected.csv")
     assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "expected.csv").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"noise", "p.csv", "expected.csv"}
+
+
+def test_tags_of_a_run_with_classes_are_refused(classifier):
+    with pytest.raises(UserError, match=r"have one class each: remove --tags\.$"):
+        create_rows(classifier).check(has_tags=True, is_sorted=False)
+    create_rows(classifier).check(has_tags=False, is_sorted=True)
 
 
 def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
