@@ -6,7 +6,7 @@ so that people can read and edit them.
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -227,16 +227,18 @@ def labeled_indices_to_json(
 
 
 def read_labeled_indices(
-    path: pathlib.Path, class_names: Sequence[str]
+    path: pathlib.Path, class_names: Sequence[str], unused: Collection[int] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads what `labeled_indices_to_json` wrote: indices and their classes, int32 [num_labels].
 
-    Raises a UserError if the file is damaged or lists other classes.
+    The classes that are `unused` need not be listed. Raises a UserError if the file is damaged or
+    lists images of other classes.
     """
     try:
         by_class = read_json(path)
+        by_class = {class_names[k]: [] for k in unused} | by_class
         listed = [_to_indices(by_class[name]) for name in class_names]
-        if other := sorted(set(by_class) - set(class_names)):
+        if other := sorted({name for name in by_class if by_class[name]} - set(class_names)):
             raise ValueError(f"{other[0]!r:.100} is not one of them")
         indices = np.concatenate(listed)
         if not len(indices):
@@ -268,9 +270,11 @@ def find_labeled_rows(
     The labels are the classes of all training images, int [n], -1 where unknown. The file lists
     them by their sorted numbers, int [n]. Other numbers below `num_images` are of images that are
     held out. Raises a UserError if an image is repeated, does not exist, is held out, or is not of
-    the class under which it is listed, or if the file is damaged.
+    the class under which it is listed, or if the file is damaged. A class without training images
+    need not be listed, as one that was added with test images.
     """
-    listed, classes = read_labeled_indices(path, class_names)
+    unused = set(range(len(class_names))) - set(labels.tolist())
+    listed, classes = read_labeled_indices(path, class_names, unused)
     is_known = (listed >= 0) & (listed < num_images)
     if len(np.unique(listed)) != len(listed) or not is_known.all():
         raise UserError(

@@ -247,14 +247,19 @@ def collect_run(
     description = attempt("The classes are unknown", lambda: read_dataset_description(workdir))
     if not description:
         return run
-    run.labels, run.num_images = description[0], description[1].num_images
+    run.labels, shape = description
+    run.num_images = shape.num_images
     run.class_names = run.target.list_names(run.labels)
 
     def load_same_dataset() -> Dataset:
         check_photos(source, "name their new place with --photos DIR")
-        if (source.dataset.class_names, source.dataset.shape) != description:
+        found = source.dataset
+        names, images = run.target.list_names(found.class_names), found.train.images
+        theirs = names, found.image_shape, len(images)
+        if theirs != (run.class_names, shape.image_shape, shape.num_images):
             raise ValueError("the dataset is not the one that the run was trained on")
-        return source.dataset
+        run.labels = found.class_names  # Test images may have other sets of tags now.
+        return found
 
     run.dataset = attempt("No images", load_same_dataset)
 

@@ -248,6 +248,8 @@ def test_stored_budget_comes_back_and_another_or_damaged_one_is_refused(tmp_path
         return label_split.find_labeled_rows(path, names, labels, numbers, num_images=10)
 
     assert find(a=[7, 2], b=[4]).tolist() == [5, 2, 3]
+    names = ("a", "b", "new")  # Of a test image.
+    assert find(a=[7, 2], b=[4], old=[]).tolist() == [5, 2, 3]
     for a, b, message in (
         ([7], [10], "lists an image twice, or an image outside the 10"),
         ([-1], [0], "lists an image twice, or an image outside"),

@@ -19,7 +19,7 @@ from cls_jax.photos.cli import commands
 from cls_jax.photos.inference import export
 from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
 from cls_jax.photos.inference.scores import PER_CLASS
-from cls_jax.photos.report.page import REPORT
+from cls_jax.photos.report.page import REPORT, write_report
 from tests.outcomes import read_table
 from tests.photos.helpers import COLORS, write_image
 
@@ -111,6 +111,21 @@ def test_another_folder_is_read_as_the_runs_and_has_no_other_tags(run, tmp_path)
     (root / "labels.csv").write_text(table.replace("red;", "pink;").replace("red", "pink;x"))
     with pytest.raises(UserError, match="does not have the tags 'pink', 'x': rename or remove"):
         evaluate_folder(run.workdir, str(root))
+
+
+def test_test_images_that_are_added_may_have_any_set_of_its_tags(run, tmp_path):
+    """So the dataset has labels that the run has never seen."""
+    images = shutil.copytree(run.workdir.parent / "images", tmp_path / "images")
+    workdir = shutil.copytree(run.workdir, tmp_path / "run")
+    (workdir / REPORT).unlink()
+    write_image(images / "new.png", np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3)))
+    with (images / "labels.csv").open("a") as file:
+        file.write("new.png,blue;green;red,test\n")
+    found = evaluate_run(workdir, str(images))
+    assert found.num_images == 17
+    page = write_report(workdir, str(images)).read_text()
+    assert "Missing from this page" not in page
+    assert "of 17 test images" in page
 
 
 def test_its_report_has_no_section_about_classes(run):
