@@ -275,20 +275,27 @@ def read_estimate(result: Mapping[str, Any]) -> Estimate | None:
     return Estimate(**values)
 
 
-def describe_estimate(estimate: Estimate, who: str = "", others: str = "the other photos") -> str:
+def describe_estimate(
+    estimate: Estimate,
+    who: str = "",
+    others: str = "the other photos",
+    right: str = "are named right",
+    nouns: tuple[str, str] = ("class", "classes"),
+) -> str:
     """A sentence about the estimate, the same wherever it is shown.
 
-    `who` names the photos, such as "the instant classifier", and `others` says which ones.
+    `who` names the photos, such as "the instant classifier", and `others` says which ones. `right`
+    says what the estimate is of, and `nouns` what an image has, one and several.
     """
     if estimate.accuracy is None:
         single, classes = int(estimate.classes_with_one_label), int(estimate.classes)
-        have = "class has" if classes == 1 else "classes have"
+        have = f"{nouns[0]} has" if classes == 1 else f"{nouns[1]} have"
         return f"Too early to say: {single:,} of {classes:,} {have} only one answer."
     by, source = f" by {who}" if who else "", ""
     if estimate.checks:
         source = f", measured on {estimate.checks:,.0f} random photos"
     return (
-        f"About {estimate.accuracy:.0f}% of {others} are named right{by} "
+        f"About {estimate.accuracy:.0f}% of {others} {right}{by} "
         f"({estimate.accuracy_low:.0f} to {estimate.accuracy_high:.0f}%){source}."
     )
 

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cls_jax.data.types import Dataset
+from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.features.copies import measure_without_copies
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.features.tag_accuracy import estimate_tags
 from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.features.tags import (
     InferredTags,
@@ -40,6 +42,8 @@ class FittedTags(NamedTuple):
     accuracies: dict[str, Accuracies]
     # The image at `rows` that each of these is a near-copy of, int [n] by part, or -1.
     copies: dict[str, np.ndarray]
+    # What to expect of the tags of the images without a label. None if there is nothing to say.
+    estimate: Estimate | None
 
     @property
     def classifier(self) -> TaggedClassifier:
@@ -49,7 +53,9 @@ class FittedTags(NamedTuple):
     @property
     def figures(self) -> dict[str, float]:
         """All of `BASELINES` and `TAG_FIGURES` that are known."""
-        known = {"labels/tags": len(self.classifier.names)}
+        found = self.estimate._asdict() if self.estimate else {}
+        known = {f"labels/{name}": value for name, value in found.items() if value is not None}
+        known |= {"labels/tags": len(self.classifier.names)}
         return known | name_held_out(self.accuracies, self.copies)
 
     def write_labels(self, folder: pathlib.Path, dataset: Dataset) -> None:
@@ -84,6 +90,9 @@ def fit_tags(
     groups_B = groups(relations, shared, None if sources is None else sources[rows])
     inferred = infer_tags(features.train, marks, groups_B)
     thresholds = choose_thresholds(inferred, precision)
+    estimate = estimate_tags(
+        inferred.probabilities, inferred.held_out, marks.values, groups_B, thresholds
+    )
     classifier = TaggedClassifier(features.network, inferred.head, sets.names, thresholds)
     copies, measured = find_held_out_copies(dataset, features, relations), Accuracies()
     for part, held_out in features.held_out.items():
@@ -93,5 +102,11 @@ def fit_tags(
         measured[f"{part}/accuracy"] = 100 * float(is_right.mean())
         measured |= measure_without_copies(is_right, copies[part] >= 0, part)
     return FittedTags(
-        rows, is_labeled, inferred, {"instant": classifier}, {"instant": measured}, copies
+        rows=rows,
+        is_labeled=is_labeled,
+        inferred=inferred,
+        classifiers={"instant": classifier},
+        accuracies={"instant": measured},
+        copies=copies,
+        estimate=estimate,
     )

@@ -19,6 +19,7 @@ from cls_jax.photos.plan import plan
 from cls_jax.photos.plan.describe import describe_folder
 from cls_jax.photos.plan.plan import Request, plan_config, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
+from cls_jax.photos.report.outcome import describe_expected
 from tests.outcomes import read_table
 from tests.photos.helpers import write_image
 
@@ -74,6 +75,9 @@ def test_a_run_with_tags_says_what_it_has_learned(run):
     assert result["test_accuracy"] == result["test_accuracy_instant"] > 80
     assert result["test_mean_average_precision"] > 90
     assert result["test_accuracy_probe"] is None
+    low, high = (result[f"labels_accuracy_{end}"] for end in ("low", "high"))
+    assert low < result["labels_accuracy"] < high
+    assert " of the other photos have all tags right by " in describe_expected(result)
     assert evaluate_run(run.workdir).accuracies["test/accuracy"] == result["test_accuracy"]
     assert not (run.workdir / "calibration.json").exists()
     rows = read_table(run.workdir / "pseudo_labels.csv")
