@@ -119,9 +119,14 @@ def estimate_share(confidences_B: np.ndarray, counts_K: np.ndarray, num_labels: 
         return estimate
     scatter = share * (1 - share) * (1 / num_labels + 1 / len(confidences_B))
     error = math.sqrt(scatter + _SYSTEMATIC**2)
-    margin = _QUANTILE * error
+    return center(estimate._replace(confidence_error=100 * error), share)
+
+
+def center(estimate: Estimate, share: float) -> Estimate:
+    """The estimate of a share, from 0 to 1, with an interval by the error of the confidence."""
+    assert estimate.confidence_error is not None, "it is too early"
+    margin = _QUANTILE * estimate.confidence_error / 100
     return estimate._replace(
-        confidence_error=100 * error,
         accuracy=100 * share,
         accuracy_low=100 * max(share - margin, 0.0),
         accuracy_high=100 * min(share + margin, 1.0),

@@ -1,8 +1,8 @@
 """What to expect of the tags of unlabeled images.
 
 The share of images with all tags right is an `Estimate` as of classes. The precision and recall of
-each tag are counted on labels that are predicted without them, or on random images that were
-checked, with Wilson's intervals.
+each tag are counted on labels that are predicted without them, with Wilson's intervals. What their
+constants are chosen by and how often the intervals hold: experiments/results/tags.md.
 
 What is known of tags is int8 [B, T]: 1 with a tag, 0 without it, -1 if it is open. An image is
 unlabeled if all are.
@@ -16,13 +16,18 @@ import numpy as np
 
 from cls_jax.photos.features.accuracy import (
     Estimate,
+    center,
+    correct_estimate,
     count_labels,
     estimate_share,
     wilson_interval,
 )
 from cls_jax.photos.features.marks import find_firsts
+from cls_jax.photos.features.tags import find_right
 
-MIN_COUNTED = 5  # Images with a tag, or said to have it, that are enough to say something.
+_MIN_COUNTED = 5  # Images with a tag, and said to have it, that are enough to say something.
+# Variance for each one of independent images: held-out labels are predicted from each other.
+_EXCESS = 1.5
 
 
 class Share(NamedTuple):
@@ -34,7 +39,7 @@ class Share(NamedTuple):
 
 
 class TagFigures(NamedTuple):
-    """What to expect of a tag on the unlabeled images. None where it is too early to say."""
+    """What to expect of a tag on the unlabeled images. None if it is too early to say."""
 
     precision: Share | None  # The share of those said to have it that have it.
     recall: Share | None  # The share of those with it that are said to have it.
@@ -48,6 +53,10 @@ def estimate_tags(
     thresholds_T: np.ndarray | float = 0.5,
 ) -> Estimate | None:
     """Estimates the share of unlabeled images with all tags right.
+
+    Errors of tags depend on each other, so that the mean of `confide` is up to 6 points off. The
+    held-out labels correct it as random images do in `correct_estimate`, but as they may be no
+    random ones, the interval is as wide as without them.
 
     Random images that were checked improve it by `correct_estimate`, as they do for classes: there,
     the confidence of an image is what `confide` returns.
@@ -71,7 +80,16 @@ def estimate_tags(
     labeled = np.flatnonzero(~is_open)
     labeled = labeled[find_firsts(groups_B[labeled])]
     confidences = confide(probabilities_BT[is_open], thresholds_T)
-    return estimate_share(confidences, counts, len(labeled))
+    estimate = estimate_share(confidences, counts, len(labeled))
+    if estimate.accuracy is None:
+        return estimate
+    held_LT, known_LT = held_out_BT[labeled], known_BT[labeled]
+    held_LT = np.where(known_LT < 0, 0, held_LT)  # What is open counts as right, surely.
+    is_right = find_right(held_LT, known_LT, np.asarray(thresholds_T))
+    confidences = confide(held_LT, thresholds_T)
+    corrected = correct_estimate(estimate, is_right.tolist(), confidences.tolist()).accuracy
+    assert corrected is not None, "the estimate has an accuracy"
+    return center(estimate, corrected / 100)
 
 
 def confide(probabilities_BT: np.ndarray, thresholds_T: np.ndarray | float = 0.5) -> np.ndarray:
@@ -103,26 +121,25 @@ def estimate_each(
     expected = zip(says_oT.sum(axis=0), p_oT.sum(axis=0), strict=True)
     columns = zip((held_out_BT[rows] >= thresholds_T).T, known_BT[rows].T, expected, strict=True)
     return [
-        TagFigures(
-            precision=_count(has[says & (has >= 0)] == 1, num_said),
-            recall=_count(says[has == 1], num_with),
-        )
-        for says, has, (num_said, num_with) in columns
+        _judge(has_L[has_L >= 0] == 1, says_L[has_L >= 0], num_said, num_with)
+        for says_L, has_L, (num_said, num_with) in columns
     ]
 
 
-def _count(is_right_n: np.ndarray, num_others: float) -> Share | None:
-    """A share that n images tell of others, with Wilson's interval. None for fewer than 5.
+def _judge(has_n: np.ndarray, says_n: np.ndarray, num_said: float, num_with: float) -> TagFigures:
+    """The figures of a tag that n images have or not, and are said to have or not, bool.
 
-    The others are a sample as well, so that the variance is that of 1 / (1 / n + 1 / others)
-    images.
+    The others, of which so many are said to have it and have it, are a sample as well.
     """
-    if len(is_right_n) < MIN_COUNTED or num_others <= 0:
-        return None
-    share = float(is_right_n.mean())
-    effective = 1 / (1 / len(is_right_n) + 1 / num_others)
-    low, high = wilson_interval(share * effective, effective)
-    return Share(100 * share, 100 * low, 100 * high)
+    if min(has_n.sum(), says_n.sum()) < _MIN_COUNTED:
+        return TagFigures(None, None)
+    num_right = float((has_n & says_n).sum())
+    shares = []
+    for counted, others in ((float(says_n.sum()), num_said), (float(has_n.sum()), num_with)):
+        effective = 1 / (_EXCESS * (1 / counted + 1 / max(others, 1.0)))
+        low, high = wilson_interval(num_right / counted * effective, effective)
+        shares.append(Share(100 * num_right / counted, 100 * low, 100 * high))
+    return TagFigures(precision=shares[0], recall=shares[1])
 
 
 def describe_tag(figures: TagFigures) -> str:
