@@ -19,6 +19,7 @@ from cls_jax.photos.cli import commands
 from cls_jax.photos.inference import export
 from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
 from cls_jax.photos.inference.scores import PER_CLASS
+from cls_jax.photos.report.outcome import describe_outcome
 from cls_jax.photos.report.page import REPORT, write_report
 from tests.outcomes import read_table
 from tests.photos.helpers import COLORS, write_image
@@ -79,7 +80,9 @@ def test_figures_are_those_of_its_predictions(run, capsys):
     ]
     assert result["test_accuracy"] == 100 * np.mean(is_right)
     assert result["test_accuracy_low"] < result["test_accuracy"] < result["test_accuracy_high"]
-    assert result["labels_tags"] == 3
+    assert result["labels_tags"] == result["labels_classes"] == 3
+    expected = f"About {result['labels_accuracy']:.0f}% of the other photos have all tags right by"
+    assert any(said.startswith(expected) for said in describe_outcome(result))
     assert result["test_mean_average_precision"] > 70
     assert [row["tag"] for row in result["per_class"]] == sorted(COLORS)
     figures = read_table(run.workdir / PER_CLASS)
