@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cls_jax.models.layers import FEATURES, Architecture, dense_init, pool_stages
+from cls_jax.models.layers import FEATURES, STAGE_HEAD, Architecture, dense_init, pool_stages
+from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.instant_file import write_arrays
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.features.tags import SMALLEST_NORM, TagHead, join_depths
@@ -43,10 +44,12 @@ class TaggedClassifier(NamedTuple):
     def predict_with_features(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
         """What `Networks.predict_with_features` returns for B images, given their features.
 
-        Probabilities float32 [1, B, T], and features float32 [B, C] of unit length.
+        Probabilities float32 [1, B, T], and features of the last layer at unit length, by which
+        images of another kind are found: 98% of the mosaics of three other folders by those of 300
+        mosaics, the mean over four folders. By the head's standardized ones, 47% are found.
         """
-        scaled_BC = self.head.scale(join_depths(features))
-        return self.head.compute_probabilities(scaled_BC)[None], scaled_BC
+        p_BT = self.head.compute_probabilities(self.head.scale(join_depths(features)))
+        return p_BT[None], join_features(features.pooled.astype(np.float32)[None])
 
     def create_model(self) -> tuple[Architecture, Any]:
         """The network with its head, and its variables. Raises a ValueError if they do not fit."""
@@ -57,7 +60,8 @@ class TaggedClassifier(NamedTuple):
             raise ValueError("its head does not fit its network")
         mean, deviation, kernel, bias = self.head
         heads = {
-            "head": {"kernel": kernel, "bias": bias},
+            "head": {"kernel": kernel[: opened.num_pooled], "bias": bias},
+            STAGE_HEAD: {"kernel": kernel[opened.num_pooled :]},
             _SCALE: {"mean": mean, "deviation": deviation},
         }
         model = _add_tags(opened.model, num_tags)
@@ -82,7 +86,7 @@ class _Standardize(nn.Module):
 
 
 class _Tagged(Architecture):
-    """The heads of an architecture for tags. Its features are those of `TagHead.scale`."""
+    """The heads of an architecture for tags, together a `TagHead`."""
 
     @property
     def head_names(self) -> tuple[str, ...]:
@@ -98,8 +102,10 @@ class _Tagged(Architecture):
     ) -> jax.Array:
         inputs_BC = jnp.concatenate([x_BC, pool_stages(stages)], axis=-1)
         scaled_BC = _Standardize(name=_SCALE)(inputs_BC)
-        logits_BT = nn.Dense(self.num_classes, kernel_init=init, name="head")(scaled_BC)
-        return scaled_BC if wanted == FEATURES else logits_BT
+        last, of_stages = jnp.split(scaled_BC, [x_BC.shape[-1]], axis=-1)
+        dense = functools.partial(nn.Dense, self.num_classes, kernel_init=init)
+        logits_BT = dense(name="head")(last) + dense(use_bias=False, name=STAGE_HEAD)(of_stages)
+        return x_BC if wanted == FEATURES else logits_BT
 
 
 def _add_tags(model: Architecture, num_tags: int) -> Architecture:
@@ -107,7 +113,8 @@ def _add_tags(model: Architecture, num_tags: int) -> Architecture:
     fields = [field.name for field in dataclasses.fields(model) if field.init]
     values = {name: getattr(model, name) for name in fields if name not in ("parent", "name")}
     form: Any = type(model)  # Hashable, whatever mypy says.
-    tagged: Architecture = _get_tagged(form)(**values | {"num_classes": num_tags})
+    changed = {"num_classes": num_tags, "has_stage_head": True}
+    tagged: Architecture = _get_tagged(form)(**values | changed)
     return tagged
 
 

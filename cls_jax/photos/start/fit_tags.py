@@ -64,8 +64,8 @@ class FittedTags(NamedTuple):
         A weight is the mean of those of the tags, each of which an image has or not.
         """
         is_new = ~self.is_labeled
-        p_BT, (_, _, names, thresholds) = self.inferred.probabilities[is_new], self.classifier
-        labels = [join_tags(np.array(names)[has_T]) for has_T in p_BT >= thresholds]
+        p_BT, names = self.inferred.probabilities[is_new], np.array(self.classifier.names)
+        labels = [join_tags(names[has_T].tolist()) for has_T in p_BT >= self.classifier.thresholds]
         texts, numbers = np.unique(labels, return_inverse=True)
         weights = compute_weight(np.stack([p_BT, 1 - p_BT], axis=-1)).mean(axis=1)
         named = dataclasses.replace(dataset, class_names=tuple(texts.tolist()))

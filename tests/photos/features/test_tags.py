@@ -173,7 +173,7 @@ def test_networks_say_what_their_features_say(classifier, tmp_path):
     p_NBT, f_BC = networks.predict_with_features(images)
     expected_p, expected_f = again.predict_with_features(features)
     np.testing.assert_allclose(p_NBT, expected_p, atol=2e-3)  # Features on disk are rounded.
-    np.testing.assert_allclose(f_BC, expected_f, atol=5e-3)
+    np.testing.assert_allclose(f_BC, expected_f, atol=2e-3)
     assert p_NBT.std() > 0.1
     maps = networks.compute_heat_maps(images, np.zeros(6, int))
     assert maps.shape[0] == 6
