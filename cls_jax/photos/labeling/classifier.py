@@ -152,6 +152,7 @@ class SessionClassifier:
                 probabilities=self._trained.replace(fitted.class_names, fitted.probabilities),
                 suspects=fitted.find_suspects(),
                 is_early=fitted.is_early,
+                figures=fitted.describe_classes(),
             )
             self._session.adopt(found)
 

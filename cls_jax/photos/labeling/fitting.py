@@ -78,14 +78,19 @@ class Fitted(abc.ABC):
     def predict(self, found: FrozenFeatures) -> np.ndarray:
         """The probabilities of other photos, given their features, float32 [n, K]."""
 
+    @abc.abstractmethod
     def find_suspects(self) -> list[Suspect]:
         """The labels that the others contradict."""
-        return []
+
+    def describe_classes(self) -> dict[str, str]:
+        """A few words about what is known of each class."""
+        return {}
 
     def describe_others(self, estimate: Estimate) -> str:
         """The photos that an estimate is about: after a few answers, classes may be missing."""
         has_all = estimate.checks or self.num_labels >= NUM_ANSWERS
-        return "the other photos" if has_all else f"photos of these {len(self.class_names)} classes"
+        of_these = f"photos of these {len(self.class_names)} {self.rules.plural}"
+        return "the other photos" if has_all else of_these
 
     def describe_answers(self) -> str:
         """How many answers it has learned."""

@@ -83,9 +83,9 @@ def describe_check(
     """
     known = session.follow_classifier()
     if known.classified is None or not known.has_suggestions():
-        return {"message": "Label photos of two classes first."}
+        return {"message": f"Label photos of two {known.rules.plural} first."}
     if known.classified.is_early:
-        return {"message": "Too early to say: many classes have only one answer."}
+        return {"message": f"Too early to say: many {known.rules.plural} have only one answer."}
     if estimate is None or estimate.accuracy is None:
         return {"message": f"Not known yet: check {write_missing(count(known).checks)} first."}
     images = np.flatnonzero(known.find_open())

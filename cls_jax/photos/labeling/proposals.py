@@ -19,6 +19,7 @@ from cls_jax.photos.features.decide import (
     rank_classes,
 )
 from cls_jax.photos.features.graph import Propagation
+from cls_jax.photos.folder.reading import NOTHING
 
 NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 
@@ -55,6 +56,7 @@ class Classified(NamedTuple):
     probabilities: np.ndarray  # float32 [B, K].
     suspects: Sequence[Suspect]
     is_early: bool  # See `is_too_early`.
+    figures: Mapping[str, str] = NOTHING  # A few words about some of the classes.
 
 
 class Said(NamedTuple):
@@ -93,6 +95,7 @@ class Rules(NamedTuple):
 
     num_answers: int  # After so many, the next classifier is fitted while labeling goes on.
     num_proposals: int  # At most, of a photo.
+    plural: str  # What a photo has, in words.
     start: Callable[[sparse.csr_matrix], Spread]
     # From probabilities, floating [B, K], and the names of the classes.
     say: Callable[[np.ndarray, Sequence[str]], Said]
@@ -228,6 +231,7 @@ class ClassSpread:
 CLASS_RULES = Rules(
     num_answers=NUM_ANSWERS,
     num_proposals=9,
+    plural="classes",
     start=ClassSpread,
     say=say,
     doubt=doubt,

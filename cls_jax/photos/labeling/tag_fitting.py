@@ -4,19 +4,32 @@ Shape suffixes: B photos of the folder, T tags.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 
-from cls_jax.photos.features.accuracy import Estimate, correct_estimate
+from cls_jax.photos.features.accuracy import (
+    MIN_CHECKS,
+    Estimate,
+    correct_estimate,
+    describe_estimate,
+)
 from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.tag_accuracy import describe_tag, estimate_each, estimate_tags
 from cls_jax.photos.features.tags import InferredTags, infer_tags, join_depths
 from cls_jax.photos.folder.tags import OPEN, join_tags, read_sets
 from cls_jax.photos.inference.suspects import MIN_LABELS
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.fitting import Fitted, find_originals
-from cls_jax.photos.labeling.known import Known, find_checked, list_sources, list_trainable
+from cls_jax.photos.labeling.known import (
+    Known,
+    find_checked,
+    list_checked,
+    list_sources,
+    list_trainable,
+)
 from cls_jax.photos.labeling.proposals import Suspect
 
 _CONTRADICTED = 0.75  # The probability of a tag that is not given, or the other way round.
@@ -27,6 +40,8 @@ class FittedTags(Fitted):
     """One that gives each photo any number of tags."""
 
     inferred: InferredTags  # Of `rows`.
+    groups: np.ndarray  # The photos that belong together, int [M].
+    random: np.ndarray  # Those that had been checked, int.
 
     right = "have all tags right"
 
@@ -35,29 +50,35 @@ class FittedTags(Fitted):
         """Without an estimate."""
         return self.estimate is None or self.estimate.accuracy is None
 
-    @property
+    @functools.cached_property
     def estimate(self) -> Estimate | None:
         """The share of the other photos with all tags right."""
-        is_open = (self.inferred.marks.values < 0).all(axis=1)
-        if not is_open.any():
-            return None
-        said = self.rules.say(self.inferred.probabilities[is_open], self.class_names)
-        found = Estimate(
-            len(self.class_names),
-            0,
-            confidence=100 * float(said.confidences.mean()),
-            confidence_deviation=100 * float(said.confidences.std()),
-            images=len(said.confidences),
-        )
-        return correct_estimate(found, self.checked.is_right, self.checked.confidences)
+        estimate = estimate_tags(*self._get_parts(), self.groups)
+        checked = self.checked
+        return estimate and correct_estimate(estimate, checked.is_right, checked.confidences)
 
     def describe_accuracy(self) -> str:
         """The same in a sentence."""
-        found = self.estimate
-        if found is None or found.accuracy is None:
-            return "Too early to say: check random photos."
-        interval = f"({found.accuracy_low:.0f} to {found.accuracy_high:.0f}%)"
-        return f"About {found.accuracy:.0f}% of the other photos {self.right} {interval}."
+        if (found := self.estimate) is None:
+            return ""
+        others = self.describe_others(found)
+        return describe_estimate(found, "", others, self.right, nouns=("tag", "tags"))
+
+    def describe_classes(self) -> dict[str, str]:
+        """The precision and recall of each tag by random photos, if enough were checked.
+
+        Those that were chosen to be asked are harder than others.
+        """
+        if len(self.checked.is_right) < MIN_CHECKS:
+            return {}
+        p_MT, q_MT, values_MT = self._get_parts()
+        values_MT = np.where(np.isin(self.rows, self.random)[:, None], values_MT, -1)
+        figures = estimate_each(p_MT, q_MT, values_MT, self.groups)
+        return dict(zip(self.class_names, map(describe_tag, figures), strict=True))
+
+    def _get_parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        inferred = self.inferred
+        return inferred.probabilities, inferred.held_out, inferred.marks.values
 
     def find_suspects(self) -> list[Suspect]:
         """Labels with a tag, or without one, that the others contradict clearly."""
@@ -123,6 +144,8 @@ def fit_tags(session: Known) -> FittedTags:
         probabilities=q_BT,
         checked=find_checked(session),
         inferred=inferred,
+        groups=groups_M,
+        random=np.array(list(list_checked(session)), int),
     )
     others = np.setdiff1d(np.arange(len(labels)), rows)
     left_out = relations.features.convert(lambda columns: columns[others])

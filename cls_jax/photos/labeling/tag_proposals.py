@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from cls_jax.photos.features.accuracy import Estimate, find_sure
+from cls_jax.photos.features.tag_accuracy import confide
 from cls_jax.photos.folder.tags import OPEN, SEPARATOR, join_tags, split_tags
 from cls_jax.photos.labeling.answers import MAX_CLASSES
 from cls_jax.photos.labeling.proposals import Classified, Doubt, Rules, Said
@@ -26,11 +27,6 @@ def say(p_BT: np.ndarray, names: Sequence[str]) -> Said:
         for has in has_BT.tolist()
     ]
     return Said(labels, confide(p_BT), has_BT)
-
-
-def confide(p_BT: np.ndarray) -> np.ndarray:
-    """The probability that all tags of a photo are right, floating [B]."""
-    return np.asarray(np.maximum(p_BT, 1 - p_BT).prod(axis=1))
 
 
 def doubt(p_BT: np.ndarray, names: Sequence[str], _: Estimate | None) -> list[Doubt]:
@@ -103,6 +99,7 @@ class TagSpread:
 TAG_RULES = Rules(
     num_answers=3,
     num_proposals=MAX_CLASSES,
+    plural="tags",
     start=TagSpread,
     say=say,
     doubt=doubt,

@@ -147,6 +147,7 @@ def describe_result(session: Session, estimate: Estimate | None = None) -> dict[
     return {
         "version": known.version,
         "proposed": proposed.tolist(),
+        "figures": dict(known.classified.figures) if known.classified else {},
         "mixed": mixed,
         "unreadable": [
             {"name": show_name(name), "reason": make_printable(reason)}

@@ -166,6 +166,7 @@ def test_random_photos_check_all_tags_at_once_and_the_guess_is_a_label(folder):
     classifier = answer_some(session, range(20))
     session.follow_classifier()
     guesses = session.known.classified
+    assert views.describe_result(session)["figures"] == {}  # Those that are asked are harder.
     assert session.draw_sample() == MIN_CHECKS
     is_right = []
     for image in views.describe(session, "w")["next"]:
@@ -181,6 +182,9 @@ def test_random_photos_check_all_tags_at_once_and_the_guess_is_a_label(folder):
     classifier._wait()
     assert classifier.estimate().checks == MIN_CHECKS
     assert "of the other photos have all tags right" in classifier.describe()["accuracy"]
+    figures = views.describe_result(session)["figures"]
+    assert [*figures] == list(TAGS)
+    assert all("precision about" in text for text in figures.values())
     again = find_checked(open_session(folder, (), OPTIONS).known)
     assert sorted(again.is_right) == sorted(is_right)
 
@@ -204,18 +208,19 @@ def test_tables_and_labels_have_the_tags_and_folders_are_refused(folder):
 
 
 def test_a_label_is_written_split_and_changed_as_a_text(call_module):
-    code = """({ useTags, split, write, put }, hasTags) => {
-      useTags(hasTags);
+    code = """(module, hasTags) => {
+      module.choose(hasTags);
+      const { kind: { split, write }, put } = module;
       const labels = ["", ";", "boots;hat", "?coat;boots", "?coat;?hat"];
       const put3 = (label, ...rest) => put(label, ...rest, ["boots", "coat", "hat"]);
       const cases = [["", "coat", true], ["?hat;boots", "hat", true], ["boots", "boots", false]];
       return [labels.map(split), labels.map(write), cases.map((one) => put3(...one))];
     }"""
-    names, texts, changed = call_module("tags.js", code, True)
+    names, texts, changed = call_module("kinds.js", code, True)
     assert names == [[], [], ["boots", "hat"], ["boots"], []]
     assert texts == ["", "none of these", "boots, hat", "boots, others open", "others open"]
     assert changed == ["?boots;?hat;coat", "boots;hat", ";"]
-    names, texts, _ = call_module("tags.js", code, False)
+    names, texts, _ = call_module("kinds.js", code, False)
     assert names == [[], [";"], ["boots;hat"], ["?coat;boots"], ["?coat;?hat"]]
     assert texts == ["", ";", "boots;hat", "?coat;boots", "?coat;?hat"]
 
@@ -227,6 +232,7 @@ def test_keys_set_tags_and_enter_confirms_them(visit, folder):
         page.keyboard.press("Enter")  # Nothing is set.
         page.wait_for_selector(".toast:has-text('press 0')")
         page.keyboard.press("1")
+        page.wait_for_selector("#status:text-is('boots: set.')", state="attached")
         page.keyboard.press("3")
         page.wait_for_selector(".class[aria-pressed=true] >> nth=1")
         page.keyboard.press("3")  # Takes it away again.

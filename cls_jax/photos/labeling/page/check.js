@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { build, createPhoto } from "./dom.js";
-import { noun, split, write } from "./tags.js";
+import { kind } from "./kinds.js";
 import { formatPercent } from "./words.js";
 
 const FRESH_MS = 1500; // During which photos that have just come are looked at, and not confirmed.
@@ -28,7 +28,7 @@ export function mount(root, app) {
     }
     const names = state.classes.map(({ name }) => name);
     for (const [label, row] of rows) {
-      if (split(label).every((name) => names.includes(name))) row.follow(groups.get(label) ?? []);
+      if (kind.split(label).every((name) => names.includes(name))) row.follow(groups.get(label) ?? []);
       else row.close();
     }
     const isEarly = state.classes.filter(({ count }) => count).length < 2;
@@ -44,7 +44,7 @@ export function mount(root, app) {
     marks.set(label, wrong);
     const confirmed = new Set(); // Here, and not undone as far as known.
     const { element, title, confirm, tiles, note } = build("confirm-row", { confirm: confirmRow });
-    const text = write(label);
+    const text = kind.write(label);
     title.textContent = text;
     element.dataset.label = label;
     element.ariaLabel = text;
@@ -75,7 +75,7 @@ export function mount(root, app) {
     function close() {
       images = [];
       tiles.replaceChildren();
-      describe(`There is no ${noun()} ${text} anymore.`);
+      describe(`There is no ${kind.noun} ${text} anymore.`);
     }
 
     function createTile(item, i) {

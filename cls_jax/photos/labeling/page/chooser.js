@@ -2,7 +2,7 @@
 
 import { build, create, createPhoto } from "./dom.js";
 import { complete, fold, interpret, search as searchNames } from "./names.js";
-import { hasTags, noun } from "./tags.js";
+import { kind as form } from "./kinds.js";
 import { formatPercent } from "./words.js";
 
 const MOVED = "The classes have changed: look at them, then press again.";
@@ -126,7 +126,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
       if (chosen !== null && fold(first ?? "") !== fold(chosen)) lost = chosen;
       chosen = lost ? null : first;
     }
-    const proposed = chosen ?? (typed || hasTags ? null : proposals[0]?.label);
+    const proposed = chosen ?? (typed ? null : form.propose(proposals));
     const focused = list.contains(document.activeElement) ? document.activeElement.dataset.name : null;
     list.replaceChildren(...shown.map((one) => createChoice(one, one.name === proposed)));
     if (focused !== null) keepFocus(focused);
@@ -145,12 +145,12 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
   function describeEnter(typed) {
     if (lost) return `There is no class “${lost}” anymore. Arrow keys choose another.`;
     const { kind, name, begun } = getMeaning();
-    const adds = `Shift Enter: new ${noun()} “${typed}”`;
+    const adds = `Shift Enter: new ${form.noun} “${typed}”`;
     const isHalf = typed && ["mark", "guess"].includes(kind);
     if (chosen === null) return kind === "mark" ? `Enter chooses ${name} · ${adds}` : `${begun.length} classes start with this: arrow keys choose one · ${adds}`;
     if (isHalf && !isNew(chosen)) return `Enter: ${chosen} · ${adds}`;
     const others = shown.length > 1 ? " Arrow keys choose another." : "";
-    return `Enter ${isNew(chosen) ? `adds the new ${noun()}` : "takes"} “${chosen}”.${others}`;
+    return `Enter ${isNew(chosen) ? `adds the new ${form.noun}` : "takes"} “${chosen}”.${others}`;
   }
 
   function createChoice({ name, isNew: adds }, isProposed) {
@@ -166,7 +166,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
     button.classList.toggle("keyed", isProposed && key !== "");
     bar.style.setProperty("--share", probability);
     chip.textContent = isProposed && key === "" ? "↵" : key;
-    label.append(adds ? `New ${noun()} “${name}”` : name, ...describeClass(name));
+    label.append(adds ? `New ${form.noun} “${name}”` : name, ...describeClass(name));
     if (isGuess) label.append(create("span", { class: "visually-hidden" }, ", suggested"));
     if (probability) share.textContent = formatPercent(probability);
     return choice;
@@ -214,7 +214,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
       if (haveLeft) movedAt = performance.now();
       classes = newClasses;
       proposals = newProposals;
-      search.placeholder = classes.length ? `Search or add a ${noun()}` : `Type a ${noun()}`;
+      search.placeholder = classes.length ? `Search or add a ${form.noun}` : `Type a ${form.noun}`;
       render();
     },
     /** Handles a key that was pressed outside of all fields; returns whether it did. */
@@ -223,7 +223,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
       const withKey = classes.find((known) => known.key === key);
       if (key === "Enter" && (chosen !== null || lost || getTyped())) onEnter(event);
       else if (key === "Escape" && (chosen !== null || lost || getTyped())) clear();
-      else if (key === "Enter" && proposals.length && !hasTags) choose(proposals[0].label);
+      else if (key === "Enter" && form.propose(proposals)) choose(form.propose(proposals));
       else if (begins(key) || key === "/") {
         search.focus();
         return key === "/"; // The browser writes any other into the field.

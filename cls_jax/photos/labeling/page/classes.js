@@ -1,7 +1,7 @@
 // The classes: their names, descriptions and examples.
 
 import { build, create, createPhoto } from "./dom.js";
-import { heading, noun, nouns } from "./tags.js";
+import { kind } from "./kinds.js";
 import { formatCount } from "./words.js";
 
 const DIGITS = [..."123456789"];
@@ -11,8 +11,8 @@ let draft = ""; // The name of a new class that was typed and not added.
 
 export function mount(root, app) {
   const { element, title, hint, name, rows } = build("classes", { add });
-  title.textContent = heading();
-  name.placeholder = `New ${noun()}`;
+  title.textContent = kind.heading;
+  name.placeholder = `New ${kind.noun}`;
   name.value = draft;
   name.addEventListener("keydown", ({ key }) => key === "Enter" && add());
   rows.addEventListener("focusout", () => setTimeout(() => update(app.state)));
@@ -38,8 +38,8 @@ export function mount(root, app) {
     if (state.version === version || isTyping) return;
     version = state.version;
     hint.textContent = state.classes.length
-      ? `Give a ${noun()} another one's name to merge them. To choose an example, open a labeled photo from the strip.`
-      : `No ${nouns()} yet. Add one here, or type its name beside a photo.`;
+      ? `Give a ${kind.noun} another one's name to merge them. To choose an example, open a labeled photo from the strip.`
+      : `No ${kind.nouns} yet. Add one here, or type its name beside a photo.`;
     const { id } = document.activeElement;
     const all = state.classes.map(createRow);
     // They keep their places, so that a second click is not for the class below.

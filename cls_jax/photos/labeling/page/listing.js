@@ -1,10 +1,7 @@
 // Which photos the grid shows, in which order and under which titles.
 
-import { hasTags, noun, split, write } from "./tags.js";
+import { kind } from "./kinds.js";
 import { describeAnswer, formatPercent } from "./words.js";
-
-const SECTIONS = { "": "No class yet", none: "None of these", skip: "Skipped" };
-const OF_TAGS = { "": "Without an answer", label: "With an answer", skip: "Skipped" };
 
 /** Takes over the columns from the server: photos by image. Those known `before` stay the same objects. */
 export function read(columns, before) {
@@ -23,7 +20,7 @@ export function read(columns, before) {
 /** Whether a photo passes filters: { file, label, below, kind }, each "" for all. */
 function matches({ name, decision, label, confidence, copies }, filters) {
   if (!name.toLowerCase().includes(filters.file.toLowerCase())) return false;
-  if (filters.label && !split(label).includes(filters.label)) return false;
+  if (filters.label && !kind.split(label).includes(filters.label)) return false;
   if (filters.below && (decision || confidence >= Number(filters.below))) return false;
   if (filters.kind === "open") return !decision;
   if (filters.kind === "answered") return decision;
@@ -40,11 +37,9 @@ export function arrange(photos, classNames, filters) {
   const isSure = ({ decision }) => decision !== "";
   found.sort((a, b) => isSure(a) - isSure(b) || a.confidence - b.confidence || a.image - b.image);
   // A class may have the name of another section.
-  const find = ({ decision, label }) => (hasTags || (decision && SECTIONS[decision]) ? decision : label && `class ${label}`);
-  const titles = new Map(hasTags ? [] : classNames.map((name) => [`class ${name}`, name]));
-  for (const [key, title] of Object.entries(hasTags ? OF_TAGS : SECTIONS)) titles.set(key, title);
+  const titles = new Map(kind.list(classNames));
   const groups = new Map([...titles.keys()].map((key) => [key, []]));
-  for (const photo of found) groups.get(find(photo))?.push(photo);
+  for (const photo of found) groups.get(kind.find(photo))?.push(photo);
   return [...groups].map(([key, items]) => ({ title: formatTitle(titles.get(key), items), items }));
 }
 
@@ -57,7 +52,7 @@ export function describe({ name, decision, label, confidence }) {
     const given = describeAnswer({ decision, label });
     return { name: `${name}, ${given}, your answer`, caption: `✓ ${given}`, decision };
   }
-  if (!label) return { name: `${name}, no ${noun()} yet`, caption: "", decision };
-  const [text, percent] = [write(label), formatPercent(confidence)];
+  if (!label) return { name: `${name}, no ${kind.noun} yet`, caption: "", decision };
+  const [text, percent] = [kind.write(label), formatPercent(confidence)];
   return { name: `${name}, ${text}, suggested, ${percent}`, caption: `${text} ${percent}`, decision };
 }

@@ -10,7 +10,7 @@ import * as result from "./result.js";
 import * as tryIt from "./try.js";
 import { build, create, createPhoto } from "./dom.js";
 import { findTyped, guard, keepFocus } from "./guards.js";
-import { heading, useTags } from "./tags.js";
+import { choose, kind } from "./kinds.js";
 import { describeAnswer, describeChanged, describeUndone, formatCount } from "./words.js";
 
 const VIEWS = { next, check, suspects, classes, photos, result, try: tryIt };
@@ -184,7 +184,7 @@ function show(name, { pinned = null, top = null } = {}) {
 async function render() {
   const { state } = app;
   if (!state) return;
-  useTags(state.has_tags);
+  choose(state.has_tags);
   renderFrame(state);
   // Random photos can be labeled while the others are read.
   const isEarly = state.phase === "reading" && viewName === "next" && state.next.length;
@@ -218,7 +218,7 @@ async function render() {
 
 function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUndo }) {
   byId("folder").textContent = folder;
-  byId("classes-view").textContent = heading();
+  byId("classes-view").textContent = kind.heading;
   document.title = `${folder}: label photos`;
   const [labeled, of] = [counts.labeled, counts.images].map((count) => count.toLocaleString("en"));
   const share = Math.floor((100 * progress[0]) / (progress[1] || 1));

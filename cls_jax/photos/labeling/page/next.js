@@ -4,7 +4,7 @@ import { get, setQuestion } from "./api.js";
 import { createChooser } from "./chooser.js";
 import { build, createPhoto } from "./dom.js";
 import { createPace, NEXT } from "./guards.js";
-import { createTags, hasTags, join } from "./tags.js";
+import { createTags, join, kind } from "./kinds.js";
 import { describeAnswer, describeUnsaved, formatCount } from "./words.js";
 import { createZoom } from "./zoom.js";
 
@@ -22,11 +22,12 @@ export function mount(root, app) {
   const preloaded = new Map();
 
   const tags = createTags();
+  const { several } = kind;
   const parts = build("next", { confirm, skip: () => decide("skip"), example: setExample, back: () => app.close(), enlarge: press("+"), screen: press("*") });
   const { frame, photo, panel } = parts;
   const zoom = createZoom(frame);
   const chooser = createChooser({
-    onChoose: (label, isNew) => (hasTags ? toggle(label) : decide("label", label, isNew)),
+    onChoose: (label, isNew) => (several ? toggle(label) : decide("label", label, isNew)),
     onNone: () => decide("none"),
     announce: app.announce,
     onSkip: () => decide("skip"),
@@ -47,7 +48,7 @@ export function mount(root, app) {
   /** Sets a tag of the photo that is shown, or takes it away. Returns whether it does. */
   function toggle(name) {
     if (refuses()) return false;
-    tags.toggle(name);
+    app.announce(`${name}: ${tags.toggle(name) ? "set" : "not set"}.`, false);
     renderTags(app.state);
     return true;
   }
@@ -73,7 +74,7 @@ export function mount(root, app) {
       return false;
     }
     const { image, name, revision, check } = current;
-    const typed = hasTags ? "" : chooser.getTyped();
+    const typed = chooser.getTyped();
     const { pinned } = app;
     pace.answer();
     app.run(async () => {
@@ -114,7 +115,7 @@ export function mount(root, app) {
     show(state);
     const isOther = before ? before.image !== current.image : !chooser.hasFocus();
     if (isOther) forget(before?.name);
-    if (hasTags) renderTags(state);
+    if (several) renderTags(state);
     else chooser.update(state.classes, current.proposals);
     describe(state);
     if (!state.classes.length && !tags.getTouched()) chooser.focus();
@@ -122,7 +123,7 @@ export function mount(root, app) {
 
   function describe(state) {
     const given = current.decision && describeAnswer(current);
-    parts.title.textContent = given ? `Your answer: ${given}` : hasTags ? "Which tags does it have?" : "What is it?";
+    parts.title.textContent = given ? `Your answer: ${given}` : kind.question;
     parts.back.hidden = !app.pinned || current.isBack;
     parts.place.textContent = `Back to ${app.pinned?.from ? app.pinned.from.view : "the question"}`;
     parts.caption.textContent = current.name + (given ? ` · currently ${given}` : "");
@@ -134,7 +135,7 @@ export function mount(root, app) {
         ? "A random photo, until all photos have been read."
         : `${left} left to check. What the classifier thinks of them is hidden so that it does not sway you.`;
     parts.example.hidden = !state.classes.some(({ name }) => name === current.label);
-    parts.confirm.hidden = !hasTags;
+    parts.confirm.hidden = !several;
     parts.example.textContent = `Use as the example of ${current.label}`;
   }
 
@@ -229,7 +230,7 @@ export function mount(root, app) {
       app.run(() => move(steps[event.key]), true);
     } else if (event.key === " ") decide("skip");
     else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.close();
-    else if (event.key === "Enter" && hasTags && !chooser.isChoosing()) confirm();
+    else if (event.key === "Enter" && several && !chooser.isChoosing()) confirm();
     else if (event.key === "Enter" && current && !current.proposals.length && !chooser.isChoosing()) {
       app.announce("No class is proposed: press the key of one, or type its name.");
     } else return chooser.onKey(event);

@@ -6,14 +6,12 @@ import { build, create } from "./dom.js";
 import { createGrid } from "./grid.js";
 import { createPace, NEXT } from "./guards.js";
 import { arrange, describe, formatTitle, read } from "./listing.js";
+import { kind } from "./kinds.js";
 import { createSaver } from "./saving.js";
-import { hasTags, noun, nouns, put, split, write } from "./tags.js";
-import { describeAnswer, describeUnsaved, formatCount, namePhotos } from "./words.js";
+import { describeUnsaved, formatCount, namePhotos } from "./words.js";
 
 const FILTERS = ["file", "label", "below", "kind"];
 const SIZES = { Small: 110, Medium: 160, Large: 280 }; // Pixels, at least.
-const HINT = "The least certain first. Select photos and give them their class.";
-const HINT_OF_TAGS = "The least certain first. Select photos: a key gives them its tag, or takes it away if all have it.";
 
 let view = null; // What is chosen in it stays while another view is shown.
 
@@ -53,7 +51,7 @@ function createView(app) {
     clear: () => grid.clear(),
   });
   const { element, panel, confirm, count } = parts;
-  parts.toggle.textContent = `Choose a ${noun()}`;
+  parts.toggle.textContent = `Choose a ${kind.noun}`;
   const grid = createGrid({ describe, onSelect: renderPanel, onOpen: open, getMargins });
   const chooser = createChooser({
     onChoose: answer,
@@ -77,7 +75,7 @@ function createView(app) {
   function toggleAnswers() {
     const isOpen = panel.classList.toggle("open");
     parts.toggle.ariaExpanded = isOpen;
-    parts.toggle.textContent = isOpen ? "Close" : `Choose a ${noun()}`;
+    parts.toggle.textContent = isOpen ? "Close" : `Choose a ${kind.noun}`;
   }
 
   function resize() {
@@ -88,7 +86,7 @@ function createView(app) {
     if (names.join("\n") === listed) return;
     listed = names.join("\n");
     const { value } = parts.label;
-    const createOption = (name) => create("option", { value: name, selected: name === value }, name || `All ${nouns()}`);
+    const createOption = (name) => create("option", { value: name, selected: name === value }, name || `All ${kind.nouns}`);
     parts.label.replaceChildren(...["", ...names].map(createOption));
   }
 
@@ -181,10 +179,10 @@ function createView(app) {
       show({
         title: `More like ${source.name}`,
         hint: agreeing.length
-          ? `Deselect the photos that are not ${write(label)}. The others get this class, or another one.`
+          ? `Deselect the photos that are not ${kind.write(label)}. The others get this class, or another one.`
           : "Select the photos that belong together, and give them their class.",
         sections: [
-          { title: `Suggested as ${write(label)}`, images: agreeing },
+          { title: `Suggested as ${kind.write(label)}`, images: agreeing },
           { title: "Others", images: list((photo) => !agrees(photo)) },
         ],
         selected: agreeing,
@@ -197,16 +195,8 @@ function createView(app) {
   /** Gives the photos a class, "" for none of these. Returns whether it does. */
   function answer(label, adds = false) {
     const targets = grid.getTargets();
-    if (hasTags && label) return toggle(targets, label, adds);
-    return record(targets, targets.map(() => label), describeAnswer({ label, decision: "none" }), { adds });
-  }
-
-  /** Gives the photos a tag, or takes it from them if all have it. They stay selected for the next one. */
-  function toggle(targets, tag, adds) {
-    const isOn = !targets.every((photo) => hasTag(photo, tag));
-    const names = classes.map(({ name }) => name);
-    const labels = targets.map(({ decision, label }) => put(decision && label, tag, isOn, names));
-    return record(targets, labels, isOn ? tag : `not ${tag}`, { adds, isTag: true });
+    const { labels, text, waits } = kind.give(targets, label, classes.map(({ name }) => name));
+    return record(targets, labels, text, { adds, waits });
   }
 
   function confirmAll() {
@@ -216,16 +206,16 @@ function createView(app) {
     return false;
   }
 
-  function record(targets, labels, text, { adds = false, isTag = false } = {}) {
+  function record(targets, labels, text, { adds = false, waits = false } = {}) {
     const selected = grid.getSelected();
     const isAlone = !selected.size;
     if (!saver.accepts(targets, text, isAlone)) return false;
     const isPressed = panel.contains(document.activeElement) && document.activeElement.matches("button");
     const isFree = document.activeElement === document.body || grid.element.contains(document.activeElement);
-    answered = isAlone && !isTag ? pressed : "";
+    answered = isAlone && !waits ? pressed : "";
     pace.answer();
     saver.save(targets, labels, { text, adds }, () => {
-      if (isTag) {
+      if (waits) {
         // The next key may come before the server is asked again.
         targets.forEach((photo, i) => Object.assign(photo, { decision: "label", label: labels[i], revision: photo.revision + 1 }));
         return grid.select(selected);
@@ -242,7 +232,7 @@ function createView(app) {
 
   function renderFrame() {
     parts.title.textContent = special?.title ?? "Photos";
-    parts.hint.textContent = special?.hint ?? (hasTags ? HINT_OF_TAGS : HINT);
+    parts.hint.textContent = special?.hint ?? kind.hint;
     parts.back.hidden = !special;
     parts.place.textContent = special?.source === undefined ? "All photos" : "Back";
     parts.filters.hidden = special;
@@ -259,11 +249,11 @@ function createView(app) {
     // Not hidden, so that no class moves under a hand.
     confirm.disabled = !suggested.length;
     const [only] = labels.size === 1 ? labels : ["As suggested"];
-    parts.suggestion.textContent = `${write(only)} (${suggested.length.toLocaleString("en")})`;
+    parts.suggestion.textContent = `${kind.write(only)} (${suggested.length.toLocaleString("en")})`;
     parts.backKey.hidden = selected;
     parts.clearKey.hidden = special && !selected;
     parts.similar.disabled = parts.enlarge.disabled = parts.clear.disabled = !targets.length;
-    chooser.update(hasTags ? classes.map((one) => ({ ...one, pressed: describePressed(targets, one.name) })) : classes, []);
+    chooser.update(kind.mark(classes, targets), []);
   }
 
   /** What covers the window's upper and lower edge, in pixels. */
@@ -300,15 +290,6 @@ function createView(app) {
   }
 
   return { element, enter, update, onKey, unmount, onUndone: ({ image }) => (undone = image), selectAll: () => grid.select() };
-}
-
-function hasTag({ decision, label }, tag) {
-  return decision && split(label).includes(tag);
-}
-
-function describePressed(targets, tag) {
-  const count = targets.filter((photo) => hasTag(photo, tag)).length;
-  return count > 0 && (count === targets.length || "mixed");
 }
 
 function isSuggested({ decision, label }) {

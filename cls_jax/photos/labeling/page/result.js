@@ -4,7 +4,7 @@ import { get, getFile, openWindow } from "./api.js";
 import { build, create, save } from "./dom.js";
 import { createRuns } from "./runs.js";
 import { createTraining } from "./training.js";
-import { hasTags, heading, noun, nouns } from "./tags.js";
+import { kind } from "./kinds.js";
 import { formatCount } from "./words.js";
 
 const HINT = "Confirm what is suggested, or give them another class.";
@@ -26,7 +26,7 @@ export function mount(root, app) {
     answer: goOn,
     check: act(check),
     look: act(lookAt),
-    use: act(() => (hasTags ? download("csv") : copy())),
+    use: act(() => (kind.several ? download("csv") : copy())),
   });
   parts.target.value = percent;
   const runs = createRuns(app);
@@ -46,9 +46,9 @@ export function mount(root, app) {
   }
 
   async function renderAll(state) {
-    if (hasTags) parts.use.textContent = parts.csv.textContent;
-    parts.heading.textContent = heading();
-    parts.column.textContent = hasTags ? "Tag" : "Class";
+    if (kind.several) parts.use.textContent = parts.csv.textContent;
+    parts.heading.textContent = kind.heading;
+    parts.column.textContent = kind.column;
     parts.command.textContent = state.command;
     parts.networks.textContent = state.networks;
     const result = await get("result");
@@ -94,10 +94,10 @@ export function mount(root, app) {
     app.showPhotos({ title: "Photos to look at", hint: HINT, sections: [{ title: "", images }], isAsked: true });
   }
 
-  function renderClasses({ classes, named_by: namer }, { proposed, mixed }) {
+  function renderClasses({ classes, named_by: namer }, { proposed, mixed, figures }) {
     const rows = classes.map(({ name, count }, i) => {
       const { unsure, partner, images } = mixed[i] ?? { unsure: proposed[i] ?? 0, images: [] };
-      return { name, count, unsure, partner, images, all: count + (proposed[i] ?? 0) };
+      return { name, figures: figures[name], count, unsure, partner, images, all: count + (proposed[i] ?? 0) };
     });
     rows.sort((a, b) => b.unsure / (b.all || 1) - a.unsure / (a.all || 1));
     const most = Math.max(1, ...rows.map(({ all }) => all));
@@ -106,13 +106,14 @@ export function mount(root, app) {
     parts.legend.hidden = !rows.length;
   }
 
-  function createRow({ name, count, unsure, partner, images, all }, most) {
+  function createRow({ name, figures, count, unsure, partner, images, all }, most) {
     const look = () => app.showPhotos({ title: `${name} or ${partner}`, hint: HINT, sections: [{ title: "", images }] });
     const cells = build("result-row", { mixed: look });
     const shares = { answers: count, sure: all - count - unsure, unsure };
     for (const [kind, number] of Object.entries(shares)) cells[kind].style.width = `${(100 * number) / most}%`;
     cells.title.textContent = name;
-    cells.counts.textContent = `${count.toLocaleString("en")} + ${(all - count).toLocaleString("en")}`;
+    const counts = `${count.toLocaleString("en")} + ${(all - count).toLocaleString("en")}`;
+    cells.counts.textContent = figures ? `${counts} · ${figures}` : counts;
     cells.number.textContent = unsure.toLocaleString("en");
     cells.mixed.hidden = !images.length;
     cells.could.textContent = `${partner}: ${formatCount(images.length, "photo")}`;
@@ -147,7 +148,7 @@ function describe({ is_fitting: isFitting, message, labels, classes, checked }) 
   if (isFitting) return "Learning from your labels…";
   if (message) return message;
   const measured = checked ? ` ${checked} The range above allows for a classifier that is wrongly sure of itself.` : "";
-  return `Learned from ${formatCount(labels, "label")} of ${formatCount(classes, noun(), nouns())}.${measured}`;
+  return `Learned from ${formatCount(labels, "label")} of ${formatCount(classes, kind.noun, kind.nouns)}.${measured}`;
 }
 
 /** While newer answers are being learned, with the number of those that the figure is from. */

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { build, create, createPhoto } from "./dom.js";
-import { write } from "./tags.js";
+import { kind } from "./kinds.js";
 import { formatPercent } from "./words.js";
 
 export function mount(root, app) {
@@ -46,11 +46,11 @@ export function mount(root, app) {
     element.ariaLabel = open.title = item.name;
     open.ariaLabel = `Open ${item.name}`;
     open.append(picture);
-    parts.label.textContent = write(label);
-    parts.other.textContent = write(other);
+    parts.label.textContent = kind.write(label);
+    parts.other.textContent = kind.write(other);
     parts.share.textContent = probability === null ? " to other people" : ` (${formatPercent(probability)})`;
-    keep.textContent = `It is ${write(label)}`;
-    change.textContent = `It is ${write(other)}`;
+    keep.textContent = `It is ${kind.write(label)}`;
+    change.textContent = `It is ${kind.write(other)}`;
     let isClosed = false;
 
     function decide(chosen) {
@@ -62,8 +62,8 @@ export function mount(root, app) {
           if (error.status === 409) close("Labeled elsewhere.");
           throw error;
         }
-        app.announce(`${item.name}: ${write(chosen)}.`, false);
-        close("Labeled ", create("b", {}, write(chosen)), ".");
+        app.announce(`${item.name}: ${kind.write(chosen)}.`, false);
+        close("Labeled ", create("b", {}, kind.write(chosen)), ".");
       });
     }
 

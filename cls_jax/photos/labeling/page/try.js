@@ -2,7 +2,7 @@
 
 import { post, upload } from "./api.js";
 import { build, create, createPhoto } from "./dom.js";
-import { write } from "./tags.js";
+import { kind } from "./kinds.js";
 import { formatCount, formatPercent } from "./words.js";
 
 const MAX_BYTES = 2 ** 26;
@@ -49,7 +49,7 @@ function createView(app) {
         const result = await upload("try", file);
         answer.replaceChildren(describe(result, file));
         if (!picture.naturalWidth) picture.src = createPreview(result.preview);
-        app.announce(`${file.name}: ${write(result.label)}, ${formatPercent(result.probability)}`, false);
+        app.announce(`${file.name}: ${kind.write(result.label)}, ${formatPercent(result.probability)}`, false);
       } catch (error) {
         answer.replaceChildren(create("p", { class: "wrong" }, error.message));
         app.announce(`${file.name}: ${error.message}`, false);
@@ -62,13 +62,13 @@ function createView(app) {
 
   function describe({ label, probability, is_far: isFar, nearest }, file) {
     const parts = build("verdict", { keep: () => addToFolder(file, parts.keep) });
-    parts.label.textContent = write(label);
+    parts.label.textContent = kind.write(label);
     parts.share.textContent = ` ${formatPercent(probability)}`;
     const isUnknown = "This may be none of the classes: no photo in the folder is very similar. Most similar:";
     parts.hint.textContent = isFar ? isUnknown : "Most similar:";
     parts.nearest.append(
       ...nearest.map((item) =>
-        create("li", {}, createPhoto(item, "small"), create("span", { class: "share" }, write(item.label))),
+        create("li", {}, createPhoto(item, "small"), create("span", { class: "share" }, kind.write(item.label))),
       ),
     );
     parts.keep.ariaLabel = `Add ${file.name} to the folder and label it`;

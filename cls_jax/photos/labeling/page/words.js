@@ -1,6 +1,6 @@
 // Words and numbers that several views say in the same way.
 
-import { write } from "./tags.js";
+import { kind } from "./kinds.js";
 
 export function formatPercent(share) {
   return `${Math.round(100 * share)}%`;
@@ -16,7 +16,7 @@ export function namePhotos(photos, gone = 0) {
 }
 
 export function describeAnswer({ label, decision }) {
-  return write(label) || ({ none: "none of these", skip: "skipped" }[decision] ?? "no label");
+  return kind.write(label) || ({ none: "none of these", skip: "skipped" }[decision] ?? "no label");
 }
 
 /** What became of a class that was typed, and its photo no longer shown. */
