@@ -53,8 +53,10 @@ class FittedTags(Fitted):
     @functools.cached_property
     def estimate(self) -> Estimate | None:
         """The share of the other photos with all tags right."""
-        estimate = estimate_tags(*self._get_parts(), self.groups)
-        checked = self.checked
+        inferred, checked = self.inferred, self.checked
+        estimate = estimate_tags(
+            inferred.probabilities, inferred.held_out, inferred.marks.values, self.groups
+        )
         return estimate and correct_estimate(estimate, checked.is_right, checked.confidences)
 
     def describe_accuracy(self) -> str:
@@ -71,14 +73,10 @@ class FittedTags(Fitted):
         """
         if len(self.checked.is_right) < MIN_CHECKS:
             return {}
-        p_MT, q_MT, values_MT = self._get_parts()
-        values_MT = np.where(np.isin(self.rows, self.random)[:, None], values_MT, -1)
-        figures = estimate_each(p_MT, q_MT, values_MT, self.groups)
+        inferred, is_random = self.inferred, np.isin(self.rows, self.random)
+        values_MT = np.where(is_random[:, None], inferred.marks.values, np.int8(-1))
+        figures = estimate_each(inferred.probabilities, inferred.held_out, values_MT, self.groups)
         return dict(zip(self.class_names, map(describe_tag, figures), strict=True))
-
-    def _get_parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        inferred = self.inferred
-        return inferred.probabilities, inferred.held_out, inferred.marks.values
 
     def find_suspects(self) -> list[Suspect]:
         """Labels with a tag, or without one, that the others contradict clearly."""
