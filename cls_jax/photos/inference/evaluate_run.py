@@ -14,6 +14,7 @@ from cls_jax.photos.features.copies import find_copies, measure_without_copies
 from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.dataset import list_layout
+from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
 from cls_jax.photos.folder.unread import find_folder, refuse_unreadable
@@ -232,11 +233,11 @@ def evaluate_run(
     classifier = run.classifier
     dataset = run.dataset
     scoring = classifier.scoring
-    if not scoring.is_same(dataset.class_names):
-        theirs = f"{scoring.target.plural} of {dataset.name} ({', '.join(dataset.class_names)})"
+    if (names := scoring.target.list_names(dataset.class_names)) != scoring.names:
         raise UserError(
-            f"The {theirs} differ from those of the run in {run.workdir} "
-            f"({', '.join(scoring.names)}): restore the original folder."
+            f"The {scoring.target.plural} of {dataset.name} ({', '.join(names)}) differ from "
+            f"those of the run in {run.workdir} ({', '.join(scoring.names)}): restore the original "
+            "folder."
         )
     if not len(dataset.test.images):
         remedy = "add them as test/<class>/ beside the training images"
@@ -313,12 +314,14 @@ def _read_known(
     labels: Sequence[str], scoring: Scoring, workdir: pathlib.Path, root: pathlib.Path
 ) -> np.ndarray:
     """What labels of n images say, of n rows, to a run. Raises a UserError if it has no such."""
-    if foreign := scoring.find_foreign(labels):
-        target, names = scoring.target, ", ".join(map(repr, foreign[:_MAX_NAMED]))
+    texts, labels_B = np.unique(labels, return_inverse=True)
+    target, own = scoring.target, {fold_class(name) for name in scoring.names}
+    found = target.list_names(texts.tolist())
+    if foreign := [name for name in found if fold_class(name) not in own]:
+        names = ", ".join(map(repr, foreign[:_MAX_NAMED]))
         noun, them = (target.noun, "it") if len(foreign) == 1 else (target.plural, "them")
         raise UserError(
             f"The run in {workdir} does not have the {noun} {names}: rename or remove {them} in "
             f"{root}."
         )
-    texts, labels_B = np.unique(labels, return_inverse=True)
     return scoring.number(labels_B, texts.tolist())

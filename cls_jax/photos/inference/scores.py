@@ -105,18 +105,9 @@ class ClassScoring(NamedTuple):
     thresholds: None = None  # The most probable class counts.
     target: Target = CLASSES
 
-    def is_same(self, labels: Sequence[str]) -> bool:
-        """Whether labels of the images that were learned from are still the same."""
-        return tuple(labels) == self.names
-
-    def find_foreign(self, labels: Sequence[str]) -> list[str]:
-        """The classes among labels that predictions do not have, sorted."""
-        own = {fold_class(name) for name in self.names}
-        return sorted({name for name in labels if fold_class(name) not in own})
-
     def number(self, labels_B: np.ndarray, labels: Sequence[str]) -> np.ndarray:
         """What is known of B images, by the numbers of their labels, int [B], none foreign."""
-        if self.is_same(labels):
+        if tuple(labels) == self.names:
             return labels_B
         places = {fold_class(name): k for k, name in enumerate(self.names)}
         return np.array([places[fold_class(name)] for name in labels])[labels_B]

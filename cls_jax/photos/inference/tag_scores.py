@@ -35,15 +35,6 @@ class TagScoring(NamedTuple):
     thresholds: np.ndarray  # From which probability on an image has each tag, floating [T].
     target: Target = TAGS
 
-    def is_same(self, labels: Sequence[str]) -> bool:
-        """Whether no tag is new: images for testing may have been added, or labels changed."""
-        return not self.find_foreign(labels)
-
-    def find_foreign(self, labels: Sequence[str]) -> list[str]:
-        """The tags in labels that predictions do not have, sorted."""
-        own = {fold_class(name) for name in self.names}
-        return [name for name in read_sets(labels).names if fold_class(name) not in own]
-
     def number(self, labels_B: np.ndarray, labels: Sequence[str]) -> np.ndarray:
         """What is known of B images, by the numbers of their labels, int [B], none foreign.
 

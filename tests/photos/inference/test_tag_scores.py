@@ -84,7 +84,5 @@ def test_a_tag_that_no_image_has_is_in_no_mean(tmp_path):
 def test_labels_of_another_folder_are_tags_of_the_run():
     scoring = TagScoring(NAMES, np.full(3, 0.5))
     labels = [";", "Boots;hat", "?hat;gloves"]
-    assert scoring.find_foreign(labels) == []
     known = scoring.number(np.array([2, 1, 0]), labels)
     assert known.tolist() == [[0, 1, -1], [1, 0, 1], [0, 0, 0]]
-    assert scoring.find_foreign(["boots;scarf", "?coat"]) == ["coat", "scarf"]
