@@ -25,6 +25,8 @@ from cls_jax.photos.features.accuracy import (
 from cls_jax.photos.features.marks import find_firsts
 from cls_jax.photos.features.tags import find_right
 
+# With 20 labels, the few tags that are are said often enough are said too often.
+_MIN_LABELS = 30
 _MIN_COUNTED = 5  # Images with a tag, and said to have it, that are enough to say something.
 # Variance for each one of independent images: held-out labels are predicted from each other.
 _EXCESS = 1.5
@@ -63,7 +65,8 @@ def estimate_tags(
 
     Args:
         probabilities_BT: Of the inferred tags, floating.
-        held_out_BT: Those of labeled images without the labels of their group, floating.
+        held_out_BT: Those of labeled images without the labels of their group, floating, and NaN
+            for others.
         known_BT: What is known of the images.
         groups_B: Groups of near-copies, int.
         thresholds_T: From which probability on an image has a tag.
@@ -120,8 +123,11 @@ def estimate_each(
     says_oT = p_oT >= thresholds_T
     expected = zip(says_oT.sum(axis=0), p_oT.sum(axis=0), strict=True)
     columns = zip((held_out_BT[rows] >= thresholds_T).T, known_BT[rows].T, expected, strict=True)
+    is_early = np.isfinite(held_out_BT).any(axis=1).sum() < _MIN_LABELS
     return [
-        _judge(has_L[has_L >= 0] == 1, says_L[has_L >= 0], num_said, num_with)
+        TagFigures(None, None)
+        if is_early
+        else _judge(has_L[has_L >= 0] == 1, says_L[has_L >= 0], num_said, num_with)
         for says_L, has_L, (num_said, num_with) in columns
     ]
 

@@ -66,7 +66,7 @@ def test_the_confidence_is_that_of_what_is_said():
 
 
 def test_nothing_is_said_without_labels_or_of_tags_with_too_few():
-    p, _, known = _draw(0, 20)
+    p, _, known = _draw(0, 40)
     groups = np.arange(NUM_IMAGES)
     nothing = np.full_like(known, -1)
     assert estimate_tags(p, p, nothing, groups) is None
@@ -74,12 +74,14 @@ def test_nothing_is_said_without_labels_or_of_tags_with_too_few():
     early = TagFigures(None, None)
     assert estimate_each(p, p, nothing, groups) == [early] * NUM_TAGS
     assert describe_tag(early) == "too early to say"
-    known[:20, 0] = 0
+    known[:40, 0] = 0
     known[0, 0] = 1
-    known[:20, 1] = -1  # Open.
+    known[:40, 1] = -1  # Open.
     figures = estimate_each(p, p, known, groups)
     assert figures[:2] == [early] * 2
     assert figures[2] != early
+    p[29:] = np.nan
+    assert estimate_each(p, p, known, groups) == [early] * NUM_TAGS
 
 
 def test_it_is_too_early_while_many_tags_have_one_image_and_near_copies_are_one():
