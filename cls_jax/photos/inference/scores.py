@@ -75,7 +75,7 @@ def get_target(data_config: Any) -> Target:
 class ClassFigures(NamedTuple):
     """Metrics of a class, or means over classes, from 0 to 1. NaN where there are no images."""
 
-    precision: float  # 0 without predictions of this class.
+    precision: float  # 0 without predictions of this class, NaN without any of a tag.
     recall: float
     f1: float
     area: float  # AUROC, of this class against all others. Average precision for tags.

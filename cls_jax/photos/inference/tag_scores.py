@@ -95,7 +95,7 @@ Scoring = ClassScoring | TagScoring
 def _compare(p_n: np.ndarray, says_n: np.ndarray, has_n: np.ndarray) -> ClassFigures:
     """The figures of a tag on n images, by its probability, whether it is said, and the truth."""
     num_right, num_said, support = (int(a.sum()) for a in (says_n & has_n, says_n, has_n))
-    precision = num_right / max(num_said, 1)
+    precision = num_right / num_said if num_said else np.nan
     if not support:
         return ClassFigures(precision, recall=np.nan, f1=np.nan, area=np.nan, support=0)
     return ClassFigures(

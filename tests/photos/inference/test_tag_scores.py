@@ -81,6 +81,19 @@ def test_a_tag_that_no_image_has_is_in_no_mean(tmp_path):
     assert list(nothing) == ["test/accuracy"]
 
 
+def test_a_tag_that_is_never_said_has_no_precision():
+    p_BT, known = draw()
+    figures, strict = (
+        TagScoring(NAMES, np.array([0.5, 0.5, threshold])).compute_figures(p_BT, known)
+        for threshold in (0.5, 1.01)
+    )
+    assert np.isnan(strict.classes[2].precision)
+    assert (strict.classes[2].recall, strict.classes[2].f1) == (0, 0)
+    assert strict.classes[2].area == figures.classes[2].area
+    said = [row.precision for row in figures.classes[:2]]
+    assert strict.macro.precision == pytest.approx(np.mean(said))
+
+
 def test_labels_of_another_folder_are_tags_of_the_run():
     scoring = TagScoring(NAMES, np.full(3, 0.5))
     labels = [";", "Boots;hat", "?hat;gloves"]
