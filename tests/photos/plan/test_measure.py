@@ -225,11 +225,13 @@ def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatc
     assert 0 < many.model.inferred_images < 60_000
     assert f"{many.model.inferred_images:,} unlabeled images in the graph" in sentence
     # Also if their labels are there, but not used.
-    folder = {"class_counts": {"cat": 30_000, "dog": 30_000}, "num_unlabeled": 0}
+    counts = {"cat": 30_000, "dog": 30_000}
+    folder = {"class_counts": counts, "num_labeled": 60_000, "num_unlabeled": 0}
     hidden, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.003, folder=folder, num_labels=40)
     assert hidden.model.inferred_images == many.model.inferred_images
     # After the last step, networks see up to 10,000 labeled and 1,000 others for the report.
-    all_labeled = {"class_counts": {"cat": 5_000, "dog": 5_000}, "num_unlabeled": 0}
+    counts = {"cat": 5_000, "dog": 5_000}
+    all_labeled = {"class_counts": counts, "num_labeled": 10_000, "num_unlabeled": 0}
     rest = [
         int(
             re.search(r"(\d+) s for everything else", choose(monkeypatch, 1.0, 20.0, **folder)[1])[
