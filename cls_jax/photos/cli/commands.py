@@ -167,8 +167,9 @@ def evaluate_workdir(
     if found.num_copies is None:
         print("Near-copies of training images were not looked for: the run's were moved.")
     elif found.num_copies:
-        copies = f"{found.num_copies:,} of {found.num_images:,} images are near-copies"
-        print(f"{copies} of training images, so the accuracy with them is too high.")
+        are = "is a near-copy" if found.num_copies == 1 else "are near-copies"
+        copies = f"{found.num_copies:,} of {found.num_images:,} images {are} of training images"
+        print(f"{copies}, so the accuracy with them is too high.")
     if found.figures:
         low, high = found.figures.interval
         whose = " of network 1" if found.step else found.figures.target.whose

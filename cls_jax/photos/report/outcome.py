@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cls_jax.io import write_count
 from cls_jax.photos.features.accuracy import (
     describe_estimate,
     describe_new_sources,
@@ -82,8 +81,8 @@ def describe_copies(result: Mapping[str, Any]) -> str | None:
         copies, images = (int(result.get(name) or 0) for name in names)
         if not copies or not images:
             continue
-        are = write_count(copies, f"{part} image is a near-copy", f"{part} images are near-copies")
-        said = f"{copies:,} of {images:,} {are.partition(' ')[2]} of training images"
+        are = "is a near-copy" if copies == 1 else "are near-copies"
+        said = f"{copies:,} of {images:,} {part} images {are} of training images"
         without = _find_without_copies(result) if part == "test" else None
         end = f"so the {part} accuracy is too high"
         if without is not None:
