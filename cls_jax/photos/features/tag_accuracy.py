@@ -56,7 +56,7 @@ def estimate_tags(
 ) -> Estimate | None:
     """Estimates the share of unlabeled images with all tags right.
 
-    Errors of tags depend on each other, so that the mean of `confide` is up to 6 points off. The
+    Errors of tags depend on each other, so that the mean of `confide` is up to 11 points off. The
     held-out labels correct it as random images do in `correct_estimate`, but as they may be no
     random ones, the interval is as wide as without them.
 
