@@ -22,7 +22,7 @@ from cls_jax.photos.features.tags import InferredTags, infer_tags, join_depths
 from cls_jax.photos.folder.tags import OPEN, join_tags, read_sets
 from cls_jax.photos.inference.suspects import MIN_LABELS
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.fitting import Fitted, find_originals
+from cls_jax.photos.labeling.fitting import INSTANT, Fitted, find_originals
 from cls_jax.photos.labeling.known import (
     Known,
     find_checked,
@@ -64,7 +64,7 @@ class FittedTags(Fitted):
         if (found := self.estimate) is None:
             return ""
         others = self.describe_others(found)
-        return describe_estimate(found, "", others, self.right, nouns=("tag", "tags"))
+        return describe_estimate(found, INSTANT, others, self.right, nouns=("tag", "tags"))
 
     def describe_classes(self) -> dict[str, str]:
         """The precision and recall of each tag by random photos, if enough were checked.

@@ -321,6 +321,34 @@ def test_in_the_grid_a_key_gives_photos_a_tag_and_takes_it_away_again(visit, fol
         assert read_labels() == [";", ";", ";"]
 
 
+def test_a_key_is_for_the_tags_as_they_are_and_not_for_an_older_list(visit, folder):
+    session, held = open_tagged(folder, 6), []
+    with visit(session) as page:
+        show(page, "photos")
+        page.locator(".cell[title='IMG_0000.png']").click()
+
+        def hold_first(route):
+            if held:
+                route.continue_()
+            else:
+                held.append((route, route.fetch()))
+
+        page.route("**/api/photos", hold_first)
+        page.keyboard.press("1")
+        page.wait_for_selector(".toast:has-text('boots.')")
+        while not held:
+            page.wait_for_timeout(20)
+        page.keyboard.press("2")
+        page.wait_for_selector(".toast:has-text('coat.')")
+        page.wait_for_timeout(300)
+        ((route, response),) = held
+        route.fulfill(response=response)
+        page.wait_for_timeout(300)
+        page.keyboard.press("2")
+        page.wait_for_selector(".toast:has-text('not coat.')")
+    assert session.known.get_state(0).label == "?hat;boots"
+
+
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_axe_finds_nothing_about_tags_and_nothing_is_cut_off(visit, folder, axe, viewport):
     session = open_tagged(folder)

@@ -113,6 +113,7 @@ function createView(app) {
   async function load() {
     try {
       const columns = await get("photos");
+      if (photos.size && columns.version < app.state.version) return; // Newer ones are asked for.
       saver.hold(chooser.isChoosing() ? grid.getTargets() : []);
       photos = read(columns, photos);
     } catch (error) {
