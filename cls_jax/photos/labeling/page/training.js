@@ -39,7 +39,7 @@ export function createTraining(app, onEnd) {
     // A training needs two classes with labels, and only one runs at a time.
     const hasClasses = app.state.classes.filter(({ count }) => count).length > 1;
     save.disabled = train.disabled = isRunning || !hasClasses;
-    train.hidden = minutes.hidden = minutes.previousElementSibling.hidden = kind.several;
+    train.hidden = minutes.hidden = minutes.previousElementSibling.hidden = parts.longer.hidden = kind.several;
     if (!progress.hidden) show(state);
     if (phase && phase !== state.phase) {
       onEnd();
