@@ -11,6 +11,7 @@ from cls_jax.io import write_atomically, write_count
 from cls_jax.photos.folder import writers
 from cls_jax.photos.folder.catalog import Catalog, read_catalog
 from cls_jax.photos.folder.formats import CSV, CVAT, FORMATS, LABEL_STUDIO, WRITERS
+from cls_jax.photos.folder.kinds import ONE_CLASS, Classes
 from cls_jax.photos.folder.label_table import (
     LABEL,
     LabelRow,
@@ -120,14 +121,9 @@ def export_labels(
     catalog = read_catalog(root, list_images(root), options)
     marks = {file: catalog.marks.get(file) for file in sorted(catalog.list_labelable())}
     rows = [(file, mark.labels) for file, mark in marks.items() if mark.label]
-    if name != CSV:  # Other programs know no open tags.
-        rows = [
-            (file, tuple(one for one in names if options.kind.name([one]) == [one]))
-            for file, names in rows
-        ]
     if not rows:
         raise UserError(f"No image in {root} has a label: label some with cls-jax label.")
-    content = write_labels(root, rows, name)
+    content = write_labels(root, rows, name, options.kind)
     if name == CVAT and suffix == ".zip":
         content = _zip(content)
     with explain_writing(path, "choose another file"):
@@ -135,12 +131,18 @@ def export_labels(
     return len(rows)
 
 
-def write_labels(root: pathlib.Path, rows: writers.Rows, name: str) -> bytes:
+def write_labels(
+    root: pathlib.Path, rows: writers.Rows, name: str, kind: Classes = ONE_CLASS
+) -> bytes:
     """A file in one of `WRITERS` with the classes of images, by their names in a folder.
+
+    Only a table has those that are open, as other programs know no such classes.
 
     Raises a UserError if the format needs the size of an image that cannot be read, or cannot tell
     two images apart.
     """
+    if name != CSV:
+        rows = [(file, [n for n in names if kind.name([n]) == [n]]) for file, names in rows]
     return WRITERS[name](root, rows)
 
 

@@ -10,7 +10,7 @@ import itertools
 import os
 import pathlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,11 +23,12 @@ from cls_jax.photos.features.extract import open_backbone
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.folder import exchange
+from cls_jax.photos.folder.kinds import ONE_CLASS, TAGS, Classes
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.fitting import INSTANT, Fitted, fit
-from cls_jax.photos.labeling.known import list_states
+from cls_jax.photos.labeling.known import Known, list_states
 from cls_jax.photos.labeling.proposals import Classified
 from cls_jax.photos.labeling.session import JAX_THREAD, Session
 from cls_jax.photos.labeling.sheet import write_sheet
@@ -36,6 +37,7 @@ from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
 
 _NUM_NEAREST = 3
+_FITS: dict[Classes, Callable[[Known], Fitted]] = {ONE_CLASS: fit, TAGS: fit_tags}
 _COLUMNS = ["file", "label", "source", "probability"]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _get_network = functools.cache(open_backbone)
@@ -133,7 +135,7 @@ class SessionClassifier:
         known = self._session.known
         self._version = known.answers_version
         try:
-            fitted = fit_tags(known) if known.options.tags else fit(known)
+            fitted = _FITS[known.options.kind](known)
         except RefusedError as error:
             message = str(error)
         except Exception as error:  # The page shows it, and labeling continues.
@@ -240,7 +242,8 @@ class SessionClassifier:
         rows = sorted((file, state.labels) for _, file, state in states if state.label)
         if not rows:
             raise UserError("No photo has a label yet.")
-        return exchange.write_labels(self._session.known.root, rows, name)
+        known = self._session.known
+        return exchange.write_labels(known.root, rows, name, known.options.kind)
 
     def copy_by_class(self, unsure_below: float = 0.0) -> dict[str, Any]:
         """Copies all photos that have or are suggested a class into FOLDER-classes/<class>/.

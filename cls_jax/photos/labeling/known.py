@@ -16,6 +16,7 @@ from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.folder.kinds import ONE_CLASS, TAGS
 from cls_jax.photos.folder.log import NO_MARKS, Checked, FileMarks, Mark, compare_checks
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.sources import number_sources
@@ -24,6 +25,8 @@ from cls_jax.photos.labeling.classes import NO_CLASSES, Classes, find_keys
 from cls_jax.photos.labeling.notes import Notes
 from cls_jax.photos.labeling.proposals import CLASS_RULES, Classified, Rules
 from cls_jax.photos.labeling.tag_proposals import TAG_RULES
+
+_RULES = {ONE_CLASS: CLASS_RULES, TAGS: TAG_RULES}
 
 
 class Features(NamedTuple):
@@ -83,7 +86,7 @@ class Known:
     @property
     def rules(self) -> Rules:
         """What depends on what a label can be."""
-        return TAG_RULES if self.options.tags else CLASS_RULES
+        return _RULES[self.options.kind]
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -96,6 +96,7 @@ class Rules(NamedTuple):
     num_answers: int  # After so many, the next classifier is fitted while labeling goes on.
     num_proposals: int  # At most, of a photo.
     plural: str  # What a photo has, in words.
+    arguments: tuple[str, ...]  # Of `cls-jax train`.
     start: Callable[[sparse.csr_matrix], Spread]
     # From probabilities, floating [B, K], and the names of the classes.
     say: Callable[[np.ndarray, Sequence[str]], Said]
@@ -232,6 +233,7 @@ CLASS_RULES = Rules(
     num_answers=NUM_ANSWERS,
     num_proposals=9,
     plural="classes",
+    arguments=(),
     start=ClassSpread,
     say=say,
     doubt=doubt,

@@ -100,6 +100,7 @@ TAG_RULES = Rules(
     num_answers=3,
     num_proposals=MAX_CLASSES,
     plural="tags",
+    arguments=("--instant",),
     start=TagSpread,
     say=say,
     doubt=doubt,

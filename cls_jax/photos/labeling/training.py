@@ -113,7 +113,7 @@ class Training:
         """Chooses the command and the folder. Raises the same as `start`."""
         self._check_idle()
         if counts.classes < 2:
-            raise RefusedError("Label photos of two classes first.")
+            raise RefusedError(f"Label photos of two {self._options.kind.word} first.")
         if kind not in (INSTANT, FINE_TUNE):
             raise RefusedError("Unknown kind of training.")
         if kind == FINE_TUNE and not 0 < minutes <= _MAX_MINUTES:

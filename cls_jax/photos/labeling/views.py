@@ -37,9 +37,7 @@ def describe(session: Session, window: str = "", question: int | None = None) ->
     num_images = len(known.pending) or len(known.files) - len(known.gone)
     keys = known.find_keys()
     options = [*known.backbones.to_arguments(), *known.options.to_arguments(known.root)]
-    has_tags = known.options.tags
-    if has_tags:
-        options.append("--instant")
+    options += known.rules.arguments
     return {
         "version": known.version,
         "phase": known.phase,
@@ -48,7 +46,7 @@ def describe(session: Session, window: str = "", question: int | None = None) ->
         "folder": show_name(known.root.resolve().name),
         "command": show_name(write_command(["train", str(known.root), *options])),
         "networks": known.backbones.describe(),
-        "has_tags": has_tags,
+        "has_tags": known.options.tags,
         "classes": [
             {
                 "name": name,

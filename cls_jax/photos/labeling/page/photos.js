@@ -234,6 +234,7 @@ function createView(app) {
   function renderFrame() {
     parts.title.textContent = special?.title ?? "Photos";
     parts.hint.textContent = special?.hint ?? kind.hint;
+    parts.column.textContent = kind.column;
     parts.back.hidden = !special;
     parts.place.textContent = special?.source === undefined ? "All photos" : "Back";
     parts.filters.hidden = special;
