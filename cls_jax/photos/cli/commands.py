@@ -169,7 +169,7 @@ def evaluate_workdir(
     elif found.num_copies:
         are = "is a near-copy" if found.num_copies == 1 else "are near-copies"
         copies = f"{found.num_copies:,} of {found.num_images:,} images {are} of training images"
-        print(f"{copies}, so the accuracy with them is too high.")
+        print(f"{copies}, so the accuracy with them is not to be reported.")
     if found.figures:
         low, high = found.figures.interval
         whose = " of network 1" if found.step else found.figures.target.whose

@@ -179,6 +179,16 @@ class Catalog:
         names = filter(_is_unicode, self.folder.listing.files.names())
         return [name for name in names if self.find_part(name) not in HELD_OUT]
 
+    def check_kind(self) -> None:
+        """Raises a UserError if labels of one class look like several tags: "cat;dog" and "cat"."""
+        used = self.marks.find_used()
+        for name in sorted(used):  # Tags have no separator in them.
+            if SEPARATOR in name and not used.isdisjoint(split_tags(name)):
+                _refuse(
+                    f"{self.marks.names[name]!r} may be one class or several: pass --tags if "
+                    "images may have several, or rename the class."
+                )
+
     def labelable(self) -> dict[str, str | None]:
         """Image → class of those that a person may label.
 
@@ -208,6 +218,7 @@ class Catalog:
         """
         folder, base, told = self.folder, self.base, self.told
         splits, files = base.splits, folder.listing.files
+        self.check_kind()
         _refuse(base.fault and base.fault.sentence)
         skipped = [
             *folder.listing.skip_others({*base.files, self.names.file, self.table_name or ""}),
@@ -374,10 +385,6 @@ class Catalog:
         remedy = f"empty these cells of {table}" if table else "rename its folder to 'unlabeled'"
         if self.folder.options.label_pattern:
             remedy = "change --label-pattern"
-        folded = set(map(fold_class, class_names))
-        for name in (name for name in class_names if SEPARATOR in name):
-            if not folded.isdisjoint(map(fold_class, split_tags(name))):
-                yield f"{name!r} counts as one class: pass --tags if images may have several."
         for name in filter(may_mean_unlabeled, class_names):
             yield f"{name!r} counts as a class: if it means that there is no label, {remedy}."
 

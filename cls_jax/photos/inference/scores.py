@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.stats
-from sklearn.metrics import precision_recall_fscore_support
 
 from cls_jax.io import make_printable, to_csv, write_atomically
 from cls_jax.photos.features.accuracy import wilson_interval
@@ -139,6 +137,8 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
 
     The probabilities are float [B, K], and the labels, the true classes, int [B] with B ≥ 1.
     """
+    from sklearn.metrics import precision_recall_fscore_support  # A second, for all who predict.
+
     num_classes = p_BK.shape[1]
     predicted = decide(p_BK).best
     precision, recall, f1, support = precision_recall_fscore_support(
@@ -278,6 +278,8 @@ def compute_reliability(probabilities: np.ndarray, labels: np.ndarray) -> Reliab
 
     scikit-learn's `calibration_curve` does not return the counts, which the error needs.
     """
+    import scipy.stats  # As above.
+
     said = decide(probabilities)
     confidence = said.confidence.astype(np.float64)
     num_bins = min(max(len(labels) // _IMAGES_PER_BIN, 1), NUM_BINS)

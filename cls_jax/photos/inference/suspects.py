@@ -24,7 +24,7 @@ SUSPECTS = "suspects.csv"
 MAX_IMAGES = 10_000
 MAX_UNLABELED = 1_000
 # Of 80 right answers, these flag 1 to 7 (experiments/results/labeling.md).
-MIN_LABELS = 3
+_MIN_LABELS = 3
 _MIN_MARGIN = 0.5
 _COLUMNS = ("rank", "file", "part", "label", "suggested", "quality")
 
@@ -48,7 +48,7 @@ def choose_suspects(held_out: HeldOutLabels, labels_B: np.ndarray) -> np.ndarray
     """
     q_BK, rows = held_out.probabilities, np.arange(len(labels_B))
     counts = np.bincount(labels_B[labels_B >= 0], minlength=q_BK.shape[1])
-    is_known = (labels_B >= 0) & (counts[labels_B] >= MIN_LABELS) & held_out.is_judged
+    is_known = (labels_B >= 0) & (counts[labels_B] >= _MIN_LABELS) & held_out.is_judged
     margins = np.where(is_known, decide(q_BK).confidence - q_BK[rows, labels_B], 0)
     suspects = np.flatnonzero(margins > _MIN_MARGIN)
     return suspects[np.argsort(-margins[suspects], kind="stable")]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.metrics import average_precision_score
 
 from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.tags import find_right
@@ -94,6 +93,8 @@ Scoring = ClassScoring | TagScoring
 
 def _compare(p_n: np.ndarray, says_n: np.ndarray, has_n: np.ndarray) -> ClassFigures:
     """The figures of a tag on n images, by its probability, whether it is said, and the truth."""
+    from sklearn.metrics import average_precision_score  # As in `scores`.
+
     num_right, num_said, support = (int(a.sum()) for a in (says_n & has_n, says_n, has_n))
     precision = num_right / num_said if num_said else np.nan
     if not support:

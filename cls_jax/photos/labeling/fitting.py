@@ -78,9 +78,9 @@ class Fitted(abc.ABC):
     def predict(self, found: FrozenFeatures) -> np.ndarray:
         """The probabilities of other photos, given their features, float32 [n, K]."""
 
-    @abc.abstractmethod
     def find_suspects(self) -> list[Suspect]:
-        """The labels that the others contradict."""
+        """The labels that the others contradict, where that is known."""
+        return []
 
     def describe_classes(self) -> dict[str, str]:
         """A few words about what is known of each class."""

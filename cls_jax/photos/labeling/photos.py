@@ -50,6 +50,7 @@ def open_session(
     files = catalog.list_labelable()
     if not files:
         raise UserError(f"There is no photo in {root}: pass a folder of photos.")
+    catalog.check_kind()
     check_writable(catalog.table_path)
     catalog.table.check_appending()
     answers = Answers(

@@ -5,7 +5,6 @@ Shape suffixes: B photos of the folder, T tags.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,8 +18,7 @@ from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.tag_accuracy import describe_tag, estimate_each, estimate_tags
 from cls_jax.photos.features.tags import InferredTags, infer_tags, join_depths
-from cls_jax.photos.folder.tags import OPEN, join_tags, read_sets
-from cls_jax.photos.inference.suspects import MIN_LABELS
+from cls_jax.photos.folder.tags import read_sets
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.fitting import INSTANT, Fitted, find_originals
 from cls_jax.photos.labeling.known import (
@@ -30,9 +28,6 @@ from cls_jax.photos.labeling.known import (
     list_sources,
     list_trainable,
 )
-from cls_jax.photos.labeling.proposals import Suspect
-
-_CONTRADICTED = 0.75  # The probability of a tag that is not given, or the other way round.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,38 +73,10 @@ class FittedTags(Fitted):
         figures = estimate_each(inferred.probabilities, inferred.held_out, values_MT, self.groups)
         return dict(zip(self.class_names, map(describe_tag, figures), strict=True))
 
-    def find_suspects(self) -> list[Suspect]:
-        """Labels with a tag, or without one, that the others contradict clearly."""
-        given_MT, names = self.inferred.marks.values, self.class_names
-        q_MT = np.nan_to_num(self.inferred.held_out)  # 0 for tags that are open.
-        is_known = (given_MT == 1).sum(axis=0) >= MIN_LABELS
-        p_MT = np.where(given_MT == 1, 1 - q_MT, q_MT) * is_known  # That it is the other way.
-        others_MT = np.where(p_MT > _CONTRADICTED, 1 - given_MT, given_MT)
-        p_M = p_MT.max(axis=1, initial=0)
-        found = [m for m in np.argsort(-p_M, kind="stable").tolist() if p_M[m] > _CONTRADICTED]
-        return [
-            Suspect(
-                int(self.rows[m]),
-                _write(given_MT[m], names),
-                _write(others_MT[m], names),
-                float(p_M[m]),
-            )
-            for m in found
-        ]
-
     def predict(self, found: FrozenFeatures) -> np.ndarray:
         """By the head of the tags."""
         head = self.inferred.head
         return head.compute_probabilities(head.scale(join_depths(found)))
-
-
-def _write(values_T: np.ndarray, names: Sequence[str]) -> str:
-    """The label of a photo with tags (1) of which some are open (-1)."""
-    return join_tags(
-        name if value > 0 else OPEN + name
-        for name, value in zip(names, values_T.tolist(), strict=True)
-        if value
-    )
 
 
 def fit_tags(session: Known) -> FittedTags:

@@ -61,7 +61,8 @@ def describe_accuracies(
     without = _find_without_copies(by_name)
     if not is_fair or without is not None:
         names = {
-            key: name.replace("the figure to report", "too high") for key, name in names.items()
+            key: name.replace("the figure to report", "with near-copies")
+            for key, name in names.items()
         }
     names = {"without_copies": "without near-copies of training images, to report", **names}
     return _format_percentages(by_name | {"without_copies": without}, names)
@@ -84,7 +85,7 @@ def describe_copies(result: Mapping[str, Any]) -> str | None:
         are = "is a near-copy" if copies == 1 else "are near-copies"
         said = f"{copies:,} of {images:,} {part} images {are} of training images"
         without = _find_without_copies(result) if part == "test" else None
-        end = f"so the {part} accuracy is too high"
+        end = f"so the {part} accuracy is not to be reported"
         if without is not None:
             end = f"without them, the {part} accuracy is {without:.1f}%"
         sentences.append(f"{said} (see {NEAR_COPIES}): {end}.")

@@ -74,11 +74,11 @@ def test_the_figure_without_copies_stands_beside_the_figure(tmp_path):
     assert describe_copies(result) == f"{sentence}: without them, the test accuracy is 50.0%."
     first, second = describe_accuracies(result, is_trained=False).splitlines()
     assert first == "   50.00%  without near-copies of training images, to report"
-    assert second.endswith("instant classifier, too high")
+    assert second.endswith("instant classifier, with near-copies")
     kept = {"predictor": "instant", "test_accuracy_instant_without_copies": 25.0}
     assert "is 25.0%" in describe_copies(result | kept)
     all_copies = result | {"test_near_copies": 4, "test_accuracy_without_copies": None}
-    assert describe_copies(all_copies).endswith("so the test accuracy is too high.")
+    assert describe_copies(all_copies).endswith("so the test accuracy is not to be reported.")
     assert describe_copies({"test_images": 4, "test_near_copies": None}) is None
     # Which ones is in a file, also where there are no names.
     images = np.zeros((4, 2, 2, 3), np.uint8)

@@ -11,8 +11,9 @@ from cls_jax.photos.folder.exchange import WRITERS, export_labels, import_labels
 from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.folder.tags import join_tags, read_sets, split_tags
+from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.plan.rules import create_folder_config
-from tests.photos.helpers import get_labels, open_catalog, write_images
+from tests.photos.helpers import get_labels, open_catalog, read_layout, write_images
 
 TAGS = AUTOMATIC._replace(tags=True)
 CAT_DOG = {"0.png": "cat;dog", "1.png": "dog", "2.png": "bird"}
@@ -165,11 +166,11 @@ def test_the_log_has_tags_and_none_of_them(tmp_path):
     assert catalog.marks.find_used() == {"cat", "dog"}
 
 
-def test_labels_joined_by_semicolons_are_pointed_out_without_the_option(tmp_path):
+def test_labels_joined_by_semicolons_are_asked_about_without_the_option(tmp_path):
     root = make_folder(tmp_path, {"labels.csv": LOG})
-    assert "'cat;Dog' counts as one class: pass --tags" in " ".join(
-        open_catalog(root).train().warnings
-    )
+    for use in (read_layout, open_session):
+        with pytest.raises(UserError, match="'cat;Dog' may be one class or several: pass --tags"):
+            use(root)
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -145,22 +145,6 @@ def test_suggested_are_the_tags_that_are_more_probable_than_not(folder):
     assert result["proposed"] == has.sum(axis=0).tolist()
 
 
-def test_a_label_that_the_others_contradict_is_suspect_until_it_is_given_again(folder):
-    session = open_tagged(folder)
-    truth = draw_truth(60)
-    wrong = truth[7].copy()
-    wrong[1] = not wrong[1]
-    for image in range(30):
-        answer(session, image, name_tags(wrong if image == 7 else truth[image]))
-    SessionClassifier(session)._wait()
-    (found, *_) = views.describe_suspects(session.known)["images"]
-    assert (found["image"], found["label"]) == (7, name_tags(wrong))
-    assert found["proposals"][0]["label"] == name_tags(truth[7])
-    answer(session, 7, name_tags(wrong))
-    SessionClassifier(session)._wait()
-    assert 7 not in [one["image"] for one in views.describe_suspects(session.known)["images"]]
-
-
 def test_random_photos_check_all_tags_at_once_and_the_guess_is_a_label(folder):
     session = open_tagged(folder)
     classifier = answer_some(session, range(20))

@@ -170,7 +170,7 @@ def test_evaluation_on_training_images_is_told(finished, images, tmp_path, capsy
     said = capsys.readouterr()
     assert f"Accuracy on 11 labeled images in {copy}" in said.out
     assert "11 of 11 images are near-copies of training images" in said.out
-    assert "network 1 (EMA weights), too high" in said.out
+    assert "network 1 (EMA weights), with near-copies" in said.out
     assert "to report" not in said.out
     for path in copy.glob("labeled/*/*.png"):  # Of the same names and another content.
         Image.new("RGB", (8, 8)).save(path)
