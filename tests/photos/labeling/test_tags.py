@@ -279,7 +279,26 @@ def test_tags_that_were_set_for_a_photo_that_goes_are_named(visit, folder):
         page.keyboard.press("2")
         page.wait_for_selector(".class[aria-pressed=true]")
         show(page, "result")
-        page.wait_for_selector(f".toast:has-text('“coat” was typed for {name} and was not saved')")
+        page.wait_for_selector(f".toast:text-is('The tags of {name} were not saved.')")
+
+
+def test_an_undo_takes_back_the_tags_that_are_not_confirmed_before_the_last_answer(visit, folder):
+    session = open_tagged(folder)
+    with visit(session) as page:
+        first = read_name(page)
+        page.keyboard.press("1")
+        page.wait_for_selector(".class[aria-pressed=true]")
+        press(page, "Enter")
+        page.wait_for_selector(".photo[aria-busy=false]")
+        page.keyboard.press("2")
+        page.keyboard.press("3")
+        page.wait_for_selector(".class[aria-pressed=true] >> nth=1")
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(".toast:text-is('Tags as they were.')")
+        assert read_pressed(page) == []
+        assert read_decisions(folder) == [(first, "boots", "label")]
+        page.keyboard.press("Control+z")
+        page.wait_for_selector(".toast:has-text('no longer boots')")
 
 
 def test_in_the_grid_a_key_gives_photos_a_tag_and_takes_it_away_again(visit, folder):

@@ -115,6 +115,6 @@ export function createTags() {
         isGuess: !touched.has(one.name) && isSuggested(one.name),
       }));
     },
-    getTouched: () => [...touched.keys()].join(", "),
+    isTouched: () => touched.size > 0,
   };
 }

@@ -281,6 +281,7 @@ async function poll() {
 
 function undo() {
   return app.run(async () => {
+    if (view?.takeBack?.()) return;
     const before = app.state.classes;
     const { images: [photo], undone, classes } = await app.post("undo");
     const what = undone.count ? describeUndone(photo?.name, undone) : describeChanged(before, classes);

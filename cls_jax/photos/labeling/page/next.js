@@ -118,7 +118,7 @@ export function mount(root, app) {
     if (several) renderTags(state);
     else chooser.update(state.classes, current.proposals);
     describe(state);
-    if (!state.classes.length && !tags.getTouched()) chooser.focus();
+    if (!state.classes.length && !tags.isTouched()) chooser.focus();
   }
 
   function describe(state) {
@@ -141,10 +141,18 @@ export function mount(root, app) {
 
   /** Takes away what was typed, which was for another photo than is shown now. */
   function forget(name = "another photo") {
-    const text = chooser.getTyped() || tags.getTouched();
+    const text = chooser.getTyped();
     if (chooser.isChoosing()) chooser.clear();
-    tags.follow(null);
     if (text) app.announce(describeUnsaved(text, name));
+    leaveTags(`The tags of ${name} were not saved.`);
+  }
+
+  /** Forgets what was set and not confirmed, and says so. Returns whether there was any. */
+  function leaveTags(text) {
+    const isTouched = tags.isTouched();
+    tags.follow(null);
+    if (isTouched) app.announce(text);
+    return isTouched;
   }
 
   function unmount() {
@@ -237,5 +245,5 @@ export function mount(root, app) {
     return true;
   }
 
-  return { update, onKey, unmount, onUndone: (photo) => (app.pinned = { ...photo, isBack: true }) };
+  return { update, onKey, unmount, takeBack: () => leaveTags("Tags as they were."), onUndone: (photo) => (app.pinned = { ...photo, isBack: true }) };
 }

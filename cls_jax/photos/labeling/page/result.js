@@ -7,8 +7,6 @@ import { createTraining } from "./training.js";
 import { kind } from "./kinds.js";
 import { formatCount } from "./words.js";
 
-const HINT = "Confirm what is suggested, or give them another class.";
-
 let percent = "95"; // Of the photos that must be right, as it was chosen last.
 
 export function mount(root, app) {
@@ -91,7 +89,12 @@ export function mount(root, app) {
 
   async function lookAt() {
     const { images } = await app.post("look", { percent: Number(percent) });
-    app.showPhotos({ title: "Photos to look at", hint: HINT, sections: [{ title: "", images }], isAsked: true });
+    show("Photos to look at", images, true);
+  }
+
+  function show(title, images, isAsked) {
+    const hint = `Confirm what is suggested, or give them another ${kind.noun}.`;
+    app.showPhotos({ title, hint, sections: [{ title: "", images }], isAsked });
   }
 
   function renderClasses({ classes, named_by: namer }, { proposed, mixed, figures }) {
@@ -107,8 +110,7 @@ export function mount(root, app) {
   }
 
   function createRow({ name, figures, count, unsure, partner, images, all }, most) {
-    const look = () => app.showPhotos({ title: `${name} or ${partner}`, hint: HINT, sections: [{ title: "", images }] });
-    const cells = build("result-row", { mixed: look });
+    const cells = build("result-row", { mixed: () => show(`${name} or ${partner}`, images) });
     const shares = { answers: count, sure: all - count - unsure, unsure };
     for (const [kind, number] of Object.entries(shares)) cells[kind].style.width = `${(100 * number) / most}%`;
     cells.title.textContent = name;
