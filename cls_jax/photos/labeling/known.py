@@ -73,6 +73,7 @@ class Known:
     classes: Classes = NO_CLASSES
     # Random photos to check → the probability of each to be drawn.
     sample: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    rejected: AbstractSet[int] = frozenset()  # Photos whose suggested label was marked as wrong.
     relations: Relations | None = None  # Nothing before the features are known, as the next two.
     # int [B], -1 for photos without a label.
     labels: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))

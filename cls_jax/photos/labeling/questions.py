@@ -36,12 +36,13 @@ class Questions:
     Attributes:
         sample: Random photos to check → the probability of each to be drawn.
         next: The photos to ask next.
+        marked: Photo without an answer → the classes that it is not.
     """
 
     def __init__(self) -> None:
         self.sample: dict[int, float] = {}
         self.next: list[int] = []
-        self._marked: dict[int, set[str]] = {}  # Photo → the classes that it is not.
+        self.marked: dict[int, set[str]] = {}
         self._claims: dict[str, _Claim] = {}  # By window.
 
     def choose_first(self, is_open_B: np.ndarray) -> None:
@@ -56,17 +57,17 @@ class Questions:
         sources_B: np.ndarray | None = None,
     ) -> None:
         """Asks photos without an answer. The arguments are those of `Coverage.choose`."""
-        self._marked = {i: names for i, names in self._marked.items() if is_open_B[i]}
+        self.marked = {i: names for i, names in self.marked.items() if is_open_B[i]}
         chosen, _ = coverage.choose(is_open_B, _NUM_NEXT, shares_B, sources_B)
-        sample = [i for i in self.sample if is_open_B[i] and i not in self._marked]
-        first = [*sample, *self._marked]
+        sample = [i for i in self.sample if is_open_B[i] and i not in self.marked]
+        first = [*sample, *self.marked]
         others = (int(image) for image in chosen if image not in first)
         self.next = [*first, *others][:_NUM_NEXT]
 
     def mark(self, images: Sequence[int], label: str) -> None:
         """Asks photos that are not of the class `label` soon, the last marked ones first."""
-        marked = {image: {label, *self._marked.get(image, ())} for image in images}
-        self._marked = marked | {i: names for i, names in self._marked.items() if i not in marked}
+        marked = {image: {label, *self.marked.get(image, ())} for image in images}
+        self.marked = marked | {i: names for i, names in self.marked.items() if i not in marked}
 
     def exclude_marked(
         self, is_open_B: np.ndarray, index: Mapping[str, int], p_BK: np.ndarray
@@ -80,7 +81,7 @@ class Questions:
             index: The columns of all classes.
             p_BK: The probabilities of all photos, floating.
         """
-        for image, names in self._marked.items():
+        for image, names in self.marked.items():
             others = p_BK[image].copy()
             others[[index[name] for name in names if name in index]] = 0
             if is_open_B[image] and others.any():
@@ -124,7 +125,7 @@ class Questions:
         # Sorting is stable.
         order = sorted(
             self.next,
-            key=lambda i: (i not in self.sample, i in taken, i not in self._marked, i != claimed),
+            key=lambda i: (i not in self.sample, i in taken, i not in self.marked, i != claimed),
         )
         if shown is not None:
             order = [shown, *(image for image in order if image != shown)]

@@ -460,6 +460,7 @@ class Session:
             left_out=left_out,
             probabilities=p_BK,
             sample=dict(questions.sample),
+            rejected=frozenset(questions.marked),
             labels_version=known.labels_version + num_changed,
             num_moved=known.num_moved + len(left_out ^ known.left_out),
         )

@@ -140,6 +140,12 @@ def test_suggested_are_the_tags_that_are_more_probable_than_not(folder):
     rows = {row["label"]: row["images"] for row in views.describe_check(session)["rows"]}
     for label, images in rows.items():
         assert all(suggested[one["image"]] == label for one in images)
+        assert all(one["proposals"][0]["probability"] >= 0.5 for one in images)
+    wrong = next(images[0]["image"] for images in rows.values() if images)
+    session.mark([wrong], suggested[wrong])
+    shown = [one["image"] for row in views.describe_check(session)["rows"] for one in row["images"]]
+    assert shown
+    assert wrong not in shown
     result = views.describe_result(session)
     has = np.array([[tag in label.split(";") for tag in TAGS] for label in suggested[30:]])
     assert result["proposed"] == has.sum(axis=0).tolist()
@@ -299,6 +305,44 @@ def test_an_undo_takes_back_the_tags_that_are_not_confirmed_before_the_last_answ
         assert read_decisions(folder) == [(first, "boots", "label")]
         page.keyboard.press("Control+z")
         page.wait_for_selector(".toast:has-text('no longer boots')")
+
+
+def test_a_tag_that_is_deleted_says_how_many_photos_had_it_and_comes_back(visit, folder):
+    session = open_tagged(folder, 6)
+    for image, label in enumerate(("boots;coat", "boots", "?boots;hat")):
+        answer(session, image, label)
+    with visit(session) as page:
+        show(page, "classes")
+        page.get_by_role("button", name="Delete boots").click()
+        page.wait_for_selector(".toast:has-text('boots deleted: 2 photos had it.')")
+        page.locator("#undo").click()
+        page.wait_for_selector(".toast:text-is('Undone: boots is a tag again.')")
+        assert page.get_by_role("textbox", name="Name of a new tag").count() == 1
+        show(page, "result")
+        assert page.get_by_role("region", name="Tables").count() == 1
+        assert not page.locator("#unsure, #train, #minutes").filter(visible=True).count()
+
+
+def test_a_tag_far_down_the_list_is_in_sight_once_it_is_set_and_no_row_moves(visit, folder):
+    names = [f"a rather long name of a tag, number {i}, of many words" for i in range(30)]
+    session = open_tagged(folder, 6, names)
+    with visit(session, PHONE) as page:
+        page.wait_for_selector(".photo[aria-busy=false]")
+
+        def read_tops():
+            return page.locator(".class").evaluate_all("(all) => all.map((one) => one.offsetTop)")
+
+        before = read_tops()
+        page.keyboard.type("/number 29")
+        page.wait_for_selector(".enter:has-text('number 29')")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        button = page.locator(".class[aria-pressed=true]")
+        button.wait_for()
+        box, shown = button.bounding_box(), page.locator(".classes").bounding_box()
+        assert shown["y"] <= box["y"] + 1
+        assert box["y"] + box["height"] <= shown["y"] + shown["height"] + 1
+        assert read_tops() == before
 
 
 def test_in_the_grid_a_key_gives_photos_a_tag_and_takes_it_away_again(visit, folder):

@@ -32,9 +32,9 @@ export function mount(root, app) {
       else row.close();
     }
     const isEarly = state.classes.filter(({ count }) => count).length < 2;
-    const none = isEarly ? "Photos appear here once two classes have labels." : "No photos left to confirm.";
+    const none = isEarly ? `Photos appear here once two ${kind.nouns} have labels.` : "No photos left to confirm.";
     const isFilled = [...rows.values()].some((row) => row.isFilled());
-    hint.textContent = isFilled ? "Click the wrong photos, then confirm the rest of the row." : none;
+    hint.textContent = isFilled ? kind.confirm : none;
   }
 
   function createRow(label) {

@@ -41,7 +41,10 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
   /** Returns whether the class was accepted. Otherwise, what is typed next replaces what was typed. */
   function choose(name, isNew = false) {
     const isAccepted = onChoose(name, isNew);
-    if (isAccepted) clear();
+    if (isAccepted) {
+      clear();
+      if (form.several) getButton(name)?.scrollIntoView({ block: "nearest" });
+    }
     else if (search.value) search.select(); // Which also gives it the focus.
     return isAccepted;
   }
@@ -136,8 +139,10 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
     enter.textContent = describeEnter(typed);
   }
 
+  const getButton = (name) => [...list.querySelectorAll("button")].find(({ dataset }) => dataset.name === name);
+
   function keepFocus(name) {
-    const button = [...list.querySelectorAll("button")].find(({ dataset }) => dataset.name === name);
+    const button = getButton(name);
     if (!button) element.tabIndex = -1;
     (button ?? element).focus({ preventScroll: true });
   }
@@ -147,7 +152,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
     const { kind, name, begun } = getMeaning();
     const adds = `Shift Enter: new ${form.noun} “${typed}”`;
     const isHalf = typed && ["mark", "guess"].includes(kind);
-    if (chosen === null) return kind === "mark" ? `Enter chooses ${name} · ${adds}` : `${begun.length} classes start with this: arrow keys choose one · ${adds}`;
+    if (chosen === null) return kind === "mark" ? `Enter chooses ${name} · ${adds}` : `${begun.length} ${form.nouns} start with this: arrow keys choose one · ${adds}`;
     if (isHalf && !isNew(chosen)) return `Enter: ${chosen} · ${adds}`;
     const others = shown.length > 1 ? " Arrow keys choose another." : "";
     return `Enter ${isNew(chosen) ? `adds the new ${form.noun}` : "takes"} “${chosen}”.${others}`;

@@ -10,9 +10,7 @@ const LETTERS = [..."abcdefghijklmnopqrstuvwxyz"]; // To choose with more classe
 let draft = ""; // The name of a new class that was typed and not added.
 
 export function mount(root, app) {
-  const { element, title, hint, name, rows } = build("classes", { add });
-  title.textContent = kind.heading;
-  name.placeholder = `New ${kind.noun}`;
+  const { element, hint, name, rows } = build("classes", { add });
   name.value = draft;
   name.addEventListener("keydown", ({ key }) => key === "Enter" && add());
   rows.addEventListener("focusout", () => setTimeout(() => update(app.state)));
@@ -28,7 +26,7 @@ export function mount(root, app) {
       const { label, classes } = await app.post("classes", { name: text });
       name.value = "";
       const isNew = classes.length > count;
-      app.announce(isNew ? `${label} added: it is kept once a photo has it.` : `There is already a class named ${label}.`);
+      app.announce(isNew ? `${label} added: it is kept once a photo has it.` : `There is already a ${kind.noun} named ${label}.`);
       name.focus();
     });
   }
@@ -65,7 +63,7 @@ export function mount(root, app) {
         const { renamed, classes } = await app.post("rename", { name, text });
         nameField.blur(); // Not before: Enter tries again what was not saved.
         const isMerger = classes.length < before;
-        const said = describe(name, text, { count: renamed, isMerger });
+        const said = describe(name, text, { count: kind.several ? count : renamed, isMerger });
         if (isMerger) keepPlace(name, said);
         app.announce(`${said} Undo brings ${name} back.`);
       });
@@ -90,7 +88,7 @@ export function mount(root, app) {
       if (event.key === "Escape" || (event.key === "Enter" && (!text || text === name))) {
         nameField.value = name;
         nameField.blur();
-        if (!text) app.announce(`A class needs a name: it is still ${name}.`);
+        if (!text) app.announce(`A ${kind.noun} needs a name: it is still ${name}.`);
       } else if (event.key === "Enter") {
         isDone = true;
         rename(text);
@@ -142,6 +140,7 @@ export function mount(root, app) {
 
 function describe(name, text, { count, isMerger }) {
   const photos = count ? formatCount(count, "photo") : "no photo";
+  if (!text && kind.several) return `${name} deleted: ${photos} had it.`;
   if (!text) return `${name} deleted.${count ? ` Now unlabeled: ${photos}.` : ""}`;
   return isMerger ? `${name} merged into ${text}: ${photos} moved.` : `${name} is now ${text} (${photos}).`;
 }

@@ -8,11 +8,13 @@ const SKIPPED = ["skip", "Skipped"];
 const CLASSES = {
   several: false,
   noun: "class",
+  downloads: "Sorted photos",
   nouns: "classes",
   heading: "Classes",
   column: "Class",
   question: "What is it?",
   hint: "The least certain first. Select photos and give them their class.",
+  confirm: "Click the wrong photos, then confirm the rest of the row.",
   /** The classes of a label. */
   split: (label) => [label].filter(Boolean),
   /** A label as people read it. */
@@ -31,11 +33,13 @@ const CLASSES = {
 const TAGS = {
   several: true,
   noun: "tag",
+  downloads: "Tables",
   nouns: "tags",
   heading: "Tags",
   column: "Tag",
   question: "Which tags does it have?",
   hint: "The least certain first. Select photos: a key gives them its tag, or takes it away if all have it.",
+  confirm: "Each row has exactly these tags and no others. Click the wrong photos, then confirm the rest of the row.",
   split: (label) => label.split(SEPARATOR).filter((tag) => tag && !tag.startsWith(OPEN)),
   write(label) {
     const isWhole = !label.includes(OPEN);

@@ -184,7 +184,6 @@ function show(name, { pinned = null, top = null } = {}) {
 async function render() {
   const { state } = app;
   if (!state) return;
-  choose(state.has_tags);
   renderFrame(state);
   // Random photos can be labeled while the others are read.
   const isEarly = state.phase === "reading" && viewName === "next" && state.next.length;
@@ -220,10 +219,9 @@ function renderFrame({ folder, counts, recent, phase, progress, can_undo: canUnd
   byId("folder").textContent = folder;
   byId("classes-view").textContent = kind.heading;
   document.title = `${folder}: label photos`;
-  const [labeled, of] = [counts.labeled, counts.images].map((count) => count.toLocaleString("en"));
   const share = Math.floor((100 * progress[0]) / (progress[1] || 1));
   const reading = phase === "reading" ? ` · reading the photos: ${share}%` : "";
-  byId("count").textContent = `${labeled} of ${of} labeled${reading}`;
+  byId("count").textContent = `${counts.labeled.toLocaleString("en")} of ${counts.images.toLocaleString("en")} labeled${reading}`;
   byId("undo").disabled = !canUndo;
   byId("strip").replaceChildren(...recent.map(createStripItem));
 }
@@ -244,8 +242,9 @@ function renderProgress({ phase, message, progress: [done, total] }) {
   title.textContent = isRead ? "Comparing photos…" : "Reading photos…";
   bar.max = total || 1;
   bar.value = done;
-  const read = `${done.toLocaleString("en")} of ${formatCount(total, "photo")}. This is slow only the first time.`;
-  text.textContent = isRead ? "All photos have been read." : read;
+  text.textContent = isRead
+    ? "All photos have been read."
+    : `${done.toLocaleString("en")} of ${formatCount(total, "photo")}. This is slow only the first time.`;
   root.replaceChildren(element);
 }
 
@@ -262,6 +261,12 @@ async function refresh() {
   // A training and the classifier go on while no answer changes the version.
   const isNew = ["version", "is_training", "named_right", "named_by"].some((key) => state[key] !== before?.[key]);
   if (!(isNew || isIncomplete) || busy) return;
+  if (!before) {
+    choose(state.has_tags);
+    for (const one of document.querySelectorAll("template")) {
+      one.innerHTML = one.innerHTML.replace(/{(\w+)}/g, (_, word) => kind[word]);
+    }
+  }
   app.state = state;
   await render();
 }
@@ -284,7 +289,8 @@ function undo() {
     if (view?.takeBack?.()) return;
     const before = app.state.classes;
     const { images: [photo], undone, classes } = await app.post("undo");
-    const what = undone.count ? describeUndone(photo?.name, undone) : describeChanged(before, classes);
+    const changed = describeChanged(before, classes);
+    const what = undone.count ? describeUndone(photo?.name, undone, kind.several && changed) : changed;
     app.announce(`Undone${what && `: ${what}`}.`);
     if (photo) view?.onUndone?.(photo);
   }, true);

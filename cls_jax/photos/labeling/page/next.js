@@ -129,13 +129,11 @@ export function mount(root, app) {
     parts.caption.textContent = current.name + (given ? ` · currently ${given}` : "");
     parts.live.textContent = state.named_right;
     parts.random.hidden = !current.check;
-    const left = formatCount(state.sample, "random photo");
     parts.random.textContent =
       state.phase === "reading"
         ? "A random photo, until all photos have been read."
-        : `${left} left to check. What the classifier thinks of them is hidden so that it does not sway you.`;
+        : `${formatCount(state.sample, "random photo")} left to check. What the classifier thinks of them is hidden so that it does not sway you.`;
     parts.example.hidden = !state.classes.some(({ name }) => name === current.label);
-    parts.confirm.hidden = !several;
     parts.example.textContent = `Use as the example of ${current.label}`;
   }
 
@@ -173,8 +171,7 @@ export function mount(root, app) {
       pace.slowDown();
       const isLabeled = recent.some(({ image }) => image === question.image);
       const reason = isLabeled ? "was labeled elsewhere" : "needs no answer anymore";
-      const next = current ? " This is another photo." : "";
-      if (!isRefused) app.announce(`${question.name} ${reason}.${next}`);
+      if (!isRefused) app.announce(`${question.name} ${reason}.${current ? " This is another photo." : ""}`);
     }
     isRefused = false;
     question = current;

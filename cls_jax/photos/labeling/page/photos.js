@@ -51,7 +51,6 @@ function createView(app) {
     clear: () => grid.clear(),
   });
   const { element, panel, confirm, count } = parts;
-  parts.toggle.textContent = `Choose a ${kind.noun}`;
   const grid = createGrid({ describe, onSelect: renderPanel, onOpen: open, getMargins });
   const chooser = createChooser({
     onChoose: answer,
@@ -234,7 +233,6 @@ function createView(app) {
   function renderFrame() {
     parts.title.textContent = special?.title ?? "Photos";
     parts.hint.textContent = special?.hint ?? kind.hint;
-    parts.column.textContent = kind.column;
     parts.back.hidden = !special;
     parts.place.textContent = special?.source === undefined ? "All photos" : "Back";
     parts.filters.hidden = special;

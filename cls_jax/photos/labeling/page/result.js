@@ -45,8 +45,6 @@ export function mount(root, app) {
 
   async function renderAll(state) {
     if (kind.several) parts.use.textContent = parts.csv.textContent;
-    parts.heading.textContent = kind.heading;
-    parts.column.textContent = kind.column;
     parts.command.textContent = state.command;
     parts.networks.textContent = state.networks;
     const result = await get("result");

@@ -2,7 +2,6 @@
 
 import { get } from "./api.js";
 import { build, openReport } from "./dom.js";
-import { kind } from "./kinds.js";
 import { formatCount } from "./words.js";
 
 const CURVE = { width: 300, height: 80 }; // As in index.html.
@@ -39,7 +38,6 @@ export function createTraining(app, onEnd) {
     // A training needs two classes with labels, and only one runs at a time.
     const hasClasses = app.state.classes.filter(({ count }) => count).length > 1;
     save.disabled = train.disabled = isRunning || !hasClasses;
-    train.hidden = minutes.hidden = minutes.previousElementSibling.hidden = parts.longer.hidden = kind.several;
     if (!progress.hidden) show(state);
     if (phase && phase !== state.phase) {
       onEnd();
