@@ -10,6 +10,7 @@ from cls_jax.data.resize import get_decode_options, get_image_shape
 from cls_jax.photos.folder.dataset import COPY_OF, hash_contents, hash_names
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.folder.layout import Layout
+from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.images.files import ImageFile, find_digests, read_ahead
 from cls_jax.photos.images.packed import open_packed
 from cls_jax.photos.images.store import Store, get_cache_folder
@@ -56,6 +57,8 @@ def describe_other_data(
     if not (workdir / CONFIG).exists():
         return None
     stored = read_instant_config(workdir)
+    if (kind := get_folder_options(stored.data).kind) is not get_folder_options(config.data).kind:
+        return f"{workdir} has a run with {kind.word}"
     theirs, ours = (pathlib.Path(one.data.data_dir).expanduser() for one in (stored, config))
     is_same_place = stored.data.name == "folder" and theirs.resolve() == ours.resolve()
     fingerprint = read_fingerprint(workdir)

@@ -34,6 +34,17 @@ export function build(id, actions = {}) {
   return parts;
 }
 
+/** Writes words into all templates, for "{noun}" and the like. */
+export function fillTemplates(words) {
+  for (const { content } of document.querySelectorAll("template")) {
+    for (const { attributes, childNodes } of content.querySelectorAll("*")) {
+      for (const node of [...attributes, ...childNodes]) {
+        node.nodeValue = node.nodeValue?.replace(/{(\w+)}/g, (_, word) => words[word]) ?? null;
+      }
+    }
+  }
+}
+
 /** A photo. Its promise `shown` resolves to whether it could be decoded, which is `isShown` from then on. */
 export function createPhoto({ image, name }, size) {
   const picture = create("img", { alt: name, draggable: "false" });

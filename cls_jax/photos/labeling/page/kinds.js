@@ -13,6 +13,7 @@ const CLASSES = {
   heading: "Classes",
   column: "Class",
   question: "What is it?",
+  use: "Copy into class folders",
   hint: "The least certain first. Select photos and give them their class.",
   confirm: "Click the wrong photos, then confirm the rest of the row.",
   /** The classes of a label. */
@@ -38,6 +39,7 @@ const TAGS = {
   heading: "Tags",
   column: "Tag",
   question: "Which tags does it have?",
+  use: "Download the table (CSV)",
   hint: "The least certain first. Select photos: a key gives them its tag, or takes it away if all have it.",
   confirm: "Each row has exactly these tags and no others. Click the wrong photos, then confirm the rest of the row.",
   split: (label) => label.split(SEPARATOR).filter((tag) => tag && !tag.startsWith(OPEN)),

@@ -8,7 +8,7 @@ import * as next from "./next.js";
 import * as photos from "./photos.js";
 import * as result from "./result.js";
 import * as tryIt from "./try.js";
-import { build, create, createPhoto } from "./dom.js";
+import { build, create, createPhoto, fillTemplates } from "./dom.js";
 import { findTyped, guard, keepFocus } from "./guards.js";
 import { choose, kind } from "./kinds.js";
 import { describeAnswer, describeChanged, describeUndone, formatCount } from "./words.js";
@@ -263,9 +263,7 @@ async function refresh() {
   if (!(isNew || isIncomplete) || busy) return;
   if (!before) {
     choose(state.has_tags);
-    for (const one of document.querySelectorAll("template")) {
-      one.innerHTML = one.innerHTML.replace(/{(\w+)}/g, (_, word) => kind[word]);
-    }
+    fillTemplates(kind);
   }
   app.state = state;
   await render();

@@ -44,7 +44,6 @@ export function mount(root, app) {
   }
 
   async function renderAll(state) {
-    if (kind.several) parts.use.textContent = parts.csv.textContent;
     parts.command.textContent = state.command;
     parts.networks.textContent = state.networks;
     const result = await get("result");
