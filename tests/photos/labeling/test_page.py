@@ -493,13 +493,13 @@ def test_a_slow_change_says_so_until_it_is_saved_or_refused(visit, folder):
         held = []
         page.route("**/api/decide", lambda route: held.append(route))
         for way in ("saved", "refused"):
+            read_name(page)
             page.keyboard.press("1")
             page.wait_for_selector(".toast:text-is('Saving…')")
             if way == "saved":
                 held.pop().continue_()
                 wait_for_count(page, "7")
                 page.wait_for_selector(".toast", state="hidden")
-                read_name(page)
             else:
                 held.pop().fulfill(status=422, json={"message": "The disk is full."})
                 page.wait_for_selector(".toast:text-is('The disk is full.')")
