@@ -53,7 +53,7 @@ ADDED[""] = {
         "More pretrained weights, comma-separated, whose features help to infer labels: "
         "`builtin:efficientnet_lite2`. See `cls-jax backbones`."),
     "model.tag_precision": Option(0.0, BELOW_1,
-        "With `data.tags`, the share of the photos said to have a tag that shall have it: each "
-        "tag's threshold is the smallest at which held-out labels do. 0: thresholds of 0.5."),
+        "With `data.tags`, the precision to aim for: each tag's threshold is the smallest one at "
+        "which held-out labels reach it. 0: thresholds of 0.5."),
 }
 # fmt: on

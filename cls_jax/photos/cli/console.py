@@ -165,7 +165,7 @@ _VERBS = {
                         "--precision",
                         "P",
                         "model.tag_precision",
-                        "with --tags: share of the photos said to have a tag that shall have it",
+                        "with --tags: precision to aim for, which sets the thresholds",
                     ),
                 ]
             ),

@@ -25,9 +25,9 @@ from cls_jax.photos.features.accuracy import (
 from cls_jax.photos.features.marks import find_firsts
 from cls_jax.photos.features.tags import find_right
 
-# With 20 labels, the few tags that are are said often enough are said too often.
+# With 20 labels, only tags that chance favors are predicted often enough to be judged.
 _MIN_LABELS = 30
-_MIN_COUNTED = 5  # Images with a tag, and said to have it, that are enough to say something.
+_MIN_COUNTED = 5  # Images with a tag, and as many predicted to have it, that are enough.
 # Variance for each one of independent images: held-out labels are predicted from each other.
 _EXCESS = 1.5
 
@@ -43,8 +43,8 @@ class Share(NamedTuple):
 class TagFigures(NamedTuple):
     """What to expect of a tag on the unlabeled images. None if it is too early to say."""
 
-    precision: Share | None  # The share of those said to have it that have it.
-    recall: Share | None  # The share of those with it that are said to have it.
+    precision: Share | None  # Of the images predicted to have it, those that do.
+    recall: Share | None  # Of the images that have it, those that are predicted to.
 
 
 def estimate_tags(
@@ -133,9 +133,10 @@ def estimate_each(
 
 
 def _judge(has_n: np.ndarray, says_n: np.ndarray, num_said: float, num_with: float) -> TagFigures:
-    """The figures of a tag that n images have or not, and are said to have or not, bool.
+    """The figures of a tag, from whether n images have it and are predicted to have it, bool.
 
-    The others, of which so many are said to have it and have it, are a sample as well.
+    Of the other images, `num_said` are predicted to have it, and about `num_with` have it. They are
+    a sample, too.
     """
     if min(has_n.sum(), says_n.sum()) < _MIN_COUNTED:
         return TagFigures(None, None)

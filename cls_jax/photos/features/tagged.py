@@ -90,6 +90,7 @@ class _Tagged(Architecture):
 
     @property
     def head_names(self) -> tuple[str, ...]:
+        """Also the parameters that standardize features."""
         return (*super().head_names, _SCALE)
 
     def apply_heads(
@@ -100,6 +101,7 @@ class _Tagged(Architecture):
         unpooled_BHWC: jax.Array | None = None,
         init: nn.initializers.Initializer = dense_init,
     ) -> jax.Array:
+        """As `Architecture.apply_heads`: logits of tags, float32 [B, T], or the pooled features."""
         inputs_BC = jnp.concatenate([x_BC, pool_stages(stages)], axis=-1)
         scaled_BC = _Standardize(name=_SCALE)(inputs_BC)
         last, of_stages = jnp.split(scaled_BC, [x_BC.shape[-1]], axis=-1)

@@ -17,8 +17,9 @@ import scipy.optimize
 import scipy.special
 
 from cls_jax.photos.features.heads import standardize
-from cls_jax.photos.features.marks import Marks
+from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
 
 # Of squared weights, where images have unit length. From .1 to .3, mean average precisions on the
 # development folders are within .3 points.
@@ -60,6 +61,14 @@ def _scale(features_BC: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> 
     """Standardized features at unit length, float32 [B, C]."""
     scaled = (features_BC.astype(np.float32) - mean) / deviation
     return scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), SMALLEST_NORM)
+
+
+def group_tagged(
+    relations: Relations, marks: Marks, sources_B: np.ndarray | None = None
+) -> np.ndarray:
+    """See `marks.groups`. Near-copies belong together whatever their tags: bursts differ by one."""
+    is_labeled = (marks.values >= 0).any(axis=1)
+    return groups(relations, mark_labels(np.where(is_labeled, 0, -1), 1), sources_B)
 
 
 def infer_tags(
@@ -130,7 +139,7 @@ def _fit(
 
 
 def _calibrate(scores_BT: np.ndarray, marks: Marks) -> tuple[float, np.ndarray]:
-    """The slope of all scores and the offset of each tag, float [T], that held-out labels want.
+    """The slope of all scores and the offset of each tag, float [T], fitted to held-out labels.
 
     Minimizes the negative log-likelihood and penalties, a convex problem.
     """

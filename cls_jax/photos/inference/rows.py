@@ -86,7 +86,7 @@ class ClassRows:
         return confidence if calibrated is None else calibrated
 
     def describe(self, row: Row) -> tuple[str, list[str]]:
-        """The class of a readable file, and what is said of it."""
+        """The class of a readable file, with its confidence and doubts."""
         low = ["low confidence"] if row["abstain"] else []
         return row["label"], [f"{self.get_confidence(row):.2f}", *low]
 
@@ -158,7 +158,7 @@ class TagRows:
         return None
 
     def describe(self, row: Row) -> tuple[str, list[str]]:
-        """The tags of a readable file, the likeliest first, and what is said of them."""
+        """The tags of a readable file, likeliest first. Without one, the likeliest as a doubt."""
         pairs = zip(row["probabilities"], self._names, strict=True)
         likely = sorted(pairs, key=lambda pair: -pair[0])
         said = set(row["tags"].split(SEPARATOR))

@@ -92,7 +92,7 @@ Scoring = ClassScoring | TagScoring
 
 
 def _compare(p_n: np.ndarray, says_n: np.ndarray, has_n: np.ndarray) -> ClassFigures:
-    """The figures of a tag on n images, by its probability, whether it is said, and the truth."""
+    """The figures of a tag on n images, from its probabilities, predictions and true labels."""
     from sklearn.metrics import average_precision_score  # As in `scores`.
 
     num_right, num_said, support = (int(a.sum()) for a in (says_n & has_n, says_n, has_n))

@@ -14,10 +14,10 @@ from cls_jax.photos.features.accuracy import (
     correct_estimate,
     describe_estimate,
 )
-from cls_jax.photos.features.marks import Marks, groups, mark_labels
+from cls_jax.photos.features.marks import Marks
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.tag_accuracy import describe_tag, estimate_each, estimate_tags
-from cls_jax.photos.features.tags import InferredTags, infer_tags, join_depths
+from cls_jax.photos.features.tags import InferredTags, group_tagged, infer_tags, join_depths
 from cls_jax.photos.folder.tags import read_sets
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.fitting import INSTANT, Fitted, find_originals
@@ -38,7 +38,7 @@ class FittedTags(Fitted):
     groups: np.ndarray  # The photos that belong together, int [M].
     random: np.ndarray  # Those that had been checked, int.
 
-    right = "have all tags right"
+    right = "are tagged without a mistake"
 
     @property
     def is_early(self) -> bool:
@@ -93,10 +93,9 @@ def fit_tags(session: Known) -> FittedTags:
     numbers = np.array([distinct.index(text) if text else -1 for text in texts])
     values = sets.mark(np.where(labels >= 0, numbers, -1))
     known, sources = relations.take(rows), list_sources(session)
-    # As `start.fit_tags`.
-    of_one_class = mark_labels(np.where(labels[rows] >= 0, 0, -1), 1)
-    groups_M = groups(known, of_one_class, None if sources is None else sources[rows])
-    inferred = infer_tags(known.features, Marks(values[rows], exclusive=False), groups_M)
+    marks = Marks(values[rows], exclusive=False)
+    groups_M = group_tagged(known, marks, None if sources is None else sources[rows])
+    inferred = infer_tags(known.features, marks, groups_M)
     q_BT, q_rows = np.zeros(values.shape, np.float32), inferred.held_out
     q_BT[rows] = np.where(np.isnan(q_rows), inferred.probabilities, q_rows)
     fitted = FittedTags(

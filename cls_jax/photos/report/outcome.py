@@ -116,7 +116,7 @@ def describe_expected(result: dict[str, Any]) -> str | None:
     if INSTANT not in (chosen, result.get("method")):
         who += " before training"
     estimate, of_new = read_estimate(result), read_new_sources(result)
-    words = {"right": "have all tags right", "nouns": ("tag", "tags")}
+    words = {"right": "are tagged without a mistake", "nouns": ("tag", "tags")}
     words = words if result.get("labels_tags") else {}
     sentences = [describe_estimate(estimate, who, **words)] if estimate is not None else []
     if of_new is not None:

@@ -212,10 +212,10 @@ def view_figures(run: RunData) -> dict[str, Any] | None:
 
 
 def view_tags(run: RunData) -> dict[str, Any] | None:
-    """For each tag, the images where it is surest, most wrong and least certain.
+    """For each tag, the most confident predictions, the most confident mistakes, and the doubts.
 
-    Each with its picture, the probability of the tag, whether that is right, None if it is not
-    known, and the tags that the image is known to have.
+    Each image comes with its picture, the probability of the tag, whether the prediction is right
+    (None if unknown), and the tags that it is known to have.
     """
     predictions, scoring = run.predictions, run.scoring
     if predictions is None or scoring is None:

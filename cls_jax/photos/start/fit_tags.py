@@ -13,7 +13,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.features.copies import measure_without_copies
 from cls_jax.photos.features.graph import compute_weight
-from cls_jax.photos.features.marks import Marks, groups, mark_labels
+from cls_jax.photos.features.marks import Marks
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tag_accuracy import estimate_tags
 from cls_jax.photos.features.tagged import TaggedClassifier
@@ -21,9 +21,9 @@ from cls_jax.photos.features.tags import (
     InferredTags,
     choose_thresholds,
     find_right,
+    group_tagged,
     infer_tags,
 )
-from cls_jax.photos.folder.kinds import TAGS
 from cls_jax.photos.folder.tags import join_tags, read_sets
 from cls_jax.photos.start.fit_labels import find_held_out_copies, name_held_out
 from cls_jax.photos.start.frozen import RunFeatures
@@ -86,8 +86,7 @@ def fit_tags(
     is_labeled = np.isin(rows, labeled)
     labels = np.where(is_labeled, dataset.train.labels[rows], -1)
     marks = Marks(sets.mark(labels), exclusive=False)
-    shared = mark_labels(TAGS.find_shared(labels), 1)
-    groups_B = groups(relations, shared, None if sources is None else sources[rows])
+    groups_B = group_tagged(relations, marks, None if sources is None else sources[rows])
     inferred = infer_tags(features.train, marks, groups_B)
     thresholds = choose_thresholds(inferred, precision)
     estimate = estimate_tags(

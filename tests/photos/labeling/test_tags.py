@@ -171,7 +171,7 @@ def test_random_photos_check_all_tags_at_once_and_the_guess_is_a_label(folder):
         is_right.append(mark.label == said.labels[0])
     classifier._wait()
     assert classifier.estimate().checks == MIN_CHECKS
-    assert "of the other photos have all tags right" in classifier.describe()["accuracy"]
+    assert "of the other photos are tagged without a mistake" in classifier.describe()["accuracy"]
     figures = views.describe_result(session)["figures"]
     assert [*figures] == list(TAGS)
     assert all("precision about" in text for text in figures.values())

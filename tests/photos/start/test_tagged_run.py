@@ -77,7 +77,7 @@ def test_a_run_with_tags_says_what_it_has_learned(run):
     assert result["test_accuracy_probe"] is None
     low, high = (result[f"labels_accuracy_{end}"] for end in ("low", "high"))
     assert low < result["labels_accuracy"] < high
-    assert " of the other photos have all tags right by " in describe_expected(result)
+    assert " of the other photos are tagged without a mistake by " in describe_expected(result)
     assert evaluate_run(run.workdir).accuracies["test/accuracy"] == result["test_accuracy"]
     assert not (run.workdir / "calibration.json").exists()
     rows = read_table(run.workdir / "pseudo_labels.csv")
