@@ -88,9 +88,7 @@ def read_classes(
     return joined, next(itertools.chain(faults, too_long), None)
 
 
-def _split(
-    name: str, separators: str, sure: Collection[str], known: Collection[str]
-) -> tuple[str, ...]:
+def _split(name: str, separators: str, sure: str, known: Collection[str]) -> tuple[str, ...]:
     """The classes in a text: a single one unless a separator is `sure`, or the parts `known`."""
     for separator in separators:
         parts = tuple(filter(None, map(clean, name.split(separator))))
@@ -99,7 +97,7 @@ def _split(
         is_list = all(are_known) or (separator in ", " and any(are_known))
         if len(parts) > 1 and (is_list or separator in sure):
             return parts
-    return (name,)
+    return tuple(filter(None, [name.strip(f"{sure} ")]))  # "cat;" has one.
 
 
 def _list_separators(header: str) -> str:

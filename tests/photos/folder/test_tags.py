@@ -127,6 +127,12 @@ def test_cells_of_a_tag_that_are_neither_0_nor_1_leave_it_open(tmp_path):
     np.testing.assert_array_equal(sets.mark(np.array([1, -1]))[1], [-1, -1, -1])
 
 
+@pytest.mark.parametrize("options", [AUTOMATIC, TAGS])
+def test_a_separator_at_the_end_of_a_cell_is_no_part_of_a_name(tmp_path, options):
+    root = make_folder(tmp_path, {"x.csv": "file,label\n0.png,cat; \n1.png,dog|\n2.png,cat\n"})
+    assert read_labels(root, options) == {"0.png": "cat", "1.png": "dog", "2.png": "cat"}
+
+
 def test_lists_are_split_by_one_separator(tmp_path):
     text = 'file,tags\n0.png,"living room, old"\n1.png,old\n2.png,living room\n'
     assert read_labels(make_folder(tmp_path, {"x.csv": text})) == {
