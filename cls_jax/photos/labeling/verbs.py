@@ -144,14 +144,20 @@ def _look(parts: Parts, percent: int, _: str) -> Answer:
 
 
 def _undo(parts: Parts, _: None, window: str) -> Answer:
-    """Undoes a step. Returns its photo if it is only one, and what became of its answers."""
+    """Undoes a step. Returns its photo if it is only one, and what became of its answers.
+
+    "changes" are as those of "decide", with the revisions that the photos have now: the next answer
+    may come before they are asked for.
+    """
     former, known = parts.session.undo(window), parts.session.known
+    now = {image: known.get_state(image) for image in former}
     return {
+        "changes": [[image, one.revision, one.decision, one.label] for image, one in now.items()],
         "images": [views.describe_image(known, image) for image in former if len(former) == 1],
         "undone": {
             "count": len(former),
             "was": _find_common(former.values()),
-            "now": _find_common(map(known.get_state, former)),
+            "now": _find_common(now.values()),
         },
     }
 

@@ -187,6 +187,8 @@ def test_several_photos_get_a_class_by_mouse_and_by_keyboard(visit, folder):
         page.keyboard.press("Control+z")  # The whole group.
         wait_for_count(page, "6")
         assert {row[2] for row in read_decisions(folder)[9:]} == {"undo"}
+        assert list_selected(page) == [names[0], names[2], names[3]]  # For the next key.
+        page.keyboard.press("Escape")
         # By a rectangle, from the middle of a photo to the one below the next.
         boxes = [cells.nth(i).bounding_box() for i in (0, 6)]
         ends = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes]

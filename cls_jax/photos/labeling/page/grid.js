@@ -253,10 +253,12 @@ export function createGrid({ describe, onSelect, onOpen, getMargins }) {
     getCurrent: () => photos[chosen.place] ?? null,
     /** Puts the ring some photos further and gives that one the focus, unless something else keeps that. */
     focus: (step = 0, takesFocus = true) => photos.length && follow(selection.move(chosen, chosen.place + step), takesFocus),
-    /** Puts the ring on an image and selects no other one, if the image is here. */
-    goTo(image) {
-      const place = chosen.images.indexOf(image);
-      if (place >= 0) follow(selection.move(selection.clear(chosen), place));
+    /** Puts the ring on an image and selects no other one, or selects several: of those that are here. */
+    goTo(images) {
+      const known = new Set(chosen.images);
+      const found = images.filter((image) => known.has(image));
+      if (found.length > 1) choose(selection.select(chosen, found));
+      else if (found.length) follow(selection.move(selection.clear(chosen), chosen.images.indexOf(found[0])));
     },
     focusCell,
   };

@@ -286,11 +286,11 @@ function undo() {
   return app.run(async () => {
     if (view?.takeBack?.()) return;
     const before = app.state.classes;
-    const { images: [photo], undone, classes } = await app.post("undo");
+    const { images: [photo], changes, undone, classes } = await app.post("undo");
     const changed = describeChanged(before, classes);
     const what = undone.count ? describeUndone(photo?.name, undone, kind.several && changed) : changed;
     app.announce(`Undone${what && `: ${what}`}.`);
-    if (photo) view?.onUndone?.(photo);
+    view?.onUndone?.(changes, photo);
   }, true);
 }
 

@@ -242,5 +242,5 @@ export function mount(root, app) {
     return true;
   }
 
-  return { update, onKey, unmount, takeBack: () => leaveTags("Tags as they were."), onUndone: (photo) => (app.pinned = { ...photo, isBack: true }) };
+  return { update, onKey, unmount, takeBack: () => leaveTags("Tags as they were."), onUndone: (_, photo) => photo && (app.pinned = { ...photo, isBack: true }) };
 }

@@ -30,7 +30,6 @@ function createView(app) {
   let special = null; // The photos most like one, or those to look at, instead of all.
   let listed = null; // The names of the classes in the filter.
   let isStale = false; // Whether answers since have changed the order.
-  let undone = null; // The photo whose answer was undone, for which the next key is.
   let isEntered = false; // Whether the view has come and shows nothing yet.
   const pace = createPace();
   let pressed = ""; // The last key.
@@ -105,8 +104,6 @@ function createView(app) {
       grid.renderCells();
       renderPanel();
     }
-    if (undone !== null) grid.goTo(undone);
-    undone = null;
   }
 
   async function load() {
@@ -215,15 +212,19 @@ function createView(app) {
     answered = isAlone && !waits ? pressed : "";
     pace.answer();
     saver.save(targets, labels, { text, adds }, () => {
-      if (waits) {
-        // The next key may come before the server is asked again.
-        targets.forEach((photo, i) => Object.assign(photo, { decision: "label", label: labels[i], revision: photo.revision + 1 }));
-        return grid.select(selected);
-      }
+      if (waits) return grid.select(selected);
       if (special?.source !== undefined) showAll();
       if (isAlone) grid.focus(1, isFree && !isPressed);
     });
     return true;
+  }
+
+  /** The next key is for the photos whose answers were undone, and may come before these are loaded. */
+  function onUndone(changes) {
+    for (const [image, revision, decision, label] of changes) {
+      if (photos.has(image)) Object.assign(photos.get(image), { revision, decision, label });
+    }
+    grid.goTo(changes.map(([image]) => image));
   }
 
   async function open(photo) {
@@ -289,7 +290,7 @@ function createView(app) {
     chooser.clear();
   }
 
-  return { element, enter, update, onKey, unmount, onUndone: ({ image }) => (undone = image), selectAll: () => grid.select() };
+  return { element, enter, update, onKey, unmount, onUndone, selectAll: () => grid.select() };
 }
 
 function isSuggested({ decision, label }) {

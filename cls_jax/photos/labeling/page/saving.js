@@ -40,6 +40,11 @@ export function createSaver(app, { chooser, grid }) {
     app.run(async () => {
       try {
         const { gone, left_out: leftOut } = await app.post("decide", { changes, adds });
+        // The next key may come before the photos are loaded again.
+        targets.forEach((photo, i) => {
+          const [, revision, decision, label] = changes[i];
+          Object.assign(photo, { decision, label, revision: revision + 1 });
+        });
         app.announce(`${namePhotos(targets, gone)}: ${text}. ${leftOut}`.trim());
       } catch (error) {
         if (hasStayed()) {
