@@ -13,6 +13,8 @@ from typing import IO, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -69,17 +71,18 @@ def create_app(
         session.known.root, (), session.known.options, session.known.backbones
     )
     service = _Service(session, training)
+    zipped = [Middleware(GZipMiddleware)]  # The page may be far away, behind a tunnel.
     app = Starlette(
         routes=[
-            Route("/", service.get_asset),
-            Route("/page/{name}", service.get_asset),
+            Route("/", service.get_asset, middleware=zipped),
+            Route("/page/{name}", service.get_asset, middleware=zipped),
             Route("/photos/{image:int}/{size}", service.get_photo),
             Route("/report/{code}", service.get_report),
             Route("/api/proposals.csv", service.get_proposals),
             Route("/api/proposals.xlsx", service.get_proposals),
             Route("/api/labels/{name}", service.get_labels),
             Route("/api/{view}/{number:int}", service.get_numbered),
-            Route("/api/{view}", service.get_view),
+            Route("/api/{view}", service.get_view, middleware=zipped),
             Route("/api/{verb}", service.post, methods=["POST"]),
         ],
         exception_handlers={

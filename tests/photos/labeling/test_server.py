@@ -100,6 +100,15 @@ def test_without_the_token_nothing_is_shown_but_the_page(app, method, code):
     assert "IMG_" not in client.get("/").text
 
 
+def test_the_page_is_sent_compressed_to_whoever_takes_it(client):
+    names = [f"page/{file.name}" for file in server._PAGE.iterdir()]
+    sizes = [int(client.get(f"/{name}").headers["content-length"]) for name in names]
+    assert sum(sizes) <= 64_000
+    plain = client.get("/page/main.js", headers={"Accept-Encoding": "identity"})
+    assert plain.text == client.get("/page/main.js").text
+    assert int(plain.headers["content-length"]) == len(plain.content)
+
+
 def test_every_answer_has_the_security_headers(client):
     paths = ["/", "/page/main.js", "/photos/0/small", "/api/state", "/nothing", "/page/x"]
     answers = [client.get(path) for path in paths]
