@@ -5,7 +5,7 @@ A photo has one class here. `tag_proposals` has the same for several tags.
 Shape suffixes: B photos, K classes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -102,6 +102,8 @@ class Rules(NamedTuple):
     say: Callable[[np.ndarray, Sequence[str]], Said]
     doubt: Callable[[np.ndarray, Sequence[str], Estimate | None], list[Doubt]]
     weigh: Callable[[Classified | None, int], np.ndarray]  # See `weigh_images`.
+    # The photos that are in no row to confirm, given confidences [B] and the rejected photos.
+    keep_back: Callable[[np.ndarray, Collection[int]], list[int]]
     clean: Callable[[str], str]  # The name of a class without what means something else.
     split: Callable[[str], tuple[str, ...]]  # The classes that a label names.
     # A label with other names of its classes, of which some are gone ("").
@@ -238,6 +240,7 @@ CLASS_RULES = Rules(
     say=say,
     doubt=doubt,
     weigh=weigh_images,
+    keep_back=lambda confidences, rejected: [],  # These have other proposals.
     clean=str,
     split=lambda label: (label,) if label else (),
     rename=lambda label, names: names.get(label, label),

@@ -339,12 +339,10 @@ class Session:
                 self._refresh()
             return names
 
-    def change(self, window: str, change: ClassChange) -> int:
-        """Changes classes, as one step to undo. Returns the number of photos that it is about."""
+    def change(self, window: str, change: ClassChange) -> None:
+        """Changes classes, as one step to undo."""
         with self._changing():
-            plan = change.plan(self._known)
-            self._record(window, plan)
-            return sum(one.key in self._known.index for one in plan.decisions)
+            self._record(window, change.plan(self._known))
 
     def _record(self, window: str, plan: Plan) -> None:
         """Saves a plan as one step to undo."""

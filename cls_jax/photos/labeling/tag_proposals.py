@@ -5,7 +5,7 @@ Nothing spreads between two fits, which take less than a second.
 Shape suffixes: B photos, T tags.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from scipy import sparse
@@ -16,7 +16,7 @@ from cls_jax.photos.folder.tags import OPEN, SEPARATOR, join_tags, split_tags
 from cls_jax.photos.labeling.answers import MAX_CLASSES
 from cls_jax.photos.labeling.proposals import Classified, Doubt, Rules, Said
 
-_THRESHOLD = 0.5  # Of the probability of a tag.
+_THRESHOLD = 0.5  # Of the probability of a tag, or of all tags of a photo.
 
 
 def say(p_BT: np.ndarray, names: Sequence[str]) -> Said:
@@ -52,6 +52,11 @@ def weigh(found: Classified | None, num_images: int) -> np.ndarray:
         is_open = found.labels < 0
         shares[: len(is_open)] = np.where(is_open, 1 - confide(found.probabilities), 1)
     return shares
+
+
+def keep_back(confidences_B: np.ndarray, rejected: Collection[int]) -> list[int]:
+    """Those without tags that are more probable than not, and those that would be shown again."""
+    return [*rejected, *np.flatnonzero(confidences_B < _THRESHOLD).tolist()]
 
 
 def split(label: str) -> tuple[str, ...]:
@@ -105,6 +110,7 @@ TAG_RULES = Rules(
     say=say,
     doubt=doubt,
     weigh=weigh,
+    keep_back=keep_back,
     clean=lambda name: name.replace(SEPARATOR, ",").lstrip(OPEN),
     split=split,
     rename=rename,

@@ -169,7 +169,8 @@ def _find_common(marks: Iterable[Mark]) -> Answer | None:
 
 
 def _change(parts: Parts, change: ClassChange, window: str) -> Answer:
-    return {"renamed": parts.session.change(window, change)}
+    parts.session.change(window, change)
+    return {}
 
 
 def _try(parts: Parts, photo: tuple[BinaryIO, str], _: str) -> Answer:

@@ -20,7 +20,6 @@ from cls_jax.photos.labeling.session import NUM_RECENT, Session
 from cls_jax.photos.shell import write_command
 
 _NUM_PER_CLASS = 8
-_MIN_TAGS = 0.5  # The probability that all tags of a photo are right.
 _NUM_SUSPECTS = 12
 _NUM_UNREADABLE = 100
 
@@ -92,8 +91,7 @@ def describe_check(session: Session) -> dict[str, Any]:
     if not known.has_suggestions():
         return {"version": known.version, "rows": []}
     labels, confidences, _ = known.rules.say(known.probabilities, known.class_names)
-    if known.options.tags:  # A row is one of many sets: what is rejected would be suggested again.
-        is_open[[*known.rejected, *np.flatnonzero(confidences < _MIN_TAGS)]] = False
+    is_open[known.rules.keep_back(confidences, known.rejected)] = False
     found: dict[str, list[int]] = {name: [] for name in known.class_names}
     for i in np.argsort(-confidences, kind="stable").tolist():
         if is_open[i]:

@@ -279,14 +279,21 @@ def test_suggested_tags_are_set_and_say_so_until_they_are_confirmed(visit, folde
         assert session.known.get_state(session.known.index[name]).label == wanted
 
 
-def test_tags_that_were_set_for_a_photo_that_goes_are_named(visit, folder):
+def test_tags_that_were_set_stay_while_another_view_is_shown_and_not_for_another_photo(
+    visit, folder
+):
     session = open_tagged(folder)
     with visit(session) as page:
+        other = press(page, "1", "Enter")
         name = read_name(page)
         page.keyboard.press("2")
         page.wait_for_selector(".class[aria-pressed=true]")
         show(page, "result")
+        show(page, "next")
+        assert (read_name(page), read_pressed(page)) == (name, ["coat"])
+        page.locator("#strip button").click()
         page.wait_for_selector(f".toast:text-is('The tags of {name} were not saved.')")
+        assert (read_name(page), read_pressed(page)) == (other, ["boots"])
 
 
 def test_an_undo_takes_back_the_tags_that_are_not_confirmed_before_the_last_answer(visit, folder):
@@ -315,7 +322,7 @@ def test_a_tag_that_is_deleted_says_how_many_photos_had_it_and_comes_back(visit,
     with visit(session) as page:
         show(page, "classes")
         page.get_by_role("button", name="Delete boots").click()
-        page.wait_for_selector(".toast:has-text('boots deleted: 2 photos had it.')")
+        page.wait_for_selector(".toast:has-text('boots deleted. 2 photos had it.')")
         page.locator("#undo").click()
         page.wait_for_selector(".toast:text-is('Undone: boots is a tag again.')")
         assert page.get_by_role("textbox", name="Name of a new tag").count() == 1

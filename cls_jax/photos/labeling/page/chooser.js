@@ -43,9 +43,9 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
     const isAccepted = onChoose(name, isNew);
     if (isAccepted) {
       clear();
-      if (form.several) getButton(name)?.scrollIntoView({ block: "nearest" });
-    }
-    else if (search.value) search.select(); // Which also gives it the focus.
+      const button = getButton(name);
+      if (button?.ariaPressed) button.scrollIntoView({ block: "nearest" });
+    } else if (search.value) search.select(); // Which also gives it the focus.
     return isAccepted;
   }
 

@@ -60,10 +60,10 @@ export function mount(root, app) {
     const rename = (text) =>
       app.run(async () => {
         const before = app.state.classes.length;
-        const { renamed, classes } = await app.post("rename", { name, text });
+        const { classes } = await app.post("rename", { name, text });
         nameField.blur(); // Not before: Enter tries again what was not saved.
         const isMerger = classes.length < before;
-        const said = describe(name, text, { count: kind.several ? count : renamed, isMerger });
+        const said = describe(name, text, { count, isMerger });
         if (isMerger) keepPlace(name, said);
         app.announce(`${said} Undo brings ${name} back.`);
       });
@@ -140,7 +140,6 @@ export function mount(root, app) {
 
 function describe(name, text, { count, isMerger }) {
   const photos = count ? formatCount(count, "photo") : "no photo";
-  if (!text && kind.several) return `${name} deleted: ${photos} had it.`;
-  if (!text) return `${name} deleted.${count ? ` Now unlabeled: ${photos}.` : ""}`;
+  if (!text) return `${name} deleted.${count ? kind.free(photos) : ""}`;
   return isMerger ? `${name} merged into ${text}: ${photos} moved.` : `${name} is now ${text} (${photos}).`;
 }

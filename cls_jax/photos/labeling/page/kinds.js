@@ -6,7 +6,6 @@ const SEPARATOR = ";";
 const SKIPPED = ["skip", "Skipped"];
 
 const CLASSES = {
-  several: false,
   noun: "class",
   downloads: "Sorted photos",
   nouns: "classes",
@@ -14,6 +13,7 @@ const CLASSES = {
   column: "Class",
   question: "What is it?",
   use: "Copy into class folders",
+  useAs: "copies",
   hint: "The least certain first. Select photos and give them their class.",
   confirm: "Click the wrong photos, then confirm the rest of the row.",
   /** The classes of a label. */
@@ -22,6 +22,22 @@ const CLASSES = {
   write: (label) => label,
   /** What Enter takes. */
   propose: ([first]) => first?.label,
+  /** What became of photos of a class that was deleted. */
+  free: (photos) => ` Now unlabeled: ${photos}.`,
+  /** The answer about one photo, until it is saved by `decide`. */
+  createAnswer: ({ decide }) => ({
+    /** Takes a class. Returns whether it does. */
+    choose: (name, isNew) => decide("label", name, isNew),
+    /** Saves what is chosen. Returns whether the key is for that. */
+    confirm: () => false,
+    /** Goes on with a photo. Returns the name of another one for which something was chosen and not saved. */
+    follow: () => "",
+    /** Forgets what is chosen. Returns the name of its photo. */
+    forget: () => "",
+    /** Classes with what their buttons show. */
+    describe: (classes) => classes,
+    isTouched: () => false,
+  }),
   /** What a class is for photos: their new labels, in words, and whether they wait for more. */
   give: (photos, name) => ({ labels: photos.map(() => name), text: name || "none of these", waits: false }),
   /** Classes with what their buttons show for photos. */
@@ -32,7 +48,6 @@ const CLASSES = {
 };
 
 const TAGS = {
-  several: true,
   noun: "tag",
   downloads: "Tables",
   nouns: "tags",
@@ -40,6 +55,7 @@ const TAGS = {
   column: "Tag",
   question: "Which tags does it have?",
   use: "Download the table (CSV)",
+  useAs: "csv",
   hint: "The least certain first. Select photos: a key gives them its tag, or takes it away if all have it.",
   confirm: "Each row has exactly these tags and no others. Click the wrong photos, then confirm the rest of the row.",
   split: (label) => label.split(SEPARATOR).filter((tag) => tag && !tag.startsWith(OPEN)),
@@ -49,6 +65,8 @@ const TAGS = {
     return [found, !isWhole && "others open"].filter(Boolean).join(", ");
   },
   propose: () => null,
+  free: (photos) => ` ${photos} had it.`,
+  createAnswer: createTags,
   give(photos, name, all) {
     if (!name) return CLASSES.give(photos, name);
     const isOn = !photos.every((photo) => hasTag(photo, name));
@@ -87,40 +105,57 @@ function hasTag({ decision, label }, tag) {
   return decision && TAGS.split(label).includes(tag);
 }
 
-/**
- * The tags of one photo, before they are confirmed: those of its answer, or the suggested ones. What a
- * person has set or taken away is in `touched`.
- */
-export function createTags() {
-  let shown = "";
+// What a person has set or taken away of one photo and not confirmed. It stays while other views are shown.
+let touched = new Map();
+let touchedPhoto = null;
+
+/** As that of CLASSES: the tags of one photo, those of its answer or the suggested ones, until they are confirmed. */
+function createTags({ decide, refuses, announce, getClasses, render }) {
   let photo = null;
-  let touched = new Map();
   const isOpen = (name) => !photo.decision || photo.label.split(SEPARATOR).includes(OPEN + name);
   const isSuggested = (name) =>
     isOpen(name) && photo.proposals.some(({ label, probability }) => label === name && probability >= 0.5);
   const isOn = (name) => touched.get(name) ?? (TAGS.split(photo.label).includes(name) || isSuggested(name));
+
+  /** Also those that were typed for this photo. */
+  function describe(classes) {
+    const added = [...touched.keys()].filter((name) => !classes.some((known) => known.name === name));
+    return [...classes, ...added.map((name) => ({ name, key: "" }))].map((one) => ({
+      ...one,
+      pressed: isOn(one.name),
+      isGuess: !touched.has(one.name) && isSuggested(one.name),
+    }));
+  }
+
+  function forget() {
+    const lost = touched.size ? touchedPhoto.name : "";
+    touched = new Map();
+    return lost;
+  }
+
   return {
-    /** Goes on with another photo, or with what is suggested for the same one. */
+    choose(name) {
+      if (refuses()) return false;
+      touched.set(name, !isOn(name));
+      touchedPhoto = photo;
+      announce(`${name}: ${isOn(name) ? "set" : "not set"}.`, false);
+      render();
+      return true;
+    },
+    confirm() {
+      if (!photo) return true;
+      const names = describe(getClasses()).filter(({ pressed }) => pressed).map(({ name }) => name);
+      if (names.length) decide("label", join(names), true);
+      else announce("No tag is set: press 0 if the photo has none of them.");
+      return true;
+    },
     follow(next) {
       photo = next;
-      const key = `${next?.image} ${next?.revision}`;
-      if (key !== shown) touched = new Map();
-      shown = key;
+      const isSame = touchedPhoto?.image === next.image && touchedPhoto?.revision === next.revision;
+      return isSame ? "" : forget();
     },
-    /** Returns whether it is set then. */
-    toggle(name) {
-      touched.set(name, !isOn(name));
-      return isOn(name);
-    },
-    /** Classes with what their buttons show, also those that were typed for this photo. */
-    describe(classes) {
-      const added = [...touched.keys()].filter((name) => !classes.some((known) => known.name === name));
-      return [...classes, ...added.map((name) => ({ name, key: "" }))].map((one) => ({
-        ...one,
-        pressed: isOn(one.name),
-        isGuess: !touched.has(one.name) && isSuggested(one.name),
-      }));
-    },
+    forget,
+    describe,
     isTouched: () => touched.size > 0,
   };
 }

@@ -288,7 +288,7 @@ function undo() {
     const before = app.state.classes;
     const { images: [photo], changes, undone, classes } = await app.post("undo");
     const changed = describeChanged(before, classes);
-    const what = undone.count ? describeUndone(photo?.name, undone, kind.several && changed) : changed;
+    const what = undone.count ? describeUndone(photo?.name, undone, changed) : changed;
     app.announce(`Undone${what && `: ${what}`}.`);
     view?.onUndone?.(changes, photo);
   }, true);

@@ -4,7 +4,7 @@ import { get, setQuestion } from "./api.js";
 import { createChooser } from "./chooser.js";
 import { build, createPhoto } from "./dom.js";
 import { createPace, NEXT } from "./guards.js";
-import { createTags, join, kind } from "./kinds.js";
+import { kind } from "./kinds.js";
 import { describeAnswer, describeUnsaved, formatCount } from "./words.js";
 import { createZoom } from "./zoom.js";
 
@@ -21,13 +21,19 @@ export function mount(root, app) {
   const press = (key) => () => zoom.onKey({ key });
   const preloaded = new Map();
 
-  const tags = createTags();
-  const { several } = kind;
-  const parts = build("next", { confirm, skip: () => decide("skip"), example: setExample, back: () => app.close(), enlarge: press("+"), screen: press("*") });
+  const refuses = () => !current || app.refuses(isShown, isPainted ? NEXT : undefined);
+  const answer = kind.createAnswer({
+    decide,
+    refuses,
+    announce: app.announce,
+    getClasses: () => app.state.classes,
+    render: () => renderClasses(app.state),
+  });
+  const parts = build("next", { confirm: answer.confirm, skip: () => decide("skip"), example: setExample, back: () => app.close(), enlarge: press("+"), screen: press("*") });
   const { frame, photo, panel } = parts;
   const zoom = createZoom(frame);
   const chooser = createChooser({
-    onChoose: (label, isNew) => (several ? toggle(label) : decide("label", label, isNew)),
+    onChoose: answer.choose,
     onNone: () => decide("none"),
     announce: app.announce,
     onSkip: () => decide("skip"),
@@ -43,27 +49,10 @@ export function mount(root, app) {
     });
   }
 
-  const refuses = () => !current || app.refuses(isShown, isPainted ? NEXT : undefined);
-
-  /** Sets a tag of the photo that is shown, or takes it away. Returns whether it does. */
-  function toggle(name) {
-    if (refuses()) return false;
-    app.announce(`${name}: ${tags.toggle(name) ? "set" : "not set"}.`, false);
-    renderTags(app.state);
-    return true;
-  }
-
-  function renderTags({ classes }) {
-    tags.follow(current);
-    chooser.update(tags.describe(classes), current.proposals);
-  }
-
-  /** Saves the tags that are set. */
-  function confirm() {
-    if (!current) return;
-    const names = tags.describe(app.state.classes).filter(({ pressed }) => pressed).map(({ name }) => name);
-    if (names.length) decide("label", join(names), true);
-    else app.announce("No tag is set: press 0 if the photo has none of them.");
+  function renderClasses({ classes }) {
+    const lost = answer.follow(current);
+    if (lost) app.announce(`The ${kind.nouns} of ${lost} were not saved.`);
+    chooser.update(answer.describe(classes), current.proposals);
   }
 
   /** Records a decision if the current photo has been displayed. Returns whether it did. */
@@ -88,7 +77,7 @@ export function mount(root, app) {
       isRefused = false;
       if (question?.image === image) question = null;
       current = null;
-      tags.follow(null);
+      answer.forget();
       app.announce(`${name}: ${describeAnswer({ label, decision })}.`, false);
       if (pinned?.from) app.close(pinned);
       else if (check && app.isChecking && !app.state.sample) app.show("result"); // Which says what came of it.
@@ -115,10 +104,9 @@ export function mount(root, app) {
     show(state);
     const isOther = before ? before.image !== current.image : !chooser.hasFocus();
     if (isOther) forget(before?.name);
-    if (several) renderTags(state);
-    else chooser.update(state.classes, current.proposals);
+    renderClasses(state);
     describe(state);
-    if (!state.classes.length && !tags.isTouched()) chooser.focus();
+    if (!state.classes.length && !answer.isTouched()) chooser.focus();
   }
 
   function describe(state) {
@@ -142,14 +130,12 @@ export function mount(root, app) {
     const text = chooser.getTyped();
     if (chooser.isChoosing()) chooser.clear();
     if (text) app.announce(describeUnsaved(text, name));
-    leaveTags(`The tags of ${name} were not saved.`);
   }
 
-  /** Forgets what was set and not confirmed, and says so. Returns whether there was any. */
-  function leaveTags(text) {
-    const isTouched = tags.isTouched();
-    tags.follow(null);
-    if (isTouched) app.announce(text);
+  /** What was chosen and not saved is what an undo takes back first. Returns whether there was any. */
+  function takeBack() {
+    const isTouched = answer.forget() !== "";
+    if (isTouched) app.announce(`${kind.heading} as they were.`);
     return isTouched;
   }
 
@@ -235,12 +221,12 @@ export function mount(root, app) {
       app.run(() => move(steps[event.key]), true);
     } else if (event.key === " ") decide("skip");
     else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.close();
-    else if (event.key === "Enter" && several && !chooser.isChoosing()) confirm();
+    else if (event.key === "Enter" && !chooser.isChoosing() && answer.confirm()) return true;
     else if (event.key === "Enter" && current && !current.proposals.length && !chooser.isChoosing()) {
       app.announce("No class is proposed: press the key of one, or type its name.");
     } else return chooser.onKey(event);
     return true;
   }
 
-  return { update, onKey, unmount, takeBack: () => leaveTags("Tags as they were."), onUndone: (_, photo) => photo && (app.pinned = { ...photo, isBack: true }) };
+  return { update, onKey, unmount, takeBack, onUndone: (_, photo) => photo && (app.pinned = { ...photo, isBack: true }) };
 }

@@ -24,7 +24,7 @@ export function mount(root, app) {
     answer: goOn,
     check: act(check),
     look: act(lookAt),
-    use: act(() => (kind.several ? download("csv") : copy())),
+    use: act(() => ({ copies: copy, csv: () => download("csv") })[kind.useAs]()),
   });
   parts.target.value = percent;
   const runs = createRuns(app);
