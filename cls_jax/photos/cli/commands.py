@@ -50,13 +50,13 @@ def train(
     `options` are further ones of a `Request`.
     """
     from cls_jax.photos.plan.describe import describe_dry_run
-    from cls_jax.photos.plan.measure import gather_facts, try_plan
+    from cls_jax.photos.plan.measure import try_plan
     from cls_jax.photos.plan.plan import Request, parse_overrides, plan_run, start_run
 
     settings = parse_overrides(overrides, method)
     plan = plan_run(Request(folder, method=method, settings=settings, **options))
     if dry_run:
-        print(describe_dry_run(plan, gather_facts(plan), try_plan(plan)))
+        print(describe_dry_run(plan, try_plan(plan)))
         return
     _train_and_report(start_run(plan))
 

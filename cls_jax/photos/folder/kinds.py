@@ -92,10 +92,6 @@ class Classes:
         """The number of labels of the largest class divided by the smallest class's."""
         return max(counts) / max(min(counts), 1)
 
-    def find_shared(self, labels_B: np.ndarray) -> np.ndarray:
-        """What near-copies that belong together have in common, int [B], by their labels."""
-        return labels_B
-
 
 class Tags(Classes):
     """An image has any number of classes, its tags."""
@@ -174,10 +170,6 @@ class Tags(Classes):
     def compare(self, counts: Collection[int]) -> float:
         """1: how often photos have one tag says nothing of another one."""
         return 1.0
-
-    def find_shared(self, labels_B: np.ndarray) -> np.ndarray:
-        """Nothing but that somebody has looked, int [B] from -1: a burst may differ by a tag."""
-        return np.minimum(labels_B, 0)
 
 
 ONE_CLASS, TAGS = Classes(), Tags()

@@ -5,17 +5,14 @@ import numpy as np
 from cls_jax.extras import write_install
 from cls_jax.io import make_printable, write_count
 from cls_jax.methods import get_method
-from cls_jax.models import MODELS
-from cls_jax.models.weights.backbones import BACKBONES, BUILTIN, HUB
+from cls_jax.models.weights.backbones import BUILTIN, HUB
 from cls_jax.models.weights.sources import Origin
 from cls_jax.photos.features.backbones import Backbones, describe_license, is_permissive
 from cls_jax.photos.folder.dataset import FolderSummary
-from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.folder.sources import describe_sources
 from cls_jax.photos.folder.unread import describe_left_out
-from cls_jax.photos.plan.measure import Facts, Trial
+from cls_jax.photos.plan.measure import Facts
 from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
-from cls_jax.photos.shell import write_command
 from cls_jax.training.setup import describe_model
 
 _NUM_SHOWN_CLASSES = 20
@@ -46,7 +43,6 @@ def list_notices(plan: Plan, facts: Facts) -> list[str]:
         *summary.unread,
         describe_imbalance(summary),
         *_describe_shortages(plan),
-        _propose_backbone(plan, facts) if summary.channels == 1 else None,
         _warn_of_licenses(facts),
     )
     return [text for text in found if text]
@@ -61,23 +57,22 @@ def _describe_shortages(plan: Plan) -> tuple[str | None, ...]:
     return missing if lacks_pretrained(plan) else None, describe_small_batch(plan)
 
 
-def describe_dry_run(plan: Plan, facts: Facts, trial: Trial) -> str:
+def describe_dry_run(plan: Plan, facts: Facts) -> str:
     """Summarizes a plan, with what was found out about it."""
     lines = [
-        *describe_folder(plan.summary, trial.origins),
-        _describe_near_copies(trial),
-        _describe_held_out(plan, trial),
+        *describe_folder(plan.summary),
+        _describe_held_out(plan, facts),
         *describe_training(plan, facts),
         *_describe_shortages(plan),
-        *_describe_measured(plan, trial),
+        *_describe_measured(plan, facts),
         "Dry run; nothing written.",
     ]
     return "\n".join(filter(None, lines))
 
 
-def _describe_measured(plan: Plan, trial: Trial) -> list[str | None]:
+def _describe_measured(plan: Plan, facts: Facts) -> list[str]:
     """Lines about memory and time of the steps, if they were measured."""
-    if (measured := trial.measured) is None:
+    if (measured := facts.measured) is None:
         return []
     memory = f"Memory:      {measured.memory}"
     if plan.reason is not None:  # It has the time.
@@ -87,11 +82,11 @@ def _describe_measured(plan: Plan, trial: Trial) -> list[str | None]:
         f"Steps alone: about {_describe_duration(seconds)}: {measured.step_seconds:.3f} s per "
         f"step, the median of a few, and {measured.compile_seconds:.0f} s to compile"
     )
-    return [memory, steps, measured.describe_slowdown()]
+    return [memory, steps]
 
 
-def describe_folder(summary: FolderSummary, origins: str = "") -> list[str]:
-    """Lines about the images. `origins` proposes sources, where nothing else does."""
+def describe_folder(summary: FolderSummary) -> list[str]:
+    """Lines about the images."""
     counts, short = summary.class_counts, summary.sizes.min(axis=1)
     width = min(max(map(len, counts)), 40)
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
@@ -104,12 +99,11 @@ def describe_folder(summary: FolderSummary, origins: str = "") -> list[str]:
         lines.append(f"  {make_printable(name):{width}}  {count:,}")
     if len(counts) > _NUM_SHOWN_CLASSES:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
-    proposal = summary.layout.proposal or origins
     left_out = describe_left_out(summary.layout.skipped)
     found = (describe_imbalance(summary), summary.layout.table, left_out, summary.unreadable)
     lines += [text for text in (*found, *summary.unread) if text]
     lines += [
-        *(_describe_sources(summary) or filter(None, [proposal])),
+        *(_describe_sources(summary) or filter(None, [summary.layout.proposal])),
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
     ]
@@ -127,27 +121,16 @@ def _describe_sources(summary: FolderSummary) -> list[str]:
     return describe_sources(layout.sources, layout.train.labels, layout.class_names)
 
 
-def _describe_held_out(plan: Plan, trial: Trial) -> str | None:
+def _describe_held_out(plan: Plan, facts: Facts) -> str | None:
     """A line about the labels of each class that are held out, if any are."""
-    if not trial.held_out:
+    if not facts.held_out:
         return None
     counts = plan.summary.class_counts
-    rows = list(zip(counts, trial.held_out, counts.values(), strict=True))
+    rows = list(zip(counts, facts.held_out, counts.values(), strict=True))
     shown = [f"{make_printable(name)} {n:,} of {m:,}" for name, n, m in rows[:_NUM_SHOWN_CLASSES]]
     parts = [*shown, "…"] if len(rows) > len(shown) else shown
-    total = write_count(sum(trial.held_out), "label is", "labels are")
+    total = write_count(sum(facts.held_out), "label is", "labels are")
     return f"Validation:  {total} held out: {', '.join(parts)}"
-
-
-def _describe_near_copies(trial: Trial) -> str | None:
-    """A line about near-copies among the labels, if these were compared."""
-    if trial.near_copies is None:
-        return None
-    num_images, num_groups = trial.near_copies
-    if not num_groups:
-        return "Near-copies: none among the labels"
-    groups = write_count(num_groups, "group that is", "groups that are")
-    return f"Near-copies: {num_images:,} of the labeled images, in {groups} held out together"
 
 
 def describe_training(plan: Plan, facts: Facts) -> list[str]:
@@ -176,7 +159,7 @@ def describe_training(plan: Plan, facts: Facts) -> list[str]:
         ]
     time = f"Time:        {plan.reason}" if plan.reason else None
     weights = f"Weights:     {origins}" if origins else None
-    lines = (time, place, *how, weights, _propose_backbone(plan, facts))
+    lines = (time, place, *how, weights)
     return [line for line in lines if line]
 
 
@@ -189,21 +172,6 @@ def _warn_of_licenses(facts: Facts) -> str | None:
     known = [origin for origin in facts.origins if origin.init.startswith(HUB)]
     odd = [origin for origin in known if not is_permissive(origin)]
     return f"Weights: {', '.join(map(_describe_origin, odd))}." if odd else None
-
-
-def _propose_backbone(plan: Plan, facts: Facts) -> str | None:
-    """A sentence about a network that may be better for textures and scans, or None."""
-    if not facts.proposed:
-        return None
-    row = BACKBONES[facts.proposed]
-    root = plan.summary.root
-    options = get_folder_options(plan.config.data).to_arguments(root)
-    command = write_command(["train", str(root), *options, "--backbone", facts.proposed])
-    once = "" if facts.is_downloaded else f" downloads its {row.megabytes} MB once"
-    return (
-        f"For textures and scans, {MODELS[row.name].title} may be better (not measured here): "
-        f"{command}{once}."
-    )
 
 
 def _describe_duration(seconds: float) -> str:

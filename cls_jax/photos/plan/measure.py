@@ -7,8 +7,6 @@ import bisect
 import contextlib
 import dataclasses
 import functools
-import itertools
-import pathlib
 import statistics
 import time
 from typing import Any, NamedTuple
@@ -24,21 +22,15 @@ from cls_jax.data.label_split import (
     choose_validation_indices,
 )
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.resize import ImageError, get_decode_options, get_image_shape
-from cls_jax.data.sampling import take_evenly, take_rows
+from cls_jax.data.resize import get_decode_options, get_image_shape
+from cls_jax.data.sampling import take_rows
 from cls_jax.data.types import Dataset
-from cls_jax.extras import is_installed
-from cls_jax.models.weights.backbones import BACKBONES, DINOV2
+from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.models.weights.sources import Origin
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.parallel.preemption import leave_when_asked
-from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, has_weights
-from cls_jax.photos.features.copies import look_alike
 from cls_jax.photos.features.network import open_network
 from cls_jax.photos.folder.dataset import FolderSummary, load_sample, open_dataset
-from cls_jax.photos.folder.sources import NUM_NAMES, propose_copies, propose_origins
-from cls_jax.photos.images.decode import read_origin, read_upright
-from cls_jax.photos.plan.contention import ContentionMeter
 from cls_jax.photos.plan.estimate import Budget, Measurement, guess_step
 from cls_jax.photos.plan.rules import (
     ENOUGH_STEPS,
@@ -57,7 +49,7 @@ from cls_jax.photos.start.frozen import (
     read_native_network,
     read_networks,
 )
-from cls_jax.photos.start.hold_out import choose_validation_sources, count_near_copies
+from cls_jax.photos.start.hold_out import choose_validation_sources
 from cls_jax.photos.start.stages import needs_labels
 from cls_jax.runs.folder import CONFIG, describe_weights, use_mean_and_std
 from cls_jax.training.prepare import (
@@ -74,12 +66,9 @@ from cls_jax.training.step import compile_step, create_train_step
 _ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
 _MAX_STEPS = 20_000
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
-_ENOUGH_SECONDS = 10.0  # After this, three steps suffice, and a slowdown is not left to chance.
+_ENOUGH_SECONDS = 10.0  # After this, three steps suffice.
 _COMPILE_SECONDS = 15.0  # Of a step, before it is compiled (two cores).
 _SHARE = 0.9  # Of the minutes that a plan asks for: the next measurement may be slower.
-_SIDE = 128  # Pixels of images that may be copies of each other.
-_NUM_READ = 200  # Images whose camera or patient a dry run looks for.
-_MAX_COMPARED = 1_000  # Labeled images that a dry run compares. More take minutes on a CPU.
 
 
 def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
@@ -198,29 +187,20 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
     """Decodes the images of a plan whose time is given, computes their features, and plans again.
 
     How long this takes is hard to foresee. Once it is over, the number of steps follows from the
-    time that is left, and the speed of steps from how busy the machine was meanwhile, which may be
-    minutes. Resolution and images stay as they are. The run finds all of it in the store. If the
-    rest of the time is too short for a training that is worth having, the run takes longer. Returns
-    the plan with its new sentence, and the images, or the same plan and None if no time is given.
-    Raises the same as the run would.
+    time that is left. Resolution and images stay as they are. The run finds all of it in the store.
+    If the rest of the time is too short for a training that is worth having, the run takes longer.
+    Returns the plan with its new sentence, and the images, or the same plan and None if no time is
+    given. Raises the same as the run would.
     """
     if plan.budget is None:
         return plan, None
     began = time.monotonic()
-    with leave_when_asked(), ContentionMeter() as contention:
+    with leave_when_asked():
         dataset = _decode_and_extract(plan)
-    took, slowdown = time.monotonic() - began, contention.slowdown
-    spent = time.monotonic() - plan.budget.began
-    took, slowdown, spent = from_main_process([took, slowdown, spent])
-    measured = plan.budget.measured
-    if jax.default_backend() == "cpu" and took >= _ENOUGH_SECONDS:
-        alone = measured.step_seconds / measured.slowdown
-        measured = dataclasses.replace(measured, step_seconds=alone * slowdown, slowdown=slowdown)
+    now = time.monotonic()
+    took, spent = from_main_process([now - began, now - plan.budget.began])
     fixed = {"model.inferred_images", "data.image_size"}
-    num_decoded = len(dataset.train)
-    budget = dataclasses.replace(
-        plan.budget, spent=spent, measured=measured, num_decoded=num_decoded
-    )
+    budget = dataclasses.replace(plan.budget, spent=spent, num_decoded=len(dataset.train))
     fitted = fit(dataclasses.replace(plan, budget=budget, set_by_user=plan.set_by_user | fixed))
     fit_the_rest = "fit the rest of the time"
     is_longer = is_too_short(fitted)
@@ -230,11 +210,10 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
         fit_the_rest = f"are the fewest worth training, for {needed:,} minutes in all"
     fitted = dataclasses.replace(fitted, set_by_user=plan.set_by_user)
     config = fitted.config
-    step = measured.estimate_step(config.data.image_size, config.batch_size)
-    busy = measured.describe_slowdown()
+    step = budget.measured.estimate_step(config.data.image_size, config.batch_size)
     reason = (
         f"Decoding and features took {took:.0f} s: {config.num_steps:,} steps of about "
-        f"{step:.2f} s {fit_the_rest}.{f' {busy}' if busy else ''}"
+        f"{step:.2f} s {fit_the_rest}."
     )
     is_same = config.num_steps == plan.config.num_steps and not is_longer
     return dataclasses.replace(fitted, reason=None if is_same else reason), dataset
@@ -283,7 +262,6 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
         if config.model.inferred_images
         else None,
         describe_absent_partner(plan),
-        measured.describe_slowdown(),
     ]
     return " ".join(filter(None, sentences))
 
@@ -312,16 +290,15 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
         device = jax.local_devices()[0]
         compiled, compile_seconds, memory = compile_step(step, state, step_input, schedule, device)
         seconds = []
-        with ContentionMeter() as contention:
-            for i in range(_NUM_STEPS):
-                started = time.perf_counter()
-                if i:
-                    step_input = next(inputs)
-                state, metrics = compiled(state, step_input, schedule)
-                jax.block_until_ready((state, metrics))
-                seconds.append(time.perf_counter() - started)
-                if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
-                    break
+        for i in range(_NUM_STEPS):
+            started = time.perf_counter()
+            if i:
+                step_input = next(inputs)
+            state, metrics = compiled(state, step_input, schedule)
+            jax.block_until_ready((state, metrics))
+            seconds.append(time.perf_counter() - started)
+            if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
+                break
     feature_seconds = other_seconds = 0.0
     if config.model.init and config.method.get("inferred"):
         networks = read_networks(setup.config, read(), find_native_size(config), channels=shape[-1])
@@ -336,7 +313,6 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
         decode_seconds=decode_seconds,
         feature_seconds=feature_seconds,
         other_seconds=other_seconds,
-        slowdown=1.0 if jax.default_backend() != "cpu" else contention.slowdown,
         num_images=len(dataset.train),
     )
 
@@ -362,43 +338,25 @@ def _load_few(config: ConfigDict, summary: FolderSummary) -> tuple[ChosenImages,
 
 
 class Facts(NamedTuple):
-    """What is known of a plan besides its configuration. Nothing is opened for it."""
+    """What is known of a plan besides its configuration."""
 
     origins: tuple[Origin, ...] = ()  # Of its pretrained weights.
     is_begun: bool = False  # Whether its folder has this run already.
-    proposed: str = ""  # A backbone that may be better. "" if the user has chosen.
-    is_downloaded: bool = False  # Whether that one is on this machine.
-
-
-class Trial(NamedTuple):
-    """What a dry run finds out."""
-
-    origins: str = ""  # A sentence that proposes sources by what is in the images, or "".
-    # Labeled images with a near-copy, and their groups. None if they were not compared.
-    near_copies: tuple[int, int] | None = None
-    measured: Measurement | None = None  # None if nothing is trained.
-    held_out: tuple[int, ...] = ()  # Labels of each class for validation, but for near-copies.
+    measured: Measurement | None = None  # None if nothing was tried, or nothing is trained.
+    held_out: tuple[int, ...] = ()  # Labels of each class for validation, if they were counted.
 
 
 def gather_facts(plan: Plan) -> Facts:
-    """Looks up what is known of a plan. Downloads nothing.
-
-    Nothing tells textures from other photos before they have labels, so another network is proposed
-    for every folder, where the default one was chosen.
-    """
-    is_open = "model.init" not in plan.set_by_user and plan.config.model.init == DEFAULT_BACKBONE
-    proposed = DINOV2 if is_open and is_installed("pretrained") else ""
+    """Looks up what is known of a plan. Downloads and opens nothing."""
     weights = describe_weights(plan.config).get("weights", [])
     return Facts(
         origins=tuple(Origin(**entry) for entry in weights),
         is_begun=(plan.workdir / CONFIG).exists(),
-        proposed=proposed,
-        is_downloaded=bool(proposed) and has_weights(proposed),
     )
 
 
-def try_plan(plan: Plan) -> Trial:
-    """Compares the labeled images and times a few steps. Writes no file of the run.
+def try_plan(plan: Plan) -> Facts:
+    """The same with what a dry run finds out: times a few steps. Writes no file of the run.
 
     Raises a UserError if weights cannot be read, or as `measure_run` does.
     """
@@ -409,9 +367,7 @@ def try_plan(plan: Plan) -> Trial:
         measured = None
     else:
         measured = _measure(plan, config)
-    return Trial(
-        propose_sources(plan.summary), _find_near_copies(plan), measured, _count_held_out(plan)
-    )
+    return gather_facts(plan)._replace(measured=measured, held_out=_count_held_out(plan))
 
 
 def _count_held_out(plan: Plan) -> tuple[int, ...]:
@@ -440,34 +396,3 @@ def _measure(plan: Plan, config: ConfigDict) -> Measurement | None:
     size, batch_size = config.data.image_size, config.batch_size
     is_known = plan.budget.is_compiled(size, batch_size, config.num_steps)
     return plan.budget.measured if is_known and plan.needed_minutes is None else None
-
-
-def propose_sources(summary: FolderSummary) -> str:
-    """A sentence about copies, cameras or patients that some training images show, or ""."""
-    layout, root = summary.layout, summary.root
-    if layout.sources is not None or layout.proposal:
-        return ""
-    names = [file.name for file, _ in itertools.islice(layout.train, NUM_NAMES)]
-    if sentence := propose_copies(names, functools.partial(_are_alike, root)):
-        return sentence
-    sampled = take_evenly(layout.train, _NUM_READ)
-    return propose_origins([read_origin(root / file.name) for file, _ in sampled]) or ""
-
-
-def _are_alike(root: pathlib.Path, name: str, copy: str) -> bool:
-    """Whether the second of two images seems to be a copy of the first one. Not if unreadable."""
-    try:
-        return look_alike(read_upright(root / copy, _SIDE), read_upright(root / name, _SIDE))
-    except ImageError:
-        return False
-
-
-def _find_near_copies(plan: Plan) -> tuple[int, int] | None:
-    """Those among at most 1,000 labels, whose features the run needs anyway."""
-    train, root = plan.summary.layout.train, plan.summary.root
-    labeled = np.flatnonzero(train.labels >= 0)
-    files = [root / train[i][0].name for i in labeled.tolist()]
-    if not plan.config.model.init or len(files) > _MAX_COMPARED:
-        return None
-    shared = plan.summary.kind.find_shared(train.labels[labeled])
-    return count_near_copies(plan.config, files, shared)

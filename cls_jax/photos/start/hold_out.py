@@ -5,9 +5,7 @@ validation images in its folder, so that no image it was trained on ever validat
 """
 
 import functools
-import os
 import pathlib
-from collections.abc import Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -17,7 +15,6 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.photos.features.accuracy import MIN_CHECKS
-from cls_jax.photos.features.extract import extract_features
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.catalog import read_checked
 from cls_jax.photos.folder.dataset import open_dataset
@@ -107,19 +104,6 @@ def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:
     groups = np.arange(len(dataset.train))
     groups[known] = known[np.unique(found, return_index=True)[1]][found]
     return groups
-
-
-def count_near_copies(
-    config: ConfigDict, files: Sequence[str | os.PathLike], labels: np.ndarray
-) -> tuple[int, int]:
-    """The images with a near-copy among image files with labels, int [n], and their groups.
-
-    By features of the network that `model.init` names. Raises a UserError if it cannot be read.
-    """
-    network = read_native_network(config, config.data.channels)
-    groups = Relations(extract_features(files, network)).group(labels)
-    sizes = np.bincount(groups)
-    return int(sizes[sizes > 1].sum()), int((sizes > 1).sum())
 
 
 def _read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray:

@@ -484,21 +484,6 @@ def test_near_copies_validate_together_and_a_run_keeps_its_validation_images(tra
             _ = create_run(run.config, run.workdir).dataset
 
 
-def test_the_plan_says_how_many_labels_are_near_copies(train, run, capsys, monkeypatch):
-    command = ["train", run.workdir.parent / "images", "--instant", "--dry-run"]
-    command += [f"--config.model.init={run.config.model.init}", f"--config.data.image_size={SIZE}"]
-    command += ["--config.model.depth=10", "--config.model.width=2"]
-    for groups, line in (
-        ([0, 0, 1, 2, 3, 3], "Near-copies: 4 of the labeled images, in 2 groups that are held out"),
-        ([0, 1, 2, 3, 4, 5], "Near-copies: none among the labels"),
-    ):
-        found = np.array(groups)
-        group = {"group": lambda *_, found=found: found}
-        monkeypatch.setattr(hold_out, "Relations", type("Found", (Relations,), group))
-        console.run(console.parse_arguments([str(part) for part in command]))
-        assert line in capsys.readouterr().out
-
-
 def test_instant_run_starts_from_the_networks_of_another_run(train, run):
     first = train("from a run", init=run.workdir, instant=True)
     assert first.result["test_accuracy"] == 100

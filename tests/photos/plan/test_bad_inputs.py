@@ -74,11 +74,10 @@ def measure_run(config, summary):
 def test_the_plan_says_what_is_used_or_how_to_mend_it(
     tmp_path, monkeypatch, capsys, how, options, said
 ):
-    """Compiling networks would take seconds, so near-copies and times are made up."""
+    """Compiling networks would take seconds, so times are made up."""
     counts = {"labeled/a": 1} if how == "one label" else {"labeled/a": 2, "labeled/b": 2}
     shape = (40, 40) if how == "gray" else (40, 40, 3)
     write_images(tmp_path / "photos", counts | {"unlabeled": 16}, shape)
-    monkeypatch.setattr(measure, "count_near_copies", lambda *_: (0, 0))
     monkeypatch.setattr(measure, "measure_run", measure_run)
     if how == "memory":
         monkeypatch.setattr(plan, "get_device_memory", lambda device: int(0.3 * 2**30))

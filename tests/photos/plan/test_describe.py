@@ -2,13 +2,12 @@
 
 import pathlib
 
-from cls_jax.models.weights.backbones import DINOV2
 from cls_jax.models.weights.sources import Origin
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.describe import describe_dry_run
 from cls_jax.photos.plan.estimate import Measurement
-from cls_jax.photos.plan.measure import Facts, Trial
+from cls_jax.photos.plan.measure import Facts
 from tests.outcomes import count_reads
 from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
 
@@ -21,22 +20,21 @@ MEASURED = Measurement(
 )
 
 
-def describe(facts, trial, **changes):
+def describe(facts, **changes):
     """What a dry run says of a folder that does not exist."""
     summary = create_summary(root=pathlib.Path("nowhere"))
     plan = rules.fit(create_plan(summary, PRETRAINED, changes.pop("method", "fixmatch"), **changes))
     with count_reads() as reads:
-        text = describe_dry_run(plan, facts, trial)
+        text = describe_dry_run(plan, facts)
     assert not reads
     return text
 
 
 def test_a_dry_run_says_what_was_found_out():
     origins = (Origin(DEFAULT_BACKBONE, "Apache-2.0", ""),)
-    text = describe(Facts(origins, is_begun=True), Trial("", (4, 2), MEASURED), num_steps=100)
+    text = describe(Facts(origins, is_begun=True, measured=MEASURED), num_steps=100)
     for line in (
         "Images:      40 labeled, 9,960 unlabeled and 0 test images; 2 classes with labels:",
-        "Near-copies: 4 of the labeled images, in 2 groups that are held out together",
         "Steps:       100 with 8 labeled and 32 unlabeled images each",
         "(license Apache-2.0)",
         "Run:         resumed in",
@@ -46,29 +44,19 @@ def test_a_dry_run_says_what_was_found_out():
         assert line in text
     places = [text.index(word) for word in ("Images:", "Run:", "Method:", "Steps:", "(license")]
     assert places == sorted(places)  # What is inside comes last.
-    assert "DINOv2" not in text
     assert "Validation" not in text
-    held_out = describe(Facts(), Trial(held_out=(0, 2)))
+    held_out = describe(Facts(held_out=(0, 2)))
     assert "Validation:  2 labels are held out: cat 0 of 20, dog 2 of 20\n" in held_out
     assert text.endswith("Dry run; nothing written.")
 
 
 def test_what_was_not_looked_for_is_not_said():
-    text = describe(Facts(), Trial())
-    for word in ("Near-copies", "Memory", "Steps alone", "Weights", "resumed"):
+    text = describe(Facts())
+    for word in ("Memory", "Steps alone", "Weights", "resumed"):
         assert word not in text
-    assert "Cameras: some" in describe(Facts(), Trial("Cameras: some"))
-    assert "none among the labels" in describe(Facts(), Trial(near_copies=(0, 0)))
-
-
-def test_a_network_is_proposed_with_what_it_costs():
-    text = describe(Facts(proposed=DINOV2), Trial())
-    assert f"--backbone {DINOV2} downloads its" in text
-    text = describe(Facts(proposed=DINOV2, is_downloaded=True), Trial())
-    assert f"--backbone {DINOV2}." in text
 
 
 def test_an_instant_classifier_has_no_steps():
-    text = describe(Facts(), Trial(), method=None)
+    text = describe(Facts(), method=None)
     assert "Method:      instant classifier, on frozen features of" in text
     assert "Steps" not in text

@@ -1,12 +1,10 @@
-"""What a plan says about pretrained weights: their licenses, and one network more."""
+"""What a plan says about pretrained weights: their licenses."""
 
 import pytest
 
-from cls_jax.models.weights.backbones import BACKBONES, DINOV2
-from cls_jax.photos.plan import rules
-from cls_jax.photos.plan.describe import describe_training, list_notices
+from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.measure import gather_facts
-from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
+from tests.photos.plan.test_rules import PRETRAINED, create_plan
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
 
@@ -39,19 +37,3 @@ def test_weights_that_not_everybody_may_use_are_said(cache, card, sentence):
     found = [one for one in list_notices(plan, gather_facts(plan)) if one.startswith("Weights:")]
     assert len(found) == (sentence is not None)
     assert all(one.startswith(sentence) for one in found)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_network_for_textures_and_scans_is_proposed_and_not_chosen(channels):
-    summary = create_summary()._replace(channels=channels)
-    plan = rules.fit(create_plan(summary, PRETRAINED, "fixmatch"))
-    assert plan.config.model.init != DINOV2
-    proposals = [one for one in describe_training(plan, gather_facts(plan)) if DINOV2 in one]
-    assert len(proposals) == 1
-    assert f"{BACKBONES[DINOV2].megabytes} MB" in proposals[0]
-    # Gray photos are scans, say, and are also told when the training begins.
-    notices = list_notices(plan, gather_facts(plan))
-    assert len([one for one in notices if DINOV2 in one]) == (channels == 1)
-    settings = {"model.init": plan.config.model.init}
-    chosen = rules.fit(create_plan(summary, PRETRAINED, "fixmatch", **settings))
-    assert not [one for one in describe_training(chosen, gather_facts(chosen)) if DINOV2 in one]
