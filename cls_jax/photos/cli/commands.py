@@ -34,7 +34,6 @@ from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.inference.list_runs import RUNS, find_newest, format_runs, is_run, list_runs
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.tables import check_path, is_prediction_table, write_table
-from cls_jax.photos.inference.unknown import describe_far, read_unknown
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 from cls_jax.photos.shell import find_program, write_command
 from cls_jax.runs.folder import CONFIG, RESULT
@@ -96,8 +95,7 @@ def _train_and_report(run: Run) -> None:
     else:
         outcome = f"{no_test}To measure the accuracy on labeled images: {evaluate} FOLDER"
     print(f"\n{outcome}", flush=True)
-    far = describe_far(read_unknown(folder, result["step"]), result)
-    for sentence in filter(None, [*describe_outcome(result), far]):
+    for sentence in describe_outcome(result):
         print(sentence, flush=True)
     print("\nWriting the report…", flush=True)  # Which takes a minute on a busy machine.
     curves = f"{find_program('tensorboard')} --logdir {shlex.quote(str(folder))}"

@@ -107,14 +107,7 @@ def score_unknown(run: Run) -> UnknownScore | None:
     if (labels >= 0).all():
         return None
     _, features = run.predict_with_features("train", rows)
-    score = fit_unknown(
-        features, labels, len(classifier.class_names), classifier.step, _get_sources(run, rows)
-    )
-    if score is not None and classifier.step:
-        # Networks cluster the images whose labels they have learned. On digits, where every image
-        # has a class, 39% of the unlabeled images were then farther than 95% of those.
-        score = score._replace(far_share=None)
-    return score
+    return fit_unknown(features, labels, len(classifier.class_names), classifier.step)
 
 
 def find_folder_images(run: Run) -> FolderImages | None:
@@ -127,13 +120,8 @@ def find_folder_images(run: Run) -> FolderImages | None:
         return None
     _, rows = found
     _, features = run.predict_with_features("train", rows)
-    return collect_images(features, _get_sources(run, rows))
-
-
-def _get_sources(run: Run, rows: np.ndarray) -> np.ndarray | None:
-    """What training images come from, int32 [n], if anything says it."""
     sources = run.dataset.train.sources
-    return None if sources is None else sources[rows]
+    return collect_images(features, None if sources is None else sources[rows])
 
 
 def _choose_rows(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
