@@ -266,12 +266,17 @@ def save(screenshot: bytes, name: str) -> None:
     )
 
 
+def launch(playwright: sync_api.Playwright) -> sync_api.Browser:
+    """Starts the Chromium of this machine."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    return playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+
+
 def main() -> None:
     """Draws what can be drawn."""
-    browsers = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
-    path = next(filter(None, browsers), None)
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = launch(playwright)
         draw_views(browser)
         if len(sys.argv) > 1:
             draw_report(browser, pathlib.Path(sys.argv[1]))

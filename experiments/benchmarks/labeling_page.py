@@ -11,7 +11,6 @@ import argparse
 import os
 import pathlib
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from playwright import sync_api
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.labeling import photos, start
 from cls_jax.photos.labeling.known import Features
-from docs.draw_images import KINDS, draw_picture
+from docs.draw_images import KINDS, draw_picture, launch
 from experiments.paper import grid
 
 _NUM_DRAWN = 200  # Others are links to these, which the server reads and encodes all the same.
@@ -139,9 +138,7 @@ def measure(num_photos: int) -> list[str]:
 
 def measure_page(playwright: sync_api.Playwright, address: str) -> list[str]:
     """All figures of a page."""
-    browsers = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
-    path = next(filter(None, browsers), None)
-    browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    browser = launch(playwright)
     page = browser.new_page(viewport=_VIEWPORT)
     page.set_default_timeout(_TIMEOUT_MS)
     page.goto(address)
