@@ -33,19 +33,21 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
 
 def list_notices(plan: Plan, facts: Facts) -> list[str]:
     """Sentences that people should read before the training begins."""
-    summary = plan.summary
     found = (
         plan.reason,
-        summary.layout.table,
-        *_describe_sources(summary),
-        describe_left_out(summary.layout.skipped),
-        summary.unreadable,
-        *summary.unread,
-        describe_imbalance(summary),
+        *_describe_read(plan.summary),
+        *_describe_sources(plan.summary),
         *_describe_shortages(plan),
         _warn_of_licenses(facts),
     )
     return [text for text in found if text]
+
+
+def _describe_read(summary: FolderSummary) -> list[str]:
+    """Sentences about the labels and images that were read, and those that were not."""
+    left_out = describe_left_out(summary.layout.skipped)
+    found = (describe_imbalance(summary), summary.layout.table, left_out, summary.unreadable)
+    return [text for text in (*found, *summary.unread) if text]
 
 
 def _describe_shortages(plan: Plan) -> tuple[str | None, ...]:
@@ -99,10 +101,8 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         lines.append(f"  {make_printable(name):{width}}  {count:,}")
     if len(counts) > _NUM_SHOWN_CLASSES:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
-    left_out = describe_left_out(summary.layout.skipped)
-    found = (describe_imbalance(summary), summary.layout.table, left_out, summary.unreadable)
-    lines += [text for text in (*found, *summary.unread) if text]
     lines += [
+        *_describe_read(summary),
         *(_describe_sources(summary) or filter(None, [summary.layout.proposal])),
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",

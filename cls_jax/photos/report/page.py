@@ -40,12 +40,11 @@ _DETAILS: dict[str, tuple[str, _View]] = {
     "training": ("Training", sections.view_training),
     "calibration": ("Calibration", sections.view_calibration),
     "labelers": ("Labels of the other images", sections.view_labelers),
-    "views": ("Views", sections.view_augmented),
     "configuration": ("Configuration", sections.view_config),
     "sessions": ("Sessions", sections.view_sessions),
 }
 # Sections that show images, and those that say nothing where images have one class, or tags.
-_OF_IMAGES = {"mistakes", "uncertain", "suspects", "tags", "views", "labeled"}
+_OF_IMAGES = {"mistakes", "uncertain", "suspects", "tags", "labeled"}
 _OTHERS = {
     CLASSES: {"figures", "tags"},
     TAGS: {"classes", "answers", "mistakes", "suspects", "uncertain", "calibration", "labelers"},

@@ -12,9 +12,6 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix, log_loss
 
 from cls_jax.config import create_defaults, flatten, show_value
-from cls_jax.data.augment import jax_augment
-from cls_jax.data.augment.views import augment, create_augmentation
-from cls_jax.parallel import compilation
 from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.decide import decide, find_partners
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
@@ -51,8 +48,6 @@ _HEAT_COLORS = (
 )
 _NUM_PAIRS = 20
 _FEW_LABELS, _NUM_FEW = 5, 5  # Classes with fewer labels are named, up to a number.
-_NUM_AUGMENTED = 6
-_NUM_DRAWS = 2
 _NUM_TAGS, _NUM_OF_TAG = 30, 6  # Tags with pictures, and pictures of each kind.
 _NUM_LABELED = 120
 _MAX_LABELED_PER_CLASS = 6
@@ -327,37 +322,6 @@ def view_suspects(run: RunData) -> dict[str, Any] | None:
         "has_test": any(row.is_test for row in run.suspects),
         "shown": list(zip(shown, pictures, strict=True)),
     }
-
-
-def view_augmented(run: RunData) -> dict[str, Any] | None:
-    """A few labeled images, originals and augmented views."""
-    if run.dataset is None or run.labeled is None or run.method is None:
-        return None
-    labels = run.dataset.train.labels[run.labeled]
-    # One image of each class before a second of any.
-    first = np.sort(np.unique(labels, return_index=True)[1])
-    order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
-    chosen = run.labeled[order[:_NUM_AUGMENTED]]
-    images = run.dataset.train.images[chosen]
-    data = run.config.data
-    columns = [("original", images)]
-    repeated = np.concatenate([images] * _NUM_DRAWS)
-    for seed, view in enumerate(("weak", "strong")):
-        draws = augment_images(repeated, view, data, seed)
-        columns += [(view, draw) for draw in np.split(draws, _NUM_DRAWS)]
-    names = [run.take_picture(int(index), is_test=False)["name"] for index in chosen]
-    return {"names": names, "columns": columns, "method": run.method}
-
-
-def augment_images(images: np.ndarray, view: str, data_config, seed: int) -> np.ndarray:
-    """Draws a view, "weak" or "strong", of images uint8 [n, H, W, C], by a run's `config.data`."""
-    augmentation = create_augmentation(data_config, images.shape[1:])
-    shape = (len(images), augmentation.count_uniforms(view))
-    uniforms = np.random.default_rng(seed).random(shape, np.float32)
-    make_view = compilation.jit(
-        lambda *arrays: augment(*arrays, view, augmentation, jax_augment), runs=1
-    )
-    return np.asarray(make_view(images, uniforms))
 
 
 def view_labeled(run: RunData) -> dict[str, Any] | None:

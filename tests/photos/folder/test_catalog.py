@@ -4,8 +4,6 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder import index
-from cls_jax.photos.folder.judge import WEIGHTS, judge
-from cls_jax.photos.folder.reading import MEASURES, ONE_CLASS, SEVERAL, SORTED, Reading
 from tests.photos.helpers import make_folder, open_catalog
 
 SORTED_NAMES = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(6)]
@@ -53,14 +51,6 @@ def test_class_folders_are_told_about_a_table_with_one_class(tmp_path):
     layout = read(tmp_path, SORTED_NAMES, submission=write_rows("file,label", ["0"] * 12)).train()
     assert layout.class_names == ("cat", "dog")
     assert layout.warnings[0].startswith("12 images have another class in submission.csv than by")
-
-
-def test_more_evidence_weighs_more():
-    assert judge(Reading()) == 0
-    rising = ([ONE_CLASS, MEASURES], [ONE_CLASS], [SEVERAL, MEASURES], [SEVERAL], [SORTED])
-    weights = [judge(Reading(evidence=evidence)) for evidence in rising]
-    assert weights == sorted(set(weights))
-    assert set().union(*rising) <= WEIGHTS.keys()
 
 
 def test_names_are_indexed_once(tmp_path, monkeypatch):

@@ -75,15 +75,6 @@ def test_the_named_file_counts_before_all_else(root, tmp_path, monkeypatch, wher
     assert find_labels_file(root, words[1]) == labels
 
 
-def test_new_labels_add_to_the_named_file(root, tmp_path):
-    (root / "x.csv").write_text(ROWS)
-    (tmp_path / "more.csv").write_text("file,label\ndog/4.png,b\ncat/1.png,a\n")
-    options = FolderOptions(labels="x.csv")
-    imported = import_labels(root, tmp_path / "more.csv", options=options)
-    assert (imported.num_added, imported.num_known) == (1, 1)
-    assert get_labels(read(root, labels="x.csv").train) == RIGHT | {"dog/4.png": "b"}
-
-
 def test_what_is_not_clear_about_a_file_is_asked(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"There is no file x.csv with labels, here or in"):
@@ -186,12 +177,6 @@ def test_a_pattern_leaves_the_rest_unlabeled(tmp_path):
     }.items():
         with pytest.raises(UserError, match=f"--label-pattern.*{sentence}|{sentence}"):
             read(root, label_pattern=pattern)
-
-
-def test_numbers_in_names_get_their_names(tmp_path):
-    root = make(tmp_path, ["0_a.jpg", "1_b.jpg"])
-    (root / "classes.txt").write_text("cat\ndog\n")
-    assert read(root, label_pattern=r"(\d)_").class_names == ("cat", "dog")
 
 
 @pytest.mark.parametrize("name", ["my photos.zip", "x.tar.gz", "x.7z"])

@@ -165,18 +165,6 @@ def test_rows_of_other_parts_are_never_trained_on(root, column, parts):
     assert f"classes in label, {parts} images in {header}; 4 of 4" in layout.table
 
 
-def test_cells_without_a_label_are_named(root):
-    rows = [f"{i}.png,{label}" for i, label in enumerate(["cat", "0", "NaN", "?"], 1)]
-    layout = read(root, "\n".join(["file,label", *rows]))
-    assert get_labels(layout.train) == {"photos/1.png": "cat", "photos/2.png": "0"}
-    assert layout.warnings == [
-        "2 rows of labels.csv have no label, because they say '?', 'NaN'.",
-    ]
-    rows = [f"{i}.png,{label}" for i, label in enumerate(["0", "0.0", "1.0", "cat\u200b "], 1)]
-    layout = read(root, "\n".join(["file,label", *rows]))
-    assert layout.class_names == ("0", "1.0", "cat")
-
-
 @pytest.mark.parametrize(
     ("names", "cells"),
     [

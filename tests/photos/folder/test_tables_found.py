@@ -5,7 +5,6 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.label_table import LABEL, LabelRow, append_rows
-from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.helpers import get_labels, make_folder, open_catalog
 from tests.photos.helpers import read_layout as read
@@ -20,35 +19,6 @@ def make(root, names, **tables):
     paths = [name.replace("__", "/").rpartition("_") for name in tables]
     files = [f"{stem}.{suffix}" for stem, _, suffix in paths]
     return make_folder(root, names, zip(files, tables.values(), strict=True))
-
-
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "txt"])
-def test_a_table_under_another_name_is_read(tmp_path, suffix):
-    content = f"file,label\n{ROWS}".replace(",", "\t" if suffix == "tsv" else ",")
-    root = make(tmp_path, PHOTOS, **{f"Ground-truth_{suffix}": content})
-    layout = read(root)
-    assert get_labels(layout.train) == RIGHT
-    name = f"Ground-truth.{suffix}"
-    assert layout.table == f"{name}: files in file, classes in label; 3 of 3 rows found."
-    assert name not in dict(layout.skipped)
-    found = open_catalog(root).labelable()
-    assert {name: label for name, label in found.items() if label} == RIGHT
-
-
-def test_metadata_in_splits_respect_them(tmp_path):
-    names = [f"{part}/{i}.png" for part in ("train", "test", "validation") for i in (1, 2, 3)]
-    rows = {"train": "ab", "test": "ba", "validation": "bb"}
-    tables = {
-        f"{part}__metadata_csv": f"file_name,label\n1.png,{x}\n2.png,{y}\n"
-        for part, (x, y) in rows.items()
-    }
-    layout = read(make(tmp_path, names, **tables))
-    assert get_labels(layout.train) == {"train/1.png": "a", "train/2.png": "b"}
-    assert len(layout.train) == 3
-    assert get_labels(layout.test) == {"test/1.png": "b", "test/2.png": "a"}
-    assert get_labels(layout.validation) == {"validation/1.png": "b", "validation/2.png": "b"}
-    (tmp_path / "test/metadata.csv").write_text("file_name,label\n1.png,b\n2.png,\n")
-    assert dict(read(tmp_path).skipped)["test/2.png"] == "a test image without a label"
 
 
 ONE_HOT = "filename, red, blue\n1.png,1,0\n2.png,0,1\n3.png,0,0\n"
@@ -160,26 +130,6 @@ def test_folders_that_are_no_classes_do_not_count_before_a_table(tmp_path, folde
     assert get_labels(layout.train) == {f"{one}/1.png": "a", f"{one}/2.png": "b"}
     assert len(layout.train) == 3
     assert layout.table.startswith("train.csv: ")
-
-
-def test_new_labels_go_to_a_table_of_their_own(tmp_path):
-    root = make(tmp_path, PHOTOS, meta_csv="image,dx,sex\n1,nv,m\n2,mel,f\n3,nv,f\n")
-    content = (root / "meta.csv").read_bytes()
-    options = FolderOptions(label_column="dx")
-    session = open_session(root, options=options)
-    assert session._answers.path == root / "labels.csv"
-    assert sorted(session.known.class_names) == ["mel", "nv"]
-    row = LabelRow("photos/2.png", "nv", LABEL, "2026-01-01T00:00:00.000000Z")
-    other = row._replace(file="photos/4.png", label="mel")
-    catalog = open_catalog(root, options)
-    path = root / "labels.csv"
-    append_rows(path, [row, other], catalog.table, catalog.folder.files, catalog.folder.options)
-    assert (root / "meta.csv").read_bytes() == content
-    labels = {"photos/1.png": "nv", "photos/2.png": "nv", "photos/3.png": "nv"}
-    layout = read(root, label_column="dx")
-    assert get_labels(layout.train) == labels | {"photos/4.png": "mel"}
-    assert layout.table.split()[0] == "meta.csv:"
-    assert "rows found. labels.csv: " in layout.table
 
 
 def test_a_table_without_a_place_for_labels_stays_as_it_is(tmp_path):

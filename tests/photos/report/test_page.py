@@ -139,13 +139,13 @@ def create_run(num_classes=3, num_networks=2, num_test=40, rows=(), side=8, **ch
 @pytest.mark.parametrize(
     ("options", "present", "absent"),
     [
-        ({"num_test": 120}, {"classes", "calibration", "mistakes", "uncertain", "views"}, set()),
+        ({"num_test": 120}, {"classes", "calibration", "mistakes", "uncertain"}, set()),
         ({}, {"classes"}, {"calibration"}),
         ({"num_networks": 1, "method": "fixmatch"}, {"classes", "uncertain"}, set()),
-        ({"num_test": 0}, {"uncertain", "views"}, {"classes", "calibration", "mistakes"}),
+        ({"num_test": 0}, {"uncertain"}, {"classes", "calibration", "mistakes"}),
         ({"num_classes": 100, "num_test": 300}, {"classes", "labeled"}, set()),
-        ({"predictions": None}, {"views", "labeled"}, {"classes", "uncertain"}),
-        (NOTHING, {"training", "configuration"}, {"views", "labeled"}),
+        ({"predictions": None}, {"labeled"}, {"classes", "uncertain"}),
+        (NOTHING, {"training", "configuration"}, {"labeled"}),
         ({"rows": []}, {"classes"}, {"training"}),
     ],
 )
@@ -635,7 +635,7 @@ def test_an_unfinished_run_shows_its_newest_checkpoint(copy):
 @pytest.mark.parametrize(
     ("damaged", "notes", "kept"),
     [
-        ({"checkpoints": None}, ["No predictions: "], {"training", "views", "labeled"}),
+        ({"checkpoints": None}, ["No predictions: "], {"training", "labeled"}),
         ({DATASET: "{}"}, ["The classes are unknown: "], {"training", "configuration"}),
         (
             {RESULT: "{", LABELED_INDICES: "[]", SESSIONS: "[]\n{", "metrics.jsonl": "\xff{"},
