@@ -196,68 +196,6 @@ def test_an_archive_in_place_of_a_folder_is_never_opened(tmp_path, name):
         find_folder(tmp_path / "missing.zip", "a folder")
 
 
-def test_a_file_beside_an_image_labels_no_other_one(tmp_path):
-    root = make(tmp_path, ["a/0.jpg", "b/0.jpg", "a/1.jpg", "b/1.jpg"])
-    for name, content in {"a/0": "x", "a/1": "y", "b/0": "y", "b/1": "x"}.items():
-        (root / f"{name}.cls").write_text(content)
-    with pytest.raises(UserError, match=r"'a/0.jpg' has the class 'a' by its folder and 'x' in a/"):
-        read(root)
-    assert read(root, layout="classes").class_names == ("a", "b")
-    (root / "labels.csv").write_text("file,label,decision,time\n")
-    root.joinpath("a").rename(root / "images_1")
-    root.joinpath("b").rename(root / "images_2")
-    right = {"images_1/0.jpg": "x", "images_1/1.jpg": "y", "images_2/0.jpg": "y"}
-    (root / "images_2/1.cls").write_text("")
-    layout = read(root)
-    assert get_labels(layout.train) == right
-    assert layout.table.startswith("images_1/*.cls: files in file, classes in label; 2 of 2 rows")
-    (root / "x.csv").write_text("file,label\nimages_1/0.jpg,x\nimages_1/1.jpg,y\n")
-    with pytest.raises(UserError, match=r"Both 'x.csv' and .*: pass --labels .* or move images_1"):
-        read(root)
-
-
-@pytest.mark.parametrize(
-    ("labels", "warning"),
-    {
-        "a a b b": "",  # As by folder.
-        "a b b b": "1 image has another class in a/*.cls than by the folder, such as 'a/1.jpg'",
-        "n01 n01 n02 n02": "",  # Other names for the same classes.
-        "thing thing thing thing": "",  # A detector without classes.
-        "a;b a b b": "",  # What cannot be read says nothing.
-    }.items(),
-)
-def test_files_beside_images_are_compared_with_class_folders(tmp_path, labels, warning):
-    names = ["a/0.jpg", "a/1.jpg", "b/0.jpg", "b/1.jpg"]
-    root = make(tmp_path, names)
-    for name, label in zip(names, labels.split(), strict=True):
-        (root / name).with_suffix(".cls").write_text(label)
-    layout = read(root)
-    assert layout.class_names == ("a", "b")
-    assert [one.startswith(warning) for one in layout.warnings] == [True] * bool(warning)
-
-
-@pytest.mark.parametrize("separator", [",", " ", "\t"])
-def test_a_list_of_bare_numbers_is_read_where_one_column_names_files(tmp_path, separator):
-    root = make(tmp_path, [f"images/{i:05}.jpg" for i in range(1, 7)])
-
-    def write(pairs):
-        rows = "".join(f"{file}{separator}{label}\n" for file, label in pairs)
-        (root / "list.txt").write_text(rows)
-
-    write((f"{i:05}", 3 + i % 2) for i in range(1, 7))
-    layout = read(root)
-    assert get_labels(layout.train) == {f"images/{i:05}.jpg": str(3 + i % 2) for i in range(1, 7)}
-    assert layout.table == "list.txt: files in column 1, classes in column 2; 6 of 6 rows found."
-    for others in (
-        [("00001", 3), ("00002", 3), ("00009", 4)],  # One names no file.
-        [(f"{i:05}", i) for i in range(1, 7)],  # Its rows are numbered.
-        [("00001", 33), ("00002", 47), ("00003", 21)],  # Ages, say.
-    ):
-        write(others)
-        with pytest.raises(UserError, match="only the class 'images'"):
-            read(root)
-
-
 ALL_OPTIONS = FolderOptions(
     file_column="my file",
     label_column="2",
@@ -356,25 +294,3 @@ def test_a_table_adds_to_labeled_folders_however_it_is_named(tmp_path, way):
     found = {file.name: label for file, label in layout.train}
     assert sorted(found.values()) == ["hat"] * 3 + ["shoes"] * 5
     assert found["labeled/hat/hat0.jpg"] == "shoes"
-
-
-def test_a_table_beside_labeled_folders_is_offered(tmp_path):
-    for name in ("labeled/hat/0.jpg", "labeled/shoes/1.jpg", "unlabeled/2.jpg", "unlabeled/3.jpg"):
-        place(tmp_path, name).touch()
-    (tmp_path / "extra.csv").write_text("file,label\nunlabeled/2.jpg,hat\nunlabeled/3.jpg,shoes\n")
-    layout = list_layout(tmp_path)
-    (sentence,) = (warning for warning in layout.warnings if "extra.csv" in warning)
-    assert sentence.startswith("extra.csv has classes of 2 unlabeled images, such as 'unlabeled/2")
-    assert sentence.endswith(f"to use it, pass --labels {tmp_path}/extra.csv.")
-
-
-@pytest.mark.parametrize("labels", ["extra.csv", "photos/labels.csv"])
-def test_class_folders_that_a_table_leaves_out_are_counted(tmp_path, labels):
-    root = tmp_path / "photos"
-    for name in ("hat/0.jpg", "hat/1.jpg", "shoes/2.jpg", "shoes/3.jpg", "test/hat/4.jpg"):
-        place(root, name).touch()
-    (tmp_path / labels).write_text("file,label\nhat/0.jpg,cap\nshoes/2.jpg,boots\n")
-    options = FolderOptions(labels=str(tmp_path / labels) if labels == "extra.csv" else "")
-    layout = list_layout(root, options)
-    sentence = "2 images in folders are unlabeled, such as 'hat/1.jpg', since"
-    assert any(warning.startswith(sentence) for warning in layout.warnings)

@@ -97,13 +97,6 @@ def test_several_tags_are_read_as_other_programs_write_them(tmp_path, form):
     assert "tags in" in open_catalog(root, TAGS).train().table
 
 
-def test_a_semicolon_alone_is_none_of_the_tags(tmp_path):
-    root = make_folder(
-        tmp_path, {"x.csv": "file,label\n0.png,cat;dog\n1.png,;\n2.png,cat\n3.png,\n"}
-    )
-    assert read_labels(root) == {"0.png": "cat;dog", "1.png": ";", "2.png": "cat"}
-
-
 @pytest.mark.parametrize("form", sorted({*FORMS} - {"blanks", "a row per tag", "commas"}))
 def test_without_the_option_several_tags_are_refused_with_it(tmp_path, form):
     name, text = FORMS[form]
@@ -125,27 +118,6 @@ def test_cells_of_a_tag_that_are_neither_0_nor_1_leave_it_open(tmp_path):
     assert sets.names == ("bird", "cat", "dog")
     np.testing.assert_array_equal(sets.values, [[0, 0, 0], [-1, 1, 0], [0, -1, 1]])
     np.testing.assert_array_equal(sets.mark(np.array([1, -1]))[1], [-1, -1, -1])
-
-
-@pytest.mark.parametrize("options", [AUTOMATIC, TAGS])
-def test_a_separator_at_the_end_of_a_cell_is_no_part_of_a_name(tmp_path, options):
-    root = make_folder(tmp_path, {"x.csv": "file,label\n0.png,cat; \n1.png,dog|\n2.png,cat\n"})
-    assert read_labels(root, options) == {"0.png": "cat", "1.png": "dog", "2.png": "cat"}
-
-
-def test_lists_are_split_by_one_separator(tmp_path):
-    text = 'file,tags\n0.png,"living room, old"\n1.png,old\n2.png,living room\n'
-    assert read_labels(make_folder(tmp_path, {"x.csv": text})) == {
-        "0.png": "living room;old",
-        "1.png": "old",
-        "2.png": "living room",
-    }
-
-
-def test_tags_of_several_people_are_those_of_most(tmp_path):
-    lines = ["0.png,a,cat;dog", "0.png,b,cat", "0.png,c,cat;dog", "1.png,a,dog", "1.png,b,cat;dog"]
-    root = make_folder(tmp_path, {"x.csv": "\n".join(["file,annotator,label", *lines])})
-    assert read_labels(root) == {"0.png": "cat;dog", "1.png": "dog"}
 
 
 LOG = """file,label,decision,time
