@@ -3,13 +3,15 @@
 A column of the label table says it, or a pattern of the names of files.
 """
 
+import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.photos.folder.names import clean, find_part, fold_case, fold_class, list_names
@@ -17,10 +19,21 @@ from cls_jax.photos.folder.names import clean, find_part, fold_case, fold_class,
 _MAX_NAMED = 3
 # Of a proposed pattern: the share of names that it fits, and the fewest images of a source.
 _MOST_NAMES, _FEWEST_IMAGES = 0.95, 2
+_NUM_PAIRS = 20  # Of copies, that are compared.
 NUM_NAMES = 1_000  # Enough to propose a pattern.
 _MAX_LEVELS = 4  # Of folders.
 # A word with a number, and then a number of its own, as in P012_03.png.
 _NUMBERED = re.compile(r"(([^\W\d_]+)([-_]?)\d+)[-_ ]\d+")
+# What programs add to the name of a copy: a.rf.<hash> (Roboflow), a_aug_3, "a - Copy (2)", a-1, or
+# "a (2)". With the share of copies that must look alike, since independent photos are named so,
+# too: none of 300 pairs, and a quarter of those that are turned by up to 30 degrees and cropped.
+_COPIES = {
+    r"\.rf\.\w+": 0,
+    r"[-_ .]+aug(?:mented)?[-_ \d]*": 0.15,
+    r"[-_ (]+copy[-_ ()\d]*": 0.15,
+    r"[-_]\d+": 0.15,
+    r" ?\(\d+\)": 0.15,
+}
 
 
 class Sources(NamedTuple):
@@ -106,6 +119,33 @@ def propose_pattern(names: Sequence[str]) -> str | None:
     )
 
 
+def propose_copies(names: Sequence[str], are_alike: Callable[[str, str], bool]) -> str | None:
+    """A sentence about names that differ only in what programs add for copies, or None.
+
+    At least half do, and the first and the last image of a name look alike: enough of the pairs
+    that were sampled. Where all in a folder have one name, they are numbered images of a class.
+    """
+    for added, share in _COPIES.items():
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            match = re.fullmatch(rf"(.+?)(?:{added})?\.[^./]+", name, re.I)
+            groups.setdefault(match[1] if match else name, []).append(name)
+        several = [sorted(group, key=len) for group in groups.values() if len(group) > 1]
+        folders = {name.rpartition("/")[0] for name in groups}
+        are_most = 2 * sum(map(len, several)) >= len(names) and len(groups) >= 2 * len(folders)
+        pairs = [(group[0], group[-1]) for group in take_evenly(several, _NUM_PAIRS)]
+        if are_most and pairs and sum(itertools.starmap(are_alike, pairs)) >= share * len(pairs):
+            first, second = map(make_printable, pairs[0])
+            is_unique = len({name.rpartition("/")[2] for name in names}) == len(names)
+            start = "([^/]+?)" if is_unique else "^(.+?)"
+            return (
+                f"Names such as {first!r:.100} and {second!r:.100} are those of copies: with "
+                rf"--source-pattern '(?i){start}(?:{added})?\.[^./]+$', copies of one photo are "
+                "held out together."
+            )
+    return None
+
+
 def propose_by_folders(names: Sequence[str], labels: np.ndarray) -> str | None:
     """A sentence about a level of folders that may say what labeled images come from, or None.
 
@@ -135,6 +175,21 @@ def propose_by_folders(names: Sequence[str], labels: np.ndarray) -> str | None:
             f"together ({len(found):,} names, {_write_range(counts)} in a class)."
         )
     return None
+
+
+def propose_origins(origins: Sequence[tuple[str, str]]) -> str | None:
+    """A sentence about cameras or patients that some images name, see `read_origin`, or None."""
+    known = [origin for origin in origins if origin[1]]
+    found = set(known)
+    if len(found) < 2 or len(known) < max(_FEWEST_IMAGES * len(found), len(origins) / 2):
+        return None
+    kind = known[0][0]
+    return (
+        f"{len(known):,} of {len(origins):,} sampled images name their {kind}, of which there are "
+        f"{len(found):,}. If the images to classify will be of other {kind}s, write each image's "
+        f"into a column '{kind}' of the label table: images of one {kind} are then held out "
+        "together."
+    )
 
 
 def _write_range(counts: np.ndarray | Sequence[int]) -> str:

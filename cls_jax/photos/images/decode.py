@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError, features
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError, features
 
 from cls_jax.data.resize import (
     CENTER_CROP,
@@ -116,6 +116,22 @@ def describe_unread(paths: Sequence[str | os.PathLike]) -> list[str]:
             "read as white. If the band is something else, such as infrared, save without it."
         )
     return sentences
+
+
+def read_origin(path: str | os.PathLike) -> tuple[str, str]:
+    """The "patient" of a DICOM, or the "camera" by its serial number in EXIF, and which one.
+
+    That is "" if it is not known.
+    """
+    try:
+        with open_file(path) as file, _decoding(file, bit_depth=16) as image:
+            if image.format == "DICOM":
+                return "patient", image.info["patient"]
+            exif = image.getexif().get_ifd(ExifTags.IFD.Exif)
+            number = exif.get(ExifTags.Base.BodySerialNumber) or ""
+            return "camera", " ".join(str(number).split())
+    except ImageError:
+        return "", ""
 
 
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:

@@ -52,6 +52,7 @@ def open_dicom(file: BinaryIO) -> Image.Image:
         gray = _show(apply_rescale(levels, dataset).astype(np.float32), dataset)
         image = Image.fromarray(gray)
     image.format = "DICOM"
+    image.info["patient"] = str(dataset.get("PatientID") or "").strip()
     return image
 
 

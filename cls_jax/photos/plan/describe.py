@@ -62,7 +62,7 @@ def _describe_shortages(plan: Plan) -> tuple[str | None, ...]:
 def describe_dry_run(plan: Plan, facts: Facts) -> str:
     """Summarizes a plan, with what was found out about it."""
     lines = [
-        *describe_folder(plan.summary),
+        *describe_folder(plan.summary, facts.sources),
         _describe_held_out(plan, facts),
         *describe_training(plan, facts),
         *_describe_shortages(plan),
@@ -72,7 +72,7 @@ def describe_dry_run(plan: Plan, facts: Facts) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _describe_measured(plan: Plan, facts: Facts) -> list[str]:
+def _describe_measured(plan: Plan, facts: Facts) -> list[str | None]:
     """Lines about memory and time of the steps, if they were measured."""
     if (measured := facts.measured) is None:
         return []
@@ -84,11 +84,11 @@ def _describe_measured(plan: Plan, facts: Facts) -> list[str]:
         f"Steps alone: about {_describe_duration(seconds)}: {measured.step_seconds:.3f} s per "
         f"step, the median of a few, and {measured.compile_seconds:.0f} s to compile"
     )
-    return [memory, steps]
+    return [memory, steps, measured.describe_slowdown()]
 
 
-def describe_folder(summary: FolderSummary) -> list[str]:
-    """Lines about the images."""
+def describe_folder(summary: FolderSummary, sources: str = "") -> list[str]:
+    """Lines about the images. `sources` proposes some, where nothing else does."""
     counts, short = summary.class_counts, summary.sizes.min(axis=1)
     width = min(max(map(len, counts)), 40)
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
@@ -103,7 +103,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     lines += [
         *_describe_read(summary),
-        *(_describe_sources(summary) or filter(None, [summary.layout.proposal])),
+        *(_describe_sources(summary) or filter(None, [summary.layout.proposal or sources])),
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
     ]

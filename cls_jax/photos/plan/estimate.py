@@ -20,6 +20,7 @@ _STEP_SHARE = 0.05  # At least this share goes to steps.
 # Seconds per image in the graph: label propagation, probes and heads. And fixed seconds: imports,
 # compiling evaluation and features, the report (measured on two cores).
 _FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
+_BUSY = 1.5  # A slowdown that people are told.
 _NUM_EVALUATIONS = 3  # Of pretrained networks, unless they take too long.
 _PREDICTIONS_PER_STEP = 3  # A step takes about as long as so many predictions of its images.
 
@@ -37,7 +38,18 @@ class Measurement:
     # For an image, of the frozen network at its native resolution. 0 for runs without a graph.
     feature_seconds: float = 0.0
     other_seconds: float = 0.0  # The same by the networks of `model.inferred_by`.
+    # How much longer the steps took because other programs computed, too. 1: alone.
+    slowdown: float = 1.0
     num_images: int = 0  # Training images for which the step was compiled.
+
+    def describe_slowdown(self) -> str | None:
+        """A sentence about other programs if they cost much time, or None."""
+        if self.slowdown < _BUSY:
+            return None
+        return (
+            f"The machine is busy: steps take about {self.slowdown:.2g} times as long as they "
+            "would alone."
+        )
 
     def estimate_step(self, image_size: int, batch_size: int) -> float:
         """Seconds of a step."""

@@ -7,6 +7,8 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import itertools
+import pathlib
 import statistics
 import time
 from typing import Any, NamedTuple
@@ -22,15 +24,19 @@ from cls_jax.data.label_split import (
     choose_validation_indices,
 )
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.resize import get_decode_options, get_image_shape
-from cls_jax.data.sampling import take_rows
+from cls_jax.data.resize import ImageError, get_decode_options, get_image_shape
+from cls_jax.data.sampling import take_evenly, take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.models.weights.sources import Origin
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.parallel.preemption import leave_when_asked
+from cls_jax.photos.features.copies import look_alike
 from cls_jax.photos.features.network import open_network
 from cls_jax.photos.folder.dataset import FolderSummary, load_sample, open_dataset
+from cls_jax.photos.folder.sources import NUM_NAMES, propose_copies, propose_origins
+from cls_jax.photos.images.decode import read_origin, read_upright
+from cls_jax.photos.plan.contention import ContentionMeter
 from cls_jax.photos.plan.estimate import Budget, Measurement, guess_step
 from cls_jax.photos.plan.rules import (
     ENOUGH_STEPS,
@@ -66,9 +72,11 @@ from cls_jax.training.step import compile_step, create_train_step
 _ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
 _MAX_STEPS = 20_000
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
-_ENOUGH_SECONDS = 10.0  # After this, three steps suffice.
+_ENOUGH_SECONDS = 10.0  # After this, three steps suffice, and a slowdown is not left to chance.
 _COMPILE_SECONDS = 15.0  # Of a step, before it is compiled (two cores).
 _SHARE = 0.9  # Of the minutes that a plan asks for: the next measurement may be slower.
+_SIDE = 128  # Pixels of images that may be copies of each other.
+_NUM_READ = 200  # Images whose camera or patient a dry run looks for.
 
 
 def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
@@ -187,20 +195,29 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
     """Decodes the images of a plan whose time is given, computes their features, and plans again.
 
     How long this takes is hard to foresee. Once it is over, the number of steps follows from the
-    time that is left. Resolution and images stay as they are. The run finds all of it in the store.
-    If the rest of the time is too short for a training that is worth having, the run takes longer.
-    Returns the plan with its new sentence, and the images, or the same plan and None if no time is
-    given. Raises the same as the run would.
+    time that is left, and the speed of steps from how busy the machine was meanwhile, which may be
+    minutes. Resolution and images stay as they are. The run finds all of it in the store. If the
+    rest of the time is too short for a training that is worth having, the run takes longer. Returns
+    the plan with its new sentence, and the images, or the same plan and None if no time is given.
+    Raises the same as the run would.
     """
     if plan.budget is None:
         return plan, None
     began = time.monotonic()
-    with leave_when_asked():
+    with leave_when_asked(), ContentionMeter() as contention:
         dataset = _decode_and_extract(plan)
-    now = time.monotonic()
-    took, spent = from_main_process([now - began, now - plan.budget.began])
+    took, slowdown = time.monotonic() - began, contention.slowdown
+    spent = time.monotonic() - plan.budget.began
+    took, slowdown, spent = from_main_process([took, slowdown, spent])
+    measured = plan.budget.measured
+    if jax.default_backend() == "cpu" and took >= _ENOUGH_SECONDS:
+        alone = measured.step_seconds / measured.slowdown
+        measured = dataclasses.replace(measured, step_seconds=alone * slowdown, slowdown=slowdown)
     fixed = {"model.inferred_images", "data.image_size"}
-    budget = dataclasses.replace(plan.budget, spent=spent, num_decoded=len(dataset.train))
+    num_decoded = len(dataset.train)
+    budget = dataclasses.replace(
+        plan.budget, spent=spent, measured=measured, num_decoded=num_decoded
+    )
     fitted = fit(dataclasses.replace(plan, budget=budget, set_by_user=plan.set_by_user | fixed))
     fit_the_rest = "fit the rest of the time"
     is_longer = is_too_short(fitted)
@@ -210,10 +227,11 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
         fit_the_rest = f"are the fewest worth training, for {needed:,} minutes in all"
     fitted = dataclasses.replace(fitted, set_by_user=plan.set_by_user)
     config = fitted.config
-    step = budget.measured.estimate_step(config.data.image_size, config.batch_size)
+    step = measured.estimate_step(config.data.image_size, config.batch_size)
+    busy = measured.describe_slowdown()
     reason = (
         f"Decoding and features took {took:.0f} s: {config.num_steps:,} steps of about "
-        f"{step:.2f} s {fit_the_rest}."
+        f"{step:.2f} s {fit_the_rest}.{f' {busy}' if busy else ''}"
     )
     is_same = config.num_steps == plan.config.num_steps and not is_longer
     return dataclasses.replace(fitted, reason=None if is_same else reason), dataset
@@ -262,6 +280,7 @@ def _explain(plan: Plan, sizes: list[int]) -> str:
         if config.model.inferred_images
         else None,
         describe_absent_partner(plan),
+        measured.describe_slowdown(),
     ]
     return " ".join(filter(None, sentences))
 
@@ -290,15 +309,16 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
         device = jax.local_devices()[0]
         compiled, compile_seconds, memory = compile_step(step, state, step_input, schedule, device)
         seconds = []
-        for i in range(_NUM_STEPS):
-            started = time.perf_counter()
-            if i:
-                step_input = next(inputs)
-            state, metrics = compiled(state, step_input, schedule)
-            jax.block_until_ready((state, metrics))
-            seconds.append(time.perf_counter() - started)
-            if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
-                break
+        with ContentionMeter() as contention:
+            for i in range(_NUM_STEPS):
+                started = time.perf_counter()
+                if i:
+                    step_input = next(inputs)
+                state, metrics = compiled(state, step_input, schedule)
+                jax.block_until_ready((state, metrics))
+                seconds.append(time.perf_counter() - started)
+                if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
+                    break
     feature_seconds = other_seconds = 0.0
     if config.model.init and config.method.get("inferred"):
         networks = read_networks(setup.config, read(), find_native_size(config), channels=shape[-1])
@@ -313,6 +333,7 @@ def measure_run(config: ConfigDict, summary: FolderSummary) -> Measurement:
         decode_seconds=decode_seconds,
         feature_seconds=feature_seconds,
         other_seconds=other_seconds,
+        slowdown=1.0 if jax.default_backend() != "cpu" else contention.slowdown,
         num_images=len(dataset.train),
     )
 
@@ -344,6 +365,7 @@ class Facts(NamedTuple):
     is_begun: bool = False  # Whether its folder has this run already.
     measured: Measurement | None = None  # None if nothing was tried, or nothing is trained.
     held_out: tuple[int, ...] = ()  # Labels of each class for validation, if they were counted.
+    sources: str = ""  # A sentence that proposes some by what is in the images, or "".
 
 
 def gather_facts(plan: Plan) -> Facts:
@@ -367,7 +389,9 @@ def try_plan(plan: Plan) -> Facts:
         measured = None
     else:
         measured = _measure(plan, config)
-    return gather_facts(plan)._replace(measured=measured, held_out=_count_held_out(plan))
+    return gather_facts(plan)._replace(
+        measured=measured, held_out=_count_held_out(plan), sources=propose_sources(plan.summary)
+    )
 
 
 def _count_held_out(plan: Plan) -> tuple[int, ...]:
@@ -396,3 +420,23 @@ def _measure(plan: Plan, config: ConfigDict) -> Measurement | None:
     size, batch_size = config.data.image_size, config.batch_size
     is_known = plan.budget.is_compiled(size, batch_size, config.num_steps)
     return plan.budget.measured if is_known and plan.needed_minutes is None else None
+
+
+def propose_sources(summary: FolderSummary) -> str:
+    """A sentence about copies, cameras or patients that some training images show, or ""."""
+    layout, root = summary.layout, summary.root
+    if layout.sources is not None or layout.proposal:
+        return ""
+    names = [file.name for file, _ in itertools.islice(layout.train, NUM_NAMES)]
+    if sentence := propose_copies(names, functools.partial(_are_alike, root)):
+        return sentence
+    sampled = take_evenly(layout.train, _NUM_READ)
+    return propose_origins([read_origin(root / file.name) for file, _ in sampled]) or ""
+
+
+def _are_alike(root: pathlib.Path, name: str, copy: str) -> bool:
+    """Whether the second of two images seems to be a copy of the first one. Not if unreadable."""
+    try:
+        return look_alike(read_upright(root / copy, _SIDE), read_upright(root / name, _SIDE))
+    except ImageError:
+        return False

@@ -1,16 +1,23 @@
 """What images come from: by a column, or by a pattern of names."""
 
+import re
+
 import numpy as np
 import pytest
+from PIL import ExifTags, Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.layout import pack_layout, unpack_layout
 from cls_jax.photos.folder.sources import (
     describe_sources,
+    find_sources,
     number_sources,
     propose_by_folders,
+    propose_copies,
+    propose_origins,
     propose_pattern,
 )
+from cls_jax.photos.images.decode import read_origin
 from tests.photos.helpers import make_folder, read_layout
 
 NAMES = [f"images/{i}.png" for i in range(8)]
@@ -109,6 +116,46 @@ def test_other_names_propose_nothing(names):
     assert propose_pattern(names) is None
 
 
+COPIES = {
+    "Roboflow": ("_jpg.rf.1ab4f", "_jpg.rf.2ab4f", "_jpg.rf.3ab4f"),
+    "_aug": ("", "_aug"),
+    "_aug_3": ("_aug_0", "_aug_1", "_aug_2"),
+    "-1": ("", "-1", "-2"),
+    "(2)": ("", " (2)"),
+    "copy": ("", " copy", " copy 2"),
+    "Copy": ("", " - Copy", " - Copy (2)"),
+}
+
+
+@pytest.mark.parametrize("ends", COPIES.values(), ids=COPIES)
+def test_names_of_copies_propose_their_photo_if_they_look_alike(ends):
+    tops = "train/cat", "train/dog"
+    for photo in ("{0}{1}", "photo{1}"):  # Unique, or numbered in each folder.
+        photos = [f"{top}/{photo.format(top[-3:], i)}" for i in range(4) for top in tops]
+        names = [f"{photo}{end}.jpg" for photo in photos for end in ends]
+        names += ["train/cat/other.jpg"]
+        sentence = propose_copies(names, lambda name, _: int(re.search(r"\d", name)[0]) % 2 == 0)
+        (pattern,) = (word for word in sentence.split("'") if word.startswith("(?i)"))
+        sources = number_sources(names, find_sources(names, pattern))
+        assert sources.tolist() == [*np.repeat(np.arange(8), len(ends)), 8]
+        is_sure = "rf" in ends[0]
+        assert (propose_copies(names, lambda *_: False) is not None) == is_sure
+        assert propose_copies(names[:: len(ends)], lambda *_: True) is None  # None has two.
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cat/IMG-1.png", "cat/IMG-2.png", "dog/IMG-3.png", "dog/IMG-4.png"],
+        ["cat/photo (1).png", "cat/photo (2).png", "dog/photo (1).png", "dog/photo (2).png"],
+        ["cat/a.png", "cat/a-1.png", "cat/b.png", "cat/b-1.png", *"cdefgh"],  # Not most.
+        ["cat/a.png", "cat/b.png", "dog/a.png", "dog/b.png"],
+    ],
+)
+def test_numbered_photos_are_no_copies_even_if_they_look_alike(names):
+    assert propose_copies(names, lambda *_: True) is None
+
+
 def test_a_level_of_folders_is_proposed_and_never_taken(tmp_path):
     """Below the classes, where folders have them, or above the images, where a table does."""
     names = [
@@ -160,6 +207,21 @@ def test_a_level_of_folders_is_proposed_and_never_taken(tmp_path):
 )
 def test_other_folders_propose_nothing(names, labels):
     assert propose_by_folders(names, np.array(labels, int)) is None
+
+
+def test_cameras_are_proposed_by_their_serial_numbers(tmp_path):
+    exif = Image.Exif()
+    for i, serial in enumerate([" 0042 ", "0043", "0042", "0043", ""]):
+        exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.BodySerialNumber] = serial
+        Image.new("RGB", (40, 40)).save(tmp_path / f"{i}.jpg", exif=exif)
+    (tmp_path / "5.jpg").write_text("no image")
+    origins = [read_origin(path) for path in sorted(tmp_path.iterdir())]
+    assert [number for _, number in origins] == ["0042", "0043", "0042", "0043", "", ""]
+    assert "4 of 6 sampled images name their camera, of which there are 2" in propose_origins(
+        origins
+    )
+    for few in (["a", "a", "a"], ["a", "b", "c"], ["a", "a", "b", "b", *[""] * 5], []):
+        assert propose_origins([("camera", number) for number in few]) is None
 
 
 def test_sources_in_training_and_test_are_told(tmp_path):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from cls_jax.data.resize import ImageError
-from cls_jax.photos.images.decode import decode_image, find_suffix, read_header
+from cls_jax.photos.folder.sources import propose_origins
+from cls_jax.photos.images.decode import decode_image, find_suffix, read_header, read_origin
 from cls_jax.photos.images.files import list_images
 
 LEVELS = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
@@ -21,7 +22,7 @@ def _element(group, number, kind, value):
     return struct.pack("<HH2s", group, number, kind) + size + value
 
 
-def create_dicom(levels=LEVELS, photometric=b"MONOCHROME2", syntax=_PLAIN, **decimals):
+def create_dicom(levels=LEVELS, photometric=b"MONOCHROME2", syntax=_PLAIN, patient=b"", **decimals):
     """A file with these levels, uint16 [frames, h, w] or [h, w], and what says their meaning."""
     frames = levels.reshape(-1, *levels.shape[-2:])
     meta = _element(2, 0x10, b"UI", syntax)
@@ -35,7 +36,12 @@ def create_dicom(levels=LEVELS, photometric=b"MONOCHROME2", syntax=_PLAIN, **dec
         rows[number] = _element(0x28, number, b"DS", text.encode())
     pixels = _element(0x7FE0, 0x10, b"OW", frames.tobytes())
     head = b"\0" * 128 + b"DICM" + _element(2, 0, b"UL", struct.pack("<I", len(meta))) + meta
-    return head + b"".join(rows[n] for n in sorted(rows)) + pixels
+    return (
+        head
+        + _element(0x10, 0x20, b"LO", patient)
+        + b"".join(rows[n] for n in sorted(rows))
+        + pixels
+    )
 
 
 def show(content):
@@ -77,6 +83,17 @@ def test_files_are_found_with_and_without_an_ending(tmp_path):
     ]
     pytest.importorskip("pydicom")
     assert read_header(tmp_path / "IM0") == (64, 64, 1)
+
+
+def test_patients_are_proposed_as_sources(tmp_path):
+    pytest.importorskip("pydicom")
+    for i in range(4):
+        (tmp_path / f"{i}").write_bytes(create_dicom(patient=b"P%d" % (i % 2)))
+    (tmp_path / "4").write_bytes(create_dicom())
+    origins = [read_origin(path) for path in sorted(tmp_path.iterdir())]
+    assert origins == [("patient", number) for number in ("P0", "P1", "P0", "P1", "")]
+    sentence = propose_origins(origins)
+    assert "4 of 5 sampled images name their patient, of which there are 2" in sentence
 
 
 @pytest.mark.parametrize(

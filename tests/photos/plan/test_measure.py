@@ -1,5 +1,6 @@
 """`--minutes`: what is chosen from the time of a step."""
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -121,10 +122,13 @@ def test_planning_by_time_builds_few_configurations(monkeypatch):
     assert counts["create_folder_config"] <= 18
 
 
-@pytest.mark.parametrize(("took", "is_more"), [(20, True), (300, False)])
-def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, is_more):
-    """They take longer or shorter than expected."""
-    clock, dataset = [1000.0], types.SimpleNamespace(train=range(3_000))
+@pytest.mark.parametrize(
+    ("took", "slowdown", "is_more"), [(20, 1.0, True), (300, 1.0, False), (91, 3.0, False)]
+)
+def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdown, is_more):
+    """They take longer or shorter than expected, and meanwhile the machine may be busy."""
+    clock, busy = [1000.0], types.SimpleNamespace(slowdown=slowdown)
+    dataset = types.SimpleNamespace(train=range(3_000))
 
     def decode_and_extract(plan):
         clock[0] += took
@@ -132,6 +136,7 @@ def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, is_mor
 
     monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(measure, "_decode_and_extract", decode_and_extract)
+    monkeypatch.setattr(measure, "ContentionMeter", lambda: contextlib.nullcontext(busy))
     before, (plan, images) = choose(
         monkeypatch, 1.0, 10.0, per_image=0.01, changes=measure.start_in_time
     )
@@ -140,9 +145,10 @@ def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, is_mor
     assert images is dataset
     assert config.data.image_size == before.data.image_size
     assert (config.num_steps > before.num_steps) == is_more
-    step = 1.0 * (config.data.image_size / 128) ** 2
+    step = 1.0 * (config.data.image_size / 128) ** 2 * slowdown
     assert 600 - 150 - 20 * step < took + config.num_steps * step < 600
     assert f"Decoding and features took {took} s: {config.num_steps:,} steps of" in plan.reason
+    assert ("steps take about 3 times as long" in plan.reason) == (slowdown > 1)
     assert config.eval_every == min(math.ceil(config.num_steps / 3), 500)
 
 
@@ -327,14 +333,15 @@ def test_what_is_said_to_be_needed_is_enough_and_is_the_default(monkeypatch, sec
 
 def test_a_time_that_turns_out_too_short_becomes_longer_once_features_are_done(monkeypatch):
     """The features are there, and a training of 20 steps would be worse than none."""
-    clock = [1000.0]
+    clock, busy = [1000.0], types.SimpleNamespace(slowdown=9.0)
 
     def decode_and_extract(plan):
-        clock[0] += 580
+        clock[0] += 500
         return types.SimpleNamespace(train=range(3_000))
 
     monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(measure, "_decode_and_extract", decode_and_extract)
+    monkeypatch.setattr(measure, "ContentionMeter", lambda: contextlib.nullcontext(busy))
     _, (plan, _) = choose(monkeypatch, 2.0, 10.0, per_image=0.01, changes=measure.start_in_time)
     assert plan.config.num_steps >= 40
     found = re.search(r"the fewest worth training, for (\d+) minutes in all", plan.reason)
