@@ -36,7 +36,6 @@ const CLASSES = {
     forget: () => "",
     /** Classes with what their buttons show. */
     describe: (classes) => classes,
-    isTouched: () => false,
   }),
   /** What a class is for photos: their new labels, in words, and whether they wait for more. */
   give: (photos, name) => ({ labels: photos.map(() => name), text: name || "none of these", waits: false }),
@@ -110,7 +109,7 @@ let touched = new Map();
 let touchedPhoto = null;
 
 /** As that of CLASSES: the tags of one photo, those of its answer or the suggested ones, until they are confirmed. */
-function createTags({ decide, refuses, announce, getClasses, render }) {
+function createTags({ app, decide, refuses, render }) {
   let photo = null;
   const isOpen = (name) => !photo.decision || photo.label.split(SEPARATOR).includes(OPEN + name);
   const isSuggested = (name) =>
@@ -138,15 +137,15 @@ function createTags({ decide, refuses, announce, getClasses, render }) {
       if (refuses()) return false;
       touched.set(name, !isOn(name));
       touchedPhoto = photo;
-      announce(`${name}: ${isOn(name) ? "set" : "not set"}.`, false);
+      app.announce(`${name}: ${isOn(name) ? "set" : "not set"}.`, false);
       render();
       return true;
     },
     confirm() {
       if (!photo) return true;
-      const names = describe(getClasses()).filter(({ pressed }) => pressed).map(({ name }) => name);
+      const names = describe(app.state.classes).filter(({ pressed }) => pressed).map(({ name }) => name);
       if (names.length) decide("label", join(names), true);
-      else announce("No tag is set: press 0 if the photo has none of them.");
+      else app.announce("No tag is set: press 0 if the photo has none of them.");
       return true;
     },
     follow(next) {
@@ -156,6 +155,5 @@ function createTags({ decide, refuses, announce, getClasses, render }) {
     },
     forget,
     describe,
-    isTouched: () => touched.size > 0,
   };
 }

@@ -22,13 +22,7 @@ export function mount(root, app) {
   const preloaded = new Map();
 
   const refuses = () => !current || app.refuses(isShown, isPainted ? NEXT : undefined);
-  const answer = kind.createAnswer({
-    decide,
-    refuses,
-    announce: app.announce,
-    getClasses: () => app.state.classes,
-    render: () => renderClasses(app.state),
-  });
+  const answer = kind.createAnswer({ app, decide, refuses, render: () => renderClasses(app.state) });
   const parts = build("next", { confirm: answer.confirm, skip: () => decide("skip"), example: setExample, back: () => app.close(), enlarge: press("+"), screen: press("*") });
   const { frame, photo, panel } = parts;
   const zoom = createZoom(frame);
@@ -106,7 +100,7 @@ export function mount(root, app) {
     if (isOther) forget(before?.name);
     renderClasses(state);
     describe(state);
-    if (!state.classes.length && !answer.isTouched()) chooser.focus();
+    if (!answer.describe(state.classes).length) chooser.focus(); // The first one is typed.
   }
 
   function describe(state) {
