@@ -9,3 +9,11 @@ from cls_jax.photos.images import decode
 def known_formats():
     """The formats that can be read are found once, before a test hides a package."""
     decode._get_formats()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def store(tmp_path_factory):
+    """Images and features are kept for the tests of a file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

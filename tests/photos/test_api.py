@@ -33,7 +33,6 @@ def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
     nbformat = pytest.importorskip("nbformat")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     text = NOTEBOOK.read_text("utf-8")
     for passage, smaller in SMALLER.items():
         assert text.count(passage) == 1
@@ -64,7 +63,6 @@ def no_reports(monkeypatch):
 
 @pytest.fixture
 def images(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return write_images(tmp_path / "photos", {"ant": 4, "bee": 4}, (8, 8))

@@ -239,7 +239,6 @@ def train(one_block, tmp_path_factory):
             return cls_jax.train(images, root / name, **tiny, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
         patch.setitem(sys.modules, "jax2onnx", None)  # Seconds for each export.
         yield train
 

@@ -59,7 +59,6 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_run_belongs_to_its_images_and_labels_by_content(tmp_path, monkeypatch, change):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root, workdir = tmp_path / "photos", tmp_path / "run"
     fill(root, *(f"{i}.bmp" for i in range(5)))
     (root / "5.bmp").write_bytes(b"no image")

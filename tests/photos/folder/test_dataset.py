@@ -29,11 +29,6 @@ from tests.photos.helpers import read_image
 SIZE = 8
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "my images"

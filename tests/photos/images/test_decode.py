@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps, TiffImagePlugin
+from PIL import Image, ImageOps
 
 from cls_jax.data import resize
 from cls_jax.data.resize import DecodeOptions, ImageError
@@ -107,13 +107,6 @@ def pack_png(size, depth, color_type, data, *others):
         checksum = struct.pack(">I", zlib.crc32(kind + part))
         png += struct.pack(">I", len(part)) + kind + part + checksum
     return png
-
-
-def encode_png(levels):
-    """A PNG of uint16 [H, W, 3 or 4], which Pillow cannot write."""
-    height, width, channels = levels.shape
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in levels)
-    return io.BytesIO(pack_png((width, height), 16, {3: 2, 4: 6}[channels], zlib.compress(rows)))
 
 
 def encode_tiff(levels, photometric="minisblack", is_planar=False, order="<"):
@@ -219,40 +212,6 @@ def test_every_png_is_read_as_displayed(tmp_path, monkeypatch, color_type, depth
         assert np.abs(decode.read_upright(path, SIZE).astype(int) - expected).max() <= 1
     if depth == 16:
         assert decode.find_bit_depth([path]) == used
-
-
-# Files of 16 bits per value, made of levels uint16 [H, W, 3].
-DEEP = {
-    "PNG": encode_png,
-    "TIFF": lambda levels: encode_tiff(levels, "rgb"),
-    "big-endian TIFF": lambda levels: encode_tiff(levels, "rgb", order=">"),
-    "planar TIFF": lambda levels: encode_tiff(levels, "rgb", is_planar=True),
-    "TIFF by libtiff": lambda levels: encode_tiff(levels, "rgb"),
-    "gray PNG": lambda levels: encode(Image.fromarray(levels[..., 0]), "PNG"),
-    "gray TIFF": lambda levels: encode(Image.fromarray(levels[..., 0]), "TIFF"),
-}
-
-
-@pytest.mark.parametrize("format", DEEP)
-@pytest.mark.parametrize("is_large", [False, True])
-def test_16_bits_keep_their_brightness(tmp_path, monkeypatch, format, is_large):
-    if "libtiff" in format:
-        monkeypatch.setattr(TiffImagePlugin, "READ_LIBTIFF", True)
-    if is_large:
-        decode_in_strips(monkeypatch)
-    photo = create_photo(200, 120)
-    shown = Image.fromarray(photo[..., 0] if "gray" in format else photo).convert("RGB")
-    paths = [tmp_path / name for name in ("dark", "whole", "8 bits.png")]
-    for path, factor, depth in zip(paths, (16, 257), (12, 16), strict=False):  # 12 bits of 16.
-        path.write_bytes(DEEP[format](photo.astype(np.uint16) * factor).getvalue())
-        decoded = read_image(path, SHAPE, DecodeOptions(bit_depth=depth))
-        np.testing.assert_allclose(decoded, expect(shown), atol=4)
-    Image.fromarray(photo).save(paths[2])
-    assert decode.find_bit_depth([paths[0], paths[2], tmp_path / "missing"]) == 12
-    assert decode.find_bit_depth(paths) == decode.find_bit_depth(paths[2:]) == 16
-    upright = decode.read_upright(paths[1], 40)
-    assert upright.shape == (24, 40, 3)
-    assert upright.max() > 240
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])

@@ -27,10 +27,8 @@ def run(photos, settings):
     """With some wrong test labels, so that there are mistakes, and its report."""
     table = photos / "labels.csv"
     table.write_text(table.read_text().replace("test3.png,1,1", "test3.png,0,1"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
-        values = {key.replace(".", "__"): value for key, value in settings.items()}
-        yield cls_jax.train(photos, photos.parent / "run", instant=True, **values)
+    values = {key.replace(".", "__"): value for key, value in settings.items()}
+    return cls_jax.train(photos, photos.parent / "run", instant=True, **values)
 
 
 def test_figures_are_those_of_its_predictions(run, photos, capsys):

@@ -12,7 +12,6 @@ MOST_PROGRAMS = 8
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return write_colors(tmp_path / "photos", labeled=4, unlabeled=4, test=4, size=40)
 

@@ -80,7 +80,6 @@ def init(request, tmp_path, monkeypatch):
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
     """Three kinds of colors: two labels of each, others without, and test images."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return write_colors(tmp_path / "photos", labeled=2, unlabeled=2, test=2, size=40)
 

@@ -63,7 +63,6 @@ def settings(one_block, photos):
 @pytest.fixture(scope="module")
 def run(photos, settings):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(photos.parent / "cache"))
         patch.setattr(api, "draw_report", lambda run: None)
         values = {key.replace(".", "__"): value for key, value in settings.items()}
         yield cls_jax.train(photos, photos.parent / "run", instant=True, **values)

@@ -36,13 +36,6 @@ def images(tmp_path_factory):
     return root
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def create_config(root, **changes):
     config = load_config("folder", f"{root},cls")
     config.update_from_flattened_dict(TINY | changes)
