@@ -69,9 +69,9 @@ def test_a_label_that_was_held_out_before_is_not_followed_again(monkeypatch):
     """In any order of the images. All labels of a class are two more columns of the solver."""
     columns = []
 
-    def count(graph, source, *arguments):
+    def count(graph, source, *arguments, **named):
         columns.append(source.shape[1])
-        return solve(graph, source, *arguments)
+        return solve(graph, source, *arguments, **named)
 
     monkeypatch.setattr(graph_lib, "solve", count)
     features, truth = create(120)
