@@ -2,9 +2,13 @@
 
 import itertools
 
+import jax
 import numpy as np
 from PIL import Image
 
+from cls_jax.models import MODELS
+from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.images.decode import decode_image, open_file
@@ -56,6 +60,15 @@ def write_colors(root, labeled, unlabeled, test, size):
             pixels[..., i] += 160
             write_image(folder / f"{name}{number}.png", pixels)
     return root
+
+
+def write_weights(path, size):
+    """Random weights of a tiny network, WRN-10-2, for images of a size. Returns where."""
+    entry, image = MODELS["wide_resnet"], np.zeros((1, size, size, 3), np.float32)
+    model = entry.create(num_classes=1, depth=10, width=2)
+    variables = jax.jit(model.init)(jax.random.key(0), image)
+    path.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
+    return path
 
 
 def write_image(path, pixels, format=None):

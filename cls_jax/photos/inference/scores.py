@@ -1,6 +1,5 @@
 """Metrics of predictions, for `cls-jax evaluate` and the report. B images, K classes."""
 
-import itertools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -145,27 +144,24 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
         labels, predicted, labels=range(num_classes), zero_division=0
     )
     recall, f1 = (np.where(support > 0, values, np.nan) for values in (recall, f1))
-    columns = np.ascontiguousarray(p_BK.T)
-    order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], np.arange(num_classes + 1))
-    rows = [order[start:stop] for start, stop in itertools.pairwise(starts)]
+    is_right = predicted == labels
+    hits = np.bincount(labels[is_right], minlength=num_classes)
     classes = [
         ClassFigures(
             precision=precision[k],
             recall=recall[k],
             f1=f1[k],
-            area=_compute_auroc(columns[k], columns[k, rows[k]]),
-            support=len(rows[k]),
-            interval=wilson_interval(int(np.sum(predicted[rows[k]] == k)), len(rows[k]))
-            if len(rows[k])
+            area=_compute_auroc(p_BK[:, k], labels == k),
+            support=int(support[k]),
+            interval=wilson_interval(int(hits[k]), int(support[k]))
+            if support[k]
             else (np.nan, np.nan),
         )
         for k in range(num_classes)
     ]
-    num_right = int(np.sum(predicted == labels))
     return Figures(
-        accuracy=num_right / len(labels),
-        interval=wilson_interval(num_right, len(labels)),
+        accuracy=float(is_right.mean()),
+        interval=wilson_interval(int(is_right.sum()), len(labels)),
         class_names=tuple(class_names),
         classes=classes,
         macro=average_figures(classes, np.sign(support)),
@@ -173,18 +169,17 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
     )
 
 
-def _compute_auroc(scores: np.ndarray, positives: np.ndarray) -> float:
+def _compute_auroc(scores: np.ndarray, is_positive: np.ndarray) -> float:
     """The chance that a positive has a larger score than a negative. Ties count half.
 
     By ranks (Mann and Whitney, 1947): scikit-learn takes 16 s for 1,000 classes and 50,000 images.
     """
-    num = len(positives)
-    others = len(scores) - len(positives)
-    ordered = np.sort(scores)
-    if not others or not num:
+    num = int(is_positive.sum())
+    if num in (0, len(scores)):
         return np.nan
+    ordered, positives = np.sort(scores), scores[is_positive]
     ranks = sum(np.searchsorted(ordered, positives, side).sum() for side in ("left", "right"))
-    return float((ranks - num**2) / (2 * num * others))
+    return float((ranks - num**2) / (2 * num * (len(scores) - num)))
 
 
 def average_figures(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:

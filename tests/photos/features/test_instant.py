@@ -13,11 +13,9 @@ import cls_jax
 from cls_jax.config import create_defaults, with_values
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
-from cls_jax.models import MODELS
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.neighbor_head import NeighborHead
-from cls_jax.models.weights.layout import Weights, from_torch, to_torch
-from cls_jax.models.weights.sources import to_safetensors
+from cls_jax.models.weights.layout import from_torch
 from cls_jax.photos import api
 from cls_jax.photos.cli import commands, console
 from cls_jax.photos.features.heads import fit_head
@@ -42,7 +40,7 @@ from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
 from tests.conftest import one_of
 from tests.outcomes import count_calls, count_reads, read_table
-from tests.photos.helpers import write_colors
+from tests.photos.helpers import write_colors, write_weights
 
 K = 3
 SIZE = 16
@@ -221,11 +219,7 @@ def train(one_block, tmp_path_factory):
     """A function that trains a tiny network with random weights on plain colors."""
     root = tmp_path_factory.mktemp("instant")
     write_colors(root / "images", labeled=2, unlabeled=8, test=4, size=SIZE)
-    entry = MODELS["wide_resnet"]
-    model = entry.create(num_classes=K, depth=10, width=2)
-    variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, SIZE, SIZE, 3), np.float32))
-    weights = root / "model.safetensors"
-    weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
+    weights = write_weights(root / "model.safetensors", SIZE)
 
     tiny = {"model__depth": 10, "model__width": 2, "data__image_size": SIZE}
     tiny |= {"data__randaugment_ops": 0, "data__pipeline": "device", "optimizer__frozen_stages": 0}

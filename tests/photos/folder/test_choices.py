@@ -10,7 +10,6 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import console
 from cls_jax.photos.cli.console import parse_arguments
-from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.exchange import export_labels, import_labels
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
 from cls_jax.photos.folder.propose.names import (
@@ -84,20 +83,6 @@ def test_what_is_not_clear_about_a_file_is_asked(root, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"may be \S+/x.csv or \S+album/x.csv: write one of these"):
         find_labels_file(root, "x.csv")
     assert find_labels_file(root, str(root / "x.csv")) == "x.csv"
-    (root / "labels.csv").write_text(ROWS)
-    assert find_labels_file(root, "labels.csv") == "labels.csv"
-    assert get_labels(read(root, labels="labels.csv").train) == RIGHT
-    with pytest.raises(UserError, match=r"labels.csv has labels, too: rename it, .*--labels x.csv"):
-        read(root, labels="x.csv")
-    (root / "labels.csv").unlink()
-    with pytest.raises(UserError, match=r"--labels and --label-pattern both say"):
-        read(root, labels="x.csv", label_pattern="(.)")
-    (root / "x.csv").write_text("file,label\n1.jpeg,a\n")
-    with pytest.raises(UserError, match=r"No row of x.csv names an image"):
-        read(root, labels="x.csv")
-    (root / "x.json").write_text("{")
-    with pytest.raises(UserError, match=r"x.json cannot be read as labels"):
-        read(root, labels="x.json")
 
 
 def test_a_run_keeps_the_file(root, tmp_path, monkeypatch):
@@ -156,27 +141,6 @@ def test_what_counts_as_a_class_in_a_name(names, counts):
     names = names.split("|") if "|" in names else names.split()
     found = propose_from_names(names)
     assert (found and dict(found[1])) == counts
-
-
-def test_a_pattern_leaves_the_rest_unlabeled(tmp_path):
-    root = make(
-        tmp_path, ["cat_1.jpg", "Dog_2.jpg", "3.jpg", "unlabeled/dog_4.jpg", "test/cat_5.jpg"]
-    )
-    layout = read(root, label_pattern=r"([A-Za-z]+)_\d")
-    assert get_labels(layout.train) == {"cat_1.jpg": "cat", "Dog_2.jpg": "Dog"}
-    assert {file.name for file, _ in layout.train} >= {"3.jpg", "unlabeled/dog_4.jpg"}
-    assert get_labels(layout.test) == {"test/cat_5.jpg": "cat"}
-    assert layout.table.endswith(": classes of 3 of 4 files.")
-    (root / "x.csv").write_text("file,label\ncat_1.jpg,x\nDog_2.jpg,y\n")
-    assert read(root, label_pattern=r"([A-Za-z]+)_\d").class_names == ("Dog", "cat")
-    for pattern, sentence in {
-        "(": r"is no regular expression \(.*\): write one such as '\(\[\^/\]\+\)_",
-        "cat": r"needs one group, in parentheses, for the class",
-        "(owl)": r"'\(owl\)' fits no name, such as '3.jpg'",
-        "(cat)": r"only the class 'cat', but .*: change the pattern of --label-pattern",
-    }.items():
-        with pytest.raises(UserError, match=f"--label-pattern.*{sentence}|{sentence}"):
-            read(root, label_pattern=pattern)
 
 
 @pytest.mark.parametrize("name", ["my photos.zip", "x.tar.gz", "x.7z"])
@@ -277,20 +241,3 @@ def test_the_only_table_beside_a_folder_without_labels_is_proposed(tmp_path):
     (tmp_path / "other.csv").write_text(ROWS)  # Which one?
     with pytest.raises(UserError, match=r"arrange the images as labeled/<class>/"):
         read(scans)
-
-
-@pytest.mark.parametrize("way", ["--labels", "labels.csv"])
-def test_a_table_adds_to_labeled_folders_however_it_is_named(tmp_path, way):
-    root, name = tmp_path / "photos", "labels.csv" if way == "labels.csv" else "../extra.csv"
-    for kind in ("hat", "shoes"):
-        for i in range(3):
-            place(root, f"labeled/{kind}/{kind}{i}.jpg").touch()
-        place(root, f"unlabeled/{kind}9.jpg").touch()
-    (root / name).write_text(
-        "file,label\nunlabeled/hat9.jpg,hat\nunlabeled/shoes9.jpg,shoes\nlabeled/hat/hat0.jpg,shoes\n"
-    )
-    labels = "" if way == "labels.csv" else str(tmp_path / "extra.csv")
-    layout = list_layout(root, FolderOptions(labels=labels))
-    found = {file.name: label for file, label in layout.train}
-    assert sorted(found.values()) == ["hat"] * 3 + ["shoes"] * 5
-    assert found["labeled/hat/hat0.jpg"] == "shoes"

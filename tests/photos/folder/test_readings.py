@@ -70,6 +70,11 @@ VOTES = [("hat", "hat", "hat"), ("shoes", "hat", "shoes"), ("Shoes", "shoes"), (
 SHARES = ["0.67,0.33,0", "1,0,0", "0.1,0.9,0", "0.2,0.2,0.6", "0.5,0.4,0.1", "0,1,0"]
 SIDECARS = {"a/0.cls": "x", "a/1.cls": "y", "b/0.cls": "y"}
 TAGS = {"tags": True}
+MIXED = "cat_1.jpg Dog_2.jpg 3.jpg unlabeled/dog_4.jpg test/cat_5.jpg"
+NAMED = {"cat_1.jpg": "cat", "Dog_2.jpg": "Dog", "*test/cat_5.jpg": "cat"}
+PATTERN = {"label_pattern": r"([A-Za-z]+)_\d"}
+BY_X = {"labels": "x.csv"}
+X_CSV = {"x.csv": f"file,label\n{ROWS}"}
 # Files with the names of numbered classes.
 CLASS_NAMES = {
     "classes.txt": "cat\ndog\nbig owl\n",
@@ -91,6 +96,25 @@ CLASS_NAMES = {
 }
 
 READ = {
+    # What the user says: a pattern, and a file, which adds to labeled folders.
+    "a pattern": Read(MIXED, {}, NAMED, ": classes of 3 of 4 files.", options=PATTERN),
+    "a pattern, before any table": Read(
+        MIXED, {"x.csv": "file,label\ncat_1.jpg,x\nDog_2.jpg,y\n"}, NAMED, options=PATTERN
+    ),
+    **{
+        f"labeled folders and {name}": Read(
+            "labeled/hat/0.jpg labeled/hat/1.jpg labeled/shoes/0.jpg unlabeled/2.jpg",
+            {name: "file,label\nunlabeled/2.jpg,hat\nlabeled/hat/0.jpg,shoes\n"},
+            {f"labeled/{name}.jpg": name[:-2] for name in ("hat/1", "shoes/0")}
+            | {"labeled/hat/0.jpg": "shoes", "unlabeled/2.jpg": "hat"},
+            warnings=warnings,
+            options=options,
+        )
+        for name, warnings, options in (
+            ("labels.csv", ("1 image has another class in labels.csv than by its folder",), {}),
+            ("x.csv", (), BY_X),
+        )
+    },
     # Which columns have files and classes. The number of a row, or a column that names a few files
     # by chance, is not the file.
     **{
@@ -523,6 +547,30 @@ def ask(content, sentence, **options):
 
 
 ASKED = {
+    **{
+        f"the pattern {pattern}": Asked(MIXED, {}, sentence, {"label_pattern": pattern})
+        for pattern, sentence in {
+            "(": r"--label-pattern .*is no regular expression \(.*\): write one such as '\(\[\^/\]",
+            "cat": r"--label-pattern .*needs one group, in parentheses, for the class",
+            "(owl)": r"--label-pattern '\(owl\)' fits no name, such as '3.jpg'",
+            "(cat)": r"only the class 'cat', but .*: change the pattern of --label-pattern",
+        }.items()
+    },
+    "a file beside labels.csv": Asked(
+        PHOTOS,
+        X_CSV | {"labels.csv": X_CSV["x.csv"]},
+        r"labels.csv has labels, too: rename it, .*--labels x.csv",
+        BY_X,
+    ),
+    "a file and a pattern": Asked(
+        PHOTOS, X_CSV, "--labels and --label-pattern both say", BY_X | PATTERN
+    ),
+    "a file about other images": Asked(
+        PHOTOS, {"x.csv": "file,label\n1.jpeg,a\n"}, "No row of x.csv names an image", BY_X
+    ),
+    "a damaged file": Asked(
+        PHOTOS, {"x.json": "{"}, "x.json cannot be read as labels", {"labels": "x.json"}
+    ),
     "several columns": ask("file,x,y\n1.png,1,2\n2.png,3,4\n", r"in 'x', 'y': pass --label-column"),
     "several columns without headers": ask(
         "a,1.png,cat\na,2.png,dog\nb,3.png,cat\n", r"classes in 'column 1', 'column 3': pass"

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-import cls_jax
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.inference import export
@@ -17,7 +16,7 @@ from cls_jax.photos.inference.scores import PER_CLASS
 from cls_jax.photos.report.page import REPORT, write_report
 from tests.outcomes import read_table
 from tests.photos.helpers import write_image
-from tests.photos.start.test_tagged_run import SIZE, TAGS, photos, settings
+from tests.photos.start.test_tagged_run import SIZE, TAGS, photos, settings, train
 
 __all__ = ["photos", "settings"]
 
@@ -27,8 +26,7 @@ def run(photos, settings):
     """With some wrong test labels, so that there are mistakes, and its report."""
     table = photos / "labels.csv"
     table.write_text(table.read_text().replace("test3.png,1,1", "test3.png,0,1"))
-    values = {key.replace(".", "__"): value for key, value in settings.items()}
-    return cls_jax.train(photos, photos.parent / "run", instant=True, **values)
+    return train(photos, "run", settings)
 
 
 def test_figures_are_those_of_its_predictions(run, photos, capsys):

@@ -3,15 +3,11 @@
 import pickle
 import types
 
-import jax
 import numpy as np
 import pytest
 
 import cls_jax
 from cls_jax.errors import UserError
-from cls_jax.models import MODELS
-from cls_jax.models.weights.layout import Weights, to_torch
-from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos import api
 from cls_jax.photos.cli import commands
 from cls_jax.photos.inference.evaluate_run import evaluate_run
@@ -21,7 +17,7 @@ from cls_jax.photos.plan.plan import Request, plan_config, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
 from cls_jax.photos.report.outcome import describe_expected
 from tests.outcomes import read_table
-from tests.photos.helpers import write_image
+from tests.photos.helpers import write_image, write_weights
 
 SIZE = 16
 TAGS = ("red", "stripes")
@@ -51,21 +47,22 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def settings(one_block, photos):
     """Of a tiny network with random weights."""
-    entry = MODELS["wide_resnet"]
-    model = entry.create(num_classes=1, depth=10, width=2)
-    variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, SIZE, SIZE, 3), np.float32))
-    weights = photos.parent / "model.safetensors"
-    weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
+    weights = write_weights(photos.parent / "model.safetensors", SIZE)
     tiny = {"model.depth": 10, "model.width": 2, "data.image_size": SIZE, "data.tags": True}
     return tiny | {"model.init": str(weights)}
+
+
+def train(photos, name, settings):
+    """Fits an instant classifier beside the photos."""
+    values = {key.replace(".", "__"): value for key, value in settings.items()}
+    return cls_jax.train(photos, photos.parent / name, instant=True, **values)
 
 
 @pytest.fixture(scope="module")
 def run(photos, settings):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api, "draw_report", lambda run: None)
-        values = {key.replace(".", "__"): value for key, value in settings.items()}
-        yield cls_jax.train(photos, photos.parent / "run", instant=True, **values)
+        yield train(photos, "run", settings)
 
 
 def test_a_run_with_tags_says_what_it_has_learned(run):
@@ -113,10 +110,7 @@ def test_python_and_the_terminal_say_the_tags_of_new_photos(run, photos, tmp_pat
 
 
 def test_a_precision_raises_thresholds(run, photos, settings):
-    values = {key.replace(".", "__"): value for key, value in settings.items()}
-    strict = cls_jax.train(
-        photos, photos.parent / "strict", instant=True, model__tag_precision=0.99, **values
-    )
+    strict = train(photos, "strict", settings | {"model.tag_precision": 0.99})
     thresholds = cls_jax.load(strict).thresholds
     assert cls_jax.load(run).thresholds.tolist() == [0.5, 0.5]
     assert ((thresholds > 0) & (thresholds != 0.5)).all()
