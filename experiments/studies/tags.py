@@ -26,6 +26,7 @@ from cls_jax.photos.features.accuracy import MIN_CHECKS, Estimate, correct_estim
 from cls_jax.photos.features.extract import extract_features, open_backbone
 from cls_jax.photos.features.marks import Marks
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tag_accuracy import confide, estimate_each, estimate_tags
 from cls_jax.photos.features.tags import InferredTags, infer_tags
 from cls_jax.photos.folder.tags import read_sets
@@ -40,7 +41,7 @@ Found = Iterator[tuple[str, float]]
 class Drawn(NamedTuple):
     """Photos of which some are labeled."""
 
-    features: FrozenFeatures
+    relations: Relations
     truth: np.ndarray  # int8 [B, T], of tags that some labeled photos have and some have not.
     rows: np.ndarray  # The labeled ones.
 
@@ -53,7 +54,7 @@ class Drawn(NamedTuple):
         """The tags of all."""
         values = np.full_like(self.truth, -1)
         values[self.rows] = self.truth[self.rows]
-        return infer_tags(self.features, Marks(values, exclusive=False))
+        return infer_tags(self.relations, Marks(values, exclusive=False))
 
     def score(self, scores_BT: np.ndarray) -> float:
         """The mean average precision on the others."""

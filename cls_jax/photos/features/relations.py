@@ -37,6 +37,7 @@ from cls_jax.photos.features.neighbors import (
     take_neighbors,
 )
 from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.smoothing import Smoothing, fit_smoothing
 
 # Depths at which images are compared: the last layer, all stages, and early stages.
 LAST, STAGES, EARLY = range(3)
@@ -46,6 +47,7 @@ _EARLY_SHARE = 0.2
 # Images times classes. Above this, only the last layer is used, to bound memory.
 _MAX_NUMBERS = 2**25
 _MAX_PLACED = 10_000  # Images that a new one is compared with. They take 5 MB.
+_MAX_SMOOTHED = 10_000  # Images that the smoothing is fitted to. They take 114 MB.
 # With a larger share of new images, everything is computed again: what is fitted to all images,
 # such as the whitening, would be that of too few of them.
 _MOST_ADDED = 0.1
@@ -189,6 +191,18 @@ class Relations:
         inputs = np.concatenate(parts, axis=1, dtype=np.float32)
         whitening = self._whole[0].places[1] if self._whole else fit_whitening(inputs)
         return rows, whitening, normalize_rows(whitening(inputs)).astype(np.float16)
+
+    @functools.cached_property
+    def smoothing(self) -> Smoothing:
+        """See `fit_smoothing`, by the first network, fitted to at most 10,000 images."""
+        if self._whole is not None:
+            return self._whole[0].smoothing
+        if len(self) > _MAX_SMOOTHED:
+            rows = take_rows(np.arange(len(self)), _MAX_SMOOTHED)
+            return Relations(self.features.convert(lambda columns: columns[rows])).smoothing
+        depths = (LAST, STAGES) if self.features.stages.shape[1] else (LAST,)
+        graph = sum(self.connect(0, depth) for depth in depths) / len(depths)
+        return fit_smoothing(self.features, graph)
 
     def find_similar(self, features: FrozenFeatures) -> tuple[Neighbors, np.ndarray]:
         """The nearest of these images to n new ones by all stages, and their `measure_closeness`.

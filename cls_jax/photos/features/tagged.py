@@ -18,7 +18,8 @@ from cls_jax.models.layers import FEATURES, STAGE_HEAD, Architecture, dense_init
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.instant_file import write_arrays
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
-from cls_jax.photos.features.tags import SMALLEST_NORM, TagHead, join_depths
+from cls_jax.photos.features.smoothing import SMALLEST_NORM
+from cls_jax.photos.features.tags import TagHead
 
 _SCALE = "scale"  # The parameters that standardize features.
 
@@ -48,8 +49,9 @@ class TaggedClassifier(NamedTuple):
         images of another kind are found: 98% of the mosaics of three other folders by those of 300
         mosaics, the mean over four folders. By the head's standardized ones, 47% are found.
         """
-        p_BT = self.head.compute_probabilities(self.head.scale(join_depths(features)))
-        return p_BT[None], join_features(features.pooled.astype(np.float32)[None])
+        return self.head.predict(features)[None], join_features(
+            features.pooled.astype(np.float32)[None]
+        )
 
     def create_model(self) -> tuple[Architecture, Any]:
         """The network with its head, and its variables. Raises a ValueError if they do not fit."""

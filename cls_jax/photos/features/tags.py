@@ -1,33 +1,35 @@
 """Tags of all images, where an image may have several, inferred from a few given ones.
 
 Each tag is a question of its own, yes or no, and all are answered at once by ridge regression
-(Hoerl and Kennard, 1970) on the same features: those of the last layer and of all stages,
-standardized over all images, labeled or not, and at unit length. Answers to labeled images without
-their own labels follow from the same decomposition (Allen's PRESS, 1974) and calibrate the scores
-(Platt, 1999): one slope for all tags, and an offset for each that is close to 0 unless its labels
-say otherwise.
+(Hoerl and Kennard, 1970) on the same features: those of the last layer and of all stages, and the
+same smoothed over similar images, labeled or not (`smoothing`). Answers to labeled images without
+their own labels follow from the same decomposition (Allen's PRESS, 1974). They say how much the
+smoothed features count and how strong the penalty is, which is best for one folder at .06 and for
+another at 1 (experiments/results/tags.md). They also calibrate the scores (Platt, 1999): one slope
+for all tags, and an offset for each that is close to 0 unless its labels say otherwise.
 
-Shape suffixes: B images, C features, T tags, L labeled images, R components.
+Shape suffixes: B images, C features, R smoothed features, T tags, L labeled images.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
 import scipy.special
 
-from cls_jax.photos.features.heads import standardize
+from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.features.smoothing import scale, take_blocks
 
-# Of squared weights, where images have unit length. From .1 to .3, mean average precisions on the
-# development folders are within .3 points.
-_PENALTY = 0.2
+_SHARES = 0.0, 0.25, 0.5, 0.75, 1.0  # Of smoothed features.
+_PENALTIES = 0.06, 0.125, 0.25, 0.5, 1.0  # Of squared weights, where images have unit length.
+_MAX_CHOOSING = 300  # Labeled images by which both are chosen, in less than a second.
 _OFFSET_PENALTY = 1.0  # Of squared offsets, in nats.
 _SLOPE_PENALTY = 0.1  # Of the square of the slope's logarithm over that of the prior one.
 _SLOPE = 4.0  # Without labels that say otherwise.
-SMALLEST_NORM = 1e-12  # Of features that an image has.
 
 
 class TagHead(NamedTuple):
@@ -35,16 +37,14 @@ class TagHead(NamedTuple):
 
     mean: np.ndarray  # float32 [C].
     deviation: np.ndarray  # float32 [C].
-    kernel: np.ndarray  # float32 [C, T], for standardized features at unit length.
+    kernel: np.ndarray  # float32 [C, T], for scaled features.
     bias: np.ndarray  # float32 [T].
 
-    def scale(self, features_BC: np.ndarray) -> np.ndarray:
-        """Standardized features at unit length, float32 [B, C], of floating ones."""
-        return _scale(features_BC, self.mean, self.deviation)
-
-    def compute_probabilities(self, scaled_BC: np.ndarray) -> np.ndarray:
-        """Probabilities of tags, float32 [B, T], given features of `scale`."""
-        return np.asarray(scipy.special.expit(scaled_BC @ self.kernel + self.bias), np.float32)
+    def predict(self, features: FrozenFeatures) -> np.ndarray:
+        """Probabilities of tags, float32 [B, T]."""
+        scaled = (scale(block, self.mean, self.deviation) for block in take_blocks(features))
+        logits_BT = np.concatenate([x_BC @ self.kernel + self.bias for x_BC in scaled])
+        return np.asarray(scipy.special.expit(logits_BT), np.float32)
 
 
 class InferredTags(NamedTuple):
@@ -57,12 +57,6 @@ class InferredTags(NamedTuple):
     head: TagHead
 
 
-def _scale(features_BC: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Standardized features at unit length, float32 [B, C]."""
-    scaled = (features_BC.astype(np.float32) - mean) / deviation
-    return scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), SMALLEST_NORM)
-
-
 def group_tagged(
     relations: Relations, marks: Marks, sources_B: np.ndarray | None = None
 ) -> np.ndarray:
@@ -72,49 +66,86 @@ def group_tagged(
 
 
 def infer_tags(
-    features: FrozenFeatures, marks: Marks, groups_B: np.ndarray | None = None
+    relations: Relations, marks: Marks, groups_B: np.ndarray | None = None
 ) -> InferredTags:
     """Infers the tags of all images.
 
     Labels are held out with those of their group, int [B], such as near-copies. None for images
     that are alone.
     """
-    inputs_BC = join_depths(features)
-    _, mean, deviation = standardize(inputs_BC)
-    inputs_BC = _scale(inputs_BC, mean, deviation)
-    groups_B = np.arange(len(inputs_BC)) if groups_B is None else groups_B
+    features, smoothing = relations.features, relations.smoothing
+    groups_B = np.arange(len(relations)) if groups_B is None else groups_B
     is_given = marks.values >= 0
-    kernel = np.zeros((inputs_BC.shape[1] + 1, marks.num_classes), np.float32)
-    scores_BT = np.full(is_given.shape, np.nan, np.float32)
-    # Most often, the same images have labels of all tags.
-    _, patterns = np.unique(is_given, axis=1, return_inverse=True)
-    for pattern in range(patterns.max(initial=-1) + 1):
-        tags = np.flatnonzero(patterns == pattern)
-        rows = np.flatnonzero(is_given[:, tags[0]])
-        if len(rows):
-            targets_LT = 2.0 * marks.values[np.ix_(rows, tags)] - 1
-            kernel[:, tags], scores_BT[np.ix_(rows, tags)] = _fit(
-                inputs_BC[rows], targets_LT, groups_B[rows]
-            )
-    slope, offsets_T = _calibrate(scores_BT, marks)
-    bias = (slope * kernel[-1] + offsets_T).astype(np.float32)
-    head = TagHead(mean, deviation, np.float32(slope) * kernel[:-1], bias)
-    probabilities = head.compute_probabilities(inputs_BC)
+    labeled = np.flatnonzero(is_given.any(axis=1))
+    groups_L, targets_LT = groups_B[labeled], 2.0 * marks.values[labeled] - 1
+    of_labeled = features.convert(lambda columns: columns[labeled])
+    x_LC = scale(of_labeled, smoothing.mean, smoothing.deviation)
+    x_LR, share = x_LC @ smoothing.kernel, 0.0
+    kernel = np.zeros((x_LC.shape[1] + x_LR.shape[1] + 1, marks.num_classes), np.float32)
+    scores_LT = np.full(targets_LT.shape, np.nan, np.float32)
+    for i, (rows, tags) in enumerate(_find_parts(is_given[labeled])):
+        targets = targets_LT[np.ix_(rows, tags)]
+        if i == 0:
+            share, penalty = _choose(x_LC[rows], x_LR[rows], targets, groups_L[rows])
+        inputs = [math.sqrt(1 - share) * x_LC[rows], math.sqrt(share) * x_LR[rows]]
+        kernel[:, tags], scores_LT[np.ix_(rows, tags)] = _fit(
+            np.concatenate(inputs, axis=1), targets, groups_L[rows], penalty
+        )
+    slope, offsets_T = _calibrate(scores_LT, marks.values[labeled])
+    of_scaled, of_smoothed, bias = np.split(kernel, [x_LC.shape[1], len(kernel) - 1])
+    kernel = math.sqrt(1 - share) * of_scaled + smoothing.kernel @ (math.sqrt(share) * of_smoothed)
+    bias = (slope * bias[0] + offsets_T).astype(np.float32)
+    head = TagHead(smoothing.mean, smoothing.deviation, np.float32(slope) * kernel, bias)
+    held_out = np.full(is_given.shape, np.nan, np.float32)
+    held_out[labeled] = scipy.special.expit(slope * scores_LT + offsets_T)
+    probabilities = head.predict(features)
     return InferredTags(
         marks=marks,
         probabilities=np.where(is_given, marks.values, probabilities).astype(np.float32),
-        held_out=scipy.special.expit(slope * scores_BT + offsets_T).astype(np.float32),
+        held_out=held_out,
         head=head,
     )
 
 
-def join_depths(features: FrozenFeatures) -> np.ndarray:
-    """Features of the last layer and of all stages of the first network, float32 [B, C]."""
-    return np.concatenate([features.pooled, features.stages], axis=1, dtype=np.float32)
+def _find_parts(is_given_LT: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Images, and the tags that all of these and no others have labels of, both int.
+
+    Those with the most labels come first. Most often, all images have labels of all tags.
+    """
+    _, patterns = np.unique(is_given_LT, axis=1, return_inverse=True)
+    alike = [np.flatnonzero(patterns == each) for each in range(patterns.max(initial=-1) + 1)]
+    parts = [(np.flatnonzero(is_given_LT[:, tags[0]]), tags) for tags in alike]
+    return sorted(
+        (part for part in parts if len(part[0])), key=lambda part: -part[0].size * part[1].size
+    )
+
+
+def _choose(
+    x_LC: np.ndarray, x_LR: np.ndarray, targets_LT: np.ndarray, groups_L: np.ndarray
+) -> tuple[float, float]:
+    """The share of smoothed features, and the penalty, by labels that are held out.
+
+    Means over all pairs, where errors are normal ones of one deviation, all deviations and pairs
+    were equally likely before, and the held-out labels are independent (the pseudo-likelihood of a
+    Gaussian process: Rasmussen and Williams, 2006, section 5.4.2).
+    """
+    chosen = take_rows(np.arange(len(x_LC)), _MAX_CHOOSING)
+    x_LC, x_LR, targets_LT, groups_L = (
+        each[chosen].astype(float) for each in (x_LC, x_LR, targets_LT, groups_L)
+    )
+    products, of_smoothed, errors = x_LC @ x_LC.T, x_LR @ x_LR.T, []
+    for share in _SHARES:  # Of inputs with these products, and as many features as images.
+        values, axes = np.linalg.eigh((1 - share) * products + share * of_smoothed)
+        inputs = axes * np.sqrt(np.maximum(values, 0))
+        fits = (_fit(inputs, targets_LT, groups_L, penalty) for penalty in _PENALTIES)
+        errors.append([np.square(targets_LT - held_out).mean() for _, held_out in fits])
+    weights = scipy.special.softmax(-targets_LT.size / 2 * np.log(np.maximum(errors, 1e-12)))
+    logarithm = weights.sum(axis=0) @ np.log(_PENALTIES)
+    return float(weights.sum(axis=1) @ np.array(_SHARES)), math.exp(logarithm)
 
 
 def _fit(
-    inputs_LC: np.ndarray, targets_LT: np.ndarray, groups_L: np.ndarray
+    inputs_LC: np.ndarray, targets_LT: np.ndarray, groups_L: np.ndarray, penalty: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ridge regression: the kernel [C + 1, T], the last row the bias, and held-out scores [L, T].
 
@@ -123,9 +154,9 @@ def _fit(
     """
     x = np.pad(inputs_LC.astype(float), ((0, 0), (0, 1)), constant_values=1)
     if len(x) <= x.shape[1]:
-        smoothed = np.linalg.solve(x @ x.T + _PENALTY * np.eye(len(x)), x).T
+        smoothed = np.linalg.solve(x @ x.T + penalty * np.eye(len(x)), x).T
     else:
-        smoothed = np.linalg.solve(x.T @ x + _PENALTY * np.eye(x.shape[1]), x.T)
+        smoothed = np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T)
     kernel = smoothed @ targets_LT  # `smoothed` is (XᵀX + λI)⁻¹ Xᵀ.
     residuals = targets_LT - x @ kernel
     _, places, sizes = np.unique(groups_L, return_inverse=True, return_counts=True)
@@ -138,14 +169,14 @@ def _fit(
     return kernel, held_out
 
 
-def _calibrate(scores_BT: np.ndarray, marks: Marks) -> tuple[float, np.ndarray]:
+def _calibrate(scores_LT: np.ndarray, values_LT: np.ndarray) -> tuple[float, np.ndarray]:
     """The slope of all scores and the offset of each tag, float [T], fitted to held-out labels.
 
     Minimizes the negative log-likelihood and penalties, a convex problem.
     """
-    given, tags = np.nonzero(marks.values >= 0)
-    signs, scores = 2.0 * marks.values[given, tags] - 1, scores_BT[given, tags].astype(float)
-    num_tags = marks.num_classes
+    given, tags = np.nonzero(values_LT >= 0)
+    signs, scores = 2.0 * values_LT[given, tags] - 1, scores_LT[given, tags].astype(float)
+    num_tags = values_LT.shape[1]
 
     def compute_loss(values: np.ndarray) -> tuple[float, np.ndarray]:
         slope, offsets_T = values[0], values[1:]

@@ -17,7 +17,7 @@ from cls_jax.photos.features.accuracy import (
 from cls_jax.photos.features.marks import Marks
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.tag_accuracy import describe_tag, estimate_each, estimate_tags
-from cls_jax.photos.features.tags import InferredTags, group_tagged, infer_tags, join_depths
+from cls_jax.photos.features.tags import InferredTags, group_tagged, infer_tags
 from cls_jax.photos.folder.tags import read_sets
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.fitting import INSTANT, Fitted, find_originals
@@ -75,8 +75,7 @@ class FittedTags(Fitted):
 
     def predict(self, found: FrozenFeatures) -> np.ndarray:
         """By the head of the tags."""
-        head = self.inferred.head
-        return head.compute_probabilities(head.scale(join_depths(found)))
+        return self.inferred.head.predict(found)
 
 
 def fit_tags(session: Known) -> FittedTags:
@@ -95,7 +94,7 @@ def fit_tags(session: Known) -> FittedTags:
     known, sources = relations.take(rows), list_sources(session)
     marks = Marks(values[rows], exclusive=False)
     groups_M = group_tagged(known, marks, None if sources is None else sources[rows])
-    inferred = infer_tags(known.features, marks, groups_M)
+    inferred = infer_tags(known, marks, groups_M)
     q_BT, q_rows = np.zeros(values.shape, np.float32), inferred.held_out
     q_BT[rows] = np.where(np.isnan(q_rows), inferred.probabilities, q_rows)
     fitted = FittedTags(

@@ -87,7 +87,7 @@ def fit_tags(
     labels = np.where(is_labeled, dataset.train.labels[rows], -1)
     marks = Marks(sets.mark(labels), exclusive=False)
     groups_B = group_tagged(relations, marks, None if sources is None else sources[rows])
-    inferred = infer_tags(features.train, marks, groups_B)
+    inferred = infer_tags(relations, marks, groups_B)
     thresholds = choose_thresholds(inferred, precision)
     estimate = estimate_tags(
         inferred.probabilities, inferred.held_out, marks.values, groups_B, thresholds

@@ -13,11 +13,13 @@ from cls_jax.photos.features.instant import read_instant
 from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.features.smoothing import scale
 from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.features.tags import choose_thresholds, infer_tags
 from cls_jax.photos.inference.networks import open_instant_networks
 
 T = 3
+SHARE, PENALTY = 0.25, 0.2  # Of smoothed features, and of squared weights.
 
 
 def _make_features(num_images=120, num_features=24, seed=0):
@@ -35,30 +37,38 @@ def _mark(truth, rows):
     return Marks(values, exclusive=False)
 
 
+def _infer(features, marks, groups=None):
+    return infer_tags(Relations(features), marks, groups)
+
+
 def _fit_directly(x_LC, targets_L):
     """Ridge regression with a penalized bias, by least squares on rows that stand for it."""
     x = np.pad(x_LC.astype(float), ((0, 0), (0, 1)), constant_values=1)
-    rows = np.vstack([x, np.sqrt(tags._PENALTY) * np.eye(x.shape[1])])
+    rows = np.vstack([x, np.sqrt(PENALTY) * np.eye(x.shape[1])])
     return np.linalg.lstsq(rows, np.append(targets_L, np.zeros(x.shape[1])))[0]
 
 
 @pytest.mark.parametrize("num_labeled", [12, 60])  # Fewer than features, and more.
 @pytest.mark.parametrize("is_grouped", [False, True])
 def test_held_out_scores_are_those_of_a_fit_without_the_group(num_labeled, is_grouped, monkeypatch):
-    monkeypatch.setattr(tags, "_calibrate", lambda scores_BT, marks: (1.0, np.zeros(T)))
+    monkeypatch.setattr(tags, "_calibrate", lambda *_: (1.0, np.zeros(T)))
+    monkeypatch.setattr(tags, "_choose", lambda *_: (SHARE, PENALTY))
     features, truth = _make_features()
     rows = np.arange(0, 2 * num_labeled, 2)
     marks, groups = _mark(truth, rows), np.arange(120) // 6 if is_grouped else np.arange(120)
     # Nobody knows one tag of one image: this tag is learned from the others.
     marks.values[rows[3], 1] = -1
-    found = infer_tags(features, marks, groups)
-    x = found.head.scale(np.concatenate([features.pooled, features.stages], axis=1))
-    np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, rtol=1e-6)
+    relations = Relations(features)
+    found = infer_tags(relations, marks, groups)
+    scaled = scale(features, found.head.mean, found.head.deviation)
+    np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), 1, rtol=1e-6)
+    smoothed = scaled @ relations.smoothing.kernel
+    x = np.concatenate([np.sqrt(1 - SHARE) * scaled, np.sqrt(SHARE) * smoothed], axis=1)
     for t in range(T):
         given = np.flatnonzero(marks.values[:, t] >= 0)
         kernel = _fit_directly(x[given], 2.0 * truth[given, t] - 1)
-        np.testing.assert_allclose(found.head.kernel[:, t], kernel[:-1], atol=1e-5)
-        np.testing.assert_allclose(found.head.bias[t], kernel[-1], atol=1e-5)
+        scores = scaled @ found.head.kernel[:, t] + found.head.bias[t]
+        np.testing.assert_allclose(scores, x @ kernel[:-1] + kernel[-1], atol=1e-5)
         for row in given:
             rest = given[groups[given] != groups[row]]
             kernel = _fit_directly(x[rest], 2.0 * truth[rest, t] - 1)
@@ -68,17 +78,33 @@ def test_held_out_scores_are_those_of_a_fit_without_the_group(num_labeled, is_gr
     assert (np.isnan(found.held_out) == (marks.values < 0)).all()
 
 
+def test_held_out_labels_choose_smoothed_features_where_these_tell_and_a_penalty_where_labels_err():
+    rng = np.random.default_rng(0)
+    truth, groups = rng.choice([-1.0, 1.0], (80, T)), np.arange(80)
+    clear, noise = rng.standard_normal((2, 80, 40))
+    clear[:, :T] += 4 * truth
+    clear, noise = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (clear, noise))
+    share, penalty = tags._choose(noise, clear, truth, groups)
+    assert share > 0.7
+    assert tags._choose(clear, noise, truth, groups)[0] < 0.3
+    wrong = np.where(rng.random(truth.shape) < 0.3, -truth, truth)
+    assert tags._choose(noise, clear, wrong, groups)[1] > penalty
+    # Copies that predict each other say nothing if they are held out together.
+    copies, groups = (np.concatenate([each, each]) for each in (noise, groups))
+    twice = np.concatenate([clear, clear]), np.concatenate([truth, truth])
+    assert tags._choose(copies, *twice, groups)[0] > 0.7
+
+
 def test_tags_of_other_images_follow_from_a_few_and_given_ones_stay():
     features, truth = _make_features()
     marks = _mark(truth, np.arange(30))
     marks.values[:5, 2] = -1
-    found = infer_tags(features, marks)
+    found = _infer(features, marks)
     assert np.mean((found.probabilities > 0.5) == truth) > 0.95
     given = marks.values >= 0
     np.testing.assert_array_equal(found.probabilities[given], truth[given])
     # The head says the same of images without labels.
-    scaled = found.head.scale(tags.join_depths(features))
-    p_BT = found.head.compute_probabilities(scaled)
+    p_BT = found.head.predict(features)
     np.testing.assert_allclose(p_BT[~given], found.probabilities[~given], atol=1e-6)
 
 
@@ -86,7 +112,7 @@ def test_tags_of_other_images_follow_from_a_few_and_given_ones_stay():
 def test_tags_that_all_or_no_labeled_images_have_and_a_single_label(num_labeled):
     features, truth = _make_features()
     truth[:, 0], truth[:, 1] = 1, 0
-    found = infer_tags(features, _mark(truth, np.arange(num_labeled)))
+    found = _infer(features, _mark(truth, np.arange(num_labeled)))
     assert np.isfinite(found.probabilities).all()
     assert np.isfinite(found.held_out[:num_labeled]).all()
     others = found.probabilities[num_labeled:]
@@ -95,9 +121,9 @@ def test_tags_that_all_or_no_labeled_images_have_and_a_single_label(num_labeled)
 
 def test_no_label_and_no_tag_are_no_special_cases():
     features, truth = _make_features()
-    found = infer_tags(features, _mark(truth, []))
+    found = _infer(features, _mark(truth, []))
     np.testing.assert_allclose(found.probabilities, 0.5)
-    assert infer_tags(features, _mark(truth[:, :0], np.arange(9))).probabilities.shape == (120, 0)
+    assert _infer(features, _mark(truth[:, :0], np.arange(9))).probabilities.shape == (120, 0)
 
 
 def test_near_copies_belong_together_whatever_their_tags():
@@ -121,7 +147,7 @@ def test_calibration_has_the_gradient_of_its_loss(monkeypatch):
         lambda loss, *args, **kwargs: seen.append(loss) or minimize(loss, *args, **kwargs),
     )
     features, truth = _make_features()
-    infer_tags(features, _mark(truth, np.arange(30)))
+    _infer(features, _mark(truth, np.arange(30)))
     for values in np.random.default_rng(0).uniform(0.5, 3, (3, 1 + T)):
         gradient = seen[0](values)[1]
         numeric = scipy.optimize.approx_fprime(values, lambda v: seen[0](v)[0])
@@ -130,7 +156,7 @@ def test_calibration_has_the_gradient_of_its_loss(monkeypatch):
 
 def test_a_threshold_is_the_smallest_at_which_held_out_labels_have_the_precision():
     features, truth = _make_features()
-    found = infer_tags(features, _mark(truth, np.arange(4)))
+    found = _infer(features, _mark(truth, np.arange(4)))
     held_out = np.full((120, T), np.nan, np.float32)
     held_out[:4] = np.transpose([[0.9, 0.8, 0.6, 0.2], [0.9, 0.9, 0.6, 0.2], [0.9, 0.8, 0.7, 0.1]])
     values = np.transpose([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
@@ -152,12 +178,16 @@ def classifier(request):
     weights = Weights(to_torch(variables, entry.layout), ((0.5,) * 3, (0.25,) * 3))
     network = FrozenNetwork(name, weights, size, tuple(settings.items()))
     images = np.random.default_rng(0).integers(0, 256, (6, *shape), np.uint8)
+    images //= np.arange(1, 7, dtype=np.uint8)[:, None, None, None]  # Of different brightness.
     features = open_network(network).extract(images, on_progress=lambda *_: None)
     truth = np.zeros((6, T), np.int8)
-    head = infer_tags(features, _mark(truth, np.arange(6))).head
+    head = _infer(features, _mark(truth, np.arange(6))).head
     kernel = np.random.default_rng(1).standard_normal(head.kernel.shape).astype(np.float32)
     tagged = TaggedClassifier(
-        network, head._replace(kernel=3 * kernel), ("a", "b c", "ü"), np.float32([0.5] * T)
+        network,
+        head._replace(kernel=3 * kernel, bias=0 * head.bias),
+        ("a", "b c", "ü"),
+        np.float32([0.5] * T),
     )
     return tagged, images, features
 
