@@ -18,6 +18,8 @@ VENV := .venv
 # The CUDA wheels only where there is an NVIDIA driver to use them.
 REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,requirements-cpu.txt)
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
+# Without bytecode, each of dozens of processes would compile the sources of JAX and TensorFlow.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo doors release test test-slow test-next lint lock trust gpu-forecast package sbom clean
 
@@ -29,9 +31,12 @@ demo: $(VENV)/installed
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 2 ? n + 2 : 4)))
 PYTEST = -m pytest --numprocesses $(WORKERS) --dist loadfile
 
+# Continuous integration sets it to nothing, which runs all tests.
+SELECT = not slow
+
 # In a random order, whose seed is printed: pytest -p randomly --randomly-seed=SEED repeats it.
-test: $(VENV)/installed-dev lint
-	$(VENV)/bin/python $(PYTEST) -m 'not slow' --durations=10
+test: $(VENV)/compiled lint
+	$(VENV)/bin/python $(PYTEST) -m '$(SELECT)' --durations=10
 
 test-slow: $(VENV)/installed-dev
 	$(VENV)/bin/python $(PYTEST) -m slow --durations=10
@@ -144,6 +149,11 @@ $(VENV)/installed: $(VENV)/bin/uv $(REQUIREMENTS) pyproject.toml
 
 $(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
 	$(call INSTALL,requirements-dev.txt)
+	touch $@
+
+# Python compiles what tests import once here, and not in all workers at the same time.
+$(VENV)/compiled: $(VENV)/installed-dev
+	$(VENV)/bin/python -m pytest --collect-only -qq >/dev/null || true
 	touch $@
 
 $(VENV)/bin/uv: requirements-uv.txt

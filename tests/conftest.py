@@ -26,6 +26,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # A worker may look up a program while another one is writing it: JAX warns and compiles it again.
 # pyproject.toml says the same for the tests themselves.
 os.environ["PYTHONWARNINGS"] = "ignore:Error reading persistent compilation cache entry"
+# Threads of linear algebra mostly wait for each other, see `process.share_cores`: half of the CPU
+# time of tests that fit classifiers.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
