@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from cls_jax.errors import UserError
-from cls_jax.io import make_printable, write_count
+from cls_jax.io import write_count
 from cls_jax.photos.folder.formats import FORMATS
-from cls_jax.photos.folder.names import fold_case
+from cls_jax.photos.folder.names import fold_case, list_names
 from cls_jax.photos.images.files import SkippedFile
 from cls_jax.photos.shell import find_program
 
@@ -27,8 +27,6 @@ _UNPACK = {
 _ARCHIVES = tuple(_UNPACK)
 _MAX_FILES_NAMED = 3
 _ROW = re.compile(r"in .+, but (not in the folder|it could be several images)", re.S)
-# A reason that says what one file is, such as "not a file": what the plural needs.
-_NOUN = re.compile(r"^(not )?an? (.*?\b(?:file|folder|image|link))\b(.*)", re.S)
 
 
 def describe_unpacking(path: pathlib.Path) -> str:
@@ -108,23 +106,8 @@ def describe_left_out(skipped: Iterable[SkippedFile]) -> str | None:
     if not reasons:
         return None
     count = write_count(sum(map(len, reasons.values())), "file is", "files are")
-    clauses = []
-    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        listed = ", ".join(
-            f"{make_printable(name)!r:.100}" for name in sorted(names)[:_MAX_FILES_NAMED]
-        )
-        more = ", …" if len(names) > _MAX_FILES_NAMED else ""
-        subject = f"{len(names):,}"
-        if len(reasons) == 1:
-            subject = "it" if len(names) == 1 else "they"
-        clauses.append(f"{subject} {_conjugate(reason, len(names))} ({listed}{more})")
+    clauses = (
+        f"{reason} ({list_names(sorted(names), _MAX_FILES_NAMED)})"
+        for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1]))
+    )
     return f"{count} left out: {'; '.join(clauses)}."
-
-
-def _conjugate(reason: str, count: int) -> str:
-    """A reason as what follows a number of files: "has no …", "are broken links"."""
-    if reason.startswith("no "):
-        return f"{'has' if count == 1 else 'have'} {reason}"
-    if count == 1:
-        return f"is {reason}"
-    return "are " + _NOUN.sub(r"\1\2s\3", reason)

@@ -1,6 +1,7 @@
 """The values of the report's templates, one function for each section."""
 
 import base64
+import datetime
 import io
 import os
 import pathlib
@@ -84,11 +85,7 @@ def _measure(run: RunData, name: str) -> dict[str, Any] | None:
 def _format_duration(seconds: Any) -> str:
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
         return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def view_photos(run: RunData) -> dict[str, Any] | None:
