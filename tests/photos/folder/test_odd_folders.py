@@ -20,7 +20,7 @@ from cls_jax.io import make_printable
 from cls_jax.photos.folder.dataset import load_folder
 from cls_jax.photos.images.files import find_images
 from tests.conftest import ROOT, load_config
-from tests.photos.helpers import place, read_image
+from tests.photos.helpers import make_folder, place, read_image
 from tests.photos.images.test_decode import pack_png
 
 PAGE = ROOT / "experiments" / "results" / "odd_folders.md"
@@ -45,10 +45,7 @@ def add(images="cat/1.png dog/2.png", files=(), links=(), copies=(), also=None) 
 
     def make(root):
         put(root, *images.split())
-        for name, content in dict(files).items():
-            place(root, name).write_bytes(
-                content if isinstance(content, bytes) else content.encode()
-            )
+        make_folder(root, (), files)
         for name, source in dict(links).items():
             place(root, name).symlink_to(os.path.normpath(root / source))
         for name, source in dict(copies).items():
