@@ -60,8 +60,7 @@ def estimate_tags(
     held-out labels correct it as random images do in `correct_estimate`, but as they may be no
     random ones, the interval is as wide as without them.
 
-    Random images that were checked improve it by `correct_estimate`, as they do for classes: there,
-    the confidence of an image is what `confide` returns.
+    Random images that were checked improve it by `correct_tags`.
 
     Args:
         probabilities_BT: Of the inferred tags, floating.
@@ -86,13 +85,27 @@ def estimate_tags(
     estimate = estimate_share(confidences, counts, len(labeled))
     if estimate.accuracy is None:
         return estimate
-    held_LT, known_LT = held_out_BT[labeled], known_BT[labeled]
-    held_LT = np.where(known_LT < 0, 0, held_LT)  # What is open counts as right, surely.
+    corrected = correct_tags(estimate, held_out_BT[labeled], known_BT[labeled], thresholds_T)
+    assert corrected.accuracy is not None, "the estimate has an accuracy"
+    return center(estimate, corrected.accuracy / 100)
+
+
+def correct_tags(
+    estimate: Estimate,
+    held_out_LT: np.ndarray,
+    known_LT: np.ndarray,
+    thresholds_T: np.ndarray | float = 0.5,
+) -> Estimate:
+    """The estimate by what is known of random images, see `correct_estimate`.
+
+    They are predicted without their own labels, but with those of each other: what had been guessed
+    before they were checked is that of a classifier with fewer labels, and its confidence another
+    one. On everyday photos with 20 labels and 20 checks, the interval then held in 82% of the
+    draws instead of 92% (experiments/results/tags.md).
+    """
+    held_LT = np.where(known_LT < 0, 0, held_out_LT)  # What is open counts as right, surely.
     is_right = find_right(held_LT, known_LT, np.asarray(thresholds_T))
-    confidences = confide(held_LT, thresholds_T)
-    corrected = correct_estimate(estimate, is_right.tolist(), confidences.tolist()).accuracy
-    assert corrected is not None, "the estimate has an accuracy"
-    return center(estimate, corrected / 100)
+    return correct_estimate(estimate, is_right.tolist(), confide(held_LT, thresholds_T).tolist())
 
 
 def confide(probabilities_BT: np.ndarray, thresholds_T: np.ndarray | float = 0.5) -> np.ndarray:

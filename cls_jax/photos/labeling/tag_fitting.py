@@ -8,15 +8,15 @@ import functools
 
 import numpy as np
 
-from cls_jax.photos.features.accuracy import (
-    MIN_CHECKS,
-    Estimate,
-    correct_estimate,
-    describe_estimate,
-)
+from cls_jax.photos.features.accuracy import MIN_CHECKS, Estimate, describe_estimate
 from cls_jax.photos.features.marks import Marks
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.tag_accuracy import describe_tag, estimate_each, estimate_tags
+from cls_jax.photos.features.tag_accuracy import (
+    correct_tags,
+    describe_tag,
+    estimate_each,
+    estimate_tags,
+)
 from cls_jax.photos.features.tags import InferredTags, group_tagged, infer_tags
 from cls_jax.photos.folder.tags import read_sets
 from cls_jax.photos.labeling.answers import RefusedError
@@ -36,7 +36,7 @@ class FittedTags(Fitted):
 
     inferred: InferredTags  # Of `rows`.
     groups: np.ndarray  # The photos that belong together, int [M].
-    random: np.ndarray  # Those that had been checked, int.
+    random: np.ndarray  # What random photos that were checked have, int8 [B, T], -1 of others.
 
     right = "are tagged without a mistake"
 
@@ -48,11 +48,12 @@ class FittedTags(Fitted):
     @functools.cached_property
     def estimate(self) -> Estimate | None:
         """The share of the other photos with all tags right."""
-        inferred, checked = self.inferred, self.checked
+        inferred, is_random = self.inferred, (self.random >= 0).any(axis=1)
         estimate = estimate_tags(
             inferred.probabilities, inferred.held_out, inferred.marks.values, self.groups
         )
-        return estimate and correct_estimate(estimate, checked.is_right, checked.confidences)
+        checked = self.probabilities[is_random], self.random[is_random]
+        return estimate and correct_tags(estimate, *checked)
 
     def describe_accuracy(self) -> str:
         """The same in a sentence."""
@@ -68,9 +69,8 @@ class FittedTags(Fitted):
         """
         if len(self.checked.is_right) < MIN_CHECKS:
             return {}
-        inferred, is_random = self.inferred, np.isin(self.rows, self.random)
-        values_MT = np.where(is_random[:, None], inferred.marks.values, np.int8(-1))
-        figures = estimate_each(inferred.probabilities, inferred.held_out, values_MT, self.groups)
+        parts = self.inferred.probabilities, self.inferred.held_out, self.random[self.rows]
+        figures = estimate_each(*parts, self.groups)
         return dict(zip(self.class_names, map(describe_tag, figures), strict=True))
 
     def predict(self, found: FrozenFeatures) -> np.ndarray:
@@ -97,6 +97,9 @@ def fit_tags(session: Known) -> FittedTags:
     inferred = infer_tags(known, marks, groups_M)
     q_BT, q_rows = np.zeros(values.shape, np.float32), inferred.held_out
     q_BT[rows] = np.where(np.isnan(q_rows), inferred.probabilities, q_rows)
+    random = np.full_like(values, -1)
+    checked = list(list_checked(session))
+    random[checked] = values[checked]
     fitted = FittedTags(
         rules=session.rules,
         class_names=list(sets.names),
@@ -108,7 +111,7 @@ def fit_tags(session: Known) -> FittedTags:
         checked=find_checked(session),
         inferred=inferred,
         groups=groups_M,
-        random=np.array(list(list_checked(session)), int),
+        random=random,
     )
     others = np.setdiff1d(np.arange(len(labels)), rows)
     left_out = relations.features.convert(lambda columns: columns[others])

@@ -7,6 +7,7 @@ from cls_jax.photos.features.tag_accuracy import (
     Share,
     TagFigures,
     confide,
+    correct_tags,
     describe_tag,
     estimate_each,
     estimate_tags,
@@ -57,6 +58,17 @@ def test_held_out_labels_correct_errors_that_depend_on_each_other():
     estimate = estimate_tags(p, p, known, np.arange(NUM_IMAGES))
     assert estimate.confidence == pytest.approx(100 * 0.8**NUM_TAGS)
     assert estimate.accuracy == pytest.approx(80, abs=8)
+
+
+def test_random_images_are_judged_without_their_own_labels_and_open_tags_are_right():
+    p, has, known = _draw(0, 40)
+    estimate = estimate_tags(p, p, known, np.arange(NUM_IMAGES))
+    rows = np.arange(40, 70)
+    wrong = np.where(has[rows] == 1, 0.1, 0.9)
+    assert correct_tags(estimate, wrong, has[rows]).accuracy < estimate.accuracy - 20
+    is_open = correct_tags(estimate, wrong, np.full_like(has[rows], -1))  # Surely right.
+    assert is_open.accuracy == pytest.approx(estimate.confidence)
+    assert correct_tags(estimate, wrong[:19], has[rows[:19]]) == estimate  # Too few.
 
 
 def test_the_confidence_is_that_of_what_is_said():

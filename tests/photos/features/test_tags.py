@@ -15,7 +15,7 @@ from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.smoothing import scale
 from cls_jax.photos.features.tagged import TaggedClassifier
-from cls_jax.photos.features.tags import choose_thresholds, infer_tags
+from cls_jax.photos.features.tags import InferredTags, choose_thresholds, infer_tags
 from cls_jax.photos.inference.networks import open_instant_networks
 
 T = 3
@@ -154,17 +154,39 @@ def test_calibration_has_the_gradient_of_its_loss(monkeypatch):
         np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
 
 
-def test_a_threshold_is_the_smallest_at_which_held_out_labels_have_the_precision():
+def test_a_threshold_is_the_smallest_at_which_images_are_expected_to_have_the_precision():
     features, truth = _make_features()
-    found = _infer(features, _mark(truth, np.arange(4)))
-    held_out = np.full((120, T), np.nan, np.float32)
-    held_out[:4] = np.transpose([[0.9, 0.8, 0.6, 0.2], [0.9, 0.9, 0.6, 0.2], [0.9, 0.8, 0.7, 0.1]])
-    values = np.transpose([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
-    found = found._replace(held_out=held_out, marks=_mark(values, np.arange(4)))
-    found = found._replace(marks=_mark(np.pad(values, ((0, 116), (0, 0))), np.arange(4)))
-    np.testing.assert_allclose(choose_thresholds(found, 0.6), [0.6, 1, 1])
-    np.testing.assert_allclose(choose_thresholds(found, 0.5), [0.2, 0.9, 1])
+    given = np.zeros((120, T), np.int8)
+    found = _infer(features, _mark(truth, []))._replace(marks=_mark(given, np.arange(4)))
+    p, held_out = np.full((120, T), 0.01, np.float32), np.full((120, T), np.nan, np.float32)
+    p[4:7] = [[0.9] * T, [0.8] * T, [0.6] * T]
+    held_out[:4] = 0.01
+    found = found._replace(probabilities=p, held_out=held_out)
+    np.testing.assert_allclose(choose_thresholds(found, 0.8), 0.8)  # Their mean is .85.
+    np.testing.assert_allclose(choose_thresholds(found, 0.76), 0.6)
+    np.testing.assert_allclose(choose_thresholds(found, 0.95), 1)
     np.testing.assert_allclose(choose_thresholds(found), 0.5)
+    # Given images that seem to have the first two tags. They lack the first, and have the second.
+    given[:4, 1] = 1
+    held_out[:4, :2] = 0.95
+    found = found._replace(marks=_mark(given, np.arange(4)), held_out=held_out)
+    np.testing.assert_allclose(choose_thresholds(found, 0.8), [1, 0.6, 0.8])
+    # Equal ones are selected together.
+    p[4:7] = [[0.9] * T, [0.6] * T, [0.6] * T]
+    np.testing.assert_allclose(choose_thresholds(found, 0.75)[2], 0.9)
+
+
+def test_a_promised_precision_is_had_by_other_images():
+    rng, shares = np.random.default_rng(0), []
+    for _ in range(60):
+        p = rng.beta(0.4, 0.8, (400, T)).astype(np.float32)
+        truth = (rng.random(p.shape) < p).astype(np.int8)
+        marks = _mark(truth, np.arange(20))
+        held_out = np.where(marks.values < 0, np.nan, p).astype(np.float32)
+        found = InferredTags(marks, np.where(marks.values < 0, p, truth), held_out, None)
+        says = p[20:] >= choose_thresholds(found, 0.9)
+        shares += [truth[20:, t][says[:, t]].mean() for t in range(T) if says[:, t].any()]
+    assert np.mean(shares) > 0.88
 
 
 @pytest.fixture(scope="module", params=["wide_resnet", "vit_tiny"])
