@@ -52,8 +52,8 @@ class FittedTags(Fitted):
         estimate = estimate_tags(
             inferred.probabilities, inferred.held_out, inferred.marks.values, self.groups
         )
-        checked = self.probabilities[is_random], self.random[is_random]
-        return estimate and correct_tags(estimate, *checked)
+        held_out, known = self.probabilities[is_random], self.random[is_random]
+        return estimate and correct_tags(estimate, held_out, known)
 
     def describe_accuracy(self) -> str:
         """The same in a sentence."""
@@ -69,8 +69,8 @@ class FittedTags(Fitted):
         """
         if len(self.checked.is_right) < MIN_CHECKS:
             return {}
-        parts = self.inferred.probabilities, self.inferred.held_out, self.random[self.rows]
-        figures = estimate_each(*parts, self.groups)
+        inferred, known = self.inferred, self.random[self.rows]
+        figures = estimate_each(inferred.probabilities, inferred.held_out, known, self.groups)
         return dict(zip(self.class_names, map(describe_tag, figures), strict=True))
 
     def predict(self, found: FrozenFeatures) -> np.ndarray:
