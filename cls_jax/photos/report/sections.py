@@ -1,7 +1,6 @@
 """The values of the report's templates, one function for each section."""
 
 import base64
-import datetime
 import io
 import os
 import pathlib
@@ -85,7 +84,11 @@ def _measure(run: RunData, name: str) -> dict[str, Any] | None:
 def _format_duration(seconds: Any) -> str:
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
         return "–"
-    return str(datetime.timedelta(seconds=round(seconds)))
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def view_photos(run: RunData) -> dict[str, Any] | None:
