@@ -25,6 +25,7 @@ dense_init = nn.initializers.glorot_normal()
 # Of all kernels and embeddings of transformers and ConvNeXt, as in timm and the authors' code.
 transformer_init = nn.initializers.truncated_normal(0.02)
 FEATURES = "features"
+WITH_FEATURES = "head and features"
 ALL_FEATURES = "features, descriptors and stages"
 ALL_HEADS = "all heads"
 # Names of their parameters.
@@ -112,9 +113,9 @@ class Architecture(nn.Module):
     normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
     "head" for the logits of the classes, the name of one of `extra_heads` for its own logits,
-    `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C], or
-    `ALL_FEATURES` for these and those of `pool_descriptor` and `pool_stages`, concatenated, float32
-    [B, 2C + S].
+    `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C],
+    `WITH_FEATURES` for the logits of the classes and these, or `ALL_FEATURES` for these and those
+    of `pool_descriptor` and `pool_stages`, concatenated, float32 [B, 2C + S].
     """
 
     # Names of the parameters that come before the first block, for `order_layers`.
@@ -204,6 +205,8 @@ class Architecture(nn.Module):
         if wanted == ALL_FEATURES:
             beside = x_BC if unpooled_BHWC is None else pool_descriptor(unpooled_BHWC)
             return jnp.concatenate([x_BC, beside, pool_stages(stages)], axis=-1)
+        if wanted == WITH_FEATURES:
+            return jnp.concatenate([logits["head"], x_BC], axis=-1)
         return x_BC if wanted == FEATURES else logits[wanted]
 
 

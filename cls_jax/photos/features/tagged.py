@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cls_jax.models.layers import FEATURES, STAGE_HEAD, Architecture, dense_init, pool_stages
+from cls_jax.models.layers import STAGE_HEAD, WITH_FEATURES, Architecture, dense_init, pool_stages
 from cls_jax.photos.features.graph import join_features
 from cls_jax.photos.features.instant_file import write_arrays
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
@@ -103,13 +103,13 @@ class _Tagged(Architecture):
         unpooled_BHWC: jax.Array | None = None,
         init: nn.initializers.Initializer = dense_init,
     ) -> jax.Array:
-        """As `Architecture.apply_heads`: logits of tags, float32 [B, T], or the pooled features."""
+        """As `Architecture.apply_heads`: logits of tags, float32 [B, T] or [B, T + C]."""
         inputs_BC = jnp.concatenate([x_BC, pool_stages(stages)], axis=-1)
         scaled_BC = _Standardize(name=_SCALE)(inputs_BC)
         last, of_stages = jnp.split(scaled_BC, [x_BC.shape[-1]], axis=-1)
         dense = functools.partial(nn.Dense, self.num_classes, kernel_init=init)
         logits_BT = dense(name="head")(last) + dense(use_bias=False, name=STAGE_HEAD)(of_stages)
-        return x_BC if wanted == FEATURES else logits_BT
+        return jnp.concatenate([logits_BT, x_BC], -1) if wanted == WITH_FEATURES else logits_BT
 
 
 def _add_tags(model: Architecture, num_tags: int) -> Architecture:

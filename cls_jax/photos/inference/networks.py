@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -17,7 +18,7 @@ from cls_jax.batch import normalize
 from cls_jax.data.resize import DecodeOptions, get_decode_options
 from cls_jax.data.types import ImageSource
 from cls_jax.models.ensemble import Ensemble, take_network
-from cls_jax.models.layers import FEATURES
+from cls_jax.models.layers import WITH_FEATURES
 from cls_jax.models.weights.layout import Normalization
 from cls_jax.parallel import compilation
 from cls_jax.parallel.mesh import (
@@ -154,17 +155,16 @@ class Networks:
     def _forward(self) -> Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]:
         """Compiles (variables, images uint8 [B, H, W, C]) → probabilities and the heads' inputs.
 
-        These are float32 [N, B, K] and [N, B, C], and stay on the devices. In one program, XLA
-        merges what the two passes have in common.
+        These are float32 [N, B, K] and [N, B, C], and stay on the devices.
         """
 
         def forward(networks: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:
             params, batch_stats = networks["params"], networks["batch_stats"]
             images = self.normalize(images)
-            logits, _ = self.ensemble.forward(params, batch_stats, images, train=False)
-            features, _ = self.ensemble.forward(
-                params, batch_stats, images, train=False, head=FEATURES
+            outputs, _ = self.ensemble.forward(
+                params, batch_stats, images, train=False, head=WITH_FEATURES
             )
+            logits, features = jnp.split(outputs, [self.num_classes], axis=-1)
             return self.activation(logits), features
 
         sharded = jax.shard_map(

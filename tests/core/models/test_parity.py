@@ -1,10 +1,13 @@
 """Logits and features of PyTorch's models, as make_fixtures.py wrote them."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 
-from cls_jax.models import FEATURES, MODELS
+from cls_jax.models import MODELS
+from cls_jax.models.layers import WITH_FEATURES
 from cls_jax.models.weights.layout import from_torch, resize_positions, to_torch
 from cls_jax.models.weights.sources import PACKAGES, read_builtin
 from tests.core.models import make_fixtures
@@ -44,14 +47,12 @@ def test_logits_and_features_are_pytorchs(name):
     arrays = draw_arrays(name, variables)
     variables = from_torch(arrays, variables, MODELS[name].layout)
     expected = np.load(FIXTURES / f"{name}.npz", allow_pickle=False)
-
-    def apply(variables, images):
-        return [model.apply(variables, images, head=head) for head in ("head", FEATURES)]
-
     with jax.enable_x64(True):  # Rounding is then PyTorch's only, and no matter of the CPU.
         model = model.clone(dtype=np.float64)
         inputs = variables, make_fixtures.draw_images(name)
-        logits, features = jax.jit(apply)(*jax.tree.map(np.float64, inputs))
+        apply = jax.jit(functools.partial(model.apply, head=WITH_FEATURES))
+        outputs = apply(*jax.tree.map(np.float64, inputs))
+    logits, features = np.split(outputs, [make_fixtures.NUM_CLASSES], axis=-1)
     assert_close(logits, expected["logits"])
     assert_close(features, expected["features"])
 
