@@ -142,7 +142,8 @@ def _choose(
         errors.append([np.square(targets_LT - held_out).mean() for _, held_out in fits])
     weights = scipy.special.softmax(-targets_LT.size / 2 * np.log(np.maximum(errors, 1e-12)))
     logarithm = weights.sum(axis=0) @ np.log(_PENALTIES)
-    return float(weights.sum(axis=1) @ np.array(_SHARES)), math.exp(logarithm)
+    share = min(float(weights.sum(axis=1) @ np.array(_SHARES)), 1.0)  # Rounding may exceed it.
+    return share, math.exp(logarithm)
 
 
 def _fit(

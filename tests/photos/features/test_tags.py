@@ -95,6 +95,17 @@ def test_held_out_labels_choose_smoothed_features_where_these_tell_and_a_penalty
     assert tags._choose(copies, *twice, groups)[0] > 0.7
 
 
+def test_a_share_is_at_most_1():
+    rng = np.random.default_rng(13)  # With these numbers, rounding exceeds it.
+    truth = rng.choice([-1.0, 1.0], (200, 12))
+    clear, noise = rng.standard_normal((2, 200, 40))
+    clear[:, :12] += 4 * truth
+    clear, noise = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (clear, noise))
+    targets = np.where(rng.random(truth.shape) < 0.05, -truth, truth)
+    share, _ = tags._choose(noise, clear, targets, np.arange(200))
+    assert share == 1
+
+
 def test_tags_of_other_images_follow_from_a_few_and_given_ones_stay():
     features, truth = _make_features()
     marks = _mark(truth, np.arange(30))
