@@ -10,6 +10,7 @@ unlabeled if all are.
 Shape suffixes: B images, T tags, L labeled images.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -156,8 +157,11 @@ def _judge(has_n: np.ndarray, says_n: np.ndarray, num_said: float, num_with: flo
     num_right = float((has_n & says_n).sum())
     shares = []
     for counted, others in ((float(says_n.sum()), num_said), (float(has_n.sum()), num_with)):
-        effective = 1 / (_EXCESS * (1 / counted + 1 / max(others, 1.0)))
+        others = max(others, 1.0)
+        effective = 1 / (_EXCESS * (1 / counted + 1 / others))
         low, high = wilson_interval(num_right / counted * effective, effective)
+        # The share of so many images is a multiple of what one is of them.
+        low, high = math.floor(low * others) / others, min(math.ceil(high * others) / others, 1.0)
         shares.append(Share(100 * num_right / counted, 100 * low, 100 * high))
     return TagFigures(precision=shares[0], recall=shares[1])
 

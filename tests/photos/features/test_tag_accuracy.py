@@ -107,6 +107,18 @@ def test_it_is_too_early_while_many_tags_have_one_image_and_near_copies_are_one(
     assert (early.accuracy, early.classes_with_one_label) == (None, NUM_TAGS)
 
 
+def test_all_of_a_few_others_may_be_right():
+    p = np.full((NUM_IMAGES, 1), 0.1)
+    p[:50], p[100:110] = 0.9, 0.9
+    known = np.full((NUM_IMAGES, 1), -1, np.int8)
+    known[:100] = p[:100] > 0.5
+    known[0] = 0
+    (figures,) = estimate_each(p, p, known, np.arange(NUM_IMAGES))
+    assert figures.precision.share == 98
+    assert figures.precision.high == 100
+    assert figures.precision.low % 10 == pytest.approx(0)
+
+
 def test_figures_of_a_tag_are_a_few_words():
     figures = TagFigures(Share(90, 80, 95), Share(70, 55, 82))
     assert describe_tag(figures) == "precision about 90% (80 to 95%), recall about 70% (55 to 82%)"
