@@ -38,7 +38,8 @@ FROZEN = ["--config.data.image_size=64", "--config.optimizer.frozen_stages=6"]
 SMALLER = {
     r"--instant": [],
     r"--dry-run": SMALL_BACKBONE,
-    r"^cls-jax train": ["--steps", "2", *SMALL_BACKBONE],
+    # Which other pages call runs/trained.
+    r"^cls-jax train": ["--steps", "2", *SMALL_BACKBONE, "--workdir", "runs/trained"],
     # Both pages train on the same photos, so one of them would meet the run of the other.
     r"folder.py:~": [*SMALL, *FROZEN, "--workdir=runs/other"],
     r"npz.py:": SMALL,

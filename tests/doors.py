@@ -26,7 +26,7 @@ from PIL import Image
 
 from cls_jax.parallel.machine import available_cpus
 from tests.conftest import ROOT
-from tests.documented import SMALL_BACKBONE, SMALL_NETWORK, find_commands
+from tests.documented import SMALL_NETWORK, find_commands
 
 BUILD = ROOT / "build" / "doors"
 PAGE = ROOT / "docs" / "installation.md"
@@ -115,7 +115,6 @@ PREDICT = [
 # What pages suppose to be there: runs of the reader's own, and that of `make demo`.
 PREPARED = [
     Command(["cls-jax", "train", "photos", "--instant", "--workdir", "runs/mine"]),
-    Command(["cls-jax", "train", "photos", *STEPS, *SMALL_BACKBONE, "--workdir", "runs/trained"]),
     Command(DIGITS),
     Command(["python", "-c", COPY_WEIGHTS]),
 ]

@@ -224,8 +224,8 @@ def leads_somewhere(page, link):
 
 
 def find_tests(text):
-    """(file or folder, name of a test or "") for everything quoted that begins with tests/."""
-    return set(re.findall(r"`(tests/[\w/.]*)(?:::(\w+))?`", text))
+    """(file or folder, name of a test or "") for everything quoted in tests/ that git knows."""
+    return set(re.findall(r"`(tests/\w[\w/.]*)(?:::(\w+))?`", text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -54,6 +54,6 @@ ADDED[""] = {
         "`builtin:efficientnet_lite2`. See `cls-jax backbones`."),
     "model.tag_precision": Option(0.0, BELOW_1,
         "With `data.tags`, the precision to aim for: each tag's threshold is the smallest one at "
-        "which held-out labels reach it. 0: thresholds of 0.5."),
+        "which the images above it are expected to have it so often. 0: thresholds of 0.5."),
 }
 # fmt: on
