@@ -29,7 +29,8 @@ demo: $(VENV)/installed
 # Two more at a time than there are cores, but at most four, since many tests wait for processes.
 # Each takes up to 3 GB of memory. WORKERS=1 suits a machine with little.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 2 ? n + 2 : 4)))
-PYTEST = -m pytest --numprocesses $(WORKERS) --dist loadfile
+# In the order of tests/conftest.py.
+PYTEST = -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Continuous integration sets it to nothing, which runs all tests.
 SELECT = not slow

@@ -33,6 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+import collections
 import contextlib
 import functools
 import gc
@@ -58,6 +59,15 @@ _ALL_STAGES = wide_resnet._STAGES
 # The first needs half the time of the others, which also draw a window that nobody sees.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), "")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long begin first, so that no worker is alone with one at the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        counts = collections.Counter(item.path for item in items)
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: (item.path not in slow, -counts[item.path]))
 
 
 def pytest_collection_finish() -> None:
