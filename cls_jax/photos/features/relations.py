@@ -46,8 +46,9 @@ LAST, STAGES, EARLY = range(3)
 _EARLY_SHARE = 0.2
 # Images times classes. Above this, only the last layer is used, to bound memory.
 _MAX_NUMBERS = 2**25
-_MAX_PLACED = 10_000  # Images that a new one is compared with. They take 5 MB.
-_MAX_SMOOTHED = 10_000  # Images that the smoothing is fitted to. They take 114 MB.
+# Images that a new one is compared with, and that the smoothing is fitted to. They take 5 MB, and
+# while it is fitted 500 MB.
+_MAX_PLACED = 10_000
 # With a larger share of new images, everything is computed again: what is fitted to all images,
 # such as the whitening, would be that of too few of them.
 _MOST_ADDED = 0.1
@@ -197,12 +198,12 @@ class Relations:
         """See `fit_smoothing`, by the first network, fitted to at most 10,000 images."""
         if self._whole is not None:
             return self._whole[0].smoothing
-        if len(self) > _MAX_SMOOTHED:
-            rows = take_rows(np.arange(len(self)), _MAX_SMOOTHED)
+        if len(self) > _MAX_PLACED:
+            rows = take_rows(np.arange(len(self)), _MAX_PLACED)
             return Relations(self.features.convert(lambda columns: columns[rows])).smoothing
         depths = (LAST, STAGES) if self.features.stages.shape[1] else (LAST,)
-        graph = sum(self.connect(0, depth) for depth in depths) / len(depths)
-        return fit_smoothing(self.features, graph)
+        graphs = [self.connect(0, depth) for depth in depths]
+        return fit_smoothing(self.features, sum(graphs) / len(graphs))
 
     def find_similar(self, features: FrozenFeatures) -> tuple[Neighbors, np.ndarray]:
         """The nearest of these images to n new ones by all stages, and their `measure_closeness`.

@@ -37,14 +37,12 @@ class Smoothing(NamedTuple):
     kernel: np.ndarray  # float32 [C, R], for scaled features.
 
 
-def join_depths(features: FrozenFeatures) -> np.ndarray:
-    """Features of the last layer and of all stages of the first network, float32 [B, C]."""
-    return np.concatenate([features.pooled, features.stages], axis=1, dtype=np.float32)
-
-
 def scale(features: FrozenFeatures, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Features minus means, over deviations, at unit length, float32 [B, C]."""
-    scaled = join_depths(features)
+    """Features minus means, over deviations, at unit length, float32 [B, C].
+
+    Those of the last layer come first, then those of all stages.
+    """
+    scaled = np.concatenate([features.pooled, features.stages], axis=1, dtype=np.float32)
     scaled -= mean
     scaled /= deviation
     scaled /= np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), SMALLEST_NORM)

@@ -99,10 +99,9 @@ def infer_tags(
     head = TagHead(smoothing.mean, smoothing.deviation, np.float32(slope) * kernel, bias)
     held_out = np.full(is_given.shape, np.nan, np.float32)
     held_out[labeled] = scipy.special.expit(slope * scores_LT + offsets_T)
-    probabilities = head.predict(features)
     return InferredTags(
         marks=marks,
-        probabilities=np.where(is_given, marks.values, probabilities).astype(np.float32),
+        probabilities=np.where(is_given, np.float32(marks.values), head.predict(features)),
         held_out=held_out,
         head=head,
     )
@@ -217,16 +216,15 @@ def choose_thresholds(inferred: InferredTags, precision: float = 0.0) -> np.ndar
     instead of 90% (experiments/results/tags.md).
     """
     marks = inferred.marks
-    thresholds = np.full(marks.num_classes, 0.5, np.float32)
-    for t in range(len(thresholds) if precision else 0):
-        is_given = marks.values[:, t] >= 0
-        p_B = np.where(is_given, inferred.held_out[:, t], inferred.probabilities[:, t])
-        order = np.argsort(-p_B, kind="stable")
-        p_B, is_given, values_B = p_B[order], is_given[order], marks.values[order, t]
-        errors = np.cumsum(np.where(is_given, values_B - p_B, 0))
-        errors /= _PRIOR_COUNT + np.cumsum(is_given)
-        expected = np.cumsum(p_B) / np.arange(1, len(p_B) + 1) + np.minimum(errors, 0)
-        # Those of equal probability are selected together.
-        reached = np.flatnonzero((expected >= precision) & (p_B > np.append(p_B[1:], -1)))
-        thresholds[t] = p_B[reached[-1]] if len(reached) else 1
-    return thresholds
+    if not precision:
+        return np.full(marks.num_classes, 0.5, np.float32)
+    p_BT = np.where(marks.values >= 0, inferred.held_out, inferred.probabilities)
+    order = np.argsort(-p_BT, axis=0, kind="stable")
+    p_BT, values_BT = (np.take_along_axis(each, order, axis=0) for each in (p_BT, marks.values))
+    errors_BT = np.cumsum(np.where(values_BT >= 0, values_BT - p_BT, 0), axis=0)
+    errors_BT /= _PRIOR_COUNT + np.cumsum(values_BT >= 0, axis=0)
+    means_BT = np.cumsum(p_BT, axis=0) / np.arange(1, len(p_BT) + 1)[:, None]
+    # Those of equal probability are selected together.
+    is_last = p_BT > np.pad(p_BT[1:], ((0, 1), (0, 0)), constant_values=-1)
+    is_reached = is_last & (means_BT + np.minimum(errors_BT, 0) >= precision)
+    return np.where(is_reached, p_BT, 1).min(axis=0, initial=1).astype(np.float32)

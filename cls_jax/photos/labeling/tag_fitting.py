@@ -97,9 +97,7 @@ def fit_tags(session: Known) -> FittedTags:
     inferred = infer_tags(known, marks, groups_M)
     q_BT, q_rows = np.zeros(values.shape, np.float32), inferred.held_out
     q_BT[rows] = np.where(np.isnan(q_rows), inferred.probabilities, q_rows)
-    random = np.full_like(values, -1)
-    checked = list(list_checked(session))
-    random[checked] = values[checked]
+    is_random = np.isin(np.arange(len(labels)), list(list_checked(session)))
     fitted = FittedTags(
         rules=session.rules,
         class_names=list(sets.names),
@@ -111,7 +109,7 @@ def fit_tags(session: Known) -> FittedTags:
         checked=find_checked(session),
         inferred=inferred,
         groups=groups_M,
-        random=random,
+        random=np.where(is_random[:, None], values, np.int8(-1)),
     )
     others = np.setdiff1d(np.arange(len(labels)), rows)
     left_out = relations.features.convert(lambda columns: columns[others])

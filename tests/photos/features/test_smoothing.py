@@ -35,7 +35,7 @@ def test_both_parts_have_the_same_size_and_features_of_the_last_layer_keep_their
     features = _make_features(200)
     features.pooled[:, 0] *= 10
     mean, deviation, _ = Relations(features).smoothing
-    x = (smoothing.join_depths(features) - mean) / deviation
+    x = (np.concatenate([features.pooled, features.stages], axis=1) - mean) / deviation
     for part in np.split(x, [50], axis=1):
         np.testing.assert_allclose(np.square(part).sum(axis=1).mean(), 1, rtol=1e-4)
     assert len(np.unique(deviation[:50])) == 1
@@ -44,7 +44,7 @@ def test_both_parts_have_the_same_size_and_features_of_the_last_layer_keep_their
 def test_it_is_that_of_all_images_for_a_part_and_fitted_to_some_of_many(monkeypatch):
     whole = Relations(_make_features(90))
     assert whole.take(np.arange(10, 40)).smoothing is whole.smoothing
-    monkeypatch.setattr(relations, "_MAX_SMOOTHED", 30)
+    monkeypatch.setattr(relations, "_MAX_PLACED", 30)
     some = Relations(whole.features).smoothing
     few = whole.features.convert(lambda columns: columns[np.linspace(0, 89, 30).astype(int)])
     np.testing.assert_array_equal(some.kernel, Relations(few).smoothing.kernel)
