@@ -4,7 +4,7 @@ Each tag is a question of its own, yes or no, and all are answered at once by ri
 (Hoerl and Kennard, 1970) on the same features: those of the last layer and of all stages, and the
 same smoothed over similar images, labeled or not (`smoothing`). Answers to labeled images without
 their own labels follow from the same decomposition (Allen's PRESS, 1974). They say how much the
-smoothed features count and how strong the penalty is, which is best for one folder at .06 and for
+smoothed features count and how strong the penalty is, which is best for one folder at .1 and for
 another at 1 (experiments/results/tags.md). They also calibrate the scores (Platt, 1999): one slope
 for all tags, and an offset for each that is close to 0 unless its labels say otherwise.
 
