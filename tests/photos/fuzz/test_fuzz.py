@@ -17,6 +17,7 @@ import sys
 import time
 import unicodedata
 import warnings
+import zlib
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ from cls_jax.photos.report.page import render_page
 from cls_jax.runs import folder as run_folder
 from cls_jax.runs import metrics, result, sessions
 from tests.photos.helpers import read_layout
-from tests.photos.images.test_decode import DEEP, create_photo, encode
+from tests.photos.images.test_decode import create_photo, encode, encode_tiff, pack_png
 
 pytestmark = pytest.mark.skipif(
     not pathlib.Path("/proc/self/clear_refs").exists(), reason="reads memory as Linux reports it"
@@ -301,7 +302,11 @@ def _create_images() -> list[bytes]:
         *((photo, "TIFF", {"compression": "tiff_lzw"}), (photo, "MPO", others)),
     ]
     files = [encode(image, format_, **options) for image, format_, options in chosen]
-    files += [encode_deep(256 * smooth.astype(np.uint16)) for encode_deep in DEEP.values()]
+    deep = 256 * smooth.astype(np.uint16)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in deep)
+    files.append(io.BytesIO(pack_png(deep.shape[1::-1], 16, 2, zlib.compress(rows))))
+    files += [encode_tiff(deep, "rgb", **how) for how in ({}, {"order": ">"}, {"is_planar": True})]
+    files += [encode(Image.fromarray(deep[..., 0]), format_) for format_ in ("PNG", "TIFF")]
     return [file.getvalue() for file in files]
 
 
