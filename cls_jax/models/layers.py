@@ -200,13 +200,12 @@ class Architecture(nn.Module):
             )
             inputs = jnp.concatenate([x_BC, pool_stages(stages)], axis=-1)
             logits["head"] = multiply_heads(logits["head"], neighbor_head(inputs))
-        if wanted == ALL_HEADS:
-            return jnp.concatenate(list(logits.values()), axis=-1)
         if wanted == ALL_FEATURES:
             beside = x_BC if unpooled_BHWC is None else pool_descriptor(unpooled_BHWC)
             return jnp.concatenate([x_BC, beside, pool_stages(stages)], axis=-1)
-        if wanted == WITH_FEATURES:
-            return jnp.concatenate([logits["head"], x_BC], axis=-1)
+        if wanted in (ALL_HEADS, WITH_FEATURES):
+            parts = [*logits.values()] if wanted == ALL_HEADS else [logits["head"], x_BC]
+            return jnp.concatenate(parts, axis=-1)
         return x_BC if wanted == FEATURES else logits[wanted]
 
 
