@@ -47,7 +47,7 @@ class TaggedClassifier(NamedTuple):
 
         Probabilities float32 [1, B, T], and features of the last layer at unit length, by which
         images of another kind are found: 98% of the mosaics of three other folders by those of 300
-        mosaics, the mean over four folders. By the head's standardized ones, 47% are found.
+        mosaics, the mean over four folders. By all features, divided by their deviations, 47% are.
         """
         return self.head.predict(features)[None], join_features(
             features.pooled.astype(np.float32)[None]
