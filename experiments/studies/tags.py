@@ -7,10 +7,10 @@ photos, drawn at random, it prints the mean average precision on the other photo
 errors over draws: of the inferred tags, and what they gain over logistic regression for each tag
 (the last layer, the best C of three on average), and in the first draws over scikit-learn's
 LabelSpreading and, with at most 60 labels, over the classes "yes" and "no" inferred for each tag.
-Then, in percent, how many photos that are said to have a tag have it where 90% were asked for, how
-many of the others have all tags right, what is stated by the labels and after 20 random checks, and
-how often the intervals of these and of each tag's precision and recall hold. Tags without a labeled
-photo do not exist.
+Then, in percent, the precision of predicted tags where 90% was asked for, how many of the others
+have all tags right, what is stated by the labels and after 20 random checks, and how often the
+intervals of these and of each tag's precision and recall hold. Tags without a labeled photo do not
+exist.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def promise(drawn: Drawn, inferred: InferredTags) -> Found:
     says = inferred.probabilities[drawn.others] >= choose_thresholds(inferred, _PRECISION)
     has = drawn.truth[drawn.others] == 1
     for t in range(says.shape[1]):
-        yield "promised precision: is said of a photo", 100 * says[:, t].any()
+        yield "promised precision: predicted at all", 100 * says[:, t].any()
         yield "promised precision: recall", 100 * says[has[:, t], t].mean()
         if says[:, t].any():
             yield "promised precision", 100 * has[says[:, t], t].mean()

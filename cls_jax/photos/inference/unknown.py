@@ -116,6 +116,7 @@ def read_unknown(
     """
 
     def parse(stored: dict) -> UnknownScore:
+        """The score in a file. Raises a ValueError if it is damaged or does not fit."""
         values = {"far_share": None, **stored}  # Earlier versions had it.
         del values["far_share"]
         score = UnknownScore(**values)

@@ -234,11 +234,11 @@ def view_tags(run: RunData) -> dict[str, Any] | None:
     for k, name in enumerate(names[:_NUM_TAGS]):
         is_sure = says[:, k] & (is_right[:, k] | ~is_known[:, k])
         is_wrong = is_known[:, k] & ~is_right[:, k]
-        surest = np.argsort(-p_BT[:, k], kind="stable")
+        by_confidence = np.argsort(-p_BT[:, k], kind="stable")
         distances = np.abs(p_BT[:, k] - scoring.thresholds[k])
         closest = np.argsort(distances, kind="stable")
         shown = {
-            "Surest": surest[is_sure[surest]],
+            "Most confident": by_confidence[is_sure[by_confidence]],
             "Mistakes": closest[::-1][is_wrong[closest[::-1]]],
             "Least certain": closest,
         }

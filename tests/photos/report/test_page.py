@@ -436,7 +436,7 @@ def create_tagged(num_test=40, **changes) -> RunData:
     )
 
 
-def test_each_tag_has_its_surest_wrong_and_uncertain_photos():
+def test_each_tag_has_its_most_confident_wrong_and_uncertain_photos():
     run = create_tagged(named=np.array([5, 6, 7]), num_named=8)
     page = Page(render_page(run))
     sections = [attributes["id"] for attributes in page.find("section")]
@@ -452,13 +452,13 @@ def test_each_tag_has_its_surest_wrong_and_uncertain_photos():
     ap = average_precision_score(known[:, 2], p_BT[:, 2])
     assert page.table("per-class")[3][5] == f"{100 * ap:.1f}%"
     text = page.text.partition("Photos of each tag\nWith")[2].partition("from 60.0% on\n")[2]
-    surest, mistakes, closest = (
+    confident, mistakes, closest = (
         re.findall(r"([\d.]+)%", part) for part in re.split("Mistakes|Least certain", text)
     )
     says = p_BT[:, 2] >= 0.6
     right, wrong = p_BT[says & (known[:, 2] == 1), 2], p_BT[says != (known[:, 2] == 1), 2]
     nearest = p_BT[np.argsort(abs(p_BT[:, 2] - 0.6))[:6], 2]
-    assert surest == [f"{100 * p:.1f}" for p in np.sort(right)[::-1][:6]]
+    assert confident == [f"{100 * p:.1f}" for p in np.sort(right)[::-1][:6]]
     assert mistakes == [f"{100 * p:.1f}" for p in wrong[np.argsort(-abs(wrong - 0.6))][:6]]
     assert closest[:6] == [f"{100 * p:.1f}" for p in nearest]
     # A labeled photo is shown with each of its tags.
