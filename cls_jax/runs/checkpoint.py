@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from cls_jax.batch import Leaf, PyTree
@@ -71,6 +70,8 @@ class Checkpointer:
 
     def _open(self) -> None:
         """Opens the folder for writing."""
+        import orbax.checkpoint as ocp  # Half a second that nothing but checkpoints needs.
+
         options = ocp.CheckpointManagerOptions(
             max_to_keep=self._keep,
             # Leftovers of a killed session. Only the session that trains may remove them.
@@ -95,6 +96,8 @@ class Checkpointer:
 
     def save(self, step: int, state: PyTree, metadata: dict[str, Any]) -> None:
         """Starts writing a state and JSON metadata. Returns when the state may be donated."""
+        import orbax.checkpoint as ocp  # As above.
+
         self.finish()
         # One explicit copy to the host: Orbax would fetch each array implicitly, which the loop's
         # transfer guard refuses on a GPU.
@@ -252,6 +255,8 @@ class Checkpointer:
 
     def _read(self, step: int, like: PyTree) -> tuple[dict[str, Any], PyTree]:
         """The metadata and the state."""
+        import orbax.checkpoint as ocp  # As above.
+
         # Without barriers: a process that cannot read would leave the others there.
         own = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})

@@ -160,11 +160,11 @@ import cls_jax, cls_jax.photos.cli.console, cls_jax.process
 cls_jax.UserError, cls_jax.photos.cli.console.create_parser().print_help()
 assert not {"jax", "tensorflow", "filelock"} & {*sys.modules}
 import cls_jax.photos.cli.commands
-assert not {"tensorflow", "jinja2"} & {*sys.modules}
+import cls_jax.photos.inference.export, cls_jax.photos.inference.predict_files
+slow = {"tensorflow", "jinja2", "orbax", "scipy.optimize", "scipy.stats", "sklearn"}
+assert not slow & {*sys.modules}, slow & {*sys.modules}
 import cls_jax.photos.labeling.start
 assert not {"tensorflow", "jinja2", "sklearn", "scipy.stats"} & {*sys.modules}
-import cls_jax.photos.inference.export, cls_jax.photos.inference.predict_files
-assert not {"tensorflow", "jinja2", "sklearn"} & {*sys.modules}
 """
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert outcome.returncode == 0, outcome.stderr

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
 import scipy.special
 
 from cls_jax.io import write_count
@@ -185,6 +184,8 @@ def _spread_errors(confidences_B: np.ndarray, mean: float) -> np.ndarray:
 
     At most 1, and in proportion to the square root of what the confidences leave.
     """
+    from scipy.optimize import brentq  # Takes some tenths of a second.
+
     weights_B = np.sqrt(np.maximum(1.0 - confidences_B.astype(np.float64), _LEAST_LEFT))
 
     def exceed(factor: float) -> float:
@@ -193,7 +194,7 @@ def _spread_errors(confidences_B: np.ndarray, mean: float) -> np.ndarray:
     if not len(weights_B) or mean >= 1:
         return np.ones(len(weights_B))
     highest = 1 / weights_B.min()  # Here all are 1.
-    return np.minimum(scipy.optimize.brentq(exceed, 0.0, highest) * weights_B, 1.0)
+    return np.minimum(brentq(exceed, 0.0, highest) * weights_B, 1.0)
 
 
 def _compare_errors(estimate: Estimate) -> float:

@@ -18,7 +18,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 import scipy.special
 from scipy import sparse
 
@@ -465,6 +464,8 @@ def weigh_labelers(
     """
     if not len(labels_L):
         return np.asarray(prior_M, float)
+    from scipy.optimize import minimize  # Takes some tenths of a second.
+
     log_p_MLK = held_out_MLK.astype(float)
     truth = (np.arange(len(labels_L)), labels_L)
 
@@ -477,7 +478,7 @@ def weigh_labelers(
         gradient = expected_M - log_p_MLK[:, *truth].sum(axis=1) + _PRIOR_STRENGTH * away
         return _PRIOR_STRENGTH / 2 * (away @ away) - log_q_LK[truth].sum(), gradient
 
-    found = scipy.optimize.minimize(
+    found = minimize(
         compute_loss, prior_M, jac=True, bounds=[(0, None)] * len(prior_M), method="L-BFGS-B"
     )
     return np.asarray(found.x)

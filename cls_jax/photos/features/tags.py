@@ -15,7 +15,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 import scipy.special
 
 from cls_jax.data.sampling import take_rows
@@ -177,6 +176,8 @@ def _calibrate(scores_LT: np.ndarray, values_LT: np.ndarray) -> tuple[float, np.
     """
     given, tags = np.nonzero(values_LT >= 0)
     signs, scores = 2.0 * values_LT[given, tags] - 1, scores_LT[given, tags].astype(float)
+    from scipy.optimize import minimize  # Takes some tenths of a second.
+
     num_tags = values_LT.shape[1]
 
     def compute_loss(values: np.ndarray) -> tuple[float, np.ndarray]:
@@ -189,7 +190,7 @@ def _calibrate(scores_LT: np.ndarray, values_LT: np.ndarray) -> tuple[float, np.
         of_offsets = np.bincount(tags, slopes, num_tags) + _OFFSET_PENALTY * offsets_T
         return loss, np.append(slopes @ scores + _SLOPE_PENALTY * away, of_offsets)
 
-    found = scipy.optimize.minimize(
+    found = minimize(
         compute_loss,
         np.append(_SLOPE, np.zeros(num_tags)),
         jac=True,

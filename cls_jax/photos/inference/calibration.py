@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import scipy.optimize
 import scipy.special
 
 from cls_jax.errors import UserError
@@ -60,6 +59,7 @@ def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]
 
     The probabilities are float32 [B, K], and the labels, the true classes, int [B].
     """
+    from scipy.optimize import minimize  # Takes some tenths of a second.
 
     def bound(parameters: np.ndarray) -> tuple[float, float]:
         temperature = np.exp(np.clip(parameters[0], -9, 9))
@@ -77,7 +77,7 @@ def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]
         for uniform_share in _UNIFORM_SHARES
     ]
     start = min(starts, key=negative_log_likelihood)
-    return bound(scipy.optimize.minimize(negative_log_likelihood, start, method="Nelder-Mead").x)
+    return bound(minimize(negative_log_likelihood, start, method="Nelder-Mead").x)
 
 
 def apply_calibration(p_BK: np.ndarray, temperature: float, uniform_share: float) -> np.ndarray:

@@ -153,8 +153,7 @@ def test_calibration_has_the_gradient_of_its_loss(monkeypatch):
     seen = []
     minimize = scipy.optimize.minimize
     monkeypatch.setattr(
-        tags.scipy.optimize,
-        "minimize",
+        "scipy.optimize.minimize",
         lambda loss, *args, **kwargs: seen.append(loss) or minimize(loss, *args, **kwargs),
     )
     features, truth = _make_features()
