@@ -1,4 +1,4 @@
-"""A run as a function from images to classes, and the predictions that it returns.
+"""A run as a function from images to classes or tags, and the predictions that it returns.
 
 These are defined like the pseudo-labels in training, see methods/losses.py.
 Shape suffixes: N networks, B images, K classes, T tags.
@@ -31,8 +31,7 @@ from cls_jax.photos.inference.inputs import (
     iterate_inputs,
 )
 from cls_jax.photos.inference.networks import Networks
-from cls_jax.photos.inference.scores import ClassScoring
-from cls_jax.photos.inference.tag_scores import Scoring
+from cls_jax.photos.inference.scores import Scoring
 from cls_jax.photos.inference.unknown import FolderImages, UnknownScore, score_images
 
 _NUM_TOP = 5  # Classes.
@@ -101,17 +100,16 @@ class Classifier:
     Attributes:
         workdir: The folder that it was read from, an absolute path.
         networks: The networks as a function of images.
-        class_names: The names of the K classes.
+        class_names: The names of the K classes or tags.
+        scoring: How its predictions are compared with labels.
         image_shape: The shape (H, W, C) of the images.
         num_networks: N.
         step: The training step of the checkpoint, 0 for an instant classifier.
         calibration: The calibration of this checkpoint, or None.
         unknown: The score of this checkpoint for images that belong to no class, or None.
         folder_images: The images of the folder that new ones are compared with, or None.
-        exclusive: Whether an image has one class.
+        thresholds: An image has a tag from this probability on, float32 [T]. None of classes.
     """
-
-    exclusive = True
 
     def __init__(
         self,
@@ -122,6 +120,7 @@ class Classifier:
         calibration: Calibration | None = None,
         unknown: UnknownScore | None = None,
         folder_images: FolderImages | None = None,
+        thresholds: np.ndarray | None = None,
     ):
         """Wraps what a run has read."""
         self.workdir = workdir.absolute()
@@ -131,16 +130,13 @@ class Classifier:
         self.calibration = calibration
         self.unknown = unknown
         self.folder_images = folder_images
+        self.thresholds = thresholds
+        self.scoring = Scoring(class_names, thresholds)
         self.image_shape = networks.format.shape
         self.num_networks = networks.num_networks
 
-    @property
-    def scoring(self) -> Scoring:
-        """How its predictions are compared with labels."""
-        return ClassScoring(self.class_names)
-
-    def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Prediction:
-        """Predicts the classes of images with confidences.
+    def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Any:
+        """Predicts the classes of images, a `Prediction`, or their tags, a `TaggedPrediction`.
 
         `images` are uint8 [n, H, W, C] of `image_shape`, or one image or any number of them, of any
         size. An image is a path, the `bytes` of an image file (never a path), a file opened for
@@ -158,10 +154,8 @@ class Classifier:
         p_NBK = np.concatenate([p for p, _ in parts], axis=1)
         scores = [score for _, score in parts]
         unknown = None if scores[0] is None else np.concatenate(scores)
-        return self._describe(p_NBK, unknown)
-
-    def _describe(self, p_NBK: np.ndarray, unknown: np.ndarray | None) -> Any:
-        """The prediction of images with these probabilities, float32 [N, B, K]."""
+        if self.thresholds is not None:
+            return tag_images(p_NBK.mean(axis=0), self.class_names, self.thresholds, unknown)
         return create_prediction(p_NBK, self.class_names, self.calibration, unknown)
 
     def _decode(self, images: Iterable[ImageLike]) -> Iterator[np.ndarray]:
@@ -186,13 +180,14 @@ class Classifier:
         return read_ahead(files, self.image_shape, networks.batch_size, networks.format.decoding)
 
     def compute_fingerprint(self) -> str:
-        """A hash of everything that decides a prediction: weights, formats, calibration."""
+        """A hash of everything that decides a prediction, such as weights and thresholds."""
         networks = self.networks
         # The arrays are those of all networks, shared or not, and the order of a set varies.
         ensemble = dataclasses.replace(networks.ensemble, shared=frozenset())
         decisive = networks.name, ensemble, networks.format, self.class_names
         digest = hashlib.sha256(repr((decisive, self.calibration, self.unknown)).encode())
-        for leaf in jax.tree.leaves(jax.device_get((networks.variables, self.folder_images))):
+        arrays = networks.variables, self.folder_images, self.thresholds
+        for leaf in jax.tree.leaves(jax.device_get(arrays)):
             digest.update(np.ascontiguousarray(leaf).data)
         return digest.hexdigest()
 
@@ -226,6 +221,18 @@ def create_prediction(
     return prediction._replace(
         calibrated_confidence=confidence, abstain=confidence < calibration.abstain_below
     )
+
+
+def tag_images(
+    p_BT: np.ndarray,
+    names: Sequence[str],
+    thresholds: np.ndarray,
+    unknown: np.ndarray | None = None,
+) -> TaggedPrediction:
+    """The tags of images with these probabilities, float32 [B, T]."""
+    named = np.asarray(names, dtype=str)
+    tags = tuple(frozenset(named[has_T].tolist()) for has_T in p_BT >= thresholds)
+    return TaggedPrediction(tags, p_BT, named, thresholds, unknown)
 
 
 def describe_top(p_K: np.ndarray, class_names: Sequence[str] | np.ndarray) -> str:

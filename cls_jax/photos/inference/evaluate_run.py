@@ -30,9 +30,8 @@ from cls_jax.photos.inference.calibration import (
 )
 from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.inference.scores import Figures, write_figures
+from cls_jax.photos.inference.scores import CLASSES, TAGS, Figures, Scoring, write_figures
 from cls_jax.photos.inference.suspects import take_unlabeled
-from cls_jax.photos.inference.tag_scores import Scoring
 from cls_jax.photos.inference.unknown import (
     FOLDER_IMAGES,
     UNKNOWN,
@@ -59,7 +58,7 @@ def assess_run(run: Run, writes: bool = True) -> Figures | None:
     All processes must call this: they predict together, and process 0 writes. Returns the figures
     of network 1, or None without test images. Raises a UserError if the result is damaged.
     """
-    of_classes = () if run.exclusive else (score_unknown, calibrate)
+    of_classes = () if run.target is CLASSES else (score_unknown, calibrate)
     found = [(assess(run), write) for assess, write in ASSESSMENTS if assess not in of_classes]
     if writes and is_main_process():
         with contextlib.suppress(OSError):
@@ -221,7 +220,7 @@ def evaluate_run(
     classifier = run.classifier
     dataset = run.dataset
     scoring = classifier.scoring
-    if (names := scoring.target.list_names(dataset.class_names)) != scoring.names:
+    if (names := scoring.target.read(dataset.class_names).names) != scoring.names:
         raise UserError(
             f"The {scoring.target.plural} of {dataset.name} ({', '.join(names)}) differ from "
             f"those of the run in {run.workdir} ({', '.join(scoring.names)}): restore the original "
@@ -264,7 +263,7 @@ def evaluate_folder(
     """
     root = find_folder(folder, "a folder of labeled images")
     run = open_run(workdir, step=step)
-    layout = list_layout(root, options._replace(tags=not run.exclusive))
+    layout = list_layout(root, options._replace(tags=run.target is TAGS))
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     classifier = run.predictor.classifier
     scoring = classifier.scoring
@@ -304,7 +303,7 @@ def _read_known(
     """What labels of n images say, of n rows, to a run. Raises a UserError if it has no such."""
     texts, labels_B = np.unique(labels, return_inverse=True)
     target, own = scoring.target, {fold_class(name) for name in scoring.names}
-    found = target.list_names(texts.tolist())
+    found = target.read(texts.tolist()).names
     if foreign := [name for name in found if fold_class(name) not in own]:
         names = ", ".join(map(repr, foreign[:_MAX_NAMED]))
         noun, them = (target.noun, "it") if len(foreign) == 1 else (target.plural, "them")

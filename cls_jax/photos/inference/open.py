@@ -12,8 +12,7 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder.instant_config import read_run_config
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.inference.classifier import Classifier, refuse_forked_child
-from cls_jax.photos.inference.run import InstantRun, Run, TaggedRun, TrainedRun
-from cls_jax.photos.inference.tagger import Tagger
+from cls_jax.photos.inference.run import InstantRun, Run, TrainedRun
 
 
 def create_run(
@@ -33,8 +32,7 @@ def create_run(
         raise UserError(
             f"{workdir} has an instant classifier, which has no steps: leave out the step."
         )
-    form = TaggedRun if config.data.tags else InstantRun
-    return form(config, workdir, layout)
+    return InstantRun(config, workdir, layout)
 
 
 def open_run(
@@ -100,4 +98,3 @@ def _reopen(workdir: str, step: int, fingerprint: str) -> Classifier:
 
 
 copyreg.pickle(Classifier, _reduce)
-copyreg.pickle(Tagger, _reduce)

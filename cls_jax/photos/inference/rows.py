@@ -168,12 +168,12 @@ class TagRows:
 
 
 Rows = ClassRows | TagRows
-_FORMS: dict[bool, type[Rows]] = {True: ClassRows, False: TagRows}
 
 
 def create_rows(classifier: Classifier, all_columns: bool = False) -> Any:
     """The form of a classifier's rows."""
-    return _FORMS[classifier.exclusive](classifier, all_columns)
+    form = ClassRows if classifier.thresholds is None else TagRows
+    return form(classifier, all_columns)
 
 
 def _iterate_files(batch: ImageBatch) -> Iterator[tuple[dict[str, Any], int | None]]:

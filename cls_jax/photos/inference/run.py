@@ -11,7 +11,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -26,7 +26,6 @@ from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
 from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.folder.instant_config import read_instant_config
 from cls_jax.photos.folder.layout import Layout
-from cls_jax.photos.folder.tags import read_sets
 from cls_jax.photos.inference.calibration import read_calibration
 from cls_jax.photos.inference.classifier import Classifier, Prediction, refuse_forked_child
 from cls_jax.photos.inference.inputs import ImageInput
@@ -35,7 +34,7 @@ from cls_jax.photos.inference.networks import (
     open_instant_networks,
     open_trained_networks,
 )
-from cls_jax.photos.inference.tagger import Tagger
+from cls_jax.photos.inference.scores import TAGS, Target, get_target
 from cls_jax.photos.inference.unknown import (
     FOLDER_IMAGES,
     FolderImages,
@@ -70,10 +69,13 @@ class Run(abc.ABC):
         default_factory=dict
     )
 
-    exclusive: ClassVar[bool] = True  # Whether an image has one class, and not several tags.
-
     def __fspath__(self) -> str:
         return os.fspath(self.workdir)
+
+    @property
+    def target(self) -> Target:
+        """What it predicts: classes, or tags."""
+        return get_target(self.config.data)
 
     @functools.cached_property
     def result(self) -> dict[str, Any]:
@@ -186,22 +188,31 @@ class Run(abc.ABC):
         return FrozenFeatures(features_BC, features_BC, features_BC[:, :0])
 
     def _create_classifier(
-        self, networks: Networks, step: int, folder_images: FolderImages | None = None
+        self,
+        networks: Networks,
+        step: int,
+        folder_images: FolderImages | None = None,
+        tags: tuple[str, ...] | None = None,
+        thresholds: np.ndarray | None = None,
     ) -> Classifier:
         """The networks with the assessments in the folder."""
-        class_names, _ = read_dataset_description(self.workdir)
-        if networks.num_classes != len(class_names):
+        labels, _ = read_dataset_description(self.workdir)
+        names = self.target.read(labels).names
+        fitted = tags if self.target is TAGS else names
+        if fitted != names or networks.num_classes != len(names):
             raise UserError(
-                f"The classifier in {self.workdir} was fitted to other classes. Train it again."
+                f"The classifier in {self.workdir} was fitted to other {self.target.plural}. Train "
+                "it again."
             )
         return Classifier(
             self.workdir,
             networks,
-            class_names,
+            names,
             step,
             calibration=read_calibration(self.workdir, step),
             unknown=read_unknown(self.workdir, step, networks.num_features),
             folder_images=folder_images,
+            thresholds=thresholds,
         )
 
 
@@ -295,8 +306,11 @@ class InstantRun(Run):
     def classifier(self) -> Classifier:
         """The frozen network with its heads."""
         networks = open_instant_networks(self._instant)
-        folder_images = read_folder_images(self.workdir / FOLDER_IMAGES, networks.num_features)
-        return self._create_classifier(networks, 0, folder_images)
+        images = read_folder_images(self.workdir / FOLDER_IMAGES, networks.num_features)
+        if isinstance(self._instant, TaggedClassifier):
+            _, _, tags, thresholds = self._instant
+            return self._create_classifier(networks, 0, images, tags, thresholds)
+        return self._create_classifier(networks, 0, images)
 
     @property
     def backbone(self) -> str:
@@ -321,29 +335,3 @@ class InstantRun(Run):
     def _look(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # The features of most of these images are on disk.
         return self._instant.predict_with_features(self.extract(part, rows))
-
-
-class TaggedRun(InstantRun):
-    """An instant classifier of images that may have several tags."""
-
-    exclusive = False
-
-    def _create_classifier(
-        self, networks: Networks, step: int, folder_images: FolderImages | None = None
-    ) -> Tagger:
-        """The networks with the assessments in the folder."""
-        labels, _ = read_dataset_description(self.workdir)
-        instant = self._instant
-        if not isinstance(instant, TaggedClassifier) or instant.names != read_sets(labels).names:
-            raise UserError(
-                f"The classifier in {self.workdir} was fitted to other tags. Train it again."
-            )
-        return Tagger(
-            self.workdir,
-            networks,
-            instant.names,
-            step,
-            unknown=read_unknown(self.workdir, step, networks.num_features),
-            folder_images=folder_images,
-            thresholds=instant.thresholds,
-        )

@@ -9,9 +9,10 @@ import numpy as np
 from cls_jax.io import make_printable, to_csv, write_atomically
 from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.decide import decide
+from cls_jax.photos.features.tags import find_right
 from cls_jax.photos.folder import kinds
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.folder.tags import read_sets
+from cls_jax.photos.folder.tags import TagSets, read_sets
 from cls_jax.runs.folder import read_result, write_result
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 
@@ -21,6 +22,26 @@ NUM_BINS = 15  # At most: Guo et al., On Calibration of Modern Neural Networks, 
 _IMAGES_PER_BIN = 50
 _AVERAGES = ("macro avg", "weighted avg")  # As in scikit-learn's `classification_report`.
 _MAX_PRINTED = 100
+
+
+def _compute_auroc(scores: np.ndarray, is_positive: np.ndarray) -> float:
+    """The chance that a positive has a larger score than a negative. Ties count half.
+
+    By ranks (Mann and Whitney, 1947): scikit-learn takes 16 s for 1,000 classes and 50,000 images.
+    """
+    num = int(is_positive.sum())
+    if num in (0, len(scores)):
+        return np.nan
+    ordered, positives = np.sort(scores), scores[is_positive]
+    ranks = sum(np.searchsorted(ordered, positives, side).sum() for side in ("left", "right"))
+    return float((ranks - num**2) / (2 * num * (len(scores) - num)))
+
+
+def _compute_average_precision(scores: np.ndarray, is_positive: np.ndarray) -> float:
+    """As scikit-learn computes it, which takes a second to import."""
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(is_positive, scores))
 
 
 class Target(NamedTuple):
@@ -34,7 +55,10 @@ class Target(NamedTuple):
     accuracy: str  # The share that files call accuracy, for people.
     expected: str  # The same, expected of other images.
     whose: str  # What its interval belongs to, after "interval".
-    list_names: Callable[[Sequence[str]], tuple[str, ...]]  # All classes or tags of labels.
+    unsaid: float  # The precision of what is never predicted.
+    # The area, by the scores of images and whether each is positive, of which there are some.
+    measure_area: Callable[[np.ndarray, np.ndarray], float]
+    read: Callable[[Sequence[str]], TagSets]  # The classes or tags of labels.
     split: Callable[[str], tuple[str, ...]]  # Those of one label.
 
 
@@ -47,7 +71,9 @@ CLASSES = Target(
     accuracy="Test accuracy",
     expected="Expected accuracy",
     whose="",
-    list_names=tuple,
+    unsaid=0.0,
+    measure_area=_compute_auroc,
+    read=lambda labels: TagSets(tuple(labels), np.eye(len(labels), dtype=np.int8)),
     split=kinds.ONE_CLASS.split,
 )
 TAGS = Target(
@@ -59,7 +85,9 @@ TAGS = Target(
     accuracy="All tags right",
     expected="Expected: all tags right",
     whose=" of all tags right",
-    list_names=lambda labels: read_sets(labels).names,
+    unsaid=np.nan,
+    measure_area=_compute_average_precision,
+    read=read_sets,
     split=kinds.TAGS.split,
 )
 
@@ -92,34 +120,109 @@ class Figures(NamedTuple):
     target: Target = CLASSES
 
 
-class ClassScoring(NamedTuple):
-    """How predictions are compared with what is known of images that have one class each.
+class Scoring(NamedTuple):
+    """How predictions are compared with what is known of B images.
 
-    What is known are classes, int [B]. `TagScoring` has the same methods for images with tags.
+    Of images with one class each, that is the class, int [B]. Of images with tags, it is int8
+    [B, T]: 1 with a tag, 0 without it, -1 if it is open. What is open does not count.
     """
 
-    names: tuple[str, ...]  # Of the classes.
-    thresholds: None = None  # The most probable class counts.
-    target: Target = CLASSES
+    names: tuple[str, ...]  # Of the classes or tags.
+    # From which probability on an image has each tag, floating [T]. None of classes.
+    thresholds: np.ndarray | None = None
+
+    @property
+    def target(self) -> Target:
+        """What is predicted."""
+        return CLASSES if self.thresholds is None else TAGS
 
     def number(self, labels_B: np.ndarray, labels: Sequence[str]) -> np.ndarray:
-        """What is known of B images, by the numbers of their labels, int [B], none foreign."""
-        if tuple(labels) == self.names:
-            return labels_B
-        places = {fold_class(name): k for k, name in enumerate(self.names)}
-        return np.array([places[fold_class(name)] for name in labels])[labels_B]
+        """What is known of B images, by the numbers of their labels, int [B], none foreign.
+
+        Nothing is known of an image without a label, -1. As in training, a labeled image has none
+        of the tags that its label does not name.
+        """
+        theirs, values_SN = self.target.read(labels)
+        folded = np.array([fold_class(name) for name in theirs])
+        known_SK = np.zeros((len(labels), len(self.names)), np.int8)
+        for k, name in enumerate(self.names):
+            if (is_named := folded == fold_class(name)).any():
+                known_SK[:, k] = values_SN[:, is_named].max(axis=1)
+        if self.thresholds is None:
+            return np.where(labels_B >= 0, decide(known_SK).best[labels_B], -1)
+        return np.where(labels_B[:, None] >= 0, known_SK[labels_B], np.int8(-1))
 
     def find_right(self, p_BK: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Which predictions of images are right, bool [B]."""
-        return decide(p_BK).is_right(known)
+        """Which images have the predicted class, or all tags right, bool [B]."""
+        if self.thresholds is None:
+            return decide(p_BK).is_right(known)
+        return find_right(p_BK, known, self.thresholds)
 
     def measure(self, p_NBK: np.ndarray, known: np.ndarray) -> Accuracies:
-        """Accuracies of N networks in percent, as `compute_accuracies` names them."""
-        return compute_accuracies(p_NBK, known)
+        """Accuracies of N networks in percent, as `compute_accuracies` names them.
+
+        Of tags, by the probabilities of network 1: the share of images with all tags right, and the
+        mean average precision.
+        """
+        if self.thresholds is None:
+            return compute_accuracies(p_NBK, known)
+        figures = self.compute_figures(p_NBK[0], known)
+        measured = {
+            "test/accuracy": 100 * figures.accuracy,
+            "test/mean_average_precision": 100 * figures.macro.area,
+        }
+        return {name: value for name, value in measured.items() if not np.isnan(value)}
 
     def compute_figures(self, p_BK: np.ndarray, known: np.ndarray) -> Figures:
-        """The figures of each class."""
-        return compute_figures(p_BK, known, self.names)
+        """Precision, recall, F1 and area by class or tag and on average, as scikit-learn's.
+
+        At least one image has a class, or a tag that is not open.
+        """
+        if self.thresholds is None:
+            says_BK, has_BK = decide(p_BK).has, known[:, None] == np.arange(len(self.names))
+        else:
+            says_BK, has_BK = p_BK >= self.thresholds, known
+        classes = [
+            _compare(self.target, p[has >= 0], says[has >= 0], has[has >= 0] == 1)
+            for p, says, has in zip(p_BK.T, says_BK.T, has_BK.T.astype(np.int8), strict=True)
+        ]
+        support = np.array([row.support for row in classes])
+        is_right = self.find_right(p_BK, known)[(has_BK >= 0).any(axis=1)]
+        return Figures(
+            accuracy=float(is_right.mean()),
+            interval=wilson_interval(int(is_right.sum()), len(is_right)),
+            class_names=self.names,
+            classes=classes,
+            macro=_average(classes, np.sign(support)),
+            weighted=_average(classes, support),
+            target=self.target,
+        )
+
+
+def _compare(
+    target: Target, p_n: np.ndarray, says_n: np.ndarray, has_n: np.ndarray
+) -> ClassFigures:
+    """The figures of a class or tag on n images: its probabilities, predictions and truth."""
+    num_right, num_said, support = (int(a.sum()) for a in (says_n & has_n, says_n, has_n))
+    precision = num_right / num_said if num_said else target.unsaid
+    if not support:
+        return ClassFigures(precision, recall=np.nan, f1=np.nan, area=np.nan, support=0)
+    return ClassFigures(
+        precision,
+        recall=num_right / support,
+        f1=2 * num_right / (num_said + support),
+        area=target.measure_area(p_n, has_n),
+        support=support,
+        interval=wilson_interval(num_right, support),
+    )
+
+
+def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:
+    """Weighted means of the known figures of classes with a weight above 0."""
+    values = np.ma.masked_invalid([row[:4] for row in classes])
+    means = np.ma.average(values, axis=0, weights=weights)
+    precision, recall, f1, area = np.ma.filled(means, np.nan).tolist()
+    return ClassFigures(precision, recall, f1, area, support=sum(row.support for row in classes))
 
 
 class Reliability(NamedTuple):
@@ -129,65 +232,6 @@ class Reliability(NamedTuple):
     confidence: np.ndarray  # float64 [bins], their mean confidence.
     accuracy: np.ndarray  # float64 [bins], the share of them that is correct.
     error: float  # The expected calibration error, between 0 and 1.
-
-
-def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> Figures:
-    """Precision, recall, F1 and AUROC by class and on average, as scikit-learn computes them.
-
-    The probabilities are float [B, K], and the labels, the true classes, int [B] with B ≥ 1.
-    """
-    from sklearn.metrics import precision_recall_fscore_support  # A second, for all who predict.
-
-    num_classes = p_BK.shape[1]
-    predicted = decide(p_BK).best
-    precision, recall, f1, support = precision_recall_fscore_support(
-        labels, predicted, labels=range(num_classes), zero_division=0
-    )
-    recall, f1 = (np.where(support > 0, values, np.nan) for values in (recall, f1))
-    is_right = predicted == labels
-    hits = np.bincount(labels[is_right], minlength=num_classes)
-    classes = [
-        ClassFigures(
-            precision=precision[k],
-            recall=recall[k],
-            f1=f1[k],
-            area=_compute_auroc(p_BK[:, k], labels == k),
-            support=int(support[k]),
-            interval=wilson_interval(int(hits[k]), int(support[k]))
-            if support[k]
-            else (np.nan, np.nan),
-        )
-        for k in range(num_classes)
-    ]
-    return Figures(
-        accuracy=float(is_right.mean()),
-        interval=wilson_interval(int(is_right.sum()), len(labels)),
-        class_names=tuple(class_names),
-        classes=classes,
-        macro=average_figures(classes, np.sign(support)),
-        weighted=average_figures(classes, support),
-    )
-
-
-def _compute_auroc(scores: np.ndarray, is_positive: np.ndarray) -> float:
-    """The chance that a positive has a larger score than a negative. Ties count half.
-
-    By ranks (Mann and Whitney, 1947): scikit-learn takes 16 s for 1,000 classes and 50,000 images.
-    """
-    num = int(is_positive.sum())
-    if num in (0, len(scores)):
-        return np.nan
-    ordered, positives = np.sort(scores), scores[is_positive]
-    ranks = sum(np.searchsorted(ordered, positives, side).sum() for side in ("left", "right"))
-    return float((ranks - num**2) / (2 * num * (len(scores) - num)))
-
-
-def average_figures(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:
-    """Weighted means of the known figures of classes with a weight above 0."""
-    values = np.ma.masked_invalid([row[:4] for row in classes])
-    means = np.ma.average(values, axis=0, weights=weights)
-    precision, recall, f1, area = np.ma.filled(means, np.nan).tolist()
-    return ClassFigures(precision, recall, f1, area, support=sum(row.support for row in classes))
 
 
 def format_percent(share: float) -> str:
@@ -273,7 +317,7 @@ def compute_reliability(probabilities: np.ndarray, labels: np.ndarray) -> Reliab
 
     scikit-learn's `calibration_curve` does not return the counts, which the error needs.
     """
-    import scipy.stats  # As above.
+    import scipy.stats  # Takes a second, too.
 
     said = decide(probabilities)
     confidence = said.confidence.astype(np.float64)

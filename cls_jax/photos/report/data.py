@@ -26,8 +26,8 @@ from cls_jax.photos.inference.open import check_photos, open_run
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import (
     CLASSES,
-    ClassScoring,
     Figures,
+    Scoring,
     Target,
     get_target,
 )
@@ -39,7 +39,6 @@ from cls_jax.photos.inference.suspects import (
     list_suspects,
     take_unlabeled,
 )
-from cls_jax.photos.inference.tag_scores import Scoring
 from cls_jax.runs.folder import (
     LABELED_INDICES,
     PSEUDO_LABELS,
@@ -137,7 +136,7 @@ class RunData:
     def figures(self) -> Figures | None:
         """Figures of network 1 by class or tag. None without test images."""
         probabilities, labels = self.tested
-        scoring = self.scoring or ClassScoring(self.class_names)
+        scoring = self.scoring or Scoring(self.class_names)
         return scoring.compute_figures(probabilities[0], labels) if len(labels) else None
 
     @property
@@ -249,12 +248,12 @@ def collect_run(
         return run
     run.labels, shape = description
     run.num_images = shape.num_images
-    run.class_names = run.target.list_names(run.labels)
+    run.class_names = run.target.read(run.labels).names
 
     def load_same_dataset() -> Dataset:
         check_photos(source, "name their new place with --photos DIR")
         found = source.dataset
-        names, images = run.target.list_names(found.class_names), found.train.images
+        names, images = run.target.read(found.class_names).names, found.train.images
         theirs = names, found.image_shape, len(images)
         if theirs != (run.class_names, shape.image_shape, shape.num_images):
             raise ValueError("the dataset is not the one that the run was trained on")

@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
-from sklearn.metrics import classification_report, roc_auc_score
+from sklearn.metrics import roc_auc_score
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
-from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.infer import HeldOutLabels, hold_out_labels
 from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.inference import scores, unknown
 from cls_jax.photos.inference import suspects as suspects_lib
+from cls_jax.photos.inference import unknown
 from cls_jax.photos.inference.calibration import (
     CALIBRATION,
     Calibration,
@@ -35,6 +34,7 @@ from cls_jax.photos.inference.calibration import (
 from cls_jax.photos.inference.evaluate_run import assess_run, evaluate_run
 from cls_jax.photos.inference.open import create_run, load
 from cls_jax.photos.inference.predict_files import predict_files
+from cls_jax.photos.inference.scores import compute_reliability
 from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.runs.folder import read_result
 from tests.conftest import create_tiny_config
@@ -52,7 +52,7 @@ def test_calibration_is_found_and_removes_the_error(temperature, uniform_share):
     labels = (honest.cumsum(axis=1) > rng.random((len(p_BK), 1))).argmax(axis=1)
     found = fit_calibration(p_BK, labels)
     assert found == pytest.approx((temperature, uniform_share), rel=0.15, abs=0.02)
-    after = scores.compute_reliability(apply_calibration(p_BK, *found), labels).error
+    after = compute_reliability(apply_calibration(p_BK, *found), labels).error
     assert after < 0.02
     np.testing.assert_array_equal(honest.argmax(axis=1), p_BK.argmax(axis=1))
     np.testing.assert_allclose(honest.sum(axis=1), 1, rtol=1e-5)
@@ -60,7 +60,7 @@ def test_calibration_is_found_and_removes_the_error(temperature, uniform_share):
     found = fit_calibration(np.eye(3)[[0, 1, 2, 0]], np.asarray([0, 1, 2, 1]))
     assert (0.05 <= found[0] <= 20, 0 < found[1] < 1) == (True, True)
     if (temperature, uniform_share) != (1.0, 0.01):
-        assert scores.compute_reliability(p_BK, labels).error > 2 * after
+        assert compute_reliability(p_BK, labels).error > 2 * after
 
 
 @pytest.mark.parametrize("num_classes", [3, 10, 45])
@@ -207,83 +207,6 @@ def test_an_assessed_run_scores_unknown_images(assessed, trained_run, tmp_path, 
     for name in ("unknown", "calibrated_confidence"):
         assert float(row[name]) == pytest.approx(getattr(prediction, name)[0], abs=1e-5)
     assert row["abstain"] == str(prediction.abstain[0])
-
-
-@pytest.mark.parametrize(
-    ("num_correct", "num_images", "expected"),
-    # Newcombe (1998), Statistics in Medicine 17, Table I, method 3.
-    [(81, 263, (0.2553, 0.3662)), (0, 20, (0.0, 0.1611)), (1, 29, (0.0061, 0.1718))],
-)
-def test_interval_is_wilsons(num_correct, num_images, expected):
-    interval = wilson_interval(num_correct, num_images)
-    assert interval == pytest.approx(expected, abs=5e-5)
-    mirrored = wilson_interval(num_images - num_correct, num_images)
-    assert interval == pytest.approx((1 - mirrored[1], 1 - mirrored[0]))
-
-
-def test_figures_are_scikit_learns():
-    rng = np.random.default_rng(0)
-    p_BK, labels = rng.dirichlet([0.3] * 4, 300), rng.integers(0, 4, 300)
-    p_BK[labels == 0, 0] += 1
-    p_BK /= p_BK.sum(axis=1, keepdims=True)
-    figures = scores.compute_figures(p_BK, labels, "abcd")
-    expected = classification_report(
-        labels, p_BK.argmax(axis=1), target_names=list("abcd"), output_dict=True
-    )
-    assert figures.accuracy == pytest.approx(expected.pop("accuracy"))
-    rows = (*figures.classes, figures.macro, figures.weighted)
-    for row, want in zip(rows, expected.values(), strict=True):
-        assert row[:3] == pytest.approx((want["precision"], want["recall"], want["f1-score"]))
-        assert row.support == want["support"]
-    # With ties, too: 300 images have at most eleven probabilities each.
-    for tied in (p_BK, p_BK.round(1)):
-        rows = scores.compute_figures(tied, labels, "abcd").classes
-        areas = [roc_auc_score(labels == k, tied[:, k]) for k in range(4)]
-        assert [row.area for row in rows] == pytest.approx(areas)
-    assert figures.macro.area == pytest.approx(roc_auc_score(labels, p_BK, multi_class="ovr"))
-    first = figures.classes[0]
-    assert first.interval == wilson_interval(round(first.recall * first.support), first.support)
-    assert figures.interval == wilson_interval(round(300 * figures.accuracy), 300)
-
-
-def test_classes_without_images_do_not_count(tmp_path):
-    p_BK = np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3], [0.6, 0.3, 0.1]])
-    figures = scores.compute_figures(p_BK, np.array([0, 1, 1]), ('a,"b"', "c\nd", "e"))
-    assert figures.macro.recall == pytest.approx(0.75)
-    assert np.isnan([figures.classes[2].recall, figures.classes[2].area]).all()
-    summary = scores.summarize_figures(figures)
-    assert summary["test_recall_macro"] == pytest.approx(75)
-    assert summary["per_class"][2]["auroc"] is None
-    json.dumps(summary, allow_nan=False)
-    scores.write_class_table(tmp_path, figures)
-    rows = read_table(tmp_path / scores.PER_CLASS)
-    assert [row["class"] for row in rows] == ['a,"b"', "c\nd", "e", "macro avg", "weighted avg"]
-    assert float(rows[1]["f1"]) == pytest.approx(figures.classes[1].f1, abs=1e-6)
-    assert scores.describe_figures(figures).splitlines()[-3].split()[2:] == ["–", "–", "–", "0"]
-
-
-def test_calibration_is_the_mean_gap_over_bins():
-    rng = np.random.default_rng(0)
-    p_BK = np.concatenate([rng.dirichlet([0.3] * 4, 500), np.eye(4)])  # Of 1, in the last bin, too.
-    labels = np.append(rng.integers(0, 4, 500), [0, 1, 2, 0])
-    found = scores.compute_reliability(p_BK, labels)
-    confidence, is_right = p_BK.max(axis=1), p_BK.argmax(axis=1) == labels
-    num_bins = len(found.counts)
-    bins = np.ceil(num_bins * confidence).astype(int) - 1
-    np.testing.assert_array_equal(found.counts, np.bincount(bins, minlength=num_bins))
-    np.testing.assert_array_equal(np.isnan(found.accuracy), found.counts == 0)
-    for i in np.unique(bins):
-        assert found.confidence[i] == pytest.approx(confidence[bins == i].mean())
-        assert found.accuracy[i] == pytest.approx(is_right[bins == i].mean())
-    gaps = np.nan_to_num(np.abs(found.confidence - found.accuracy))
-    assert found.error == pytest.approx(np.average(gaps, weights=found.counts))
-    # Honest confidences have little error, also of few images. With 15 bins of 100 it was 12%.
-    errors = []
-    for _ in range(20):
-        p_BK = rng.dirichlet([0.4] * 5, 100)
-        labels = (p_BK.cumsum(axis=1) > rng.random((100, 1))).argmax(axis=1)
-        errors.append(scores.compute_reliability(p_BK, labels).error)
-    assert np.mean(errors) < 0.06
 
 
 @pytest.fixture(scope="module")

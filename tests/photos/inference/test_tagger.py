@@ -9,9 +9,9 @@ import pytest
 
 from cls_jax.data.resize import CENTER_CROP
 from cls_jax.models.ensemble import Ensemble
+from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.networks import ImageFormat
 from cls_jax.photos.inference.predict_files import predict_files, print_files
-from cls_jax.photos.inference.tagger import Tagger
 from cls_jax.photos.inference.unknown import UnknownScore
 from tests.outcomes import read_table
 from tests.photos.helpers import write_image
@@ -32,7 +32,7 @@ def create_tagger(tmp_path, thresholds=(0.5, 0.5, 0.7), names=("boots", "coat", 
         predict_with_features=lambda images: (P_BT[None, : len(images)], np.eye(3, 5)),
     )
     score = UnknownScore(0, (1.0, 0, 0, 0, 0), (0.0, 1.0))
-    return Tagger(
+    return Classifier(
         tmp_path,
         networks,
         names,

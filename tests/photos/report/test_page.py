@@ -27,10 +27,9 @@ from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.open import load
-from cls_jax.photos.inference.scores import PER_CLASS, compute_reliability
+from cls_jax.photos.inference.scores import PER_CLASS, Scoring, compute_reliability
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.inference.suspects import SUSPECTS, Suspect
-from cls_jax.photos.inference.tag_scores import TagScoring
 from cls_jax.photos.report import charts
 from cls_jax.photos.report.data import Predictions, RunData, clean_rows
 from cls_jax.photos.report.page import REPORT, render_page, write_report
@@ -417,7 +416,7 @@ TAG_SETS = (";", "boots;hat", "gloves", "hat")
 def create_tagged(num_test=40, **changes) -> RunData:
     """An instant classifier of photos with tags."""
     names = ("boots", "gloves", "hat")
-    scoring = TagScoring(names, np.array([0.3, 0.5, 0.6]))
+    scoring = Scoring(names, np.array([0.3, 0.5, 0.6]))
     run = create_run(class_names=TAG_SETS, num_networks=1, num_test=num_test, **changes)
     rng = np.random.default_rng(1)
     labels = run.predictions.labels

@@ -1,0 +1,187 @@
+"""Figures of classes and tags are those of scikit-learn, and say what is known."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    classification_report,
+    roc_auc_score,
+)
+
+from cls_jax.photos.features.accuracy import wilson_interval
+from cls_jax.photos.inference import scores
+from cls_jax.photos.inference.scores import Scoring
+from tests.outcomes import read_table
+
+NAMES = ("boots", "gloves", "hat")
+
+
+@pytest.mark.parametrize(
+    ("num_correct", "num_images", "expected"),
+    # Newcombe (1998), Statistics in Medicine 17, Table I, method 3.
+    [(81, 263, (0.2553, 0.3662)), (0, 20, (0.0, 0.1611)), (1, 29, (0.0061, 0.1718))],
+)
+def test_interval_is_wilsons(num_correct, num_images, expected):
+    interval = wilson_interval(num_correct, num_images)
+    assert interval == pytest.approx(expected, abs=5e-5)
+    mirrored = wilson_interval(num_images - num_correct, num_images)
+    assert interval == pytest.approx((1 - mirrored[1], 1 - mirrored[0]))
+
+
+def test_figures_are_scikit_learns():
+    rng = np.random.default_rng(0)
+    p_BK, labels = rng.dirichlet([0.3] * 4, 300), rng.integers(0, 4, 300)
+    p_BK[labels == 0, 0] += 1
+    p_BK /= p_BK.sum(axis=1, keepdims=True)
+    figures = Scoring(tuple("abcd")).compute_figures(p_BK, labels)
+    expected = classification_report(
+        labels, p_BK.argmax(axis=1), target_names=list("abcd"), output_dict=True
+    )
+    assert figures.accuracy == pytest.approx(expected.pop("accuracy"))
+    rows = (*figures.classes, figures.macro, figures.weighted)
+    for row, want in zip(rows, expected.values(), strict=True):
+        assert row[:3] == pytest.approx((want["precision"], want["recall"], want["f1-score"]))
+        assert row.support == want["support"]
+    # With ties, too: 300 images have at most eleven probabilities each.
+    for tied in (p_BK, p_BK.round(1)):
+        rows = Scoring(tuple("abcd")).compute_figures(tied, labels).classes
+        areas = [roc_auc_score(labels == k, tied[:, k]) for k in range(4)]
+        assert [row.area for row in rows] == pytest.approx(areas)
+    assert figures.macro.area == pytest.approx(roc_auc_score(labels, p_BK, multi_class="ovr"))
+    first = figures.classes[0]
+    assert first.interval == wilson_interval(round(first.recall * first.support), first.support)
+    assert figures.interval == wilson_interval(round(300 * figures.accuracy), 300)
+
+
+def test_classes_without_images_do_not_count(tmp_path):
+    p_BK = np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3], [0.6, 0.3, 0.1]])
+    figures = Scoring(('a,"b"', "c\nd", "e")).compute_figures(p_BK, np.array([0, 1, 1]))
+    assert figures.macro.recall == pytest.approx(0.75)
+    assert np.isnan([figures.classes[2].recall, figures.classes[2].area]).all()
+    summary = scores.summarize_figures(figures)
+    assert summary["test_recall_macro"] == pytest.approx(75)
+    assert summary["per_class"][2]["auroc"] is None
+    json.dumps(summary, allow_nan=False)
+    scores.write_class_table(tmp_path, figures)
+    rows = read_table(tmp_path / scores.PER_CLASS)
+    assert [row["class"] for row in rows] == ['a,"b"', "c\nd", "e", "macro avg", "weighted avg"]
+    assert float(rows[1]["f1"]) == pytest.approx(figures.classes[1].f1, abs=1e-6)
+    assert scores.describe_figures(figures).splitlines()[-3].split()[2:] == ["–", "–", "–", "0"]
+
+
+def test_calibration_is_the_mean_gap_over_bins():
+    rng = np.random.default_rng(0)
+    p_BK = np.concatenate([rng.dirichlet([0.3] * 4, 500), np.eye(4)])  # Of 1, in the last bin, too.
+    labels = np.append(rng.integers(0, 4, 500), [0, 1, 2, 0])
+    found = scores.compute_reliability(p_BK, labels)
+    confidence, is_right = p_BK.max(axis=1), p_BK.argmax(axis=1) == labels
+    num_bins = len(found.counts)
+    bins = np.ceil(num_bins * confidence).astype(int) - 1
+    np.testing.assert_array_equal(found.counts, np.bincount(bins, minlength=num_bins))
+    np.testing.assert_array_equal(np.isnan(found.accuracy), found.counts == 0)
+    for i in np.unique(bins):
+        assert found.confidence[i] == pytest.approx(confidence[bins == i].mean())
+        assert found.accuracy[i] == pytest.approx(is_right[bins == i].mean())
+    gaps = np.nan_to_num(np.abs(found.confidence - found.accuracy))
+    assert found.error == pytest.approx(np.average(gaps, weights=found.counts))
+    # Honest confidences have little error, also of few images. With 15 bins of 100 it was 12%.
+    errors = []
+    for _ in range(20):
+        p_BK = rng.dirichlet([0.4] * 5, 100)
+        labels = (p_BK.cumsum(axis=1) > rng.random((100, 1))).argmax(axis=1)
+        errors.append(scores.compute_reliability(p_BK, labels).error)
+    assert np.mean(errors) < 0.06
+
+
+def draw(num_images=200):
+    """Probabilities that say something of random tags, rounded so that many are equal."""
+    rng = np.random.default_rng(0)
+    has = rng.random((num_images, 3)) < [0.2, 0.5, 0.7]
+    p_BT = np.clip(0.3 * rng.normal(size=has.shape) + np.where(has, 0.65, 0.4), 0, 1).round(2)
+    return p_BT, has.astype(np.int8)
+
+
+def test_figures_of_tags_are_scikit_learns():
+    p_BT, known = draw()
+    scoring = Scoring(NAMES, np.array([0.3, 0.5, 0.7]))
+    figures = scoring.compute_figures(p_BT, known)
+    says = p_BT >= scoring.thresholds
+    expected = classification_report(
+        known, says, target_names=NAMES, output_dict=True, zero_division=0
+    )
+    names = (*NAMES, "macro avg", "weighted avg")
+    for name, row in zip(names, (*figures.classes, figures.macro, figures.weighted), strict=True):
+        want = expected[name]
+        assert row[:3] == pytest.approx((want["precision"], want["recall"], want["f1-score"]))
+        assert row.support == want["support"]
+    areas = average_precision_score(known, p_BT, average=None)
+    assert [row.area for row in figures.classes] == pytest.approx(areas)
+    assert figures.accuracy == accuracy_score(known, says) > 0
+    assert figures.interval == wilson_interval(round(200 * figures.accuracy), 200)
+    first = figures.classes[0]
+    assert first.interval == wilson_interval(round(first.recall * first.support), first.support)
+    assert scoring.measure(p_BT[None], known) == {
+        "test/accuracy": 100 * figures.accuracy,
+        "test/mean_average_precision": pytest.approx(100 * areas.mean()),
+    }
+
+
+def test_what_is_open_does_not_count():
+    p_BT, known = draw()
+    scoring = Scoring(NAMES, np.full(3, 0.5))
+    without = scoring.compute_figures(p_BT[50:], known[50:])
+    known[:50] = -1
+    assert scoring.compute_figures(p_BT, known) == without
+    known[50:100, 1] = -1
+    figures = scoring.compute_figures(p_BT, known)
+    assert figures.classes[1].support == known[100:, 1].sum()
+    others = figures.classes[0], figures.classes[2]
+    assert others == (without.classes[0], without.classes[2])
+    assert figures.accuracy > without.accuracy
+
+
+def test_a_tag_that_no_image_has_is_in_no_mean(tmp_path):
+    p_BT, known = draw()
+    known[:, 2] = 0
+    figures = Scoring(NAMES, np.full(3, 0.5)).compute_figures(p_BT, known)
+    assert np.isnan([figures.classes[2].area, figures.classes[2].recall]).all()
+    assert figures.macro.area == pytest.approx(np.mean([row.area for row in figures.classes[:2]]))
+    summary = scores.summarize_figures(figures)
+    assert summary["per_class"][2] == {
+        "tag": "hat", "precision": 0, "recall": None, "f1": None, "average_precision": None,
+        "support": 0,
+    }  # fmt: skip
+    scores.write_class_table(tmp_path, figures)
+    rows = read_table(tmp_path / scores.PER_CLASS)
+    assert [row["tag"] for row in rows] == [*NAMES, "macro avg", "weighted avg"]
+    assert float(rows[0]["average_precision"]) == pytest.approx(figures.classes[0].area, abs=1e-6)
+    header, first = scores.describe_figures(figures).splitlines()[:2]
+    assert header.split() == ["tag", "precision", "recall", "F1", "AP", "images"]
+    assert first.split()[0] == "boots"
+    nothing = Scoring(NAMES, np.full(3, 0.5)).measure(p_BT[None], np.zeros_like(known))
+    assert list(nothing) == ["test/accuracy"]
+
+
+def test_a_tag_that_is_never_said_has_no_precision():
+    p_BT, known = draw()
+    figures, strict = (
+        Scoring(NAMES, np.array([0.5, 0.5, threshold])).compute_figures(p_BT, known)
+        for threshold in (0.5, 1.01)
+    )
+    assert np.isnan(strict.classes[2].precision)
+    assert (strict.classes[2].recall, strict.classes[2].f1) == (0, 0)
+    assert strict.classes[2].area == figures.classes[2].area
+    said = [row.precision for row in figures.classes[:2]]
+    assert strict.macro.precision == pytest.approx(np.mean(said))
+
+
+def test_labels_of_another_folder_are_classes_or_tags_of_the_run():
+    scoring = Scoring(NAMES, np.full(3, 0.5))
+    labels = [";", "Boots;hat", "?hat;gloves"]
+    known = scoring.number(np.array([2, 1, 0]), labels)
+    assert known.tolist() == [[0, 1, -1], [1, 0, 1], [0, 0, 0]]
+    labels_B = np.array([2, -1, 0])
+    assert Scoring(NAMES).number(labels_B, ("Gloves", "x", "boots")).tolist() == [0, -1, 1]
