@@ -10,34 +10,30 @@ import itertools
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, to_csv
-from cls_jax.photos.features.accuracy import Estimate, describe_estimate
+from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import open_backbone
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.folder import exchange
-from cls_jax.photos.folder.kinds import ONE_CLASS, TAGS, Classes
 from cls_jax.photos.folder.sort import UNSURE, set_unsure_apart, sort_files
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.fitting import INSTANT, Fitted, fit
-from cls_jax.photos.labeling.known import Known, list_states
-from cls_jax.photos.labeling.proposals import Classified
+from cls_jax.photos.labeling.fitting import Fitted, fit
+from cls_jax.photos.labeling.known import list_states
 from cls_jax.photos.labeling.session import JAX_THREAD, Session
 from cls_jax.photos.labeling.sheet import write_sheet
-from cls_jax.photos.labeling.tag_fitting import fit_tags
 from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.views import describe_image
 
 _NUM_NEAREST = 3
-_FITS: dict[Classes, Callable[[Known], Fitted]] = {ONE_CLASS: fit, TAGS: fit_tags}
 _COLUMNS = ["file", "label", "source", "probability"]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _get_network = functools.cache(open_backbone)
@@ -80,54 +76,39 @@ class SessionClassifier:
             is_busy = self._start()
             message = self._message or self._trained.message
             described: dict[str, Any] = {"is_fitting": is_busy, "message": message}
-            if self._fitted is None:
+            if (fitted := self.get()) is None:
                 return described
-            fitted, estimate = self._fitted, self._estimate(self._fitted)
             described |= {"labels": fitted.num_labels, "classes": len(fitted.class_names)}
-            return described | {"accuracy": self._describe_accuracy(fitted, estimate)}
+            return described | {"accuracy": fitted.accuracy}
 
-    def _describe_accuracy(self, fitted: Fitted, estimate: Estimate | None) -> str:
-        """Sentences about the accuracy of what names the photos, and of the instant classifier."""
-        if trained := self._trained.find(fitted.class_names):
-            if estimate is None or estimate.accuracy is None:
-                return trained.choice
-            return describe_estimate(estimate, trained.name)
-        return fitted.describe_accuracy()
+    def get(self) -> Fitted | None:
+        """What names the photos now: the newest classifier, or trained networks in its place.
 
-    def describe_namer(self) -> str:
-        """What names the photos: the instant classifier or trained networks. "" for neither yet."""
-        if (fitted := self._fitted) is None:
-            return ""
-        trained = self._trained.find(fitted.class_names)
-        return trained.name if trained else f"{INSTANT} {fitted.describe_answers()}"
+        None for neither yet.
+        """
+        return self._trained.improve(self._fitted)
 
     def describe_shortly(self) -> str:
         """The accuracy by the newest classifier in a few words, "" without one.
 
         With the number of answers that it has learned: there may be more since.
         """
-        fitted = self._fitted
-        if fitted is None or (estimate := self._estimate(fitted)) is None:
+        fitted = self.get()
+        if fitted is None or (estimate := fitted.estimate) is None:
             return ""
         if estimate.accuracy is None:
             return f"Too early to say how many {fitted.right}"
-        is_trained = self._trained.find(fitted.class_names)
-        by = " by the trained networks" if is_trained else f", {fitted.describe_answers()}"
-        others = fitted.describe_others(estimate)
-        return f"About {estimate.accuracy:.0f}% of {others} {fitted.right}{by}"
+        return f"About {estimate.accuracy:.0f}% of {fitted.others} {fitted.right}{fitted.by}"
+
+    def describe_namer(self) -> str:
+        """What names the photos: the instant classifier or trained networks. "" for neither yet."""
+        fitted = self.get()
+        return fitted.namer if fitted else ""
 
     def estimate(self) -> Estimate | None:
-        """The accuracy of the newest classifier on the other photos. None if there is none."""
-        fitted = self._fitted
-        return self._estimate(fitted) if fitted else None
-
-    def _estimate(self, fitted: Fitted) -> Estimate | None:
-        """The accuracy of what names the photos, measured on random photos if enough were checked.
-
-        That is the classifier, or trained networks in its place.
-        """
-        estimate = fitted.estimate
-        return estimate and self._trained.estimate(fitted.class_names, estimate)
+        """The accuracy of what names the photos on those without an answer. None if unknown."""
+        fitted = self.get()
+        return fitted.estimate if fitted else None
 
     def _fit(self) -> None:
         fitted = None
@@ -135,7 +116,7 @@ class SessionClassifier:
         known = self._session.known
         self._version = known.answers_version
         try:
-            fitted = _FITS[known.options.kind](known)
+            fitted = fit(known)
         except RefusedError as error:
             message = str(error)
         except Exception as error:  # The page shows it, and labeling continues.
@@ -147,31 +128,14 @@ class SessionClassifier:
 
     def _publish(self) -> None:
         """Gives the session what the better classifier says."""
-        if (fitted := self._fitted) is not None:
-            found = Classified(
-                class_names=fitted.class_names,
-                labels=fitted.labels,
-                probabilities=self._trained.replace(fitted.class_names, fitted.probabilities),
-                suspects=fitted.find_suspects(),
-                is_early=fitted.is_early,
-                figures=fitted.describe_classes(),
-            )
-            self._session.adopt(found)
-
-    def _name(self, fitted: Fitted, file: BinaryIO, found: FrozenFeatures) -> tuple[str, float]:
-        """The class of a photo by the better classifier, and its probability."""
-        if (better := self._trained.find(fitted.class_names)) is None:
-            said = fitted.rules.say(fitted.predict(found), fitted.class_names)
-            return said.labels[0], float(said.confidences[0])
-        file.seek(0)
-        prediction = better.classifier.predict(file)
-        return str(prediction.label[0]), float(prediction.confidence[0])
+        if (fitted := self.get()) is not None:
+            self._session.adopt(fitted)
 
     def _wait(self) -> Fitted | None:
-        """The classifier of the current labels. None if there is none."""
+        """The classifier of the current labels, as `get`."""
         self.describe()
         self._thread.join()
-        return self._fitted
+        return self.get()
 
     def classify(self, file: BinaryIO) -> dict[str, Any]:
         """Classifies a photo: class, confidence, and the most similar labeled photos.
@@ -182,8 +146,9 @@ class SessionClassifier:
             if (fitted := self._wait()) is None:
                 raise RefusedError(self._message)
             found = read_photo(file, self._session.known.backbones)
-            label, probability = self._name(fitted, file, found)
-        similarities = fitted.descriptors @ normalize_rows(found.descriptors)[0]
+            label, probability = fitted.name(file, found)
+        descriptors = normalize_rows(fitted.relations.features.descriptors)
+        similarities = descriptors @ normalize_rows(found.descriptors)[0]
         labeled = np.flatnonzero(fitted.labels >= 0)
         nearest = labeled[np.argsort(-similarities[labeled], kind="stable")[:_NUM_NEAREST]]
         return {
@@ -200,11 +165,10 @@ class SessionClassifier:
         """
         fitted = self._wait()
         labels, confidences = list[str](), np.zeros(0)
+        known, rows = self._session.known, []
         if fitted:
-            p_BK = self._trained.replace(fitted.class_names, fitted.probabilities)
-            labels, confidences, _ = fitted.rules.say(p_BK, fitted.class_names)
-        rows = []
-        for i, name, state in list_states(self._session.known):
+            labels, confidences, _ = known.rules.say(fitted.probabilities, fitted.class_names)
+        for i, name, state in list_states(known):
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
             if not state.decision and i < len(labels):
                 source = UNSURE if confidences[i] < unsure_below else "suggested"

@@ -4,18 +4,19 @@ It equals that of `cls-jax train FOLDER --instant --backbone NAME[,NAME]` on the
 the session's networks: the same photos in the same order, and the same order of classes, since
 labels are held out in turn by it.
 
-Shape suffixes: B photos of the folder, C features, K classes.
+Shape suffixes: B photos of the folder, K classes, T tags, M photos that a run is trained on.
 """
 
-import abc
 import dataclasses
 import functools
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
 
 import numpy as np
 
 from cls_jax.io import write_count
 from cls_jax.photos.features.accuracy import (
+    MIN_CHECKS,
     Estimate,
     correct_estimate,
     count_labels,
@@ -24,182 +25,236 @@ from cls_jax.photos.features.accuracy import (
     is_too_early,
 )
 from cls_jax.photos.features.decide import decide
-from cls_jax.photos.features.infer import HeldOutLabels, Inferred, infer
-from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
-from cls_jax.photos.features.marks import mark_labels
-from cls_jax.photos.features.neighbors import normalize_rows
+from cls_jax.photos.features.infer import Inferred, infer
+from cls_jax.photos.features.instant import fit_classifier
+from cls_jax.photos.features.marks import Marks, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.folder.log import Checked
+from cls_jax.photos.features.tag_accuracy import (
+    correct_tags,
+    describe_tag,
+    estimate_each,
+    estimate_tags,
+)
+from cls_jax.photos.features.tags import InferredTags, group_tagged, infer_tags
+from cls_jax.photos.folder.kinds import ONE_CLASS, TAGS, Classes
+from cls_jax.photos.folder.tags import read_sets
 from cls_jax.photos.inference.suspects import choose_suspects
 from cls_jax.photos.inference.unknown import FolderImages, collect_images
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.known import Known, find_checked, list_sources, list_trainable
-from cls_jax.photos.labeling.proposals import NUM_ANSWERS, Rules, Suspect
+from cls_jax.photos.labeling.known import (
+    Known,
+    find_checked,
+    list_checked,
+    list_sources,
+    list_trainable,
+)
+from cls_jax.photos.labeling.proposals import NUM_ANSWERS, Classified, Said, Suspect
 
 INSTANT = "the instant classifier"
 
 
-@dataclasses.dataclass(frozen=True)
-class Fitted(abc.ABC):
-    """A classifier fitted to some labels."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fitted(Classified):
+    """A classifier fitted to some labels, and what it says about all photos."""
 
-    rules: Rules
-    class_names: list[str]  # Those with a label, sorted.
-    labels: np.ndarray  # int [B], -1 for photos without a label.
     relations: Relations  # Of all photos.
-    sources: np.ndarray | None  # What these come from, see `Session.number_sources`.
     rows: np.ndarray  # The photos that a run would be trained on, int [M], in its order.
-    probabilities: np.ndarray  # Of all photos, float32 [B, K].
-    checked: Checked  # The random photos that had been checked.
-
-    right: ClassVar[str]  # What a figure says of photos.
+    sources: np.ndarray | None  # What these come from, see `list_sources`.
+    inferred: Inferred | InferredTags  # Of these.
+    # The accuracy on the other photos, measured on random ones if enough were checked.
+    estimate: Estimate | None
+    others: str  # What these are.
+    right: str  # What the accuracy is of, as in "are named right".
+    accuracy: str  # The same in sentences.
+    # The label of a photo from elsewhere, given its file and features, and its probability.
+    name: Callable[[BinaryIO, FrozenFeatures], tuple[str, float]]
+    namer: str  # What names the photos,
+    by: str  # and the same after a figure.
 
     @property
     def num_labels(self) -> int:
         """The photos with a label."""
         return int((self.labels >= 0).sum())
 
-    @property
-    @abc.abstractmethod
-    def is_early(self) -> bool:
-        """Whether it is too early to say how accurate it is."""
-
-    @property
-    @abc.abstractmethod
-    def estimate(self) -> Estimate | None:
-        """The accuracy on the other photos, measured on random ones if enough were checked."""
-
-    @abc.abstractmethod
-    def describe_accuracy(self) -> str:
-        """Sentences about the same."""
-
-    @abc.abstractmethod
-    def predict(self, found: FrozenFeatures) -> np.ndarray:
-        """The probabilities of other photos, given their features, float32 [n, K]."""
-
-    def find_suspects(self) -> list[Suspect]:
-        """The labels that the others contradict, where that is known."""
-        return []
-
-    def describe_classes(self) -> dict[str, str]:
-        """A few words about what is known of each class."""
-        return {}
-
-    def describe_others(self, estimate: Estimate) -> str:
-        """The photos that an estimate is about: after a few answers, classes may be missing."""
-        has_all = estimate.checks or self.num_labels >= NUM_ANSWERS
-        of_these = f"photos of these {len(self.class_names)} {self.rules.plural}"
-        return "the other photos" if has_all else of_these
-
-    def describe_answers(self) -> str:
-        """How many answers it has learned."""
-        return f"after {write_count(self.num_labels, 'answer', 'answers')}"
-
-    @functools.cached_property
-    def descriptors(self) -> np.ndarray:
-        """float32 [B, C], of unit length."""
-        return normalize_rows(self.relations.features.descriptors)
-
     @functools.cached_property
     def images(self) -> FolderImages | None:
         """What photos from elsewhere are compared with."""
-        sources = None if self.sources is None else self.sources[self.rows]
-        return collect_images(self.relations.features.pooled[self.rows], sources)
+        return collect_images(self.relations.features.pooled[self.rows], self.sources)
 
 
-@dataclasses.dataclass(frozen=True)
-class FittedClasses(Fitted):
-    """One that gives each photo a class."""
-
-    inferred: Inferred  # Of `rows`.
-    held_out: HeldOutLabels  # Of all photos.
-    classifier: InstantClassifier
-
-    right = "are named right"
-
-    @property
-    def is_early(self) -> bool:
-        """See `is_too_early`."""
-        marks, groups = self.inferred.marks, self.inferred.groups
-        return is_too_early(count_labels(marks.labels, groups))
-
-    @property
-    def estimate(self) -> Estimate | None:
-        """See `correct_estimate`."""
-        if (estimate := self.inferred.estimate) is None:
-            return None
-        return correct_estimate(estimate, self.checked.is_right, self.checked.confidences)
-
-    def describe_accuracy(self) -> str:
-        """The accuracy also on photos of new sources."""
-        sentences = []
-        if estimate := self.estimate:
-            sentences.append(describe_estimate(estimate, INSTANT, self.describe_others(estimate)))
-        if (of_new := self.inferred.new_sources) is not None:
-            sentences.append(describe_new_sources(of_new))
-        return " ".join(sentences)
-
-    def predict(self, found: FrozenFeatures) -> np.ndarray:
-        """By the classifier."""
-        return self.classifier.predict_with_features(found)[0][0]
-
-    def find_suspects(self) -> list[Suspect]:
-        """See `choose_suspects`."""
-        rows = choose_suspects(self.held_out, self.labels)
-        best, confidence, _ = decide(self.held_out.probabilities[rows])
-        names = self.class_names
-        return [
-            Suspect(i, names[self.labels[i]], names[k], float(c))
-            for i, k, c in zip(rows.tolist(), best.tolist(), confidence.tolist(), strict=True)
-        ]
+def fit(session: Known) -> Fitted:
+    """Fits the classifier to the labels of a session. Raises a RefusedError without two of them."""
+    return _FITS[session.options.kind](session)
 
 
-def fit(session: Known) -> FittedClasses:
-    """Fits the classifier to the labels of a session. Raises a RefusedError without two classes."""
+def _fit_classes(session: Known) -> Fitted:
+    """Where a photo has one class."""
     relations, names = session.relations, session.class_names
     class_names = sorted({names[k] for k in np.unique(session.labels) if k >= 0})
     if relations is None or len(class_names) < 2:
         raise RefusedError("Label photos of two classes first: then there is a classifier to save.")
     places = np.array([class_names.index(name) if name in class_names else -1 for name in names])
     labels = np.where(session.labels >= 0, places[session.labels], -1)
-    originals = find_originals(relations.same, labels)
-    rows = list_trainable(session)
-    rows = rows[originals[rows] < 0]
-    known, sources = relations.take(rows), list_sources(session)
-    marks = mark_labels(labels[rows], len(class_names))
-    inferred = infer(known, marks, None if sources is None else sources[rows])
+    rows, originals = _choose_rows(session, relations, labels)
+    known, sources = relations.take(rows), list_sources(session, rows)
+    values = mark_labels(labels, len(class_names)).values
+    inferred = infer(known, Marks(values[rows]), sources)
     classifier = fit_classifier(None, known, inferred)
-    p_BK = np.zeros((len(labels), len(class_names)), np.float32)
-    p_BK[rows] = inferred.probabilities
-    if len(others := np.setdiff1d(np.arange(len(labels)), rows)):
-        left_out = relations.features.convert(lambda values: values[others])
-        p_BK[others] = classifier.predict_with_features(left_out)[0][0]
-    copies = np.flatnonzero(originals >= 0)
-    p_BK[copies] = labels[originals[copies], None] == np.arange(len(class_names))
-    q_BK, is_judged = np.full_like(p_BK, 1 / len(class_names)), np.zeros(len(labels), bool)
-    q_BK[rows], is_judged[rows] = inferred.held_out
-    return FittedClasses(
-        rules=session.rules,
+
+    def predict(found: FrozenFeatures) -> np.ndarray:
+        return classifier.predict_with_features(found)[0][0]
+
+    estimate, checked = inferred.estimate, find_checked(session)
+    estimate = estimate and correct_estimate(estimate, checked.is_right, checked.confidences)
+    others = _describe_others(labels, f"{len(class_names)} classes", estimate)
+    right, answers = "are named right", _count_answers(labels)
+    sentences = [describe_estimate(estimate, INSTANT, others, right)] if estimate else []
+    if inferred.new_sources is not None:
+        sentences.append(describe_new_sources(inferred.new_sources))
+    p_BK = _complete(relations, inferred.probabilities, rows, values, originals, predict)
+    suspects = choose_suspects(inferred.held_out, labels[rows])
+    best, confidence, _ = decide(inferred.held_out.probabilities[suspects])
+    return Fitted(
         class_names=class_names,
         labels=labels,
-        relations=relations,
-        sources=sources,
-        rows=rows,
-        inferred=inferred,
         probabilities=p_BK,
-        held_out=HeldOutLabels(q_BK, is_judged),
-        checked=find_checked(session),
-        classifier=classifier,
+        suspects=[
+            Suspect(i, class_names[labels[i]], class_names[k], float(c))
+            for i, k, c in zip(rows[suspects].tolist(), best.tolist(), confidence, strict=True)
+        ],
+        is_early=is_too_early(count_labels(labels[rows], inferred.groups)),
+        relations=relations,
+        rows=rows,
+        sources=sources,
+        inferred=inferred,
+        estimate=estimate,
+        others=others,
+        right=right,
+        accuracy=" ".join(sentences),
+        name=_name_by(predict, session.rules.say, class_names),
+        namer=f"{INSTANT} {answers}",
+        by=f", {answers}",
     )
 
 
-def find_originals(same_B: np.ndarray, labels_B: np.ndarray) -> np.ndarray:
-    """The first labeled photo with the same features as one without a label, int [B], or -1.
+def _fit_tags(session: Known) -> Fitted:
+    """Where a photo may have several classes, its tags."""
+    relations, labels = session.relations, session.labels
+    if relations is None or len(np.unique(labels[labels >= 0])) < 2:
+        raise RefusedError("Label photos with different tags first, or some with none.")
+    texts = [session.get_state(image).label for image in range(len(labels))]
+    distinct = sorted({texts[i] for i in np.flatnonzero(labels >= 0)})
+    sets = read_sets(distinct)
+    numbers = np.array([distinct.index(text) if text else -1 for text in texts])
+    values, class_names = sets.mark(np.where(labels >= 0, numbers, -1)), list(sets.names)
+    rows, originals = _choose_rows(session, relations, labels)
+    known, sources = relations.take(rows), list_sources(session, rows)
+    marks = Marks(values[rows], exclusive=False)
+    groups_M = group_tagged(known, marks, sources)
+    inferred = infer_tags(known, marks, groups_M)
+    p_MT, held_out_MT, predict = inferred.probabilities, inferred.held_out, inferred.head.predict
+    q_MT = np.where(np.isnan(held_out_MT), p_MT, held_out_MT)
+    p_BT = _complete(relations, q_MT, rows, values, originals, predict)
+    # What random photos that were checked have: those that were chosen to be asked are harder.
+    is_random = np.isin(np.arange(len(labels)), list(list_checked(session)))
+    random_BT = np.where(is_random[:, None], values, np.int8(-1))
+    is_known = (random_BT >= 0).any(axis=1)
+    estimate = estimate_tags(p_MT, held_out_MT, marks.values, groups_M)
+    estimate = estimate and correct_tags(estimate, p_BT[is_known], random_BT[is_known])
+    others = _describe_others(labels, f"{len(class_names)} tags", estimate)
+    right, answers, accuracy = "are tagged without a mistake", _count_answers(labels), ""
+    if estimate:
+        accuracy = describe_estimate(estimate, INSTANT, others, right, ("tag", "tags"))
+    figures = {}
+    if len(find_checked(session).is_right) >= MIN_CHECKS:
+        of_tags = estimate_each(p_MT, held_out_MT, random_BT[rows], groups_M)
+        figures = dict(zip(class_names, map(describe_tag, of_tags), strict=True))
+    return Fitted(
+        class_names=class_names,
+        labels=labels,
+        probabilities=p_BT,
+        suspects=(),
+        is_early=estimate is None or estimate.accuracy is None,
+        figures=figures,
+        relations=relations,
+        rows=rows,
+        sources=sources,
+        inferred=inferred,
+        estimate=estimate,
+        others=others,
+        right=right,
+        accuracy=accuracy,
+        name=_name_by(predict, session.rules.say, class_names),
+        namer=f"{INSTANT} {answers}",
+        by=f", {answers}",
+    )
 
-    A run leaves copies of labeled photos out. `same_B` is `Relations.same`, and labels are int [B].
+
+_FITS: dict[Classes, Callable[[Known], Fitted]] = {ONE_CLASS: _fit_classes, TAGS: _fit_tags}
+
+
+def _choose_rows(
+    session: Known, relations: Relations, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The photos that a run would be trained on, int [M], and the originals of copies, int [B].
+
+    A run leaves copies of labeled photos out: those with the same features as one without a label.
+    Their original is the first such photo, and that of others is -1. Labels are int [B].
     """
-    firsts_B = np.full(len(same_B), -1)
-    labeled = np.flatnonzero(labels_B >= 0)[::-1]
-    firsts_B[same_B[labeled]] = labeled  # The first one is written last.
-    return np.where(labels_B < 0, firsts_B[same_B], -1)
+    firsts_B = np.full(len(labels), -1)
+    labeled = np.flatnonzero(labels >= 0)[::-1]
+    firsts_B[relations.same[labeled]] = labeled  # The first one is written last.
+    originals_B = np.where(labels < 0, firsts_B[relations.same], -1)
+    rows = list_trainable(session)
+    return rows[originals_B[rows] < 0], originals_B
+
+
+def _complete(
+    relations: Relations,
+    p_MK: np.ndarray,
+    rows: np.ndarray,
+    values: np.ndarray,
+    originals: np.ndarray,
+    predict: Callable[[FrozenFeatures], np.ndarray],
+) -> np.ndarray:
+    """The probabilities of all photos, float32 [B, K], given those at `rows`.
+
+    Copies have what is known of their originals, see `Marks.values`. The rest is predicted.
+    """
+    p_BK = np.zeros(values.shape, np.float32)
+    p_BK[rows] = p_MK
+    if len(others := np.setdiff1d(np.arange(len(values)), rows)):
+        left_out = relations.features.convert(lambda columns: columns[others])
+        known = np.where(originals[others, None] >= 0, values[originals[others]], -1)
+        p_BK[others] = np.where(known >= 0, known, predict(left_out))
+    return p_BK
+
+
+def _name_by(
+    predict: Callable[[FrozenFeatures], np.ndarray],
+    say: Callable[[np.ndarray, Sequence[str]], Said],
+    class_names: Sequence[str],
+) -> Callable[[BinaryIO, FrozenFeatures], tuple[str, float]]:
+    """Names a photo by its features, see `Fitted.name`."""
+
+    def name(_: BinaryIO, found: FrozenFeatures) -> tuple[str, float]:
+        said = say(predict(found), class_names)
+        return said.labels[0], float(said.confidences[0])
+
+    return name
+
+
+def _describe_others(labels: np.ndarray, classes: str, estimate: Estimate | None) -> str:
+    """The photos that an estimate is about: after a few answers, classes may be missing.
+
+    `classes` says how many are known.
+    """
+    is_measured = estimate is not None and estimate.checks
+    has_all = is_measured or (labels >= 0).sum() >= NUM_ANSWERS
+    return "the other photos" if has_all else f"photos of these {classes}"
+
+
+def _count_answers(labels: np.ndarray) -> str:
+    """How many answers a classifier has learned."""
+    return f"after {write_count(int((labels >= 0).sum()), 'answer', 'answers')}"

@@ -5,7 +5,7 @@ Shape suffixes: B photos, K classes.
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -147,9 +147,13 @@ def list_states(known: Known) -> list[tuple[int, str, Mark]]:
     ]
 
 
-def list_sources(known: Known) -> np.ndarray | None:
-    """What each photo comes from, int32 [B], -1 where unknown. None if nothing is known."""
-    return number_sources(known.files, known.sources) if known.sources else None
+def list_sources(known: Known, rows: Iterable[int] | None = None) -> np.ndarray | None:
+    """What the photos `rows` come from, by default all, int32, -1 where unknown.
+
+    None if nothing is known.
+    """
+    names = known.files if rows is None else [known.files[row] for row in rows]
+    return number_sources(names, known.sources) if known.sources else None
 
 
 def find_checked(known: Known) -> Checked:

@@ -5,6 +5,7 @@ A photo has one class here. `tag_proposals` has the same for several tags.
 Shape suffixes: B photos, K classes.
 """
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -19,7 +20,6 @@ from cls_jax.photos.features.decide import (
     rank_classes,
 )
 from cls_jax.photos.features.graph import Propagation
-from cls_jax.photos.folder.reading import NOTHING
 
 NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 
@@ -48,15 +48,17 @@ class Suspect(NamedTuple):
     probability: float
 
 
-class Classified(NamedTuple):
-    """What the instant classifier of some labels says about B photos and K classes."""
+@dataclasses.dataclass(frozen=True)
+class Classified:
+    """What the classifier of some labels says about B photos and K classes."""
 
     class_names: list[str]  # Those with a label.
     labels: np.ndarray  # int [B], -1 for photos without a label.
     probabilities: np.ndarray  # float32 [B, K].
     suspects: Sequence[Suspect]
     is_early: bool  # See `is_too_early`.
-    figures: Mapping[str, str] = NOTHING  # A few words about some of the classes.
+    # A few words about some of the classes.
+    figures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Said(NamedTuple):

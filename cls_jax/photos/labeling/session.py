@@ -11,6 +11,7 @@ import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -99,10 +100,10 @@ class Session:
         self.steps = Steps()
         rows, base = answers.read_rows()
         self.steps.read(rows, base)
-        self._random = np.random.default_rng()
-        self._draws: Iterator[str] | None = None  # Those without an answer, in random order.
-        self._num_drawable = 0
-        self._is_drawing = True
+        drawable = [name for name in files if not answers.marks.get(name).decision]
+        self._num_drawable = len(drawable)
+        # What is shown until the photos are read.
+        self._draws = draw_readable(root, drawable, np.random.default_rng())
         self._spread: Spread | None = None
         self._coverage: Coverage | None = None
         self._has_adopted = False  # Whether proposals are from an older classifier.
@@ -133,36 +134,30 @@ class Session:
 
         `load_features` is called with a function to report (images done, images in all).
         """
-
-        def report(done: int, total: int) -> None:
-            with self._lock:
-                known = self._known
-                self._known = dataclasses.replace(
-                    known, progress=(done, total), version=known.version + 1
-                )
-
         files = self._known.pending
         try:
-            found = load_features(report)
+            found = load_features(lambda *progress: self._update(progress=progress))
             reasons = {files[i]: why for i, why in found.reasons.items()}
             if not len(found.readable):
                 raise refuse_unreadable("None of the photos", list(reasons.items()))
             with self._lock:
-                if self._draws is not None:  # A window is open.
+                if self._known.files:  # A window is open.
                     self._draw(_NUM_RESERVED)
-                self._is_drawing = False
+                self._draws = iter(())
                 known = self._known
                 found, lost = _put_first(found, [files.index(name) for name in known.files])
                 self._known = dataclasses.replace(known, unreadable=reasons, gone=known.gone | lost)
             self._take_over(files, found, [])
         except Exception as error:
             message = str(error) if isinstance(error, UserError) else describe_error(error)
-            with self._lock:
-                known = self._known
-                self._known = dataclasses.replace(
-                    known, phase="failed", message=message, version=known.version + 1
-                )
+            self._update(phase="failed", message=message)
             raise
+
+    def _update(self, **changes: Any) -> None:
+        """Takes over what has changed of `known`, as a new version."""
+        with self._lock:
+            version = self._known.version + 1
+            self._known = dataclasses.replace(self._known, version=version, **changes)
 
     def _draw(self, count: int) -> None:
         """Draws random photos until `count` have no answer, while the features are unknown.
@@ -170,18 +165,13 @@ class Session:
         Each has had the same chance, and none has been named by a classifier. Only files that can
         be read are drawn.
         """
-        known = self._known
-        if self._draws is None:
-            rest = [name for name in known.pending if not known.marks.get(name).decision]
-            self._draws = draw_readable(known.root, rest, self._random)
-            self._num_drawable = len(rest)
+        known, sample = self._known, self._questions.sample
         missing = max(0, count - int(known.find_open().sum()))
         files = (*known.files, *itertools.islice(self._draws, missing))
         for image in range(len(known.files), len(files)):
-            self._questions.sample[image] = (image + 1) / self._num_drawable
+            sample[image] = (image + 1) / self._num_drawable
         index = {name: i for i, name in enumerate(files)}
-        sample = dict(self._questions.sample)
-        self._known = dataclasses.replace(known, files=files, index=index, sample=sample)
+        self._known = dataclasses.replace(known, files=files, index=index, sample=dict(sample))
 
     def _take_over(self, files: Sequence[str], found: Features, before: Sequence[str]) -> None:
         """Appends files with features to those `before`, whose indices stay."""
@@ -194,11 +184,8 @@ class Session:
             names = (*before, *(files[i] for i in found.readable))
             if self._known.pending:  # From here on, the better questions are asked.
                 self._questions.forget_random()
-                self._draws = None
-            self._spread = spread
-            self._coverage = coverage
-            self._known = dataclasses.replace(
-                self._known,
+            self._spread, self._coverage = spread, coverage
+            self._refresh(
                 files=names,
                 index={name: i for i, name in enumerate(names)},
                 pending=(),
@@ -206,7 +193,6 @@ class Session:
                 digests={**self._known.digests, **found.digests},
                 relations=relations,
             )
-            self._refresh()
 
     def extend(
         self,
@@ -228,33 +214,29 @@ class Session:
         with self._scanning:
             with self._lock:
                 check_ready(self._known)
-                self._known = known = dataclasses.replace(self._known, sources=sources)
+                before = self._known
                 replaced = [name for name in replaced if name in set(files)]
-                new = [name for name in files if name not in known.index] + replaced
-                current = known.index.keys() & set(files) - set(replaced)
-                gone = set(range(len(known.files))) - {known.index[name] for name in current}
-                if gone != known.gone:
-                    self._known = dataclasses.replace(known, gone=frozenset(gone))
+                new = [name for name in files if name not in before.index] + replaced
+                current = before.index.keys() & set(files) - set(replaced)
+                gone = set(range(len(before.files))) - {before.index[name] for name in current}
+                unreadable = {k: why for k, why in before.unreadable.items() if k in new}
+                self._known = dataclasses.replace(before, sources=sources, unreadable=unreadable)
+                if new or gone != before.gone:
                     self._answers.index(names, base)
-                    self._refresh()
-            num_gone = len(gone) - len(known.gone) - len(replaced)
-            counts = {"replaced": len(replaced), "gone": max(0, num_gone)}
-            found = load_features([known.root / name for name in new]) if new else None
-            reasons = {new[i]: why for i, why in found.reasons.items()} if found else {}
-            num_new = len(found.readable) if found else 0
+                    self._refresh(gone=frozenset(gone))
+            num_gone = max(0, len(gone) - len(before.gone) - len(replaced))
+            counts = {"new": 0, "replaced": len(replaced), "unreadable": 0, "gone": num_gone}
+            if not new:
+                return counts
+            found = load_features([before.root / name for name in new])
+            reasons = {new[i]: why for i, why in found.reasons.items()}
+            num_new = len(found.readable)
+            if num_new:
+                self._take_over(new, found, before.files)
             with self._lock:
-                self._known = dataclasses.replace(self._known, unreadable=reasons)
-                if new:
-                    self._answers.index(names, base)
-                    self._refresh()
-            if found and num_new:
-                self._take_over(new, found, known.files)
-                with self._lock:
-                    num_moved = self._known.num_moved + num_new
-                    self._known = dataclasses.replace(self._known, num_moved=num_moved)
-                    self._questions.mark([self._known.index[name] for name in replaced], "")
-                    self._refresh()
-            num_broken = len(reasons.keys() - known.unreadable.keys())
+                self._questions.mark([self._known.index[name] for name in replaced], "")
+                self._refresh(unreadable=reasons, num_moved=self._known.num_moved + num_new)
+            num_broken = len(reasons.keys() - before.unreadable.keys())
             num_new -= len(set(replaced) - reasons.keys())
             return counts | {"new": num_new, "unreadable": num_broken}
 
@@ -290,8 +272,7 @@ class Session:
             chosen = range(len(known.files)) if images is None else images
             gone = {i for i in chosen if not (known.root / known.files[i]).is_file()}
             if not gone <= known.gone:
-                self._known = dataclasses.replace(known, gone=known.gone | gone)
-                self._refresh()
+                self._refresh(gone=known.gone | gone)
 
     def add_class(self, name: str, window: str = "") -> str:
         """Adds a class as `classes.add_class` does, as a step to undo in a window."""
@@ -300,8 +281,7 @@ class Session:
             classes, name = add_class(known.classes, known.rules.clean(name))
             if len(classes.names) == len(known.class_names):
                 return name
-            classes = settle_keys(classes, known.notes)
-            self._known = dataclasses.replace(known, classes=classes, version=known.version + 1)
+            self._update(classes=settle_keys(classes, known.notes))
             if classes.names[-1] != name:
                 self._refresh()  # It was inserted before others, whose columns move.
             if window:
@@ -358,8 +338,7 @@ class Session:
             step = step._replace(class_names=before)
         self.steps.append(window, step)
         _save_keys(log, classes)
-        self._known = dataclasses.replace(self._known, classes=classes)
-        self._refresh()
+        self._refresh(classes=classes)
 
     def undo(self, window: str) -> dict[int, Mark]:
         """Undoes the last step of a window and returns its photos with the marks they had."""
@@ -387,8 +366,7 @@ class Session:
             self.steps.drop(window)
             self.steps.renumber(step, log.find)
             _save_keys(log, classes, released)
-            self._known = dataclasses.replace(known, classes=classes)
-            self._refresh()
+            self._refresh(classes=classes)
             return former
 
     def draw_sample(self) -> int:
@@ -428,13 +406,17 @@ class Session:
             if has_changed or was_cut_off:  # The page then loads its photos again.
                 self._refresh()
 
-    def _refresh(self) -> None:
-        """Takes over what the log says now, propagates its labels and chooses what to show next."""
+    def _refresh(self, **changes: Any) -> None:
+        """Takes over what has changed of `known` and what the log says now.
+
+        Propagates its labels and chooses what to show next.
+        """
         log, questions = self._answers, self._questions
-        classes = follow_marks(self._known.classes, log.marks, log.notes)
+        before = dataclasses.replace(self._known, **changes)
+        classes = follow_marks(before.classes, log.marks, log.notes)
         known = dataclasses.replace(
-            self._known,
-            version=self._known.version + 1,
+            before,
+            version=before.version + 1,
             marks=log.marks,
             notes=log.notes,
             classes=settle_keys(classes, log.notes),
@@ -469,7 +451,7 @@ class Session:
         The photo that is `shown` in this one comes first until it has an answer or is gone.
         """
         with self._lock:
-            if self._known.phase == "reading" and self._is_drawing:
+            if self._known.phase == "reading":
                 self._draw(_NUM_EARLY + self._questions.count_windows())
                 self._questions.choose_first(self._known.find_open())
             if shown is not None:

@@ -3,19 +3,22 @@
 Shape suffixes: B photos of the folder, K classes.
 """
 
+import dataclasses
 import pathlib
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from cls_jax.io import describe_error, make_printable
-from cls_jax.photos.features.accuracy import Estimate, measure_accuracy
+from cls_jax.photos.features.accuracy import describe_estimate, measure_accuracy
 from cls_jax.photos.features.decide import decide
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predictor import TRAINED, describe_choice
+from cls_jax.photos.labeling.fitting import Fitted
 from cls_jax.photos.labeling.known import count, list_checked, list_paths
 from cls_jax.photos.labeling.proposals import NUM_ANSWERS
 from cls_jax.photos.labeling.runs import is_trained
@@ -31,10 +34,40 @@ class Trained(NamedTuple):
     classifier: Classifier
     probabilities: np.ndarray  # float32 [B, K], NaN for photos that cannot be read.
 
-    @property
-    def name(self) -> str:
-        """What names the photos, in words."""
-        return f"the trained networks of {make_printable(str(self.run))}"
+    def replace(self, fitted: Fitted, checked: Mapping[int, str]) -> Fitted:
+        """What they say in place of the instant classifier. Photos they have not read keep theirs.
+
+        The accuracy to expect is the share of the `checked` random photos that they name right,
+        none of which they have learned. Their confidences are no measure: they have learned their
+        own labels.
+        """
+        columns = [self.classifier.class_names.index(name) for name in fitted.class_names]
+        q_BK = self.probabilities[: len(fitted.labels), columns]
+        is_known, p_BK = ~np.isnan(q_BK[:, 0]), fitted.probabilities.copy()
+        p_BK[: len(q_BK)][is_known] = q_BK[is_known]
+        namer, accuracy = f"the trained networks of {make_printable(str(self.run))}", self.choice
+        if estimate := fitted.estimate:
+            rows = [image for image in checked if image < len(q_BK) and is_known[image]]
+            best = decide(q_BK[rows]).best.tolist()
+            said = [fitted.class_names[k] == checked[i] for i, k in zip(rows, best, strict=True)]
+            estimate = measure_accuracy(estimate, said)
+            if estimate.accuracy is not None:
+                accuracy = describe_estimate(estimate, namer)
+        return dataclasses.replace(
+            fitted,
+            probabilities=p_BK,
+            estimate=estimate,
+            others="the other photos",
+            accuracy=accuracy,
+            name=self._name,
+            namer=namer,
+            by=" by the trained networks",
+        )
+
+    def _name(self, file: BinaryIO, _: FrozenFeatures) -> tuple[str, float]:
+        file.seek(0)
+        prediction = self.classifier.predict(file)
+        return str(prediction.label[0]), float(prediction.confidence[0])
 
 
 class TrainedNetworks:
@@ -112,7 +145,7 @@ class TrainedNetworks:
             self._labels_version, self._found = started, found
         self.on_ready()
 
-    def find(self, class_names: Sequence[str]) -> Trained | None:
+    def find(self, class_names: Collection[str]) -> Trained | None:
         """What they say, if they are in use and have exactly these classes, in any order."""
         with self._lock:
             found = self._found
@@ -122,33 +155,8 @@ class TrainedNetworks:
             is_same = sorted(found.classifier.class_names) == sorted(class_names)
             return found if is_same else None
 
-    def replace(self, class_names: Sequence[str], p_BK: np.ndarray) -> np.ndarray:
-        """Probabilities float32 [B, K]: those of the networks if they are in use, or those given.
-
-        Photos that the networks have not read keep theirs.
-        """
-        if (found := self.find(class_names)) is None:
-            return p_BK
-        columns = [found.classifier.class_names.index(name) for name in class_names]
-        q_BK = found.probabilities[: len(p_BK), columns]
-        replaced = p_BK.copy()
-        is_known = ~np.isnan(q_BK[:, 0])
-        replaced[: len(q_BK)][is_known] = q_BK[is_known]
-        return replaced
-
-    def estimate(self, class_names: Sequence[str], estimate: Estimate) -> Estimate:
-        """The accuracy to expect if they are in use, or the `estimate` given.
-
-        It is the share of the checked random photos that they name right, none of which they have
-        learned. Their confidences are no measure: they have learned their own labels.
-        """
-        if (found := self.find(class_names)) is None:
-            return estimate
-        names = found.classifier.class_names
-        p_BK = found.probabilities
-        is_right = [
-            names[decide(p_BK[image]).best] == label
-            for image, label in list_checked(self._session.known).items()
-            if image < len(p_BK) and not np.isnan(p_BK[image, 0])
-        ]
-        return measure_accuracy(estimate, is_right)
+    def improve(self, fitted: Fitted | None) -> Fitted | None:
+        """The classifier given, or what they say in its place if they are in use."""
+        if fitted is None or (found := self.find(fitted.class_names)) is None:
+            return fitted
+        return found.replace(fitted, list_checked(self._session.known))
