@@ -200,7 +200,6 @@ def predict(
     """Labels image files with a run's networks. If `has_tags`, only a run with tags does it."""
     from cls_jax.photos.inference import predict_files as lib
     from cls_jax.photos.inference.open import load
-    from cls_jax.photos.inference.rows import create_rows
 
     workdir, images = _choose_run([run, *images])
     if not images:  # If there is no such run, images are misspelled.
@@ -210,7 +209,10 @@ def predict(
     path = _choose_table(images, output, as_json, overwrite, target is not None)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     classifier = load(workdir, step=step)
-    create_rows(classifier).check(has_tags, is_sorted=target is not None)
+    if has_tags and classifier.thresholds is None:
+        raise UserError(f"The photos of {workdir} have one class each: remove --tags.")
+    if target and classifier.thresholds is not None:
+        raise UserError("--sort-into is for photos of one class, and these have tags: remove it.")
     if path is None:
         found = lib.print_files(classifier, files, as_json, all_columns)
     else:

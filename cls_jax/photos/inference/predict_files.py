@@ -19,9 +19,10 @@ from cls_jax.io import PARTIAL, make_printable
 from cls_jax.photos.images.files import compute_key, stat_image
 from cls_jax.photos.images.store import hash_content
 from cls_jax.photos.inference.classifier import Classifier
-from cls_jax.photos.inference.rows import Rows, create_rows
+from cls_jax.photos.inference.rows import Rows, create_rows, get_confidence
 from cls_jax.photos.inference.tables import (
-    ALL_COLUMNS,
+    SHORT_COLUMNS,
+    WITHOUT_ERRORS,
     Row,
     check_path,
     is_prediction_table,
@@ -54,7 +55,7 @@ def predict_files(
     """
     check_path(output, is_prediction_table, overwrite)
     rows = create_rows(classifier, all_columns)
-    journal = output.with_name(f"{output.name}.{_identify(classifier)}{PARTIAL}")
+    journal = output.with_name(f"{output.name}.{_identify(classifier, rows)}{PARTIAL}")
     keys = [_identify_file(file) for file in files]
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
@@ -76,9 +77,9 @@ def predict_files(
             raise StoppedError(f"{sentence}command to continue.", signal.SIGINT) from stop
         in_order = [places[key] for key in keys]
         found = [take_label(classifier, rows, row) for row in _read_rows(journal, files, in_order)]
-        columns = rows.choose_columns(has_errors=any(label is None for (_, label, _), _ in found))
-        read = _read_rows(journal, files, in_order)
-        write_table(output, columns, (rows.shorten(row, columns) for row in read))
+        is_whole = all(label is not None for (_, label, _), _ in found)
+        columns = WITHOUT_ERRORS if is_whole and rows.columns is SHORT_COLUMNS else rows.columns
+        write_table(output, columns, _read_rows(journal, files, in_order))
         # Also those of other classifiers, and of programs that were killed.
         for path in output.parent.glob(f"{glob.escape(output.name)}.{'[0-9a-f]' * 12}{PARTIAL}"):
             path.unlink()
@@ -119,13 +120,13 @@ def print_files(
     """Predicts files and prints a line for each. Returns the results of `take_label`."""
     found = []
     rows = create_rows(classifier, all_columns)
-    columns = rows.choose_columns()
     for batch in classifier.read_files(files):
         prediction = classifier.predict(batch.images)
         for row in rows.iterate(batch, prediction):
             found.append(take_label(classifier, rows, row))
+            in_table = {name: row[name] for name in rows.columns}
             line = describe_row(rows, row, found[-1][1])
-            print(json.dumps(rows.shorten(row, columns)) if as_json else line, flush=True)
+            print(json.dumps(in_table) if as_json else line, flush=True)
     return found
 
 
@@ -139,11 +140,10 @@ def describe_row(rows: Rows, row: Row, foreign: bool = False) -> str:
     return make_printable(f"{row['file']}: {text}")
 
 
-def _identify(classifier: Classifier) -> str:
+def _identify(classifier: Classifier, rows: Rows) -> str:
     """A hash of the networks, and of what a row has."""
-    digest = hashlib.sha256(classifier.compute_fingerprint().encode())
-    digest.update(repr(list(ALL_COLUMNS)).encode())
-    return digest.hexdigest()[:12]
+    decisive = classifier.compute_fingerprint(), list(rows.columns)
+    return hashlib.sha256(repr(decisive).encode()).hexdigest()[:12]
 
 
 def _identify_file(file: str) -> bytes:
@@ -190,7 +190,7 @@ def take_label(classifier: Classifier, rows: Rows, row: Row) -> tuple[Label, boo
     Trained networks never say that it is unlike all images of the run.
     """
     is_compared = classifier.folder_images is not None and row["unknown"] is not None
-    label = row["file"], rows.get_label(row), rows.get_confidence(row)
+    label = row["file"], row[rows.label], get_confidence(row)
     return label, is_compared and row["unknown"] > FOREIGN
 
 

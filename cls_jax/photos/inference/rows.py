@@ -1,15 +1,14 @@
-"""Rows about predicted images: of classes, or of tags. Both forms have the same methods.
+"""Rows about predicted images: of classes, or of tags.
 
 Shape suffixes: B images, K classes.
 """
 
-import itertools
-from collections.abc import Iterator, Mapping
+import abc
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from cls_jax.errors import UserError
 from cls_jax.photos.features.decide import rank_classes
 from cls_jax.photos.folder.tags import SEPARATOR
 from cls_jax.photos.images.files import ImageBatch
@@ -25,70 +24,63 @@ from cls_jax.photos.inference.tables import (
     PREDICTION_COLUMNS,
     SHORT_COLUMNS,
     TAG_COLUMNS,
-    WITHOUT_ERRORS,
     Row,
 )
 
 
-class ClassRows:
-    """Rows of `ALL_COLUMNS`. A table has some of these."""
+class Rows(abc.ABC):
+    """Rows of files, for a table and for people."""
+
+    columns: Mapping[str, type]  # Of a table. A row may have more.
+    label: str  # The column with the class or the tags.
+
+    def iterate(self, batch: ImageBatch, prediction: Any) -> Iterator[dict[str, Any]]:
+        """A row for each file. That of an unreadable one has nothing but its error."""
+        values = self._list_values(prediction)
+        readable = (
+            dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)
+        )
+        for file, error in zip(batch.files, batch.errors, strict=True):
+            known = next(readable) if error is None else {}
+            yield dict.fromkeys(self.columns) | {"file": file, "error": error} | known
+
+    @abc.abstractmethod
+    def _list_values(self, prediction: Any) -> dict[str, Sequence[Any]]:
+        """The values of B images by column, as far as they are known."""
+
+    @abc.abstractmethod
+    def describe(self, row: Row) -> tuple[str, list[str]]:
+        """What a readable file shows, with its confidence and doubts."""
+
+
+class ClassRows(Rows):
+    """Rows of `ALL_COLUMNS`. In `SHORT_COLUMNS`, the confidence is a calibrated one."""
+
+    label = "label"
 
     def __init__(self, classifier: Classifier, all_columns: bool = False):
         """With the networks' own labels if there are several networks, or with all columns."""
-        self._workdir = classifier.workdir
         self._calibration = classifier.calibration
-        self._columns = PREDICTION_COLUMNS if classifier.num_networks > 1 else SHORT_COLUMNS
+        self.columns = PREDICTION_COLUMNS if classifier.num_networks > 1 else SHORT_COLUMNS
         if all_columns:
-            self._columns = ALL_COLUMNS
+            self.columns = ALL_COLUMNS
 
-    def check(self, has_tags: bool, is_sorted: bool) -> None:
-        """Raises a UserError if a user wants tags. Files can be sorted by their class."""
-        if has_tags:
-            raise UserError(f"The photos of {self._workdir} have one class each: remove --tags.")
-
-    def choose_columns(self, has_errors: bool = True) -> dict[str, type]:
-        """The columns of a table."""
-        is_short = self._columns is SHORT_COLUMNS and not has_errors
-        return WITHOUT_ERRORS if is_short else self._columns
-
-    def shorten(self, row: Row, columns: Mapping[str, type]) -> dict[str, Any]:
-        """The values of some columns. In `SHORT_COLUMNS`, the confidence is a calibrated one."""
-        shortened = {name: row[name] for name in columns}
-        if "calibrated_confidence" not in columns:
-            shortened["confidence"] = self.get_confidence(row)
-        return shortened
-
-    def iterate(self, batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str, Any]]:
-        """A row for each file, mostly the fields of a `Prediction`."""
-        columns = prediction._asdict() | {"network_1": prediction.network_labels[0]}
-        if len(prediction.network_labels) > 1:
-            columns["network_2"] = prediction.network_labels[1]
-        else:
-            del columns["agree"]
-        columns |= self._find_second(prediction)
-        known = {name: columns[name] for name in ALL_COLUMNS if columns.get(name) is not None}
-        for row, i in _iterate_files(batch):
-            row = dict.fromkeys(ALL_COLUMNS) | row
-            if i is not None:
-                row |= {name: values[i].item() for name, values in known.items()}
-                row["top5"] = describe_top(prediction.probabilities[i], prediction.class_names)
-            yield row
-
-    def get_label(self, row: Row) -> str | None:
-        """The class. None if the file is unreadable."""
-        label: str | None = row["label"]
-        return label
-
-    def get_confidence(self, row: Row) -> float | None:
-        """The confidence, calibrated where the run is. None if the file is unreadable."""
-        calibrated: float | None = row["calibrated_confidence"]
-        confidence: float | None = row["confidence"]
-        return confidence if calibrated is None else calibrated
+    def _list_values(self, prediction: Prediction) -> dict[str, Sequence[Any]]:
+        p_BK, names = prediction.probabilities, prediction.class_names
+        values = prediction._asdict() | self._find_second(prediction)
+        values |= {f"network_{i}": label for i, label in enumerate(prediction.network_labels, 1)}
+        if len(prediction.network_labels) == 1:
+            del values["agree"]
+        if self.columns is SHORT_COLUMNS and self._calibration is not None:
+            values["confidence"] = prediction.calibrated_confidence
+        known = {name: values[name] for name in ALL_COLUMNS if values.get(name) is not None}
+        listed = {name: value.tolist() for name, value in known.items()}
+        return listed | {"top5": [describe_top(p_K, names) for p_K in p_BK]}
 
     def describe(self, row: Row) -> tuple[str, list[str]]:
-        """The class of a readable file, with its confidence and doubts."""
-        low = ["low confidence"] if row["abstain"] else []
-        return row["label"], [f"{self.get_confidence(row):.2f}", *low]
+        """The class, with its confidence."""
+        low = ["low confidence"] if row.get("abstain") else []
+        return row["label"], [f"{get_confidence(row):.2f}", *low]
 
     def _find_second(self, prediction: Prediction) -> dict[str, np.ndarray]:
         """The runners-up of B images, str [B], with probabilities, calibrated if they can be."""
@@ -105,79 +97,47 @@ class ClassRows:
         }
 
 
-class TagRows:
+class TagRows(Rows):
     """Rows of files, their tags, and the probabilities of all tags."""
 
+    label = "tags"
+
     def __init__(self, classifier: Classifier, all_columns: bool = False):
-        """Tables always have all columns."""
-        self._names = classifier.class_names
-        own, taken = list[str](), {*TAG_COLUMNS, *self._names}
-        for name in self._names:
+        """A tag's column has its name, or another one if `TAG_COLUMNS` have it."""
+        taken, self._names = {*TAG_COLUMNS, *classifier.class_names}, dict[str, str]()
+        for name in classifier.class_names:
             column = name
             while column in (TAG_COLUMNS if column == name else taken):
                 column = f"tag {column}"
-            own.append(column)
-        self._of_tags = tuple(own)
-
-    def check(self, has_tags: bool, is_sorted: bool) -> None:
-        """Raises a UserError if files are to be sorted, of which each has one place."""
-        if is_sorted:
-            raise UserError(
-                "--sort-into is for photos of one class, and these have tags: remove it."
-            )
-
-    def choose_columns(self, has_errors: bool = True) -> dict[str, type]:
-        """The columns of a table: a tag's name, or another one where `TAG_COLUMNS` have it."""
+            self._names[column] = name
         first, last = list(TAG_COLUMNS.items())[:2], list(TAG_COLUMNS.items())[2:]
-        return dict([*first, *((name, float) for name in self._of_tags), *last])
+        self.columns = dict([*first, *((column, float) for column in self._names), *last])
 
-    def shorten(self, row: Row, columns: Mapping[str, type]) -> dict[str, Any]:
-        """The values of columns."""
-        p_T = row["probabilities"] or [None] * len(self._names)
-        by_tag = dict(zip(self._of_tags, p_T, strict=True))
-        return {name: by_tag[name] if name in by_tag else row[name] for name in columns}
-
-    def iterate(self, batch: ImageBatch, prediction: TaggedPrediction) -> Iterator[dict[str, Any]]:
-        """A row for each file."""
-        unknown = prediction.unknown
-        for row, i in _iterate_files(batch):
-            row = {"tags": None, "probabilities": None, "unknown": None} | row
-            if i is not None:
-                row["tags"] = SEPARATOR.join(sorted(prediction.tags[i]))
-                row["probabilities"] = prediction.probabilities[i].tolist()
-                row["unknown"] = None if unknown is None else unknown[i].item()
-            yield row
-
-    def get_label(self, row: Row) -> str | None:
-        """The tags. None if the file is unreadable."""
-        label: str | None = row["tags"]
-        return label
-
-    def get_confidence(self, row: Row) -> float | None:
-        """There is none for all tags together."""
-        return None
+    def _list_values(self, prediction: TaggedPrediction) -> dict[str, Sequence[Any]]:
+        values: dict[str, Sequence[Any]] = {
+            "tags": [SEPARATOR.join(sorted(tags)) for tags in prediction.tags]
+        }
+        values |= zip(self._names, prediction.probabilities.T.tolist(), strict=True)
+        if prediction.unknown is not None:
+            values["unknown"] = prediction.unknown.tolist()
+        return values
 
     def describe(self, row: Row) -> tuple[str, list[str]]:
-        """The tags of a readable file, likeliest first. Without one, the likeliest as a doubt."""
-        pairs = zip(row["probabilities"], self._names, strict=True)
-        likely = sorted(pairs, key=lambda pair: -pair[0])
+        """The tags, likeliest first. Without one, the likeliest as a doubt."""
+        likely = sorted(self._names, key=lambda column: -row[column])
         said = set(row["tags"].split(SEPARATOR))
-        shown = [(f"{name} {p:.2f}", name in said) for p, name in likely]
+        shown = [(f"{self._names[c]} {row[c]:.2f}", self._names[c] in said) for c in likely]
         found = [text for text, is_said in shown if is_said]
         return (", ".join(found), []) if found else ("no tag", [shown[0][0]])
 
 
-Rows = ClassRows | TagRows
-
-
-def create_rows(classifier: Classifier, all_columns: bool = False) -> Any:
+def create_rows(classifier: Classifier, all_columns: bool = False) -> Rows:
     """The form of a classifier's rows."""
     form = ClassRows if classifier.thresholds is None else TagRows
     return form(classifier, all_columns)
 
 
-def _iterate_files(batch: ImageBatch) -> Iterator[tuple[dict[str, Any], int | None]]:
-    """The file and the error of each row, and its place among the readable images, if it is one."""
-    places = itertools.count()
-    for file, error in zip(batch.files, batch.errors, strict=True):
-        yield {"file": file, "error": error}, next(places) if error is None else None
+def get_confidence(row: Row) -> float | None:
+    """The confidence, calibrated where the run is. None of tags, and if the file is unreadable."""
+    calibrated: float | None = row.get("calibrated_confidence")
+    return row.get("confidence") if calibrated is None else calibrated

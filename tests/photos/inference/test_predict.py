@@ -25,7 +25,6 @@ from cls_jax.photos.inference.classifier import describe_top
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
 from cls_jax.photos.inference.open import create_run, load
 from cls_jax.photos.inference.predict_files import predict_files
-from cls_jax.photos.inference.rows import create_rows
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
     PREDICTION_COLUMNS,
@@ -277,12 +276,6 @@ def test_interrupted_prediction_goes_on_where_it_stopped(
     assert {path.name for path in tmp_path.iterdir()} == {"noise", "p.csv", "expected.csv"}
 
 
-def test_tags_of_a_run_with_classes_are_refused(classifier):
-    with pytest.raises(UserError, match=r"have one class each: remove --tags\.$"):
-        create_rows(classifier).check(has_tags=True, is_sorted=False)
-    create_rows(classifier).check(has_tags=False, is_sorted=True)
-
-
 def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
     for name in ("p.txt", "p", "noise"):
         with pytest.raises(UserError, match="choose another --output"):
@@ -344,6 +337,7 @@ def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monk
         ({}, "None of these images could be read"),
         ({"output": "p.csv"}, "None of these images could be read"),
         ({"output": "p.csv", "as_json": True}, "Remove --output"),
+        ({"has_tags": True}, r"have one class each: remove --tags\.$"),
     ):
         with pytest.raises(UserError, match=message):
             commands.predict(str(trained_run), ["broken.jpg"], **options)
