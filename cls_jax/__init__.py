@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from cls_jax.errors import UserError
     from cls_jax.photos.api import train
     from cls_jax.photos.inference.classifier import Classifier, Prediction, TaggedPrediction
-    from cls_jax.photos.inference.open import load
-    from cls_jax.photos.inference.run import Run
+    from cls_jax.photos.inference.run import Run, load
 
 from cls_jax.photos import keys as _keys  # noqa: F401 # Every configuration has the product's keys.
 
@@ -36,7 +35,7 @@ _MODULES = {
     "Run": "cls_jax.photos.inference.run",
     "TaggedPrediction": "cls_jax.photos.inference.classifier",
     "UserError": "cls_jax.errors",
-    "load": "cls_jax.photos.inference.open",
+    "load": "cls_jax.photos.inference.run",
     "train": "cls_jax.photos.api",
 }
 

@@ -15,7 +15,7 @@ from cls_jax.io import read_json
 from cls_jax.parallel.distributed import check_values, has_scheduler, initialize_distributed
 from cls_jax.photos.inference.calibration import CALIBRATION
 from cls_jax.photos.inference.evaluate_run import evaluate_run
-from cls_jax.photos.inference.open import create_run
+from cls_jax.photos.inference.run import create_run
 from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.photos.inference.unknown import UNKNOWN
 from cls_jax.runs.folder import CONFIG, read_result

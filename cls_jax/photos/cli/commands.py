@@ -32,7 +32,7 @@ from cls_jax.photos.images.files import find_images, is_list, list_images, read_
 from cls_jax.photos.images.packed import pack_folder
 from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.inference.list_runs import RUNS, find_newest, format_runs, is_run, list_runs
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.run import Run, load
 from cls_jax.photos.inference.tables import check_path, is_prediction_table, write_table
 from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 from cls_jax.photos.shell import find_program, write_command
@@ -199,7 +199,6 @@ def predict(
 ) -> None:
     """Labels image files with a run's networks. If `has_tags`, only a run with tags does it."""
     from cls_jax.photos.inference import predict_files as lib
-    from cls_jax.photos.inference.open import load
 
     workdir, images = _choose_run([run, *images])
     if not images:  # If there is no such run, images are misspelled.

@@ -94,8 +94,8 @@ class TaggedPrediction(NamedTuple):
 class Classifier:
     """The EMA networks of a run, or the frozen network of an instant classifier.
 
-    `open.load` opens one. Several threads may use it at a time. Pickling keeps the folder and the
-    fingerprint, see `open`: a process that unpickles it reads the networks from the folder.
+    `run.load` opens one. Several threads may use it at a time. Pickling keeps the folder and the
+    fingerprint: a process that unpickles it reads the networks from the folder.
 
     Attributes:
         workdir: The folder that it was read from, an absolute path.

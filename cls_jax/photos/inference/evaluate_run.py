@@ -28,8 +28,7 @@ from cls_jax.photos.inference.calibration import (
     read_calibration,
     write_fitted,
 )
-from cls_jax.photos.inference.open import check_photos, open_run
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.run import Run, check_photos, open_run
 from cls_jax.photos.inference.scores import CLASSES, TAGS, Figures, Scoring, write_figures
 from cls_jax.photos.inference.suspects import take_unlabeled
 from cls_jax.photos.inference.unknown import (

@@ -23,8 +23,7 @@ from cls_jax.models.weights.sources import Origin, to_safetensors
 from cls_jax.photos.features.backbones import describe_license
 from cls_jax.photos.images.files import is_left_by_system
 from cls_jax.photos.inference.classifier import Classifier
-from cls_jax.photos.inference.open import open_run
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.run import Run, open_run
 from cls_jax.photos.shell import find_version
 from cls_jax.runs.folder import describe_weights
 from cls_jax.training.prepare import collect_weights

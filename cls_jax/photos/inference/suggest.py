@@ -24,7 +24,7 @@ from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.folder.unread import find_folder, refuse_unreadable
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier
-from cls_jax.photos.inference.open import check_photos, open_run
+from cls_jax.photos.inference.run import check_photos, open_run
 from cls_jax.photos.shell import write_command
 from cls_jax.runs.folder import CONFIG
 

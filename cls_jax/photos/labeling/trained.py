@@ -16,8 +16,8 @@ from cls_jax.photos.features.accuracy import describe_estimate, measure_accuracy
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.inference.classifier import Classifier
-from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predictor import TRAINED, describe_choice
+from cls_jax.photos.inference.run import load
 from cls_jax.photos.labeling.fitting import Fitted
 from cls_jax.photos.labeling.known import count, list_checked, list_paths
 from cls_jax.photos.labeling.proposals import NUM_ANSWERS

@@ -74,6 +74,7 @@ _MAX_STEPS = 20_000
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
 _ENOUGH_SECONDS = 10.0  # After this, three steps suffice, and a slowdown is not left to chance.
 _COMPILE_SECONDS = 15.0  # Of a step, before it is compiled (two cores).
+_MOST_MINUTES = 1_000_000
 _SHARE = 0.9  # Of the minutes that a plan asks for: the next measurement may be slower.
 _SIDE = 128  # Pixels of images that may be copies of each other.
 _NUM_READ = 200  # Images whose camera or patient a dry run looks for.
@@ -119,13 +120,12 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
         began=started,
     )
     fitted = fit(dataclasses.replace(plan, budget=budget))
-    if not is_too_short(fitted):
-        return dataclasses.replace(fitted, reason=_explain(fitted, sizes))
-    needed = find_enough_minutes(fitted)
-    if is_open:
-        fitted = _allow(fitted, needed)
-        reason = f"{_explain(fitted, sizes)} A shorter training would not be worth having here."
-        return dataclasses.replace(fitted, reason=reason)
+    longer, needed = _lengthen(fitted)
+    if needed is None or is_open:
+        reason = _explain(longer, sizes)
+        if needed is not None:
+            reason += " A shorter training would not be worth having here."
+        return dataclasses.replace(longer, reason=reason)
     reason = (
         f"{minutes:.3g} minutes are too short for a training that is worth having on this machine "
         f"now: about {needed:,} minutes are needed."
@@ -172,23 +172,25 @@ def is_too_short(plan: Plan) -> bool:
     )
 
 
-def find_enough_minutes(plan: Plan) -> int:
-    """The fewest whole minutes that are enough for a training that is worth having."""
+def _lengthen(plan: Plan) -> tuple[Plan, int | None]:
+    """The plan with as many minutes as a training that is worth having needs, and these minutes.
+
+    The same plan and None if the time is enough.
+    """
+    if not is_too_short(plan):
+        return plan, None
+    budget = plan.budget
+    assert budget is not None, "only where time decides"
+
+    def allow(minutes: float) -> Plan:
+        longer = dataclasses.replace(budget, seconds=60 * minutes)
+        return fit(dataclasses.replace(plan, budget=longer))
 
     def is_enough(minutes: int) -> bool:
-        return not is_too_short(_allow(plan, _SHARE * minutes))
+        return not is_too_short(allow(_SHARE * minutes))
 
-    most = 1
-    while not is_enough(most):
-        most *= 2
-    return bisect.bisect_left(range(most + 1), True, lo=most // 2 + 1, hi=most, key=is_enough)
-
-
-def _allow(plan: Plan, minutes: float) -> Plan:
-    """The plan if so many minutes were given."""
-    assert plan.budget is not None, "only where time decides"
-    budget = dataclasses.replace(plan.budget, seconds=60 * minutes)
-    return fit(dataclasses.replace(plan, budget=budget))
+    needed = bisect.bisect_left(range(_MOST_MINUTES), True, lo=1, key=is_enough)
+    return allow(needed), needed
 
 
 def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
@@ -218,12 +220,11 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
     budget = dataclasses.replace(
         plan.budget, spent=spent, measured=measured, num_decoded=num_decoded
     )
-    fitted = fit(dataclasses.replace(plan, budget=budget, set_by_user=plan.set_by_user | fixed))
+    fitted, needed = _lengthen(
+        fit(dataclasses.replace(plan, budget=budget, set_by_user=plan.set_by_user | fixed))
+    )
     fit_the_rest = "fit the rest of the time"
-    is_longer = is_too_short(fitted)
-    if is_longer:
-        needed = find_enough_minutes(fitted)
-        fitted = _allow(fitted, needed)
+    if needed is not None:
         fit_the_rest = f"are the fewest worth training, for {needed:,} minutes in all"
     fitted = dataclasses.replace(fitted, set_by_user=plan.set_by_user)
     config = fitted.config
@@ -233,7 +234,7 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
         f"Decoding and features took {took:.0f} s: {config.num_steps:,} steps of about "
         f"{step:.2f} s {fit_the_rest}.{f' {busy}' if busy else ''}"
     )
-    is_same = config.num_steps == plan.config.num_steps and not is_longer
+    is_same = config.num_steps == plan.config.num_steps and needed is None
     return dataclasses.replace(fitted, reason=None if is_same else reason), dataset
 
 

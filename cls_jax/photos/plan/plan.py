@@ -36,8 +36,7 @@ from cls_jax.photos.folder.dataset import list_layout, summarize_folder
 from cls_jax.photos.folder.instant_config import read_instant_config, read_run_config
 from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.folder.options import FolderOptions, find_labels_file, get_folder_options
-from cls_jax.photos.inference.open import create_run
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.run import Run, create_run
 from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.measure import fit_to_time, gather_facts, start_in_time
 from cls_jax.photos.plan.rules import (

@@ -191,12 +191,17 @@ def _choose_inferred_by(plan: Plan) -> str:
     On average, its labels were right for 1.1 points more images, and the instant classifier for 0.6
     (experiments/results/any_folder.md).
     """
+    partner = _find_partner(plan)
+    return "" if _is_too_slow(plan, partner) else partner
+
+
+def _find_partner(plan: Plan) -> str:
+    """The network that helps that of the plan to infer labels. "" if there is none."""
     model = plan.config.model
-    backbone = BACKBONES.get(model.init)
     is_used = model.init_head == "inferred" and plan.summary.kind.joins_networks
-    if not is_used or backbone is None or not plan.resources.has_pretrained:
+    if not is_used or model.init not in BACKBONES or not plan.resources.has_pretrained:
         return ""
-    return "" if _is_too_slow(plan, backbone.partner) else backbone.partner
+    return BACKBONES[model.init].partner
 
 
 def _is_too_slow(plan: Plan, inferred_by: str) -> bool:
@@ -206,14 +211,10 @@ def _is_too_slow(plan: Plan, inferred_by: str) -> bool:
 
 def describe_absent_partner(plan: Plan) -> str:
     """A sentence about what the time has left out of inferring labels, or ""."""
-    backbone = BACKBONES.get(plan.config.model.init)
-    is_open = "model.inferred_by" not in plan.set_by_user
-    is_open &= plan.config.model.init_head == "inferred"
-    if not is_open or backbone is None or not backbone.partner:
+    partner = "" if "model.inferred_by" in plan.set_by_user else _find_partner(plan)
+    if not partner or not _is_too_slow(plan, partner):
         return ""
-    if not _is_too_slow(plan, backbone.partner):
-        return ""
-    title = MODELS[BACKBONES[backbone.partner].name].title
+    title = MODELS[BACKBONES[partner].name].title
     return f"{title} is not used to infer labels: it would take too much of the time."
 
 

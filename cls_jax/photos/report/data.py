@@ -22,8 +22,7 @@ from cls_jax.methods import Method, get_method
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.folder.instant_config import describe_kind
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
-from cls_jax.photos.inference.open import check_photos, open_run
-from cls_jax.photos.inference.run import Run
+from cls_jax.photos.inference.run import Run, check_photos, open_run
 from cls_jax.photos.inference.scores import (
     CLASSES,
     Figures,

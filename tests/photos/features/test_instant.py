@@ -29,7 +29,7 @@ from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.photos.inference import train_run
 from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.export import export_run
-from cls_jax.photos.inference.open import create_run
+from cls_jax.photos.inference.run import create_run
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.report import outcome
 from cls_jax.photos.report.outcome import describe_labelers

@@ -32,8 +32,8 @@ from cls_jax.photos.inference.calibration import (
     write_fitted,
 )
 from cls_jax.photos.inference.evaluate_run import assess_run, evaluate_run
-from cls_jax.photos.inference.open import create_run, load
 from cls_jax.photos.inference.predict_files import predict_files
+from cls_jax.photos.inference.run import create_run, load
 from cls_jax.photos.inference.scores import compute_reliability
 from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.runs.folder import read_result

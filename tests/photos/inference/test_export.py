@@ -21,7 +21,7 @@ from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.hub import WEIGHTS_FILE
 from cls_jax.photos.cli import commands
 from cls_jax.photos.inference import export
-from cls_jax.photos.inference.open import load
+from cls_jax.photos.inference.run import load
 from cls_jax.photos.shell import find_version
 from cls_jax.runs.folder import CONFIG
 from cls_jax.training.prepare import read_weights, restore_run

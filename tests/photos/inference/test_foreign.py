@@ -13,9 +13,8 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONES
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.options import AUTOMATIC
-from cls_jax.photos.inference import open as open_lib
-from cls_jax.photos.inference.open import load
 from cls_jax.photos.inference.predict_files import describe_foreign
+from cls_jax.photos.inference.run import load
 from cls_jax.photos.inference.unknown import (
     FOREIGN,
     FolderImages,
@@ -158,7 +157,7 @@ def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     write_images(tmp_path, {"photos": 30}, (8, 8))
     classifier = load(trained_run)
-    monkeypatch.setattr(open_lib, "load", lambda *_, **__: classifier)
+    monkeypatch.setattr(commands, "load", lambda *_, **__: classifier)
     before = classifier.compute_fingerprint()
     commands.predict(str(trained_run), ["photos"])
     assert "unlike" not in capsys.readouterr().err

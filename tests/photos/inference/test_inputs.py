@@ -16,7 +16,7 @@ from cls_jax.data.resize import DecodeOptions, ImageError
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.images.files import read_ahead
 from cls_jax.photos.inference.inputs import check_source, is_source, iterate_inputs
-from cls_jax.photos.inference.open import load
+from cls_jax.photos.inference.run import load
 from tests.photos.images.test_decode import pack_png
 
 SHAPE = (8, 8, 3)

@@ -23,8 +23,8 @@ from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.classifier import describe_top
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
-from cls_jax.photos.inference.open import create_run, load
 from cls_jax.photos.inference.predict_files import predict_files
+from cls_jax.photos.inference.run import create_run, load
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
     PREDICTION_COLUMNS,

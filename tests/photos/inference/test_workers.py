@@ -13,7 +13,7 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.photos import api
-from cls_jax.photos.inference.open import load
+from cls_jax.photos.inference.run import load
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), np.uint8)
 

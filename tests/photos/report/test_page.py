@@ -26,7 +26,7 @@ from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.evaluate_run import evaluate_run
-from cls_jax.photos.inference.open import load
+from cls_jax.photos.inference.run import load
 from cls_jax.photos.inference.scores import PER_CLASS, Scoring, compute_reliability
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.inference.suspects import SUSPECTS, Suspect

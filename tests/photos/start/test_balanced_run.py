@@ -10,7 +10,7 @@ from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.inference import export
-from cls_jax.photos.inference.open import load
+from cls_jax.photos.inference.run import load
 from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import load_labeled_indices, read_result
 from cls_jax.training import prepare

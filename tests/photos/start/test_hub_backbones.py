@@ -20,7 +20,7 @@ from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.features.backbones import Backbones, format_backbones
 from cls_jax.photos.inference import export
-from cls_jax.photos.inference.open import load
+from cls_jax.photos.inference.run import load
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.labeling.classifier import read_photo
 from cls_jax.photos.labeling.photos import load_all
