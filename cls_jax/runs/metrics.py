@@ -157,12 +157,12 @@ def _ends_within_a_line(path: pathlib.Path) -> bool:
 
 
 def _is_row(row: object) -> TypeGuard[dict[str, Any]]:
-    if not isinstance(row, dict):
-        return False
-    step = row.get("step")
-    if type(step) is not int or not 0 <= step < 2**53:  # Not isinstance: True is an int, too.
-        return False
-    return all(value is None or is_number(value) for value in row.values())
+    return (
+        isinstance(row, dict)
+        and type(row.get("step")) is int  # Not isinstance: True is an int, too.
+        and 0 <= row["step"] < 2**53
+        and all(value is None or is_number(value) for value in row.values())
+    )
 
 
 def _create_tensorboard_writer(workdir: pathlib.Path) -> Any:
