@@ -37,17 +37,6 @@ EXAMPLE = "example.py"
 README = "README.md"
 _FILES = {MODEL, ONNX_MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, THRESHOLDS, EXAMPLE, README}
 _EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
-# The lines that are others where images have tags.
-_EXAMPLE_TAGS = {
-    'labels = json.loads((folder / "labels.json").read_text())\n': """\
-labels = json.loads((folder / "labels.json").read_text())
-thresholds = json.loads((folder / "thresholds.json").read_text())
-""",
-    '    print(f"{file}: {labels[probabilities.argmax()]} ({probabilities.max():.4f})")\n': """\
-    found = [each for each in zip(labels, probabilities, thresholds) if each[1] >= each[2]]
-    print(f"{file}: {', '.join(f'{tag} ({p:.4f})' for tag, p, _ in found) or 'no tag'}")
-""",
-}
 
 _README = """# An image classifier
 
@@ -120,9 +109,15 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path, step: str | None = N
             "probability: install the versions of requirements.txt and export again."
         )
     reasons = [reason]
-    files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: None, THRESHOLDS: None}
-    if "thresholds" in metadata:
-        files[THRESHOLDS] = metadata["thresholds"].encode()
+    files: dict[str, str | bytes | None] = {
+        MODEL: model,
+        ONNX_MODEL: onnx_model,
+        WEIGHTS_FILE: None,
+        LABELS: f"{metadata['class_names']}\n",
+        PREPROCESSING: f"{metadata['preprocessing']}\n",
+        THRESHOLDS: metadata.get("thresholds"),
+        EXAMPLE: _EXAMPLE_SOURCE.read_text(encoding="utf-8"),
+    }
     if not is_installed("pretrained"):
         reasons.append(_write_missing(WEIGHTS_FILE, "pretrained"))
     else:
@@ -134,15 +129,14 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path, step: str | None = N
             networks.format.normalization,
         )
         files[WEIGHTS_FILE] = to_safetensors(weights)
-    texts = describe(classifier, run, [name for name in files if files[name]])
+    files[README] = _describe(classifier, run, [name for name in files if files[name]])
     with explain_writing(output, "choose another folder"):
         output.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(output / name, text)
         for name, content in files.items():
-            (output / name).unlink(missing_ok=True)
-            if content is not None:
-                (output / name).write_bytes(content)
+            if content is None:
+                (output / name).unlink(missing_ok=True)
+            else:
+                write_atomically(output / name, content)
     return [reason for reason in reasons if reason]
 
 
@@ -322,15 +316,11 @@ def _describe_preprocessing(classifier: Classifier) -> dict[str, Any]:
     }
 
 
-def describe(classifier: Classifier, run: Run, models: Collection[str]) -> dict[str, str]:
-    """The text files of an export of a run with these models: name → content."""
-    has_onnx = ONNX_MODEL in models
+def _describe(classifier: Classifier, run: Run, files: Collection[str]) -> str:
+    """The README of an export of a run that has these files."""
     height, width, channels = classifier.image_shape
-    metadata, target = collect_metadata(classifier), classifier.scoring.target
-    has_tags, example = THRESHOLDS in models, _EXAMPLE_SOURCE.read_text(encoding="utf-8")
-    for line, instead in _EXAMPLE_TAGS.items() if has_tags else ():
-        example = example.replace(line, instead)
-    readme = _README.format(
+    target, has_tags, has_onnx = run.target, THRESHOLDS in files, ONNX_MODEL in files
+    return _README.format(
         run=run.workdir.resolve().name,
         networks=_describe_networks(classifier),
         shape=f"[batch, {height}, {width}, {channels}]",
@@ -342,12 +332,6 @@ def describe(classifier: Classifier, run: Run, models: Collection[str]) -> dict[
         white=2**classifier.networks.format.decoding.bit_depth - 1,
         onnx=_README_ONNX if has_onnx else "",
         origins=_describe_origins(run),
-        weights=_README_WEIGHTS if WEIGHTS_FILE in models else "",
+        weights=_README_WEIGHTS if WEIGHTS_FILE in files else "",
         runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
     )
-    return {
-        LABELS: f"{metadata['class_names']}\n",
-        PREPROCESSING: f"{metadata['preprocessing']}\n",
-        EXAMPLE: example,
-        README: readme,
-    }

@@ -29,6 +29,9 @@ preprocessing = json.loads((folder / "preprocessing.json").read_text())
 resize = preprocessing["square"]
 white = 2 ** preprocessing["bit_depth"] - 1
 labels = json.loads((folder / "labels.json").read_text())
+thresholds = []  # Where an image may have several labels, or none: that of each.
+if (folder / "thresholds.json").exists():
+    thresholds = json.loads((folder / "thresholds.json").read_text())
 _, height, width, channels = shape
 
 
@@ -53,4 +56,8 @@ for file in sys.argv[1:]:
     image = ImageOps.exif_transpose(image)
     images = np.atleast_3d(np.asarray(to_square(image, "L" if channels == 1 else "RGB")))[None]
     probabilities = np.asarray(predict(images))[0]
-    print(f"{file}: {labels[probabilities.argmax()]} ({probabilities.max():.4f})")
+    found = [i for i, least in enumerate(thresholds) if probabilities[i] >= least]
+    if not thresholds:
+        found = [probabilities.argmax()]
+    shown = ", ".join(f"{labels[i]} ({probabilities[i]:.4f})" for i in found)
+    print(f"{file}: {shown or 'no tag'}")

@@ -54,74 +54,56 @@ def choose_suspects(held_out: HeldOutLabels, labels_B: np.ndarray) -> np.ndarray
     return suspects[np.argsort(-margins[suspects], kind="stable")]
 
 
-class Judged(NamedTuple):
-    """What the other labels of a run say about each of B images, some of which have no label."""
-
-    held_out: HeldOutLabels
-    labels: np.ndarray  # int [B], -1 where there is none.
-    is_test: np.ndarray  # bool [B]. Otherwise, it is a training image.
-    positions: np.ndarray  # int [B], indices among the test or training images.
-
-
 def judge_labels(
-    extract: Callable[[str, np.ndarray], FrozenFeatures], dataset: Dataset, labeled: np.ndarray
-) -> Judged | None:
+    extract: Callable[[str, np.ndarray], FrozenFeatures],
+    dataset: Dataset,
+    labeled: np.ndarray | None,
+) -> tuple[list[Suspect], np.ndarray] | None:
     """Predicts each label of a run from all others. None with fewer than two.
 
     At most 10,000 labeled and 10,000 test images are judged, evenly spaced. `extract` is that of a
-    `Run`, and `labeled`, int [num_labels], are rows of training images.
+    `Run`, and `labeled`, int [num_labels], are rows of training images. None is returned, too, if
+    they are not known.
+
+    Returns:
+        The suspect labels, see `choose_suspects`, as on the labeling page. And the labels of
+        training images by class and by what all others suggest, int [K, K], without those that
+        cannot be judged, such as the only ones of their classes.
     """
-    train_labels, test_labels = dataset.train.labels, dataset.test.labels
-    all_labeled = labeled
-    labeled = labeled[train_labels[labeled] >= 0]
-    labeled = take_rows(np.sort(labeled), MAX_IMAGES)
-    test = take_rows(np.flatnonzero(test_labels >= 0), MAX_IMAGES)
-    # Unlabeled images connect labeled ones that have no neighbor in common.
-    train = np.concatenate([labeled, take_unlabeled(len(train_labels), all_labeled)])
-    if len(labeled) + len(test) < 2:
+    if labeled is None:
         return None
+    train_labels, test_labels = dataset.train.labels, dataset.test.labels
+    known = take_rows(np.sort(labeled[train_labels[labeled] >= 0]), MAX_IMAGES)
+    test = take_rows(np.flatnonzero(test_labels >= 0), MAX_IMAGES)
+    if len(known) + len(test) < 2:
+        return None
+    # Unlabeled images connect labeled ones that have no neighbor in common.
+    train = np.concatenate([known, take_unlabeled(len(train_labels), labeled)])
     parts = {"train": train, "test": test} if len(test) else {"train": train}
     features = concatenate_features([extract(part, rows) for part, rows in parts.items()])
-    labels = np.full(len(train) + len(test), -1)
-    labels[: len(labeled)] = train_labels[labeled]
-    labels[len(train) :] = test_labels[test]
+    unknown = np.full(len(train) - len(known), -1)
+    labels = np.concatenate([train_labels[known], unknown, test_labels[test]])
     sources = None
     if dataset.train.sources is not None:
         sources = np.append(dataset.train.sources[train], np.full(len(test), -1))
-    held_out = hold_out_labels(
-        Relations(features), mark_labels(labels, dataset.num_classes), sources
-    )
-    is_test = np.arange(len(labels)) >= len(train)
-    return Judged(held_out, labels, is_test, positions=np.concatenate([train, test]))
-
-
-def list_suspects(judged: Judged) -> list[Suspect]:
-    """The labels of a run that are suspect, see `choose_suspects`, as on the labeling page."""
-    p_BK, labels = judged.held_out.probabilities, judged.labels
-    suggested = decide(p_BK).best
-    return [
+    marks = mark_labels(labels, dataset.num_classes)
+    held_out = hold_out_labels(Relations(features), marks, sources)
+    is_test, positions = np.arange(len(labels)) >= len(train), np.concatenate([train, test])
+    suggested = decide(held_out.probabilities).best
+    suspects = [
         Suspect(
-            is_test=bool(judged.is_test[i]),
-            position=int(judged.positions[i]),
+            is_test=bool(is_test[i]),
+            position=int(positions[i]),
             label=int(labels[i]),
             suggested=int(suggested[i]),
-            quality=float(p_BK[i, labels[i]]),
+            quality=float(held_out.probabilities[i, labels[i]]),
         )
-        for i in choose_suspects(judged.held_out, labels)
+        for i in choose_suspects(held_out, labels)
     ]
-
-
-def count_confusions(judged: Judged) -> np.ndarray:
-    """The labels of training images by class and by what all others suggest, int [K, K].
-
-    Without those that cannot be judged, such as the only ones of their classes.
-    """
-    is_counted = (judged.labels >= 0) & ~judged.is_test & judged.held_out.is_judged
-    num_classes = judged.held_out.probabilities.shape[1]
-    confusions = np.zeros((num_classes, num_classes), int)
-    suggested = decide(judged.held_out.probabilities).best
-    np.add.at(confusions, (judged.labels[is_counted], suggested[is_counted]), 1)
-    return confusions
+    is_counted = (labels >= 0) & ~is_test & held_out.is_judged
+    confusions = np.zeros((dataset.num_classes, dataset.num_classes), int)
+    np.add.at(confusions, (labels[is_counted], suggested[is_counted]), 1)
+    return suspects, confusions
 
 
 def write_suspects(

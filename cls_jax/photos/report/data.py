@@ -31,11 +31,8 @@ from cls_jax.photos.inference.scores import (
     get_target,
 )
 from cls_jax.photos.inference.suspects import (
-    Judged,
     Suspect,
-    count_confusions,
     judge_labels,
-    list_suspects,
     take_unlabeled,
 )
 from cls_jax.runs.folder import (
@@ -61,6 +58,7 @@ class Predictions:
     labels: np.ndarray  # int [B], -1 where the true class is unknown. Or tags, int8 [B, T].
     indices: np.ndarray  # int [B], positions among the test or training images.
     is_test: bool  # Otherwise they are training images.
+    scoring: Scoring  # Compares them with the labels.
 
     @property
     def whose(self) -> str:
@@ -112,7 +110,6 @@ class RunData:
     # Labels of each class or with each tag, int [K]. None if it is not known.
     label_counts: np.ndarray | None = None
     predictions: Predictions | None = None
-    scoring: Scoring | None = None  # Of the classifier that predicts.
     calibration: Calibration | None = None  # Of the checkpoint that predicts.
     suspects: list[Suspect] = dataclasses.field(default_factory=list)
     # Of labels: class by what all others suggest, int [K, K]. None without labels.
@@ -134,9 +131,9 @@ class RunData:
     @functools.cached_property
     def figures(self) -> Figures | None:
         """Figures of network 1 by class or tag. None without test images."""
-        probabilities, labels = self.tested
-        scoring = self.scoring or Scoring(self.class_names)
-        return scoring.compute_figures(probabilities[0], labels) if len(labels) else None
+        if self.predictions is None or not len(self.tested[1]):
+            return None
+        return self.predictions.scoring.compute_figures(self.tested[0][0], self.tested[1])
 
     @property
     def target(self) -> Target:
@@ -185,6 +182,10 @@ class RunData:
         if self.link_root is None:
             return files[index], None
         return files[index], urllib.parse.quote(os.fsencode(f"{self.link_root}/{files[index]}"))
+
+    def leave_out_folders(self, text: str) -> str:
+        """A text without the folders around the run and its images, so that it may be shared."""
+        return leave_out_folders(text, self.workdir, self.config.data.data_dir)
 
     @property
     def is_folder(self) -> bool:
@@ -236,8 +237,7 @@ def collect_run(
         try:
             return make()
         except Exception as error:
-            reason = leave_out_folders(describe_error(error), workdir, run.config.data.data_dir)
-            run.notes.append(f"{failure}: {reason}")
+            run.notes.append(f"{failure}: {run.leave_out_folders(describe_error(error))}")
             return otherwise
 
     run.rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir)), [])
@@ -275,23 +275,15 @@ def collect_run(
     if run.dataset is not None:
         source = attempt("No predictions", lambda: source.predictor, source)
         run.predictions = attempt("No predictions", lambda: predict(source, labeled))
-    if (predicted := run.predictions) is not None:
-        run.scoring = source.classifier.scoring
-    if predicted is not None and run.target is CLASSES:
+    if (predicted := run.predictions) is not None and run.target is CLASSES:
         read = functools.partial(read_calibration, source.workdir, predicted.step)
         run.calibration = attempt("No calibration", read)
 
-        def judge() -> Judged | None:
-            if labeled is None:
-                return None
-            return judge_labels(source.extract, source.dataset, labeled)
-
         # Judging takes one core, while the program of the heat maps is compiled.
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            judging = pool.submit(judge)
+            judging = pool.submit(judge_labels, source.extract, source.dataset, labeled)
             run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, predicted), {})
-        if (judged := attempt("No suspect labels", judging.result)) is not None:
-            run.suspects, run.confusions = list_suspects(judged), count_confusions(judged)
+        run.suspects, run.confusions = attempt("No suspect labels", judging.result) or ([], None)
     named = attempt("The other images cannot be counted", lambda: count_named(run, source))
     run.named, run.num_named = named or (None, 0)
     return run
@@ -367,13 +359,12 @@ def predict(run: Run, labeled: np.ndarray | None) -> Predictions:
             "several processes trained this run, so add predictions with cls-jax report "
             f"{run.workdir}"
         )
-    dataset = run.dataset
-    step = run.classifier.step
+    dataset, step, scoring = run.dataset, run.classifier.step, run.classifier.scoring
     if len(dataset.test.labels):
-        p_NBK, labels = run.held_out["test"]
-        return Predictions(step, p_NBK, labels, np.arange(len(labels)), is_test=True)
+        p_NBK, known = run.held_out["test"]
+        return Predictions(step, p_NBK, known, np.arange(len(known)), True, scoring)
     others = np.array([], np.int64) if labeled is None else labeled
     rows = take_unlabeled(len(dataset.train.images), others)
     p_NBK, _ = run.predict_with_features("train", rows)
-    known = run.classifier.scoring.number(dataset.train.labels[rows], dataset.class_names)
-    return Predictions(step, p_NBK, known, rows, is_test=False)
+    known = scoring.number(dataset.train.labels[rows], dataset.class_names)
+    return Predictions(step, p_NBK, known, rows, False, scoring)

@@ -18,16 +18,16 @@ from cls_jax.photos.inference.scores import CLASSES, TAGS, format_percent, write
 from cls_jax.photos.inference.suspects import write_suspects
 from cls_jax.photos.report import sections
 from cls_jax.photos.report.data import RunData, collect_run
+from cls_jax.photos.report.outcome import describe_labelers
 
 REPORT = "report.html"
-_View = Callable[[RunData], dict[str, Any] | None]
+_View = Callable[[RunData], Any]
 # Section ID, also the template's name → title in the navigation, where {} is what is predicted, and
-# the function that returns the template's values, or None to omit the section.
+# the function that returns what the template shows, or None to omit the section.
 _SECTIONS: dict[str, tuple[str, _View]] = {
     "next": ("What to do next", sections.view_next),
     "photos": ("Photos by {}", sections.view_photos),
-    "classes": ("Classes", sections.view_classes),
-    "figures": ("Figures by tag", sections.view_figures),
+    "classes": ("Figures by {}", sections.view_classes),
     "tags": ("Photos of each tag", sections.view_tags),
     "answers": ("Mixed up", sections.view_answers),
     "mistakes": ("Mistakes", sections.view_mistakes),
@@ -39,15 +39,15 @@ _SECTIONS: dict[str, tuple[str, _View]] = {
 _DETAILS: dict[str, tuple[str, _View]] = {
     "training": ("Training", sections.view_training),
     "calibration": ("Calibration", sections.view_calibration),
-    "labelers": ("Labels of the other images", sections.view_labelers),
+    "labelers": ("Labels of the other images", lambda run: describe_labelers(run.result or {})),
     "configuration": ("Configuration", sections.view_config),
-    "sessions": ("Sessions", sections.view_sessions),
+    "sessions": ("Sessions", lambda run: run.sessions),
 }
 # Sections that show images, and those that say nothing where images have one class, or tags.
 _OF_IMAGES = {"mistakes", "uncertain", "suspects", "tags", "labeled"}
 _OTHERS = {
-    CLASSES: {"figures", "tags"},
-    TAGS: {"classes", "answers", "mistakes", "suspects", "uncertain", "calibration", "labelers"},
+    CLASSES: {"tags"},
+    TAGS: {"answers", "mistakes", "suspects", "uncertain", "calibration", "labelers"},
 }
 # Characters that no HTML document may contain, but file names can: control characters and halves
 # of surrogate pairs.

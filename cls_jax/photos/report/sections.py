@@ -18,10 +18,10 @@ from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
 from cls_jax.photos.inference.predictor import expect_accuracy
-from cls_jax.photos.inference.scores import compute_reliability, find_confused_pairs
+from cls_jax.photos.inference.scores import TAGS, compute_reliability, find_confused_pairs
 from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
-from cls_jax.photos.report.data import NUM_PICTURES, RunData, leave_out_folders
-from cls_jax.photos.report.outcome import describe_labelers, describe_outcome
+from cls_jax.photos.report.data import NUM_PICTURES, RunData
+from cls_jax.photos.report.outcome import describe_outcome
 from cls_jax.photos.start.fit_instant import INSTANT
 
 # Up to this number of classes, the confusion matrix shows every count.
@@ -156,12 +156,6 @@ def view_answers(run: RunData) -> dict[str, Any] | None:
     }
 
 
-def view_labelers(run: RunData) -> dict[str, Any] | None:
-    """How the labels were inferred."""
-    sentence = describe_labelers(run.result or {})
-    return {"sentence": sentence} if sentence else None
-
-
 def view_training(run: RunData) -> dict[str, Any] | None:
     """Charts of all metrics of the training."""
     panels = create_panels(run.rows)
@@ -176,34 +170,27 @@ def view_training(run: RunData) -> dict[str, Any] | None:
 
 
 def view_classes(run: RunData) -> dict[str, Any] | None:
-    """Figures of network 1 by class, and its confusion matrix."""
-    figures = run.figures
-    if figures is None:
+    """Figures of network 1 by class or tag, and the confusion matrix of classes."""
+    predictions = run.predictions
+    if predictions is None or run.figures is None:
         return None
-    probabilities, labels = run.tested
+    p_BK, known = predictions.probabilities[0], predictions.labels
+    num_right = int(predictions.scoring.find_right(p_BK, known).sum())
+    view = {"figures": run.figures, "num_right": num_right, "num_images": len(known)}
     num_classes = len(run.class_names)
-    confusions = confusion_matrix(labels, decide(probabilities[0]).best, labels=range(num_classes))
     is_written = num_classes <= MAX_WRITTEN_CLASSES
-    f1 = [row.f1 for row in figures.classes]  # NaN, for classes without images, comes last.
-    return {
-        "figures": figures,
+    if run.target is TAGS:
+        return view | {"order": range(num_classes), "is_written": True, "confusions": None}
+    confusions = confusion_matrix(known, decide(p_BK).best, labels=range(num_classes))
+    f1 = [row.f1 for row in run.figures.classes]  # NaN, for classes without images, comes last.
+    return view | {
         "confusions": confusions.tolist(),
-        "num_right": int(np.trace(confusions)),
-        "num_images": len(labels),
+        "is_written": is_written,
         "worst": find_partners(confusions).tolist(),
         "order": range(num_classes) if is_written else np.argsort(f1, kind="stable").tolist(),
         "heat_map": None if is_written else color_confusions(confusions),
         "pairs": find_confused_pairs(confusions, _NUM_PAIRS),
     }
-
-
-def view_figures(run: RunData) -> dict[str, Any] | None:
-    """Figures by tag on the test images."""
-    if run.figures is None or run.scoring is None:
-        return None
-    probabilities, known = run.tested
-    num_right = int(run.scoring.find_right(probabilities[0], known).sum())
-    return {"figures": run.figures, "num_right": num_right, "num_images": len(known)}
 
 
 def view_tags(run: RunData) -> dict[str, Any] | None:
@@ -212,11 +199,11 @@ def view_tags(run: RunData) -> dict[str, Any] | None:
     Each image comes with its picture, the probability of the tag, whether the prediction is right
     (None if unknown), and the tags that it is known to have.
     """
-    predictions, scoring = run.predictions, run.scoring
-    if predictions is None or scoring is None:
+    if (predictions := run.predictions) is None:
         return None
+    thresholds = predictions.scoring.thresholds
     names, p_BT, known = run.class_names, predictions.probabilities[0], predictions.labels
-    says, is_known = p_BT >= scoring.thresholds, known >= 0
+    says, is_known = p_BT >= thresholds, known >= 0
     is_right = says == (known == 1)
 
     def show(rows: np.ndarray, k: int) -> list[tuple[Any, ...]]:
@@ -235,7 +222,7 @@ def view_tags(run: RunData) -> dict[str, Any] | None:
         is_sure = says[:, k] & (is_right[:, k] | ~is_known[:, k])
         is_wrong = is_known[:, k] & ~is_right[:, k]
         by_confidence = np.argsort(-p_BT[:, k], kind="stable")
-        distances = np.abs(p_BT[:, k] - scoring.thresholds[k])
+        distances = np.abs(p_BT[:, k] - thresholds[k])
         closest = np.argsort(distances, kind="stable")
         shown = {
             "Most confident": by_confidence[is_sure[by_confidence]],
@@ -243,7 +230,7 @@ def view_tags(run: RunData) -> dict[str, Any] | None:
             "Least certain": closest,
         }
         pictures = {title: show(rows, k) for title, rows in shown.items() if len(rows)}
-        tags.append((name, float(scoring.thresholds[k]), pictures))
+        tags.append((name, float(thresholds[k]), pictures))
     return {"tags": tags}
 
 
@@ -345,16 +332,6 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
             ]
             classes.append((name, len(places), shown))
     return {"classes": classes, "num_classes": num_classes}
-
-
-def view_sessions(run: RunData) -> dict[str, Any]:
-    """The sessions, with commands stripped of private folder names."""
-    sessions = []
-    for session in run.sessions:
-        command = str(session.get("command", "unknown command"))
-        shown = leave_out_folders(command, run.workdir, run.config.data.data_dir)
-        sessions.append(session | {"command": shown})
-    return {"sessions": sessions}
 
 
 def view_config(run: RunData) -> dict[str, Any]:

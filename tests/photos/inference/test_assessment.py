@@ -266,8 +266,7 @@ def test_wrong_labels_of_a_run_are_suspect_among_labeled_and_test_images(digits)
         features = pixels[rows + 1500 if part == "test" else rows]
         return FrozenFeatures(features, features, features[:, :0])
 
-    judged = suspects_lib.judge_labels(extract, dataset, np.arange(200, dtype=np.int32))
-    suspects = suspects_lib.list_suspects(judged)
+    suspects, _ = suspects_lib.judge_labels(extract, dataset, np.arange(200, dtype=np.int32))
     found = {(row.is_test, row.position): row for row in suspects}
     assert found[True, 6].suggested == truth[1506]
     assert found[True, 6] in suspects[:5]
@@ -294,9 +293,8 @@ def test_labels_of_one_source_do_not_defend_each_other(digits):
         def extract(part, rows):
             return FrozenFeatures(pixels[rows], pixels[rows], pixels[rows, :0])
 
-        judged = suspects_lib.judge_labels(extract, dataset, np.arange(400))
-        found = [row.position for row in suspects_lib.list_suspects(judged)]
-        return np.isin(wrong, found).mean()
+        suspects, _ = suspects_lib.judge_labels(extract, dataset, np.arange(400))
+        return np.isin(wrong, [row.position for row in suspects]).mean()
 
     assert len(wrong) >= 4
     assert find(sources) > find(None) + 0.3

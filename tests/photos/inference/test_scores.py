@@ -31,47 +31,6 @@ def test_interval_is_wilsons(num_correct, num_images, expected):
     assert interval == pytest.approx((1 - mirrored[1], 1 - mirrored[0]))
 
 
-def test_figures_are_scikit_learns():
-    rng = np.random.default_rng(0)
-    p_BK, labels = rng.dirichlet([0.3] * 4, 300), rng.integers(0, 4, 300)
-    p_BK[labels == 0, 0] += 1
-    p_BK /= p_BK.sum(axis=1, keepdims=True)
-    figures = Scoring(tuple("abcd")).compute_figures(p_BK, labels)
-    expected = classification_report(
-        labels, p_BK.argmax(axis=1), target_names=list("abcd"), output_dict=True
-    )
-    assert figures.accuracy == pytest.approx(expected.pop("accuracy"))
-    rows = (*figures.classes, figures.macro, figures.weighted)
-    for row, want in zip(rows, expected.values(), strict=True):
-        assert row[:3] == pytest.approx((want["precision"], want["recall"], want["f1-score"]))
-        assert row.support == want["support"]
-    # With ties, too: 300 images have at most eleven probabilities each.
-    for tied in (p_BK, p_BK.round(1)):
-        rows = Scoring(tuple("abcd")).compute_figures(tied, labels).classes
-        areas = [roc_auc_score(labels == k, tied[:, k]) for k in range(4)]
-        assert [row.area for row in rows] == pytest.approx(areas)
-    assert figures.macro.area == pytest.approx(roc_auc_score(labels, p_BK, multi_class="ovr"))
-    first = figures.classes[0]
-    assert first.interval == wilson_interval(round(first.recall * first.support), first.support)
-    assert figures.interval == wilson_interval(round(300 * figures.accuracy), 300)
-
-
-def test_classes_without_images_do_not_count(tmp_path):
-    p_BK = np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3], [0.6, 0.3, 0.1]])
-    figures = Scoring(('a,"b"', "c\nd", "e")).compute_figures(p_BK, np.array([0, 1, 1]))
-    assert figures.macro.recall == pytest.approx(0.75)
-    assert np.isnan([figures.classes[2].recall, figures.classes[2].area]).all()
-    summary = scores.summarize_figures(figures)
-    assert summary["test_recall_macro"] == pytest.approx(75)
-    assert summary["per_class"][2]["auroc"] is None
-    json.dumps(summary, allow_nan=False)
-    scores.write_class_table(tmp_path, figures)
-    rows = read_table(tmp_path / scores.PER_CLASS)
-    assert [row["class"] for row in rows] == ['a,"b"', "c\nd", "e", "macro avg", "weighted avg"]
-    assert float(rows[1]["f1"]) == pytest.approx(figures.classes[1].f1, abs=1e-6)
-    assert scores.describe_figures(figures).splitlines()[-3].split()[2:] == ["–", "–", "–", "0"]
-
-
 def test_calibration_is_the_mean_gap_over_bins():
     rng = np.random.default_rng(0)
     p_BK = np.concatenate([rng.dirichlet([0.3] * 4, 500), np.eye(4)])  # Of 1, in the last bin, too.
@@ -104,29 +63,61 @@ def draw(num_images=200):
     return p_BT, has.astype(np.int8)
 
 
-def test_figures_of_tags_are_scikit_learns():
-    p_BT, known = draw()
-    scoring = Scoring(NAMES, np.array([0.3, 0.5, 0.7]))
-    figures = scoring.compute_figures(p_BT, known)
-    says = p_BT >= scoring.thresholds
+@pytest.mark.parametrize("thresholds", [None, np.array([0.3, 0.5, 0.7])], ids=["classes", "tags"])
+def test_figures_are_scikit_learns(thresholds):
+    p_BK, known = draw()
+    marks, says, measure_area = known, p_BK >= [0.3, 0.5, 0.7], average_precision_score
+    if thresholds is None:
+        known, measure_area = known.argmax(axis=1), roc_auc_score
+        marks, says = np.eye(3)[known], np.eye(3)[p_BK.argmax(axis=1)]
+    figures = Scoring(NAMES, thresholds).compute_figures(p_BK, known)
     expected = classification_report(
-        known, says, target_names=NAMES, output_dict=True, zero_division=0
+        marks, says, target_names=NAMES, output_dict=True, zero_division=0
     )
     names = (*NAMES, "macro avg", "weighted avg")
     for name, row in zip(names, (*figures.classes, figures.macro, figures.weighted), strict=True):
         want = expected[name]
         assert row[:3] == pytest.approx((want["precision"], want["recall"], want["f1-score"]))
         assert row.support == want["support"]
-    areas = average_precision_score(known, p_BT, average=None)
+    areas = measure_area(marks, p_BK, average=None)
     assert [row.area for row in figures.classes] == pytest.approx(areas)
-    assert figures.accuracy == accuracy_score(known, says) > 0
+    assert figures.accuracy == accuracy_score(marks, says) > 0
     assert figures.interval == wilson_interval(round(200 * figures.accuracy), 200)
     first = figures.classes[0]
     assert first.interval == wilson_interval(round(first.recall * first.support), first.support)
-    assert scoring.measure(p_BT[None], known) == {
-        "test/accuracy": 100 * figures.accuracy,
-        "test/mean_average_precision": pytest.approx(100 * areas.mean()),
-    }
+    measured = Scoring(NAMES, thresholds).measure(p_BK[None], known)
+    assert measured["test/accuracy"] == pytest.approx(100 * figures.accuracy)
+    mean = measured.get("test/mean_average_precision", 100 * areas.mean())
+    assert mean == 100 * figures.macro.area == pytest.approx(100 * areas.mean())
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "noun", "area", "title", "unsaid"),
+    [
+        (None, "class", "auroc", "AUROC", 0.0),
+        (np.full(3, 0.35), "tag", "average_precision", "AP", None),
+    ],
+)
+def test_what_no_image_has_is_in_no_mean(tmp_path, thresholds, noun, area, title, unsaid):
+    names, labels = ('a,"b"', "c\nd", "e"), np.array([0, 1, 1])
+    p_BK = np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3], [0.6, 0.3, 0.1]])
+    known = labels if thresholds is None else np.eye(3, dtype=np.int8)[labels]
+    figures = Scoring(names, thresholds).compute_figures(p_BK, known)
+    assert figures.macro.recall == pytest.approx(0.75)
+    assert np.isnan([figures.classes[2].recall, figures.classes[2].area]).all()
+    assert figures.macro.area == pytest.approx(np.mean([row.area for row in figures.classes[:2]]))
+    summary = scores.summarize_figures(figures)
+    assert summary["test_recall_macro"] == pytest.approx(75)
+    nothing = {"precision": unsaid, "recall": None, "f1": None, area: None, "support": 0}
+    assert summary["per_class"][2] == {noun: "e"} | nothing
+    json.dumps(summary, allow_nan=False)
+    scores.write_class_table(tmp_path, figures)
+    rows = read_table(tmp_path / scores.PER_CLASS)
+    assert [row[noun] for row in rows] == [*names, "macro avg", "weighted avg"]
+    assert float(rows[1]["f1"]) == pytest.approx(figures.classes[1].f1, abs=1e-6)
+    header, _, _, last, *_ = scores.describe_figures(figures).splitlines()
+    assert header.split() == [noun, "precision", "recall", "F1", title, "images"]
+    assert last.split()[2:] == ["–", "–", "–", "0"]
 
 
 def test_what_is_open_does_not_count():
@@ -141,28 +132,7 @@ def test_what_is_open_does_not_count():
     others = figures.classes[0], figures.classes[2]
     assert others == (without.classes[0], without.classes[2])
     assert figures.accuracy > without.accuracy
-
-
-def test_a_tag_that_no_image_has_is_in_no_mean(tmp_path):
-    p_BT, known = draw()
-    known[:, 2] = 0
-    figures = Scoring(NAMES, np.full(3, 0.5)).compute_figures(p_BT, known)
-    assert np.isnan([figures.classes[2].area, figures.classes[2].recall]).all()
-    assert figures.macro.area == pytest.approx(np.mean([row.area for row in figures.classes[:2]]))
-    summary = scores.summarize_figures(figures)
-    assert summary["per_class"][2] == {
-        "tag": "hat", "precision": 0, "recall": None, "f1": None, "average_precision": None,
-        "support": 0,
-    }  # fmt: skip
-    scores.write_class_table(tmp_path, figures)
-    rows = read_table(tmp_path / scores.PER_CLASS)
-    assert [row["tag"] for row in rows] == [*NAMES, "macro avg", "weighted avg"]
-    assert float(rows[0]["average_precision"]) == pytest.approx(figures.classes[0].area, abs=1e-6)
-    header, first = scores.describe_figures(figures).splitlines()[:2]
-    assert header.split() == ["tag", "precision", "recall", "F1", "AP", "images"]
-    assert first.split()[0] == "boots"
-    nothing = Scoring(NAMES, np.full(3, 0.5)).measure(p_BT[None], np.zeros_like(known))
-    assert list(nothing) == ["test/accuracy"]
+    assert list(scoring.measure(p_BT[None], 0 * known)) == ["test/accuracy"]
 
 
 def test_a_tag_that_is_never_said_has_no_precision():

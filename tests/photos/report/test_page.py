@@ -128,7 +128,12 @@ def create_run(num_classes=3, num_networks=2, num_test=40, rows=(), side=8, **ch
         "label_counts": np.full(len(names), 2),
         "num_images": len(train_labels),
         "predictions": Predictions(
-            6, p_NBK.astype(np.float32), labels, np.arange(len(labels)), is_test=num_test > 0
+            6,
+            p_NBK.astype(np.float32),
+            labels,
+            np.arange(len(labels)),
+            is_test=num_test > 0,
+            scoring=Scoring(names),
         ),
     }
     config = create_tiny_config(f"20,{method}")
@@ -429,9 +434,10 @@ def create_tagged(num_test=40, **changes) -> RunData:
         run,
         labels=TAG_SETS,
         class_names=names,
-        scoring=scoring,
         label_counts=np.array([2, 2, 4]),
-        predictions=dataclasses.replace(run.predictions, probabilities=p_NBT, labels=known),
+        predictions=dataclasses.replace(
+            run.predictions, probabilities=p_NBT, labels=known, scoring=scoring
+        ),
     )
 
 
@@ -439,14 +445,14 @@ def test_each_tag_has_its_most_confident_wrong_and_uncertain_photos():
     run = create_tagged(named=np.array([5, 6, 7]), num_named=8)
     page = Page(render_page(run))
     sections = [attributes["id"] for attributes in page.find("section")]
-    assert sections[:4] == ["photos", "figures", "tags", "labeled"]
-    for absent in ("classes", "mistakes", "calibration"):
+    assert sections[:4] == ["photos", "classes", "tags", "labeled"]
+    for absent in ("mistakes", "calibration"):
         assert absent not in sections
     assert [row[:2] for row in page.table("photos")] == [
         ["tag", "labels"], ["boots", "2"], ["gloves", "2"], ["hat", "4"]
     ]  # fmt: skip
     p_BT, known = run.predictions.probabilities[0], run.predictions.labels
-    is_right = ((p_BT >= run.scoring.thresholds) == known).all(axis=1)
+    is_right = ((p_BT >= run.predictions.scoring.thresholds) == known).all(axis=1)
     assert f"finds all tags of {is_right.sum()} of 40 test images" in page.text
     ap = average_precision_score(known[:, 2], p_BT[:, 2])
     assert page.table("per-class")[3][5] == f"{100 * ap:.1f}%"
@@ -490,7 +496,7 @@ def test_mistakes_and_disagreements_come_most_confident_first():
     first = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
     second = np.array([[0.4, 0.6], [0.1, 0.9], [0.8, 0.2], [0.1, 0.9]])
     both, labels = np.stack([first, second]), np.array([1, -1, 1, 0])
-    predictions = Predictions(6, both, labels, np.arange(4), is_test=True)
+    predictions = Predictions(6, both, labels, np.arange(4), is_test=True, scoring=Scoring(()))
     assert predictions.mistakes.tolist() == [0, 3, 2]
     assert predictions.uncertain.tolist() == [1, 0]
 
