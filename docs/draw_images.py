@@ -20,7 +20,7 @@ from playwright import sync_api
 
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.labeling import listening, server, views
-from cls_jax.photos.labeling.changes import Change, DescribeClass, SetExample
+from cls_jax.photos.labeling.changes import Change, describe_class, set_example
 from cls_jax.photos.labeling.known import Features
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Session
@@ -201,10 +201,10 @@ def open_drawn_session(root: pathlib.Path) -> Session:
         session.decide([Change(item["image"], "label", label, item["revision"])], "w")
     for name in names[:2]:
         session.change(
-            "w", DescribeClass(name, {"boat": "With its sails", "fish": "Under water"}[name])
+            "w", describe_class, name, {"boat": "With its sails", "fish": "Under water"}[name]
         )
         labels = [views.describe_image(session.known, i)["label"] for i in range(NUM_PICTURES)]
-        session.change("w", SetExample(labels.index(name)))
+        session.change("w", set_example, labels.index(name))
     return session
 
 

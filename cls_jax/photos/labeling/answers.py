@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import errno
 import itertools
 import os
 import pathlib
@@ -104,15 +103,19 @@ class Answers:
         must not create it.
         """
         self.check_folder()
-        lock = self.path.with_name(f".{self.path.name}.lock")
+        lock = filelock.FileLock(
+            self.path.with_name(f".{self.path.name}.lock"), timeout=_LOCK_SECONDS
+        )
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(hold_lock(lock, _LOCK_SECONDS))
-            except OSError as error:
+                stack.enter_context(lock.acquire(poll_interval=0.01))
+            except filelock.Timeout as error:
                 raise UserError(
                     f"Nothing was saved, because another program is writing to {self.path.name}: "
                     "try again, or end the other program."
                 ) from error
+            except (OSError, NotImplementedError):
+                pass  # Some network file systems have none, and a folder may be read-only.
             yield
 
     def check_folder(self) -> None:
@@ -250,18 +253,3 @@ def check_writable(path: pathlib.Path) -> None:
             f"Labels cannot be saved because {existing} is not writable: change its "
             "permissions, or copy the photos to another folder."
         )
-
-
-@contextlib.contextmanager
-def hold_lock(path: pathlib.Path, seconds: float = 10.0) -> Iterator[None]:
-    """Holds a lock file, where there are locks. Raises an OSError if it is held for `seconds`."""
-    with contextlib.ExitStack() as stack:
-        try:
-            lock = filelock.FileLock(path, timeout=seconds)
-            stack.enter_context(lock.acquire(poll_interval=0.01))
-        except filelock.Timeout as error:
-            reason = "another program holds its lock"
-            raise OSError(errno.EBUSY, reason, str(path)) from error
-        except (OSError, NotImplementedError):
-            pass  # Some network file systems have none, and a folder may be read-only.
-        yield

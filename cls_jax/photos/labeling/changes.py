@@ -1,4 +1,7 @@
-"""What a page changes, as values: each is planned from what is known, and then one step to undo."""
+"""What a page changes: each change is planned from what is known, and is then one step to undo.
+
+All functions that return a plan raise a RefusedError if it makes no sense.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -46,121 +49,85 @@ class Plan(NamedTuple):
     message: str = ""  # Why it cannot be undone.
 
 
-class RenameClass(NamedTuple):
+def rename_class(known: Known, name: str, new: str) -> Plan:
     """Renames or respells a class, merges it into another one, or deletes it if `new` is "".
 
     Its photos get the other class, or none. Its description and its example stay if the other class
     has none, and its key if it is no merger.
     """
-
-    name: str
-    new: str
-
-    def plan(self, known: Known) -> Plan:
-        """The step. Raises a RefusedError if it makes no sense."""
-        check_ready(known)
-        name, notes = self.name, known.notes
-        _check_class(known, name)
-        before = known.class_names
-        rules, new = known.rules, known.rules.clean(self.new)
-        classes, found = add_class(known.classes, new) if self.new else (known.classes, "")
-        # Another spelling of the same class is its new name.
-        new = clean_name(new) if found == name else found
-        if new == name:
-            raise RefusedError(f"The name of this class is {name} already.")
-        decisions = [
-            Decision(file, LABEL if new else UNDO, rules.rename(mark.label, {name: new}))
-            for file, mark in known.marks.files.items()
-            if name in rules.split(mark.label)
-        ]
-        for kind in (DESCRIBE, EXAMPLE) if new else ():
-            text = get_note(notes, kind, name).text
-            if text and not get_note(notes, kind, new).text:
-                decisions.append(Decision(Note(kind, new), kind, text))
-        names = [one for one in before if one != name]
-        if is_new := bool(new) and new not in before:
-            key = find_keys(known.classes, notes).get(fold_class(name), NO_KEY)
-            decisions += _move_key(known, name, new, key)
-            classes = classes._replace(keys={**classes.keys, fold_class(new): key})
-            names.insert(before.index(name), new)
-        added = [new] if is_new and found == new else []  # And no other spelling.
-        return Plan(decisions, classes, added, names)
+    check_ready(known)
+    _check_class(known, name)
+    before, notes, rules = known.class_names, known.notes, known.rules
+    wanted = rules.clean(new)
+    classes, found = add_class(known.classes, wanted) if new else (known.classes, "")
+    # Another spelling of the same class is its new name.
+    new = clean_name(wanted) if found == name else found
+    if new == name:
+        raise RefusedError(f"The name of this class is {name} already.")
+    decisions = [
+        Decision(file, LABEL if new else UNDO, rules.rename(mark.label, {name: new}))
+        for file, mark in known.marks.files.items()
+        if name in rules.split(mark.label)
+    ]
+    for kind in (DESCRIBE, EXAMPLE) if new else ():
+        text = get_note(notes, kind, name).text
+        if text and not get_note(notes, kind, new).text:
+            decisions.append(Decision(Note(kind, new), kind, text))
+    names = [one for one in before if one != name]
+    if is_new := bool(new) and new not in before:
+        key = find_keys(known.classes, notes).get(fold_class(name), NO_KEY)
+        decisions += _move_key(known, name, new, key)
+        classes = classes._replace(keys={**classes.keys, fold_class(new): key})
+        names.insert(before.index(name), new)
+    added = [new] if is_new and found == new else []  # And no other spelling.
+    return Plan(decisions, classes, added, names)
 
 
-class DescribeClass(NamedTuple):
+def describe_class(known: Known, name: str, text: str) -> Plan:
     """Saves the description of a class."""
-
-    name: str
-    text: str
-
-    def plan(self, known: Known) -> Plan:
-        """The step. Raises a RefusedError if it makes no sense."""
-        if len(self.text) > _LONGEST_DESCRIPTION or not self.text.isprintable():
-            raise RefusedError(
-                f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
-            )
-        _check_class(known, self.name)
-        return Plan([Decision(Note(DESCRIBE, self.name), DESCRIBE, self.text)], known.classes)
+    if len(text) > _LONGEST_DESCRIPTION or not text.isprintable():
+        raise RefusedError(
+            f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
+        )
+    _check_class(known, name)
+    return Plan([Decision(Note(DESCRIBE, name), DESCRIBE, text)], known.classes)
 
 
-class SetKey(NamedTuple):
+def set_key(known: Known, name: str, key: str) -> Plan:
     """Gives a class another key. The class that has this key gets its former one."""
-
-    name: str
-    key: str
-
-    def plan(self, known: Known) -> Plan:
-        """The step. Raises a RefusedError if it makes no sense."""
-        if self.key not in list(KEYS + LETTERS):
-            raise RefusedError("The key of a class must be a digit from 1 to 9 or a letter.")
-        _check_class(known, self.name)
-        keys = known.find_keys()
-        others = [name for name, key in keys.items() if key == self.key and name != self.name]
-        given = {self.name: self.key} | dict.fromkeys(others, keys.get(self.name, NO_KEY))
-        decisions = [Decision(Note(KEY, name), KEY, key) for name, key in given.items()]
-        decisions += release_key(known.classes, known.notes, self.key)
-        return Plan(decisions, known.classes)
+    if key not in list(KEYS + LETTERS):
+        raise RefusedError("The key of a class must be a digit from 1 to 9 or a letter.")
+    _check_class(known, name)
+    keys = known.find_keys()
+    others = [other for other, used in keys.items() if used == key and other != name]
+    given = {name: key} | dict.fromkeys(others, keys.get(name, NO_KEY))
+    decisions = [Decision(Note(KEY, one), KEY, used) for one, used in given.items()]
+    decisions += release_key(known.classes, known.notes, key)
+    return Plan(decisions, known.classes)
 
 
-class SetExample(NamedTuple):
+def set_example(known: Known, image: int) -> Plan:
     """Makes a labeled photo the example of its class."""
-
-    image: int
-
-    def plan(self, known: Known) -> Plan:
-        """The step. Raises a RefusedError if it makes no sense."""
-        check_ready(known)
-        get_path(known, self.image)
-        if (label := known.get_state(self.image).label) not in known.class_names:
-            raise RefusedError("An example needs a label first.")
-        decision = Decision(Note(EXAMPLE, label), EXAMPLE, known.files[self.image])
-        return Plan([decision], known.classes)
+    check_ready(known)
+    get_path(known, image)
+    if (label := known.get_state(image).label) not in known.class_names:
+        raise RefusedError("An example needs a label first.")
+    return Plan([Decision(Note(EXAMPLE, label), EXAMPLE, known.files[image])], known.classes)
 
 
-class TakeBack(NamedTuple):
+def take_back(known: Known, names: Sequence[str]) -> Plan:
     """Takes the decisions about some files back."""
-
-    names: Sequence[str]
-
-    def plan(self, known: Known) -> Plan:
-        """The step."""
-        answered = [name for name in self.names if known.marks.get(name).decision]
-        return Plan([Decision(name, UNDO, "") for name in answered], known.classes)
+    answered = [name for name in names if known.marks.get(name).decision]
+    return Plan([Decision(name, UNDO, "") for name in answered], known.classes)
 
 
-class AddPhoto(NamedTuple):
-    """Notes that a photo was saved in the folder, so that an undo is not for what was before."""
+def note_photo(known: Known, name: str) -> Plan:
+    """Notes that a photo was saved in the folder, so that an undo is not for what was before.
 
-    name: str
-
-    def plan(self, known: Known) -> Plan:
-        """The step, which stays."""
-        said = f"{self.name} stays in the folder: to take it back, delete the file."
-        return Plan([], known.classes, message=said)
-
-
-# A change of classes, of what is noted about them, or of what the folder has.
-ClassChange = RenameClass | DescribeClass | SetKey | SetExample | TakeBack | AddPhoto
+    The step stays.
+    """
+    said = f"{name} stays in the folder: to take it back, delete the file."
+    return Plan([], known.classes, message=said)
 
 
 def _check_class(known: Known, name: str) -> None:

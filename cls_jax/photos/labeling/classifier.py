@@ -172,8 +172,8 @@ class SessionClassifier:
             row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
             if not state.decision and i < len(labels):
                 source = UNSURE if confidences[i] < unsure_below else "suggested"
-                row |= {"label": labels[i], "source": source}
-                row["probability"] = float(confidences[i])
+                probability = float(confidences[i])
+                row |= {"label": labels[i], "source": source, "probability": probability}
             rows.append(row)
         return rows
 

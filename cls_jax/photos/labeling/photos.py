@@ -24,7 +24,7 @@ from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import find_digests, list_images
 from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.labeling.answers import Answers, RefusedError, check_writable
-from cls_jax.photos.labeling.changes import TakeBack
+from cls_jax.photos.labeling.changes import take_back
 from cls_jax.photos.labeling.classes import NO_CLASSES, add_class
 from cls_jax.photos.labeling.known import Features, Known
 from cls_jax.photos.labeling.session import Session
@@ -90,7 +90,7 @@ def find_new(session: Session, window: str = "") -> dict[str, int]:
     marks = catalog.start_marks()
     replaced = _find_replaced(known)
     if any(known.marks.get(name).decision for name in replaced):
-        session.change(window, TakeBack(replaced))
+        session.change(window, take_back, replaced)
     return session.extend(catalog.list_labelable(), names, marks, sources, load, replaced)
 
 

@@ -31,6 +31,14 @@ def read_offer(printed: str) -> Offer | None:
     return None
 
 
+def read_message(printed: str) -> str:
+    """The last whole line that was printed, or what a progress bar counts."""
+    lines = re.split(r"[\r\n]", printed)[:-1]
+    # As "Features:  50%|█████".
+    said = (" ".join(re.sub(r"%\|.*", "%", line).split()) for line in reversed(lines))
+    return next(filter(None, said), "")
+
+
 def describe_end(
     code: int, printed: str, has_saved: bool, choice: str = "", is_planning: bool = False
 ) -> dict[str, Any]:

@@ -24,13 +24,6 @@ from cls_jax.photos.features.graph import Propagation
 NUM_ANSWERS = 10  # After so many, the next classifier is fitted while labeling goes on.
 
 
-class Mixed(NamedTuple):
-    """The class that another one is mixed up with most."""
-
-    partner: int  # The other class, or -1.
-    rows: np.ndarray  # int, photos that are one of the two, the least certain first.
-
-
 class Doubt(NamedTuple):
     """The photos of a class that are not sure."""
 
@@ -150,32 +143,26 @@ def weigh_images(found: Classified | None, num_images: int) -> np.ndarray:
     return shares
 
 
-def find_mixed(probabilities_BK: np.ndarray, is_sure_B: np.ndarray) -> list[Mixed]:
-    """For each class, the one it is mixed up with most, by photos that are not sure.
+def find_mixed(probabilities_BK: np.ndarray, is_sure_B: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """For each class, the one it is mixed up with most, and the photos that may be either, int.
 
-    Those count whose two most probable classes are these.
+    These are not sure and have the two as their most probable classes. The least certain come
+    first. Without any, the other class is an arbitrary one.
 
     Args:
-        probabilities_BK: Of photos without an answer, floating.
+        probabilities_BK: Of photos without an answer, floating. K is over 1.
         is_sure_B: Whether each is sure, bool, see `find_sure`.
     """
     num_classes = probabilities_BK.shape[1]
-    nothing = Mixed(-1, np.zeros(0, int))
     unsure = np.flatnonzero(~is_sure_B)
-    if num_classes < 2:
-        return [nothing] * num_classes
     pairs = np.sort(rank_classes(probabilities_BK[unsure], 2), axis=1)
     counts = np.zeros((num_classes, num_classes), int)
     np.add.at(counts, (pairs[:, 0], pairs[:, 1]), 1)
-    counts += counts.T
     mixed = []
-    for k, partner in enumerate(find_partners(counts).tolist()):
-        if not counts[k, partner]:
-            mixed.append(nothing)
-            continue
+    for k, partner in enumerate(find_partners(counts + counts.T).tolist()):
         rows = unsure[(pairs == sorted((k, partner))).all(axis=1)]
         order = np.argsort(decide(probabilities_BK[rows]).confidence, kind="stable")
-        mixed.append(Mixed(partner, rows[order]))
+        mixed.append((partner, rows[order]))
     return mixed
 
 
@@ -191,8 +178,8 @@ def doubt(p_BK: np.ndarray, names: Sequence[str], estimate: Estimate | None) -> 
     named, confidences, _ = decide(p_BK)
     is_sure = find_sure(confidences, estimate)
     return [
-        Doubt(int((~is_sure[named == k]).sum()), names[partner] if partner >= 0 else "", mixed_rows)
-        for k, (partner, mixed_rows) in enumerate(find_mixed(p_BK, is_sure))
+        Doubt(int((~is_sure[named == k]).sum()), names[partner] if len(rows) else "", rows)
+        for k, (partner, rows) in enumerate(find_mixed(p_BK, is_sure))
     ]
 
 

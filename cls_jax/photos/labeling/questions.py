@@ -9,7 +9,6 @@ import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +20,6 @@ from cls_jax.photos.images.store import hash_content
 _NUM_NEXT = 8
 _SMALL_SIDE = 32  # Pixels.
 _CLAIM_SECONDS = 30.0
-
-
-class _Claim(NamedTuple):
-    """What a window shows."""
-
-    image: int
-    time: float  # Of the window's last request.
 
 
 class Questions:
@@ -43,7 +35,8 @@ class Questions:
         self.sample: dict[int, float] = {}
         self.next: list[int] = []
         self.marked: dict[int, set[str]] = {}
-        self._claims: dict[str, _Claim] = {}  # By window.
+        # By window: the photo that it shows, and the time of its last request.
+        self._claims: dict[str, tuple[int, float]] = {}
 
     def choose_first(self, is_open_B: np.ndarray) -> None:
         """Asks the first photos without an answer (`is_open_B`, bool [B])."""
@@ -103,7 +96,7 @@ class Questions:
 
     def forget_random(self) -> None:
         """Keeps only those random photos that a window shows."""
-        shown = {claim.image for claim in self._claims.values()}
+        shown = {image for image, _ in self._claims.values()}
         self.sample = {i: p for i, p in self.sample.items() if i in shown}
 
     def count_windows(self) -> int:
@@ -119,9 +112,9 @@ class Questions:
         """
         now = time.monotonic()
         recent = self._claims.items()
-        self._claims = {key: one for key, one in recent if now - one.time < _CLAIM_SECONDS}
-        claimed = self._claims.pop(window, _Claim(-1, 0)).image
-        taken = {claim.image for claim in self._claims.values()}
+        self._claims = {key: one for key, one in recent if now - one[1] < _CLAIM_SECONDS}
+        claimed, _ = self._claims.pop(window, (-1, 0.0))
+        taken = {image for image, _ in self._claims.values()}
         # Sorting is stable.
         order = sorted(
             self.next,
@@ -130,7 +123,7 @@ class Questions:
         if shown is not None:
             order = [shown, *(image for image in order if image != shown)]
         if order:
-            self._claims[window] = _Claim(order[0], now)
+            self._claims[window] = order[0], now
         return order
 
 

@@ -15,9 +15,8 @@ from cls_jax.photos.inference.list_runs import (
     find_used,
     list_runs,
 )
-from cls_jax.photos.inference.predictor import TRAINED
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.runs.folder import RESULT, read_result
+from cls_jax.runs.folder import RESULT
 from cls_jax.runs.sessions import LOCK, is_held
 
 REPORT = "report.html"
@@ -90,10 +89,3 @@ class FolderRuns:
         workdir = self.find(name)
         with explain_writing(workdir, "allow writing there"):
             shutil.rmtree(workdir)
-
-
-def is_trained(workdir: pathlib.Path) -> bool:
-    """Whether the trained networks of a run predict, and not an instant classifier."""
-    with contextlib.suppress(UserError):
-        return (read_result(workdir) or {}).get("predictor") == TRAINED
-    return False

@@ -27,14 +27,12 @@ from cls_jax.photos.folder import exchange
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import ConflictError
-from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.guard import guard
 from cls_jax.photos.labeling.known import get_path
 from cls_jax.photos.labeling.next_step import describe_step
 from cls_jax.photos.labeling.photos import SIDES, encode_photo
 from cls_jax.photos.labeling.session import Session
 from cls_jax.photos.labeling.sheet import MEDIA_TYPE
-from cls_jax.photos.labeling.trained import TrainedNetworks
 from cls_jax.photos.labeling.training import Training
 from cls_jax.photos.labeling.verbs import VERBS, Parts, Verb
 
@@ -70,7 +68,7 @@ def create_app(
     training = training or Training(
         session.known.root, (), session.known.options, session.known.backbones
     )
-    service = _Service(session, training)
+    service = _Service(Parts(session, training))
     zipped = [Middleware(GZipMiddleware)]  # The page may be far away, behind a tunnel.
     app = Starlette(
         routes=[
@@ -81,7 +79,7 @@ def create_app(
             Route("/api/proposals.csv", service.get_proposals),
             Route("/api/proposals.xlsx", service.get_proposals),
             Route("/api/labels/{name}", service.get_labels),
-            Route("/api/{view}/{number:int}", service.get_numbered),
+            Route("/api/{view}/{number:int}", service.get_view, middleware=zipped),
             Route("/api/{view}", service.get_view, middleware=zipped),
             Route("/api/{verb}", service.post, methods=["POST"]),
         ],
@@ -96,28 +94,25 @@ def create_app(
 class _Service:
     """The responses to requests that `guard` lets through."""
 
-    def __init__(self, session: Session, training: Training):
-        self._session = session
-        self._training = training
-        trained = TrainedNetworks(session, training.find_used_run)
-        self._classifier = SessionClassifier(session, trained)
-        self._parts = Parts(session, training, trained, self._classifier, {}, {})
+    def __init__(self, parts: Parts):
+        self._parts = parts
+        session, training = parts.session, parts.training
         self._photo_bodies = asyncio.Semaphore(_MAX_PHOTO_BODIES)
         self._long = {
             name: asyncio.Semaphore()
             for name in (_TABLE, *(name for name, verb in VERBS.items() if verb.waits))
         }
-        self._views = {
-            "check": lambda: views.describe_check(session),
-            "photos": lambda: grid.describe_photos(session),
+        # By the request, and a number if the view depends on one.
+        self._views: dict[str, Callable[[Request, int], dict[str, Any]]] = {
+            "state": self._describe_state,
+            "check": lambda *_: views.describe_check(session),
+            "photos": lambda *_: grid.describe_photos(session),
             "suspects": self._describe_suspects,
-            "result": lambda: views.describe_result(session, self._classifier.estimate()),
-            "runs": lambda: {"runs": training.describe_runs()},
-            "training": training.describe,
-        }
-        self._numbered: dict[str, Callable[[int], dict[str, Any]]] = {
-            "similar": lambda image: grid.find_similar(session.known, image),
-            "earlier": lambda place: views.describe_earlier(session.known, place),
+            "result": lambda *_: views.describe_result(session, parts.classifier.estimate()),
+            "runs": lambda *_: {"runs": training.describe_runs()},
+            "training": lambda *_: training.describe(),
+            "similar": lambda _, image: grid.find_similar(session.known, image),
+            "earlier": lambda _, place: views.describe_earlier(session.known, place),
             "step": self._describe_step,
         }
         # Looked up by name: no path from a client reaches the disk.
@@ -137,44 +132,39 @@ class _Service:
         if size not in SIDES:
             return PlainTextResponse("There is no such size.\n", 404)
         image = request.path_params["image"]
-        path = get_path(self._session.known, image)
+        path = get_path(self._parts.session.known, image)
         try:
             content = encode_photo(path, size, path.stat().st_mtime_ns)
         except (OSError, ImageError) as error:
             with contextlib.suppress(UserError):  # The folder is gone.
-                self._session.leave_out_missing([image])
+                self._parts.session.leave_out_missing([image])
             return PlainTextResponse(f"This photo cannot be read: {describe_error(error)}.\n", 404)
         return Response(content, media_type="image/jpeg")
 
     def get_view(self, request: Request) -> Response:
-        """The session's state, or the data of a single view."""
-        name = request.path_params["view"]
-        if name in self._views:
-            return JSONResponse(self._views[name]())
-        if name != "state":
+        """The data of a view. One that depends on a number has nothing without it."""
+        if (describe := self._views.get(request.path_params["view"])) is None:
             return PlainTextResponse("There is no such view.\n", 404)
-        self._session.follow_table()
-        return JSONResponse(self._describe(request))
+        return JSONResponse(describe(request, request.path_params.get("number", -1)))
 
-    def _describe_suspects(self) -> dict[str, Any]:
-        is_fitting = self._classifier.describe()["is_fitting"]
-        return views.describe_suspects(self._session.known) | {"is_fitting": is_fitting}
+    def _describe_state(self, request: Request, _: int) -> dict[str, Any]:
+        self._parts.session.follow_table()
+        return self._describe(request)
+
+    def _describe_suspects(self, *_: Any) -> dict[str, Any]:
+        is_fitting = self._parts.classifier.describe()["is_fitting"]
+        return views.describe_suspects(self._parts.session.known) | {"is_fitting": is_fitting}
 
     def _describe(self, request: Request) -> dict[str, Any]:
-        self._classifier.follow()
+        session, classifier = self._parts.session, self._parts.classifier
+        classifier.follow()
         self._parts.trained.follow()
-        described = views.describe(self._session, _get_window(request), _get_question(request))
-        return described | {
-            "is_training": self._training.is_running(),
-            "named_right": self._classifier.describe_shortly(),
-            "named_by": self._classifier.describe_namer(),
+        return {
+            **views.describe(session, _get_window(request), _get_question(request)),
+            "is_training": self._parts.training.is_running(),
+            "named_right": classifier.describe_shortly(),
+            "named_by": classifier.describe_namer(),
         }
-
-    def get_numbered(self, request: Request) -> Response:
-        """The data of a view that depends on a number."""
-        if (describe := self._numbered.get(request.path_params["view"])) is None:
-            return PlainTextResponse("There is no such view.\n", 404)
-        return JSONResponse(describe(request.path_params["number"]))
 
     def get_report(self, request: Request) -> Response:
         """A run's report, once for each code, in a sandbox that cannot reach this server."""
@@ -183,14 +173,13 @@ class _Service:
             return PlainTextResponse("Open the report from the page.\n", 404)
         return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
 
-    def _describe_step(self, percent: int) -> dict[str, Any]:
+    def _describe_step(self, _: Request, percent: int) -> dict[str, Any]:
         """The next step for some percentage of right photos, and the classifier's status."""
-        if percent > 100:
+        if not 0 <= percent <= 100:
             raise RefusedError("There is no such percentage.")
-        described = self._classifier.describe()
-        asked = self._parts.asked.get(percent, [])
-        step = describe_step(self._session, percent, self._classifier.estimate(), asked)
-        return described | step
+        classifier, asked = self._parts.classifier, self._parts.asked.get(percent, [])
+        described = classifier.describe()
+        return described | describe_step(self._parts.session, percent, classifier.estimate(), asked)
 
     async def get_labels(self, request: Request) -> Response:
         """The labels that were given, as a file for another program."""
@@ -198,7 +187,7 @@ class _Service:
         if name not in exchange.WRITERS:
             return PlainTextResponse("There is no such format.\n", 404)
         async with self._long[_TABLE]:
-            content = await run_in_threadpool(self._classifier.write_labels, name)
+            content = await run_in_threadpool(self._parts.classifier.write_labels, name)
         return Response(content, media_type="application/octet-stream")
 
     async def get_proposals(self, request: Request) -> Response:
@@ -207,8 +196,8 @@ class _Service:
             below = grid.parse_percent(request.query_params.get("unsure_below", "0"))
         except ValueError:
             return _explain("unsure_below must be a percentage.", 400)
-        is_sheet = request.url.path.endswith(".xlsx")
-        write = self._classifier.write_sheet if is_sheet else self._classifier.write_table
+        classifier, is_sheet = self._parts.classifier, request.url.path.endswith(".xlsx")
+        write = classifier.write_sheet if is_sheet else classifier.write_table
         async with self._long[_TABLE]:
             content = await run_in_threadpool(write, below / 100)
         return Response(content, media_type=MEDIA_TYPE if is_sheet else "text/csv")

@@ -29,7 +29,6 @@ from cls_jax.photos.folder.unread import refuse_unreadable
 from cls_jax.photos.labeling.answers import Answers, Decision, RefusedError
 from cls_jax.photos.labeling.changes import (
     Change,
-    ClassChange,
     ConflictError,
     Plan,
     add_named,
@@ -97,9 +96,7 @@ class Session:
         self._lock = threading.RLock()
         self._scanning = threading.Lock()
         self._questions = Questions()
-        self.steps = Steps()
-        rows, base = answers.read_rows()
-        self.steps.read(rows, base)
+        self.steps = Steps(*answers.read_rows())
         drawable = [name for name in files if not answers.marks.get(name).decision]
         self._num_drawable = len(drawable)
         # What is shown until the photos are read.
@@ -301,8 +298,7 @@ class Session:
                 classes, changes = add_named(self._known, changes)
             gone = check_changes(self._known, classes, changes)
             names = [self._known.files[image] for image in gone]
-            if gone:
-                self.leave_out_missing(gone)
+            self.leave_out_missing(gone)
             if gone and len(gone) == len(changes):
                 raise ConflictError(describe_gone(names))
             known = self._known
@@ -319,10 +315,10 @@ class Session:
                 self._refresh()
             return names
 
-    def change(self, window: str, change: ClassChange) -> None:
-        """Changes classes, as one step to undo."""
+    def change(self, window: str, plan: Callable[..., Plan], *arguments: Any) -> None:
+        """Changes classes, as one step to undo. `plan` is a function of `changes`."""
         with self._changing():
-            self._record(window, change.plan(self._known))
+            self._record(window, plan(self._known, *arguments))
 
     def _record(self, window: str, plan: Plan) -> None:
         """Saves a plan as one step to undo."""
@@ -343,11 +339,12 @@ class Session:
     def undo(self, window: str) -> dict[int, Mark]:
         """Undoes the last step of a window and returns its photos with the marks they had."""
         with self._changing():
-            log, known = self._answers, self._known
-            if (step := self.steps.get_last(window)) is None:
+            log, known, steps = self._answers, self._known, self.steps.get(window)
+            if not steps:
                 raise RefusedError("There is nothing to undo.")
+            step = steps[-1]
             if not step.is_latest(log.find):
-                self.steps.drop(window)
+                steps.pop()
                 raise ConflictError("Nothing was undone: the label was changed in the meantime.")
             former = {
                 known.index[one.key]: log.marks.get(one.key)
@@ -355,7 +352,7 @@ class Session:
                 if isinstance(one.key, str) and one.key in known.index
             }
             if step.message:
-                self.steps.drop(window)
+                steps.pop()
                 raise RefusedError(step.message)
             if step.changes:
                 log.append([one.take_back() for one in step.changes])
@@ -363,7 +360,7 @@ class Session:
             if step.class_names:
                 classes = restore(classes, step.class_names, log.marks)
             classes, released = remove_unused(classes, step.added, log.marks, log.notes)
-            self.steps.drop(window)
+            steps.pop()
             self.steps.renumber(step, log.find)
             _save_keys(log, classes, released)
             self._refresh(classes=classes)

@@ -7,7 +7,7 @@ import dataclasses
 import pathlib
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from cls_jax.photos.inference.run import load
 from cls_jax.photos.labeling.fitting import Fitted
 from cls_jax.photos.labeling.known import count, list_checked, list_paths
 from cls_jax.photos.labeling.proposals import NUM_ANSWERS
-from cls_jax.photos.labeling.runs import is_trained
 from cls_jax.photos.labeling.session import JAX_THREAD, Session
 from cls_jax.runs.folder import read_result
 
@@ -33,6 +32,7 @@ class Trained(NamedTuple):
     choice: str  # A sentence about why they are used.
     classifier: Classifier
     probabilities: np.ndarray  # float32 [B, K], NaN for photos that cannot be read.
+    labels_version: int  # Of the labels that they have learned.
 
     def replace(self, fitted: Fitted, checked: Mapping[int, str]) -> Fitted:
         """What they say in place of the instant classifier. Photos they have not read keep theirs.
@@ -82,8 +82,8 @@ class TrainedNetworks:
         self._session = session
         self._find_run = find_run
         self._lock = threading.Lock()
-        self._labels_version = 0  # Of the labels that they have learned.
-        self._started: tuple[pathlib.Path, int] | None = None  # The same of a run that has begun.
+        # By the run that has begun: the version of the labels that it learns.
+        self._labels_versions: dict[pathlib.Path, int] = {}
         self._seen: pathlib.Path | None = None  # The run that has been looked at.
         self._found: Trained | None = None
         self.on_ready: Callable[[], None] = lambda: None
@@ -91,8 +91,7 @@ class TrainedNetworks:
 
     def expect(self, run: pathlib.Path, labels_version: int) -> None:
         """Notes that the training of a run has begun, with labels of this version."""
-        with self._lock:
-            self._started = run, labels_version
+        self._labels_versions[run] = labels_version
 
     def follow(self) -> None:
         """Opens the networks in a thread if another run predicts now and has chosen them.
@@ -106,54 +105,49 @@ class TrainedNetworks:
             run = self._find_run()
             if run == self._seen:
                 return
-            had_found = self._found is not None
             self._seen, self._found, self.message = run, None, ""
-            of_run, started = self._started or (None, None)
-        if run is not None and is_trained(run):
-            arguments = (run, started if run == of_run else None)
-            threading.Thread(
-                target=self._open, args=arguments, name=JAX_THREAD, daemon=True
-            ).start()
-        elif had_found:
-            self.on_ready()
+        threading.Thread(target=self._open, args=[run], name=JAX_THREAD, daemon=True).start()
 
-    def _open(self, run: pathlib.Path, started: int | None) -> None:
-        """`started` is the version of the labels that it has learned, None if unknown."""
+    def _open(self, run: pathlib.Path | None) -> None:
+        found, message = None, ""
         try:
-            result = read_result(run) or {}
-            if result.get("predictor") != TRAINED or not result.get("predictor_gain_images"):
-                return
-            num_labels = count(self._session.known).labels
-            learned = result.get("num_labels") or num_labels
-            if started is None:  # It was trained in an earlier session.
-                started = self._session.known.labels_version - abs(num_labels - learned)
-            classifier = load(run)
-            parts = []
-            for batch in classifier.read_files(list_paths(self._session.known)):
-                part = np.full((len(batch.files), len(classifier.class_names)), np.nan, np.float32)
-                is_read = np.array([error is None for error in batch.errors], bool)
-                part[is_read] = classifier.predict(batch.images).probabilities
-                parts.append(part)
-            choice = describe_choice(result) or ""
-            found = Trained(run, choice, classifier, np.concatenate(parts))
+            result = (read_result(run) if run else None) or {}
+            if run and result.get("predictor") == TRAINED and result.get("predictor_gain_images"):
+                found = self._read(run, result)
         except Exception as error:  # The page shows it, and keeps its own classifier.
-            self.message = f"The trained networks cannot be used: {describe_error(error)}"
-            return
+            message = f"The trained networks cannot be used: {describe_error(error)}"
         with self._lock:
             if run != self._seen:
                 return
-            self._labels_version, self._found = started, found
+            self._found, self.message = found, message
         self.on_ready()
+
+    def _read(self, run: pathlib.Path, result: Mapping[str, Any]) -> Trained:
+        """What the networks of a run with some `result` say."""
+        known = self._session.known
+        labels_version = self._labels_versions.get(run)
+        if labels_version is None:  # It was trained in an earlier session.
+            num_labels = count(known).labels
+            learned = result.get("num_labels") or num_labels
+            labels_version = known.labels_version - abs(num_labels - learned)
+        classifier = load(run)
+        parts = []
+        for batch in classifier.read_files(list_paths(known)):
+            part = np.full((len(batch.files), len(classifier.class_names)), np.nan, np.float32)
+            is_read = np.array([error is None for error in batch.errors], bool)
+            part[is_read] = classifier.predict(batch.images).probabilities
+            parts.append(part)
+        choice = describe_choice(result) or ""
+        return Trained(run, choice, classifier, np.concatenate(parts), labels_version)
 
     def find(self, class_names: Collection[str]) -> Trained | None:
         """What they say, if they are in use and have exactly these classes, in any order."""
         with self._lock:
             found = self._found
-            num_since = self._session.known.labels_version - self._labels_version
-            if found is None or num_since >= NUM_ANSWERS:
-                return None
-            is_same = sorted(found.classifier.class_names) == sorted(class_names)
-            return found if is_same else None
+        if found is None or sorted(found.classifier.class_names) != sorted(class_names):
+            return None
+        num_since = self._session.known.labels_version - found.labels_version
+        return found if num_since < NUM_ANSWERS else None
 
     def improve(self, fitted: Fitted | None) -> Fitted | None:
         """The classifier given, or what they say in its place if they are in use."""

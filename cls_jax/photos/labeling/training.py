@@ -29,11 +29,11 @@ from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
 from cls_jax.photos.labeling.known import Counts, write_missing
-from cls_jax.photos.labeling.progress import describe_end, estimate_left
+from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_message
 from cls_jax.photos.labeling.runs import REPORT, FolderRuns
 from cls_jax.photos.shell import write_command
 from cls_jax.runs.folder import CHECKPOINTS, CONFIG, RESULT, read_result
-from cls_jax.runs.metrics import METRICS, read_metrics
+from cls_jax.runs.metrics import read_metrics
 
 INSTANT = "instant"
 FINE_TUNE = "trained"
@@ -74,11 +74,10 @@ class Training:
         self._process: subprocess.Popen | None = None
         self._command: list[str] = []
         self._log = -1  # An unnamed file, which outlives the session.
-        self._begin = self._num_read = 0  # Of what the process prints, and how far it was read.
+        self._begin = 0  # Of what the process prints there.
         self._start_time = 0.0
         self._plan_seconds = _PLAN_SECONDS  # That the last plan took.
         self._run = RUNS
-        self._num_metrics = 0  # Bytes of the run's metrics that `_state` is from.
         self._metrics: list[dict[str, Any]] = []
         self._is_planning = False
         self._has_learned = True  # Unless it was stopped before it had.
@@ -157,8 +156,8 @@ class Training:
             self._log, path = tempfile.mkstemp()
             os.unlink(path)
         self._is_used_known, self._is_planning = False, phase == "planning"
-        self._begin = self._num_read = os.lseek(self._log, 0, os.SEEK_END)
-        self._num_metrics, self._metrics, self._has_learned = 0, [], True
+        self._begin = os.lseek(self._log, 0, os.SEEK_END)
+        self._metrics, self._has_learned = [], True
         try:
             # Ctrl-C in the terminal goes to the session only, which asks.
             self._process = subprocess.Popen(
@@ -243,11 +242,11 @@ class Training:
         """Its progress, or how it ended."""
         with self._lock:
             code = self._process.poll() if self._process else None
-            self._follow_log()
-            with contextlib.suppress(UserError, OSError, ValueError):  # They are not written yet.
-                self._read_metrics()
-            if self._state["phase"] in _BUSY and code is not None:
-                self._end(code)
+            if self._state["phase"] in _BUSY:
+                with contextlib.suppress(UserError, OSError, ValueError):  # Not written yet.
+                    self._read_metrics()
+                if code is not None:
+                    self._end(code)
             if self._state["phase"] in _BUSY:
                 seconds = time.monotonic() - self._start_time
                 planned = self._plan_seconds if self._is_planning else 60 * self._state["minutes"]
@@ -271,16 +270,16 @@ class Training:
         if code == 0 and self._state["kind"] == FINE_TUNE:
             with contextlib.suppress(UserError):  # It was damaged since.
                 choice = describe_choice(read_result(self._run) or {}) or ""
-        printed = self._read_log(self._begin).decode("utf-8", "replace")
-        ended = describe_end(code, printed, has_saved, choice, self._is_planning)
+        ended = describe_end(code, self._read_log(), has_saved, choice, self._is_planning)
         if ended["phase"] == "stopped" and not has_saved and not (self._run / RESULT).exists():
             shutil.rmtree(self._run, ignore_errors=True)
         self._state |= ended | {"message": _shorten(ended["message"])}
 
     def _read_metrics(self) -> None:
-        """Reads the step and the curve so far from the run, if it has trained since."""
-        size = (self._run / METRICS).stat().st_size
-        if size == self._num_metrics or not (rows := read_metrics(self._run)):
+        """Reads the step and the curve so far. Before the first step, says what is printed last."""
+        if not (rows := read_metrics(self._run)):
+            if self._state["phase"] == "running" and (said := read_message(self._read_log())):
+                self._state["message"] = _shorten(said)
             return
         of, key = "Accuracy on the held-out photos", _ACCURACY
         if sum(row.get(key) is not None for row in rows) < _FEWEST_POINTS:
@@ -294,26 +293,14 @@ class Training:
             "curve": take_evenly(points, _MAX_POINTS),
             "message": "",
         }
-        self._num_metrics, self._metrics = size, rows
+        self._metrics = rows
 
-    def _follow_log(self) -> None:
-        """Before the first step, the message is the last line, or what a progress bar counts."""
-        printed = self._read_log(self._num_read)
-        printed = printed[: max(printed.rfind(b"\n"), printed.rfind(b"\r")) + 1]
-        self._num_read += len(printed)
-        message = ""
-        for line in printed.decode("utf-8", "replace").replace("\r", "\n").split("\n"):
-            if "%|" in line:  # As "Features:  50%|█████".
-                line = f"{line.partition('%|')[0]}%"
-            message = " ".join(line.split()) or message
-        if message and not self._num_metrics and self._state["phase"] == "running":
-            self._state["message"] = _shorten(message)
-
-    def _read_log(self, first: int) -> bytes:
-        """What was printed from byte `first` on."""
+    def _read_log(self) -> str:
+        """What the process has printed."""
         if self._log < 0:
-            return b""
-        return os.pread(self._log, os.fstat(self._log).st_size - first, first)
+            return ""
+        size = os.fstat(self._log).st_size - self._begin
+        return os.pread(self._log, size, self._begin).decode("utf-8", "replace")
 
 
 def _write_arguments(words: Sequence[str]) -> list[str]:

@@ -64,22 +64,14 @@ def _describe(found: Mark | NoteText) -> tuple[object, ...]:
 class Steps:
     """The steps of all windows, by the window."""
 
-    def __init__(self) -> None:
-        self._steps: dict[str, list[Step]] = {}
+    def __init__(self, rows: Sequence[LabelRow], base: FileMarks):
+        """With the steps of earlier sessions, which any window may undo after its own.
 
-    def append(self, window: str, step: Step) -> None:
-        """Remembers a step of a window, in place of its oldest one if it has many."""
-        steps = self._steps.setdefault(window, [])
-        steps.append(step)
-        del steps[:-_MAX_STEPS]
-
-    def read(self, rows: Sequence[LabelRow], base: FileMarks) -> None:
-        """Remembers the steps of earlier sessions, which any window may undo after its own.
-
-        `base` are the marks before the first row.
+        `base` are the marks before the first of the `rows` of the table.
         """
+        earlier: list[Step] = []
+        self._steps = {_EARLIER: earlier}
         for step, may_undo, find in _follow(rows, base):
-            earlier = self._steps.setdefault(_EARLIER, [])
             before = {one.key: one.before for one in step.changes}
             undone = [one for one in earlier if may_undo and one.is_undone(before, find)]
             if undone:
@@ -88,17 +80,18 @@ class Steps:
             else:
                 earlier.append(step)
 
-    def get_last(self, window: str) -> Step | None:
-        """The step that a window would undo: its own, or one of earlier sessions."""
-        steps = self._get(window)
-        return steps[-1] if steps else None
+    def append(self, window: str, step: Step) -> None:
+        """Remembers a step of a window, in place of its oldest one if it has many."""
+        steps = self._steps.setdefault(window, [])
+        steps.append(step)
+        del steps[:-_MAX_STEPS]
 
-    def drop(self, window: str) -> None:
-        """Forgets the last step of a window."""
-        self._get(window).pop()
+    def get(self, window: str) -> list[Step]:
+        """The steps that a window can undo: its own, or those of earlier sessions.
 
-    def _get(self, window: str) -> list[Step]:
-        return self._steps.get(window) or self._steps.get(_EARLIER, [])
+        Whoever undoes the last one takes it away.
+        """
+        return self._steps.get(window) or self._steps[_EARLIER]
 
     def renumber(self, undone: Step, find: Found) -> None:
         """Lets the steps before one that was undone be undone, too: their states are back."""

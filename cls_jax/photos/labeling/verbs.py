@@ -5,7 +5,6 @@ sends, and one that acts, which may raise a RefusedError, a UserError, an ImageE
 """
 
 import base64
-import dataclasses
 import pathlib
 import secrets
 from collections.abc import Callable, Iterable
@@ -17,14 +16,14 @@ from cls_jax.photos.folder.log import Mark
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import (
-    AddPhoto,
     Change,
-    ClassChange,
-    DescribeClass,
-    RenameClass,
-    SetExample,
-    SetKey,
+    Plan,
+    describe_class,
     describe_gone,
+    note_photo,
+    rename_class,
+    set_example,
+    set_key,
 )
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import count
@@ -41,16 +40,17 @@ _KILOBYTES, _MEGABYTES = 2**10, 2**20
 Answer = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
 class Parts:
-    """What the verbs act on."""
+    """What the page shows and changes."""
 
-    session: Session
-    training: Training
-    trained: TrainedNetworks
-    classifier: SessionClassifier
-    reports: dict[str, pathlib.Path]  # Those that may be opened, by code.
-    asked: dict[int, list[int]]  # Percentage → the photos that were asked to be looked at for it.
+    def __init__(self, session: Session, training: Training):
+        """Photos are named by what is trained on the session's labels."""
+        self.session, self.training = session, training
+        self.trained = TrainedNetworks(session, training.find_used_run)
+        self.classifier = SessionClassifier(session, self.trained)
+        self.reports: dict[str, pathlib.Path] = {}  # Those that may be opened, by code.
+        # Percentage → the photos that were asked to be looked at for it.
+        self.asked: dict[int, list[int]] = {}
 
 
 class Verb(NamedTuple):
@@ -105,9 +105,9 @@ def _take_name(content: Any) -> str:
     return str(_take(content, "name", str))
 
 
-def _take_text(kind: Callable[[str, str], ClassChange]) -> Callable[[Any], ClassChange]:
-    """Parses a change of a class by a text: its new name, its description or its key."""
-    return lambda content: kind(_take(content, "name", str), _take(content, "text", str))
+def _take_text(content: Any) -> tuple[str, str]:
+    """A class, and its new name, its description or its key."""
+    return _take(content, "name", str), _take(content, "text", str)
 
 
 def _take_answers(content: Any) -> tuple[list[Change], bool]:
@@ -168,9 +168,9 @@ def _find_common(marks: Iterable[Mark]) -> Answer | None:
     return dict(zip(("decision", "label"), *answers, strict=True)) if len(answers) == 1 else None
 
 
-def _change(parts: Parts, change: ClassChange, window: str) -> Answer:
-    parts.session.change(window, change)
-    return {}
+def _change(plan: Callable[..., Plan]) -> Callable[[Parts, Any, str], None]:
+    """Changes classes, see `Session.change`."""
+    return lambda parts, arguments, window: parts.session.change(window, plan, *arguments)
 
 
 def _try(parts: Parts, photo: tuple[BinaryIO, str], _: str) -> Answer:
@@ -185,7 +185,7 @@ def _add(parts: Parts, photo: tuple[BinaryIO, str], window: str) -> Answer:
     parts.session.follow_table()
     file, wanted = photo
     name = add_photo(parts.session.known.root, file, wanted)
-    parts.session.change(window, AddPhoto(name))
+    parts.session.change(window, note_photo, name)
     return {"name": name}
 
 
@@ -214,10 +214,10 @@ VERBS = MappingProxyType(
             _take_name,
             lambda parts, name, window: {"label": parts.session.add_class(name, window)},
         ),
-        "rename": Verb(_take_text(RenameClass), _change),
-        "describe": Verb(_take_text(DescribeClass), _change),
-        "key": Verb(_take_text(SetKey), _change),
-        "example": Verb(lambda content: SetExample(_take(content, "image", int)), _change),
+        "rename": Verb(_take_text, _change(rename_class)),
+        "describe": Verb(_take_text, _change(describe_class)),
+        "key": Verb(_take_text, _change(set_key)),
+        "example": Verb(lambda content: [_take(content, "image", int)], _change(set_example)),
         "mark": Verb(_take_mark, lambda parts, mark, _: parts.session.mark(mark[0], mark[1])),
         "sample": Verb(_take_nothing, lambda parts, *_: {"sample": parts.session.draw_sample()}),
         "look": Verb(

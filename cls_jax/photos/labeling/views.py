@@ -65,7 +65,7 @@ def describe(session: Session, window: str = "", question: int | None = None) ->
         "sample": sum(not known.get_state(image).decision for image in known.sample),
         "next": [describe_image(known, image) for image in shown],
         "recent": [describe_image(known, image) for image, _ in recent[:NUM_RECENT]],
-        "can_undo": session.steps.get_last(window) is not None,
+        "can_undo": bool(session.steps.get(window)),
     }
 
 
@@ -96,33 +96,29 @@ def describe_check(session: Session) -> dict[str, Any]:
     for i in np.argsort(-confidences, kind="stable").tolist():
         if is_open[i]:
             found.setdefault(labels[i], []).append(i)
-    rows = []
-    for label, rows_of_label in found.items():
-        images = []
-        for i in rows_of_label[:_NUM_PER_CLASS]:
-            proposal = {"label": label, "probability": round(float(confidences[i]), 4)}
-            images.append(describe_image(known, i) | {"proposals": [proposal]})
-        rows.append({"label": label, "images": images})
-    return {"version": known.version, "rows": rows}
+    rows = {
+        label: [_propose(known, i, label, confidences[i]) for i in images[:_NUM_PER_CLASS]]
+        for label, images in found.items()
+    }
+    described = [{"label": label, "images": images} for label, images in rows.items()]
+    return {"version": known.version, "rows": described}
 
 
 def describe_suspects(known: Known) -> dict[str, Any]:
     """Labels that the others contradict, see `choose_suspects`, or about which people differ."""
-    images: list[dict[str, Any]] = []
+    found = dict[int, tuple[str, float | None]]()  # Photo → another label, and its probability.
     for i, label, other, probability in known.classified.suspects if known.classified else ():
         state = known.get_state(i)
         is_known = set(known.rules.split(other)) <= set(known.class_names)
         if is_known and state.label == label and not state.is_confirmed:
-            proposal = {"label": other, "probability": round(probability, 4)}
-            images.append(describe_image(known, i) | {"proposals": [proposal]})
+            found[i] = other, probability
     names = {fold_class(name): name for name in known.class_names}
-    suspects = {item["image"] for item in images}
     for i, state in known.list_answered():
         rival = names.get(fold_class(state.rival))
-        if state.label and rival and i not in suspects:
-            proposal = {"label": rival, "probability": None}
-            images.append(describe_image(known, i) | {"proposals": [proposal]})
-    return {"version": known.version, "images": images[:_NUM_SUSPECTS]}
+        if state.label and rival:
+            found.setdefault(i, (rival, None))
+    images = [_propose(known, i, *other) for i, other in [*found.items()][:_NUM_SUSPECTS]]
+    return {"version": known.version, "images": images}
 
 
 def describe_result(session: Session, estimate: Estimate | None = None) -> dict[str, Any]:
@@ -178,6 +174,13 @@ def _describe_proposals(known: Known, p_BK: np.ndarray, row: int) -> list[dict[s
     names = known.class_names
     best = rank_classes(p_BK[row], known.rules.num_proposals)
     return [{"label": names[k], "probability": round(float(p_BK[row, k]), 4)} for k in best]
+
+
+def _propose(known: Known, image: int, label: str, probability: float | None) -> dict[str, Any]:
+    """A photo with one proposal. None: it is other people's."""
+    rounded = None if probability is None else round(float(probability), 4)
+    proposals = [{"label": label, "probability": rounded}]
+    return describe_image(known, image) | {"proposals": proposals}
 
 
 def _describe_notes(known: Known, name: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference import train_run
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.changes import RenameClass
+from cls_jax.photos.labeling.changes import rename_class
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts, count, find_checked, list_checked
 from cls_jax.photos.labeling.photos import open_session
@@ -154,7 +154,7 @@ def test_checks_survive_what_is_undone(checked, change):
         decide(session, image, label, decision=decision)
     name = "a"
     if change == "rename and delete":
-        session.change("w", RenameClass("a", "c"))
+        session.change("w", rename_class, "a", "c")
         name = "c"
     before = find_checked(session.known)
     assert len(before.is_right) == 20
@@ -162,7 +162,7 @@ def test_checks_survive_what_is_undone(checked, change):
         image = next(i for i in images if views.describe_image(session.known, i)["label"] == name)
         decide(session, image, "", decision=change)
     else:
-        session.change("w", RenameClass(name, ""))
+        session.change("w", rename_class, name, "")
     assert find_checked(session.known) != before
     session.undo("w")
     for found in (
@@ -197,7 +197,7 @@ def test_corrections_count_and_undone_or_renamed_checks_stay_true(checked):
     assert find_checked(session.known).is_right == [False]
     decide(session, first, right)  # It was a mistake.
     assert find_checked(session.known).is_right == [True]
-    session.change("w", RenameClass(right, "c"))
+    session.change("w", rename_class, right, "c")
     assert find_checked(session.known).is_right == [True]
     session.undo("w")
     decide(session, second, "d")

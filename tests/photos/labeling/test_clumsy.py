@@ -7,7 +7,7 @@ import pytest
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.changes import Change, RenameClass
+from cls_jax.photos.labeling.changes import Change, rename_class
 from cls_jax.photos.labeling.known import get_path
 from tests.conftest import one_of
 from tests.photos.labeling.pages import (
@@ -384,7 +384,7 @@ def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(vi
         page.keyboard.type("p")
         page.keyboard.press("ArrowDown")
         page.wait_for_selector("#enter:has-text('Enter: paper')")
-        session.change("other", RenameClass("paper", ""))
+        session.change("other", rename_class, "paper", "")
         page.wait_for_selector("#enter:has-text('There is no class “paper” anymore')")
         page.keyboard.press("Enter")
         page.wait_for_timeout(200)

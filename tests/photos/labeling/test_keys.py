@@ -13,10 +13,10 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import (
     Change,
     ConflictError,
-    DescribeClass,
-    RenameClass,
-    SetExample,
-    SetKey,
+    describe_class,
+    rename_class,
+    set_example,
+    set_key,
 )
 from cls_jax.photos.labeling.classes import assign_keys
 from cls_jax.photos.labeling.photos import open_session
@@ -67,12 +67,12 @@ def test_a_key_is_chosen_undone_and_known_to_the_next_session_and_to_no_training
     for image, label in enumerate(CLASSES):
         decide(session, image, label)
     before = read_training(folder)[0]
-    session.change("w", SetKey("owl", "1"))  # The class that had it gets the other's.
+    session.change("w", set_key, "owl", "1")  # The class that had it gets the other's.
     assert read_keys(session) == {"cat": "3", "dog": "2", "owl": "1"}
     assert read_keys(open_session(folder)) == read_keys(session)
     assert read_training(folder)[0] == before
-    session.change("w", RenameClass("cat", ""))
-    session.change("w", RenameClass("owl", "eule"))
+    session.change("w", rename_class, "cat", "")
+    session.change("w", rename_class, "owl", "eule")
     assert read_keys(session) == {"dog": "2", "eule": "1"}
     for _ in range(2):
         session.undo("w")
@@ -85,21 +85,21 @@ def test_a_key_is_chosen_undone_and_known_to_the_next_session_and_to_no_training
     )
     for name, key in (("owl", "0"), ("owl", "12"), ("owl", ""), ("owl", "é"), ("fish", "1")):
         with pytest.raises(RefusedError):
-            session.change("w", SetKey(name, key))
+            session.change("w", set_key, name, key)
 
 
 def test_no_key_moves_while_classes_come_and_go(folder, kinds):
     session = open_ready(folder, kinds, ["a", "b", "c"])
-    session.change("w", RenameClass("b", ""))
+    session.change("w", rename_class, "b", "")
     assert read_keys(session) == {"a": "1", "c": "3"}
-    session.change("w", RenameClass("c", "d"))
+    session.change("w", rename_class, "c", "d")
     assert read_keys(session) == {"a": "1", "d": "3"}
     session.add_class("e")
     assert read_keys(session)["e"] == "2"
-    session.change("w", RenameClass("d", "a"))  # A merger.
+    session.change("w", rename_class, "d", "a")  # A merger.
     assert read_keys(session) == {"a": "1", "e": "2"}
     many = open_ready(folder, kinds, [f"class {i}" for i in range(12)])
-    many.change("w", SetKey("class 11", "1"))
+    many.change("w", set_key, "class 11", "1")
     keys = read_keys(many)
     assert (keys["class 11"], keys["class 0"], keys["class 1"]) == ("1", "", "2")
 
@@ -110,7 +110,7 @@ def test_a_class_whose_renaming_is_undone_has_its_key_again(folder, kinds):
         decide(session, image, label)
     before = read_keys(session)
     for _ in range(2):
-        session.change("w", RenameClass("river", "stream"))
+        session.change("w", rename_class, "river", "stream")
         assert read_keys(session) == {"stream": "1", "field": "2"}
         session.undo("w")
         assert read_keys(session) == read_keys(open_session(folder)) == before
@@ -146,7 +146,7 @@ def test_a_deleted_class_leaves_its_key_to_no_other_one_in_this_session_and_the_
         decide(session, image, name)
     before = read_keys(session)
     assert [before[name] for name in names] == [*"123456789", "", "", ""]
-    session.change("w", RenameClass(names[0], ""))
+    session.change("w", rename_class, names[0], "")
     del before[names[0]]
     for again in (session, open_ready(folder, kinds), open_ready(folder, kinds, names[::-1])):
         keys = read_keys(again)
@@ -166,12 +166,12 @@ def test_the_next_session_gives_the_same_keys_whatever_came_before(folder, kinds
         decide(session, image, label)
         read_keys(session)
     if change == "rename":
-        session.change("w", RenameClass("owl", "eule"))
+        session.change("w", rename_class, "owl", "eule")
     elif change == "deleted":
-        session.change("w", RenameClass("owl", ""))
+        session.change("w", rename_class, "owl", "")
         decide(session, 5, "new")
     elif change == "chosen and undone":
-        session.change("w", SetKey("dog", "1"))
+        session.change("w", set_key, "dog", "1")
         session.undo("w")
     used = {name: key for name, key in read_keys(session).items() if name != "never used"}
     assert len(set(used.values())) == 3
@@ -194,13 +194,13 @@ def test_no_key_changes_its_class_by_itself_whatever_is_done(folder, kinds, seed
                 revision = views.describe_image(session.known, image)["revision"]
                 session.decide([Change(image, "label", new, revision)], "w", True)
             elif action in ("delete", "rename"):
-                session.change("w", RenameClass(name, "" if action == "delete" else new))
+                session.change("w", rename_class, name, "" if action == "delete" else new)
             elif action == "undo":
                 session.undo("w")
             elif action == "add":
                 session.add_class(new)
             elif rng.random() < 0.3:
-                session.change("w", SetKey(name, rng.choice("123456789")))
+                session.change("w", set_key, name, rng.choice("123456789"))
         after = read_keys(session)
         if action not in ("undo", "key"):
             assert {k: after[k] for k in before if k in after}.items() <= before.items()
@@ -236,11 +236,11 @@ def test_the_undo_of_an_answer_takes_back_the_class_that_it_added(folder, kinds,
     if use == "label":
         decide(session, 2, "Shirt", "other")
     elif use == "describe":
-        session.change("other", DescribeClass("Shirt", "with buttons"))
+        session.change("other", describe_class, "Shirt", "with buttons")
     elif use == "example":
-        session.change("other", SetExample(0))
+        session.change("other", set_example, 0)
     elif use == "key":
-        session.change("other", SetKey("Shirt", "7"))
+        session.change("other", set_key, "Shirt", "7")
     session.undo("w")
     assert ("Shirt" in read_keys(session)) == bool(use)
     session.decide([Change(0, "label", "coat", 2)], "w", True)
@@ -410,6 +410,6 @@ def test_the_first_photo_to_look_at_has_the_focus(visit, folder):
 
 def test_the_row_of_a_key_names_the_class_and_the_digit(folder, kinds):
     session = open_ready(folder, kinds, ["cat", "dog"])
-    session.change("w", SetKey("dog", "7"))
+    session.change("w", set_key, "dog", "7")
     last = (folder / LABELS_CSV).read_text().splitlines()[-1]
     assert last.split(",")[:3] == ["7", "dog", "key"]

@@ -4,6 +4,7 @@ import concurrent.futures
 import csv
 import shutil
 
+import filelock
 import pytest
 
 from cls_jax.errors import UserError
@@ -115,7 +116,7 @@ def test_a_lock_of_another_program_delays_an_answer_and_nothing_else(session, fo
     monkeypatch.setattr(answers, "_LOCK_SECONDS", 1.0)
     change = [Change(0, "label", "cat", 0)]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        with answers.hold_lock(folder / ".labels.csv.lock"):
+        with filelock.FileLock(folder / ".labels.csv.lock"):
             decision = pool.submit(session.decide, change, "w")
             concurrent.futures.wait([decision], timeout=0.2)
             views.describe(session)

@@ -16,7 +16,7 @@ from PIL import Image
 import cls_jax
 from cls_jax.photos.features import network
 from cls_jax.photos.labeling import classifier, photos, views
-from cls_jax.photos.labeling.changes import DescribeClass, SetExample
+from cls_jax.photos.labeling.changes import describe_class, set_example
 from cls_jax.photos.labeling.known import list_paths
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from cls_jax.photos.shell import write_command
@@ -431,8 +431,8 @@ def test_a_view_has_its_heading_before_its_content_arrives(visit, folder):
 def test_axe_finds_nothing_and_nothing_is_cut_off(visit, folder, axe, viewport):
     session = open_labeled(folder, 24)
     decide(session, 6, CLASSES[1], "other")
-    session.change("other", DescribeClass(CLASSES[0], "has whiskers"))
-    session.change("other", SetExample(0))
+    session.change("other", describe_class, CLASSES[0], "has whiskers")
+    session.change("other", set_example, 0)
     with visit(session, viewport) as page:
         page.evaluate(axe)
         for button in page.locator(".class").all():  # Above the fold.

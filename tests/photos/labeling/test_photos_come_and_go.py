@@ -14,7 +14,7 @@ from cls_jax.photos.images.files import find_digests
 from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.changes import Change, ConflictError, DescribeClass, RenameClass
+from cls_jax.photos.labeling.changes import Change, ConflictError, describe_class, rename_class
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import get_path, list_paths
 from cls_jax.photos.labeling.photos import open_session
@@ -130,8 +130,8 @@ def test_a_folder_that_is_unplugged_loses_nothing_and_labeling_goes_on(session, 
         session.follow_table,
         lambda: session.decide(decision, "w"),
         lambda: session.undo("w"),
-        lambda: session.change("w", RenameClass("cat", "owl")),
-        lambda: session.change("w", DescribeClass("cat", "has whiskers")),
+        lambda: session.change("w", rename_class, "cat", "owl"),
+        lambda: session.change("w", describe_class, "cat", "has whiskers"),
         lambda: photos.find_new(session),
         SessionClassifier(session).copy_by_class,
     ):
@@ -170,7 +170,7 @@ def test_a_failure_of_the_feature_pass_is_shown(folder, kinds):
         with pytest.raises(RefusedError, match="no such photo"):
             get_path(session.known, 29)
         with pytest.raises(RefusedError, match="still being read"):
-            session.change("w", RenameClass("cat", "dog"))
+            session.change("w", rename_class, "cat", "dog")
         raise UserError("The weights are missing.")
 
     with pytest.raises(UserError):

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from cls_jax.photos.labeling import views
-from cls_jax.photos.labeling.changes import RenameClass
+from cls_jax.photos.labeling.changes import rename_class
 from cls_jax.photos.labeling.known import get_path
 from tests.photos.labeling.pages import (
     PHONE,
@@ -125,7 +125,7 @@ def test_a_row_that_another_window_has_answered_is_refused_and_then_asks_anew(op
         page.locator(".confirm").first.click(force=True)
         page.wait_for_selector(NEW)
         release()
-        session.change("other", RenameClass(CLASSES[1], ""))
+        session.change("other", rename_class, CLASSES[1], "")
         page.wait_for_selector(f".row:has-text('There is no class {CLASSES[1]} anymore.')")
         assert page.locator(".confirm:visible").count() == 2
     assert len(read_decisions(folder)) == 7 + 3  # The class's photos lost their label.
@@ -370,7 +370,7 @@ def test_a_class_that_comes_under_the_pointer_by_another_window_is_not_taken(vis
     session = open_labeled(folder, 24)
     with visit(session) as page:
         page.evaluate(CLICK_WHEN_CHANGED)
-        session.change("other", RenameClass("cat", ""))
+        session.change("other", rename_class, "cat", "")
         page.wait_for_selector(".toast:has-text('The classes have changed: look at them')")
         before = len(read_decisions(folder))
         page.wait_for_timeout(700)

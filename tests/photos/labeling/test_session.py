@@ -17,9 +17,9 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import (
     Change,
     ConflictError,
-    DescribeClass,
-    RenameClass,
-    SetExample,
+    describe_class,
+    rename_class,
+    set_example,
 )
 from cls_jax.photos.labeling.photos import open_session
 from tests.outcomes import read_table
@@ -126,10 +126,10 @@ ACTS = (
     lambda session: decide(session, 0, "cat"),
     lambda session: decide(session, 0, "", decision="skip"),
     lambda session: session.decide([Change(i, "label", "cat", 0) for i in (1, 2)], "w"),
-    lambda session: session.change("w", DescribeClass("cat", "has whiskers")),
-    lambda session: session.change("w", RenameClass("cat", "Cat")),
-    lambda session: session.change("w", RenameClass("Cat", "dog")),
-    lambda session: session.change("w", RenameClass("dog", "")),
+    lambda session: session.change("w", describe_class, "cat", "has whiskers"),
+    lambda session: session.change("w", rename_class, "cat", "Cat"),
+    lambda session: session.change("w", rename_class, "Cat", "dog"),
+    lambda session: session.change("w", rename_class, "dog", ""),
     lambda session: decide(session, 0, "owl"),
 )
 
@@ -186,7 +186,7 @@ def test_nothing_changes_on_a_full_disk(session, folder, monkeypatch, num_writte
     monkeypatch.setattr(os, "write", write_a_part)
     for change in (
         decide_at_once(1, "label", "cat"),
-        lambda s: s.change("w", RenameClass("cat", "owl")),
+        lambda s: s.change("w", rename_class, "cat", "owl"),
     ):
         with pytest.raises(OSError, match="No space left"):
             change(session)
@@ -241,11 +241,11 @@ def test_a_class_is_renamed_merged_or_deleted_and_all_of_it_undone(folder, start
     if start == "own table":
         for i, label in enumerate(labels):
             decide(session, i, label)
-    session.change("w", DescribeClass("cat", 'has = whiskers, and "fur"'))
-    session.change("w", SetExample(1))
+    session.change("w", describe_class, "cat", 'has = whiskers, and "fur"')
+    session.change("w", set_example, 1)
     before = look(folder, session)
     assert ("cat", 2, 'has = whiskers, and "fur"', 1) in before[1]
-    session.change("w", RenameClass("cat", new))
+    session.change("w", rename_class, "cat", new)
     states, used, tests = look(folder, session)
     renamed = {n: (d, new if label == "cat" else label) for n, (d, label) in before[0].items()}
     assert states == {name: state for name, state in renamed.items() if state[1]}
@@ -270,11 +270,17 @@ def decide_at_once(image, decision, label):
         *(decide_at_once(image, "label", "cat") for image in (-1, 30)),
         *(decide_at_once(1, "label", label) for label in ("fish", "")),
         *(decide_at_once(1, "none", "cat"), decide_at_once(1, "undo", "")),
-        *(lambda one, new=new: one.change("w", RenameClass("cat", new)) for new in ("a\nb", "cat")),
-        lambda session: session.change("w", RenameClass("fish", "cat")),
-        *(lambda one, t=t: one.change("w", DescribeClass("cat", t)) for t in ("a\nb", "x" * 501)),
-        lambda session: session.change("w", DescribeClass("fish", "")),
-        *(lambda session, image=image: session.change("w", SetExample(image)) for image in (5, 99)),
+        *(
+            lambda one, new=new: one.change("w", rename_class, "cat", new)
+            for new in ("a\nb", "cat")
+        ),
+        lambda session: session.change("w", rename_class, "fish", "cat"),
+        *(lambda one, t=t: one.change("w", describe_class, "cat", t) for t in ("a\nb", "x" * 501)),
+        lambda session: session.change("w", describe_class, "fish", ""),
+        *(
+            lambda session, image=image: session.change("w", set_example, image)
+            for image in (5, 99)
+        ),
     ],
 )
 def test_changes_that_make_no_sense_write_nothing(session, folder, change):

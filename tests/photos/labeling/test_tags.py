@@ -9,7 +9,7 @@ from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.labeling import grid, views
 from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.changes import Change, RenameClass
+from cls_jax.photos.labeling.changes import Change, rename_class
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import find_checked
 from cls_jax.photos.labeling.photos import open_session
@@ -108,12 +108,12 @@ def test_a_tag_is_renamed_merged_and_deleted_in_every_label(folder):
     def read():
         return [session.known.get_state(i).label for i in range(len(labels))]
 
-    session.change("w", RenameClass("boots", "shoes"))
+    session.change("w", rename_class, "boots", "shoes")
     assert read() == ["hat;shoes", "shoes", ";", "?shoes;coat", "?shoes;hat"]
-    session.change("w", RenameClass("shoes", "hat"))
+    session.change("w", rename_class, "shoes", "hat")
     assert read() == ["hat", "hat", ";", "?hat;coat", "hat"]
     session.undo("w")
-    session.change("w", RenameClass("shoes", ""))
+    session.change("w", rename_class, "shoes", "")
     assert read() == ["hat", ";", ";", "coat", "hat"]
     session.undo("w")
     session.undo("w")

@@ -14,7 +14,7 @@ from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.classifier import create_prediction
 from cls_jax.photos.labeling import grid, photos, proposals, trained, views
-from cls_jax.photos.labeling.changes import Change, RenameClass
+from cls_jax.photos.labeling.changes import Change, rename_class
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts, list_paths, list_trainable
 from cls_jax.photos.labeling.photos import open_session
@@ -103,7 +103,7 @@ def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
         proposals = views.describe_image(session.known, 20)["proposals"][:3]
         expected = [{"label": "abc"[k], "probability": round(float(p_K[k]), 4)} for k in order]
         assert proposals == expected != of_graph[:3]
-    session.change("w", RenameClass("a", "e"))  # The classifier does not know this class.
+    session.change("w", rename_class, "a", "e")  # The classifier does not know this class.
     assert "a" not in {row["label"] for row in views.describe_check(session)["rows"]}
     assert views.describe_image(session.known, 20)["proposals"][0]["label"] in "bcde"
 
@@ -284,11 +284,10 @@ def test_a_class_is_mixed_up_with_the_one_that_unsure_photos_may_be():
         [[0.6, 0.4, 0], [0.45, 0.55, 0], [0.1, 0.5, 0.4], [1, 0, 0], [0, 0.35, 0.65], [0.3, 0.7, 0]]
     )
     mixed = proposals.find_mixed(p_BK, np.array([False] * 3 + [True] + [False] * 2))
-    assert [one.partner for one in mixed] == [1, 0, 1]
-    assert [one.rows.tolist() for one in mixed] == [[1, 0, 5], [1, 0, 5], [2, 4]]
+    assert [partner for partner, _ in mixed] == [1, 0, 1]
+    assert [rows.tolist() for _, rows in mixed] == [[1, 0, 5], [1, 0, 5], [2, 4]]
     sure = proposals.find_mixed(p_BK, np.ones(6, bool))
-    assert [(one.partner, len(one.rows)) for one in sure] == [(-1, 0)] * 3
-    assert proposals.find_mixed(np.ones((2, 1)), np.zeros(2, bool))[0].partner == -1
+    assert not any(len(rows) for _, rows in sure)
 
 
 def test_the_result_has_a_line_for_each_class(folder, kinds):
@@ -332,10 +331,10 @@ def test_the_strip_has_answers_and_not_the_photos_of_a_renaming(session, folder,
         decide(session, image, "dog" if image == 3 else "cat")
     for new in ("lynx", "Lynx", "dog"):
         name = session.known.marks.get(session.known.files[0]).label
-        session.change("w", RenameClass(name, new))
+        session.change("w", rename_class, name, new)
         assert [one["image"] for one in views.describe(session)["recent"]] == [3, 2, 1, 0]
     session.undo("w")
-    session.change("w", RenameClass("Lynx", ""))
+    session.change("w", rename_class, "Lynx", "")
     session.undo("w")
     for one in (session, open_ready(folder, kinds)):
         assert [item["image"] for item in views.describe(one)["recent"]] == [3, 2, 1, 0]

@@ -3,7 +3,7 @@
 import pytest
 
 from cls_jax.photos.labeling import views
-from cls_jax.photos.labeling.changes import RenameClass
+from cls_jax.photos.labeling.changes import rename_class
 from cls_jax.photos.labeling.known import get_path
 from tests.conftest import one_of
 from tests.photos.labeling.pages import (
@@ -239,7 +239,7 @@ def test_a_class_that_another_window_has_deleted_is_not_added_again(visit, folde
         open_view(page, view)
         page.route("**/api/state", lambda route: None)  # This window does not know it yet.
         shown = page.locator(".class.proposed .name").inner_text() if view == "next" else "cat"
-        session.change("other", RenameClass(shown, ""))
+        session.change("other", rename_class, shown, "")
         page.keyboard.press("Enter" if view == "next" else "1")
         page.wait_for_selector(".toast:has-text('no such class')")
     assert shown not in [row["name"] for row in views.describe(session)["classes"]]
