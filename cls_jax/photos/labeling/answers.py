@@ -170,11 +170,9 @@ class Answers:
         """Reads the table, or only its end if it has grown."""
         stamp = self._stat()
         content = label_table.read_content(self.path)
-        start = len(self._content)
         # Whether the part that is known ends with a complete row, by a quick check.
         is_whole = self._content.endswith((b"\n", b"\n\0")) and not self._content.count(b'"') % 2
-        if not content.startswith(self._content) or not is_whole:
-            start = 0
+        start = len(self._content) if is_whole and content.startswith(self._content) else 0
         table = self._read_table(content, start)
         # Rows of other programs depend on each other, and earlier times come earlier.
         if start and any(not row.decision or row.time < self._last_time for row in table.rows):

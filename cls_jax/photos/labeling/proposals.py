@@ -65,10 +65,6 @@ class Said(NamedTuple):
 class Spread(Protocol):
     """What labels say between two fits of the classifier."""
 
-    @property
-    def labels(self) -> np.ndarray:
-        """Those of all photos when it was asked last, int [B]."""
-
     def index(self, names: Sequence[str]) -> dict[str, int]:
         """The number of each label. New ones may be added."""
 
@@ -96,7 +92,7 @@ class Rules(NamedTuple):
     # From probabilities, floating [B, K], and the names of the classes.
     say: Callable[[np.ndarray, Sequence[str]], Said]
     doubt: Callable[[np.ndarray, Sequence[str], Estimate | None], list[Doubt]]
-    weigh: Callable[[Classified | None, int], np.ndarray]  # See `weigh_images`.
+    trust: Callable[[np.ndarray], np.ndarray]  # How sure they are of each photo, float [B].
     # The photos that are in no row to confirm, given confidences [B] and the rejected photos.
     keep_back: Callable[[np.ndarray, Collection[int]], list[int]]
     clean: Callable[[str], str]  # The name of a class without what means something else.
@@ -130,16 +126,19 @@ def take_over_probabilities(
     probabilities[np.ix_(rows, known)] = found.probabilities[rows]
 
 
-def weigh_images(found: Classified | None, num_images: int) -> np.ndarray:
-    """The share of each photo in the coverage, float [B]: 1 - (p1 - p2), or 1 if it is early.
+def weigh_images(
+    found: Classified | None, num_images: int, trust: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """The share of each photo in the coverage, float [B], which is 1 if it is early.
 
-    By the two highest probabilities of the classifier. While many answers are the only ones of
+    It is 1 - (p1 - p2) by the two highest probabilities of the classifier, or the probability that
+    some tag is wrong: what the `Rules` do not `trust`. While many answers are the only ones of
     their class, it is sure of wrong classes (experiments/results/labeling.md).
     """
     shares = np.ones(num_images)
     if found is not None and not found.is_early:
-        margins = compute_margins(found.probabilities)
-        shares[: len(margins)] = np.where(found.labels < 0, 1 - margins, 1)
+        doubts = 1 - trust(found.probabilities)
+        shares[: len(doubts)] = np.where(found.labels < 0, doubts, 1)
     return shares
 
 
@@ -190,11 +189,6 @@ class ClassSpread:
         self._propagation = Propagation(graph)
         self._num_classes = 0
 
-    @property
-    def labels(self) -> np.ndarray:
-        """The labels of all photos, int [B], -1 for none."""
-        return self._propagation.labels
-
     def index(self, names: Sequence[str]) -> dict[str, int]:
         """The columns of classes."""
         return {name: k for k, name in enumerate(names)}
@@ -211,7 +205,7 @@ class ClassSpread:
             self._propagation = Propagation(self._propagation.graph)
         self._num_classes = len(names)
         self._propagation.add_classes(self._num_classes)
-        changed = np.flatnonzero(labels != self.labels)
+        changed = np.flatnonzero(labels != self._propagation.labels)
         self._propagation.update({int(i): int(labels[i]) for i in changed})
         p_BK = self._propagation.compute_probabilities()
         if found is not None:
@@ -228,7 +222,7 @@ CLASS_RULES = Rules(
     start=ClassSpread,
     say=say,
     doubt=doubt,
-    weigh=weigh_images,
+    trust=compute_margins,
     keep_back=lambda confidences, rejected: [],  # These have other proposals.
     clean=str,
     split=lambda label: (label,) if label else (),

@@ -55,7 +55,7 @@ from cls_jax.photos.labeling.known import (
     find_checked,
     list_sources,
 )
-from cls_jax.photos.labeling.proposals import Classified, Spread
+from cls_jax.photos.labeling.proposals import Classified, Spread, weigh_images
 from cls_jax.photos.labeling.questions import Questions, draw_readable
 from cls_jax.photos.labeling.undo import Changed, Step, Steps
 
@@ -423,13 +423,14 @@ class Session:
             self._known = known
             return
         labels, left_out = _find_labels(known, self._spread.index(known.class_names))
-        num_changed = int((labels != self._spread.labels).sum())
+        former = np.full(len(labels), -1)
+        former[: len(before.labels)] = before.labels
         is_open = known.find_open()
         exclude = functools.partial(questions.exclude_marked, is_open)
         p_BK = self._spread.follow(known.class_names, labels, known.classified, exclude)
         questions.sample |= find_awaited(known)
         self._has_adopted = False
-        shares = known.rules.weigh(known.classified, len(labels))
+        shares = weigh_images(known.classified, len(labels), known.rules.trust)
         questions.choose(is_open, self._coverage, shares, list_sources(known))
         self._known = dataclasses.replace(
             known,
@@ -438,7 +439,7 @@ class Session:
             probabilities=p_BK,
             sample=dict(questions.sample),
             rejected=frozenset(questions.marked),
-            labels_version=known.labels_version + num_changed,
+            labels_version=known.labels_version + int((labels != former).sum()),
             num_moved=known.num_moved + len(left_out ^ known.left_out),
         )
 

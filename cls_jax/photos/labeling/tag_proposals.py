@@ -42,18 +42,6 @@ def doubt(p_BT: np.ndarray, names: Sequence[str], _: Estimate | None) -> list[Do
     return doubts
 
 
-def weigh(found: Classified | None, num_images: int) -> np.ndarray:
-    """The share of each photo in the coverage, float [B]: the probability that some tag is wrong.
-
-    It is 1 if it is too early to say.
-    """
-    shares = np.ones(num_images)
-    if found is not None and not found.is_early:
-        is_open = found.labels < 0
-        shares[: len(is_open)] = np.where(is_open, 1 - confide(found.probabilities), 1)
-    return shares
-
-
 def keep_back(confidences_B: np.ndarray, rejected: Collection[int]) -> list[int]:
     """Those without tags that are more probable than not, and those that would be shown again."""
     return [*rejected, *np.flatnonzero(confidences_B < _THRESHOLD).tolist()]
@@ -77,8 +65,7 @@ def rename(label: str, names: Mapping[str, str]) -> str:
 class TagSpread:
     """What the newest classifier says, until the next one is fitted."""
 
-    def __init__(self, graph: sparse.csr_matrix):
-        self.labels = np.full(graph.shape[0], -1)
+    def __init__(self, _: sparse.csr_matrix):
         self._numbers: dict[str, int] = {}  # Of all labels so far.
 
     def index(self, names: Sequence[str]) -> dict[str, int]:
@@ -93,7 +80,6 @@ class TagSpread:
         exclude: Callable[[Mapping[str, int], np.ndarray], None],
     ) -> np.ndarray:
         """As `Spread.follow`. What is rejected is only asked."""
-        self.labels = labels
         p_BT = np.zeros((len(labels), len(names)))
         for t, name in enumerate(names):
             if found is not None and name in found.class_names:
@@ -109,7 +95,7 @@ TAG_RULES = Rules(
     start=TagSpread,
     say=say,
     doubt=doubt,
-    weigh=weigh,
+    trust=confide,
     keep_back=keep_back,
     clean=lambda name: name.replace(SEPARATOR, ",").lstrip(OPEN),
     split=split,

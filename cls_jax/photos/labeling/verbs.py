@@ -83,18 +83,15 @@ class Verb(NamedTuple):
         return f"The {what} is larger than {size}."
 
 
-def _take(values: Any, key: str, kind: type) -> Any:
+def _take(values: Any, key: str, *kinds: type) -> Any:
     value = values.get(key) if isinstance(values, dict) else None
-    if type(value) is not kind:  # For isinstance, JSON's true is an int.
+    if type(value) not in kinds:  # For isinstance, JSON's true is an int.
         raise ValueError(f"{key} is missing or has the wrong type.")
     return value
 
 
-def _take_number(values: Any, key: str, default: float | None = None) -> float:
-    value: Any = values.get(key, default) if isinstance(values, dict) else None
-    if type(value) not in (int, float):
-        raise ValueError(f"{key} must be a number.")
-    return float(value)
+def _take_minutes(content: Any) -> float:
+    return float(_take(content, "minutes", int, float))
 
 
 def _take_nothing(content: Any) -> None:
@@ -241,16 +238,16 @@ VERBS = MappingProxyType(
         ),
         "add": Verb(_take_nothing, _add, limit=64 * _MEGABYTES, is_photo=True),
         "copies": Verb(
-            lambda content: grid.parse_percent(str(_take_number(content, "unsure_below", 0))),
+            lambda content: grid.parse_percent(str(_take(content, "unsure_below", int, float))),
             lambda parts, percent, _: parts.classifier.copy_by_class(percent / 100),
             waits=True,
         ),
         "plan": Verb(
-            lambda content: _take_number(content, "minutes"),
+            _take_minutes,
             lambda parts, minutes, _: parts.training.plan(count(parts.session.known), minutes),
         ),
         "train": Verb(
-            lambda content: (_take(content, "kind", str), _take_number(content, "minutes")), _train
+            lambda content: (_take(content, "kind", str), _take_minutes(content)), _train
         ),
         "stop": Verb(_take_nothing, lambda parts, *_: parts.training.stop()),
         "report": Verb(lambda content: "" if content == {} else _take_name(content), _open_report),

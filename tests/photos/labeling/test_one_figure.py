@@ -129,8 +129,10 @@ def test_new_photos_are_part_of_the_figure(folder, kinds):
         (folder / f"new {i}.png").write_bytes((folder / names[i]).read_bytes())
         names.append(f"new {i}.png")
     found = describe_some(range(3), -create_features([0, 1, 2]))
+    before = session.known.labels_version
     session.extend(names, names, NO_MARKS, {}, lambda paths: found)
     assert classifier._wait().inferred.estimate.images == 24
+    assert session.known.labels_version == before  # Trained networks still know all labels.
 
 
 def test_next_states_the_answers_of_its_figure(visit, folder):

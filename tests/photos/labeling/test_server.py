@@ -163,7 +163,7 @@ JSON_VERBS = (
 )
 JSON_VERBS += ("plan", "train", "stop", "sample", "scan", "copies", "look")
 WITH_OWN_TESTS = {"decide", "undo", "classes"}  # Of what they refuse.
-WITHOUT_VALUES = {"sample", "scan", "copies", "plan"}  # Or with minutes, which any body may have.
+WITHOUT_VALUES = {"sample", "scan", "plan"}  # Or with minutes, which any body may have.
 
 
 def test_every_verb_is_tested():
@@ -571,7 +571,7 @@ def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
     assert len(table) == 12
     assert {row["source"] for row in table} == {"label", "suggested"}
     for number in ("", "-2"):  # A second copy never touches the first one.
-        copies = labeled.post("/api/copies", json={}).json()
+        copies = labeled.post("/api/copies", json={"unsure_below": 0}).json()
         assert (copies["copies"], copies["place"]) == (12, f"{folder}-classes{number}")
         assert copies["folder"] == folder.name  # That of the page.
         target = folder.with_name(f"{folder.name}-classes{number}")
@@ -607,7 +607,7 @@ def test_photos_below_a_limit_are_unsure_in_the_table_and_in_the_folders(labeled
     labeled.post("/api/rename", json={"name": "cat", "text": "Unsure"})
     refused = labeled.post("/api/copies", json={"unsure_below": below})
     assert (refused.status_code, "rename the class" in refused.json()["message"]) == (422, True)
-    assert labeled.post("/api/copies", json={}).json()["unsure"] == 0
+    assert labeled.post("/api/copies", json={"unsure_below": 0}).json()["unsure"] == 0
 
 
 def read_sheet(content):

@@ -44,23 +44,21 @@ export function setQuestion(image) {
   question = image ?? "";
 }
 
-export function get(name) {
-  return send(`/api/${name}`, {});
+export async function get(name) {
+  return (await request(`/api/${name}`)).json();
 }
 
 export function post(verb, content = {}) {
-  const headers = { "Content-Type": "application/json" };
-  return send(`/api/${verb}`, { method: "POST", headers, body: JSON.stringify(content) });
+  return send(verb, "json", JSON.stringify(content));
 }
 
 /** Sends a file, without its name: "try" classifies it, "add" stores it. */
 export function upload(verb, file) {
-  const headers = { "Content-Type": "application/octet-stream" };
-  return send(`/api/${verb}`, { method: "POST", headers, body: file });
+  return send(verb, "octet-stream", file);
 }
 
 export async function getFile(path) {
-  return (await request(path, {})).blob();
+  return (await request(path)).blob();
 }
 
 export function getPhoto(image, size) {
@@ -73,12 +71,13 @@ export function getPhoto(image, size) {
   return photo;
 }
 
-async function send(path, options) {
-  return (await request(path, options)).json();
+async function send(verb, kind, body) {
+  const type = { "Content-Type": `application/${kind}` };
+  return (await request(`/api/${verb}`, { method: "POST", body }, type)).json();
 }
 
-async function request(path, options) {
-  const headers = { ...options.headers, "X-Token": token, "X-Window": windowId, "X-Question": question };
+async function request(path, options, type) {
+  const headers = { ...type, "X-Token": token, "X-Window": windowId, "X-Question": question };
   const response = await fetch(path, { ...options, headers }).catch(() => {
     throw new RequestError(0, { message: "The server has stopped. Run `cls-jax label` again." });
   });

@@ -34,6 +34,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
   none.addEventListener("click", onNone);
 
   const getTyped = () => search.value.trim();
+  const isChoosing = () => chosen !== null || lost !== "" || getTyped() !== "";
   const getNames = () => classes.map(({ name }) => name);
   const getMeaning = () => interpret(getTyped(), getNames());
   const isNew = (name) => shown.some((one) => one.name === name && one.isNew);
@@ -226,8 +227,8 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
     onKey(event) {
       const { key } = event;
       const withKey = classes.find((known) => known.key === key);
-      if (key === "Enter" && (chosen !== null || lost || getTyped())) onEnter(event);
-      else if (key === "Escape" && (chosen !== null || lost || getTyped())) clear();
+      if (key === "Enter" && isChoosing()) onEnter(event);
+      else if (key === "Escape" && isChoosing()) clear();
       else if (key === "Enter" && form.propose(proposals)) choose(form.propose(proposals));
       else if (begins(key) || key === "/") {
         search.focus();
@@ -247,7 +248,7 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
       search.focus();
     },
     /** Whether a class was typed or chosen with the arrow keys. */
-    isChoosing: () => chosen !== null || lost !== "" || getTyped() !== "",
+    isChoosing,
     clear,
   };
 }

@@ -2,18 +2,13 @@
 
 import { getPhoto } from "./api.js";
 
-/**
- * Creates an element.
- * Properties that are functions become listeners, as in { click: confirm }; others become attributes.
- */
+/** Creates an element with attributes. One that is true or false is there or not. */
 export function create(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (typeof value === "function") element.addEventListener(name, value);
-    else if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value !== undefined) element.setAttribute(name, value);
+    if (value !== false) element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.filter((child) => child !== null));
+  element.append(...children);
   return element;
 }
 

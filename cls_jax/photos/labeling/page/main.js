@@ -35,8 +35,7 @@ let hasRefused = false; // Whether a key or a click came meanwhile.
 const edited = new WeakSet(); // Fields that got text since their last Enter.
 const queue = []; // What is done next, when it no longer is.
 let toastTimer = 0;
-let repeated = 0; // The timer of what is repeated,
-let turn = 0; // and its number.
+let turn = 0; // The number of what is repeated.
 let scanned = Date.now();
 
 const app = {
@@ -112,10 +111,8 @@ const app = {
   },
   /** Calls `check` for the view that is shown, and again while it returns that something is worked out. */
   async repeat(check) {
-    clearTimeout(repeated);
     const own = (turn += 1);
-    const isGoingOn = await check();
-    if (isGoingOn && own === turn) repeated = setTimeout(() => app.repeat(check).catch(report), REPEAT_MS);
+    if (await check()) setTimeout(() => own === turn && app.repeat(check).catch(report), REPEAT_MS);
   },
   report,
   refresh,
@@ -176,7 +173,6 @@ function show(name, { pinned = null, top = null } = {}) {
   }
   view?.unmount?.();
   view = null;
-  clearTimeout(repeated);
   turn += 1;
   render();
 }

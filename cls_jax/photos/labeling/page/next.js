@@ -19,7 +19,7 @@ export function mount(root, app) {
   let isBroken = false; // Whether it could not be decoded. Then it can only be skipped.
   const pace = createPace();
   const press = (key) => () => zoom.onKey({ key });
-  const preloaded = new Map();
+  let preloaded = new Map();
 
   const refuses = () => !current || app.refuses(isShown, isPainted ? NEXT : undefined);
   const answer = kind.createAnswer({ app, decide, refuses, render: () => renderClasses(app.state) });
@@ -159,22 +159,19 @@ export function mount(root, app) {
   }
 
   function show(state) {
+    const before = preloaded;
+    preloaded = new Map();
     for (const item of [current, ...state.next]) {
-      if (preloaded.has(item.image)) continue;
-      const picture = createPhoto(item, "large");
-      preloaded.set(item.image, picture);
-      // The next update tries again: its folder may have been unplugged.
-      picture.shown.then((isShown) => isShown || preloaded.delete(item.image));
+      const isKnown = before.has(item.image) && before.get(item.image).isShown !== false;
+      // One that is broken is tried again: its folder may have been unplugged.
+      if (!isKnown) before.set(item.image, createPhoto(item, "large"));
+      preloaded.set(item.image, before.get(item.image));
     }
     const picture = preloaded.get(current.image);
     if (frame.firstChild !== picture) {
       frame.replaceChildren(picture);
       zoom.reset();
       waitFor(picture);
-    }
-    for (const image of preloaded.keys()) {
-      const isNeeded = image === current.image || state.next.some((item) => item.image === image);
-      if (!isNeeded) preloaded.delete(image);
     }
   }
 
@@ -208,15 +205,16 @@ export function mount(root, app) {
   }
 
   function onKey(event) {
-    const steps = { ArrowLeft: 1, ArrowRight: -1 };
+    const { key } = event;
+    const step = { ArrowLeft: 1, ArrowRight: -1 }[key];
     if (zoom.onKey(event)) return true;
-    if (steps[event.key]) {
-      // After what is being saved, and no key is for the photo that is still shown meanwhile.
-      app.run(() => move(steps[event.key]), true);
-    } else if (event.key === " ") decide("skip");
-    else if (event.key === "Escape" && app.pinned && !chooser.isChoosing()) app.close();
-    else if (event.key === "Enter" && !chooser.isChoosing() && answer.confirm()) return true;
-    else if (event.key === "Enter" && current && !current.proposals.length && !chooser.isChoosing()) {
+    // After what is being saved, and no key is for the photo that is still shown meanwhile.
+    if (step) app.run(() => move(step), true);
+    else if (key === " ") decide("skip");
+    else if (chooser.isChoosing()) return chooser.onKey(event);
+    else if (key === "Escape" && app.pinned) app.close();
+    else if (key === "Enter" && answer.confirm()) return true;
+    else if (key === "Enter" && current && !current.proposals.length) {
       app.announce("No class is proposed: press the key of one, or type its name.");
     } else return chooser.onKey(event);
     return true;

@@ -80,6 +80,8 @@ function createView(app) {
     grid.resize(SIZES[parts.size.value]);
   }
 
+  const find = (images) => images.map((image) => photos.get(image)).filter(Boolean);
+
   function listClasses(names) {
     if (names.join("\n") === listed) return;
     listed = names.join("\n");
@@ -146,7 +148,7 @@ function createView(app) {
     special = shown;
     isStale = false;
     const sections = shown.sections.map(({ title, images }) => {
-      const items = images.map((image) => photos.get(image)).filter(Boolean);
+      const items = find(images);
       return { title: title && formatTitle(title, items), items };
     });
     grid.show(sections, { selected: shown.selected, hasRing: true });
@@ -168,7 +170,7 @@ function createView(app) {
     app.run(async () => {
       const { images } = await get(`similar/${source.image}`);
       const { label } = source;
-      const found = [source.image, ...images].map((image) => photos.get(image)).filter(Boolean);
+      const found = find([source.image, ...images]);
       // What the page itself names otherwise is hardly ever right.
       const agrees = (photo) => label && !photo.decision && photo.label === label;
       const list = (isWanted) => found.filter(isWanted).map(({ image }) => image);
@@ -270,15 +272,14 @@ function createView(app) {
   function onKey(event) {
     if (event.target.matches("select")) return false;
     pressed = event.key;
-    if (pressed === answered && !grid.getSelected().size && pace.getPause()) {
-      app.announce(NEXT);
-      return true;
-    }
-    if (chooser.isChoosing() && ["Enter", "Escape"].includes(event.key)) return chooser.onKey(event);
-    if (event.key === "Escape" && special && !grid.getSelected().size) leave();
+    const isAlone = !grid.getSelected().size;
+    const isChosen = chooser.isChoosing() && ["Enter", "Escape"].includes(pressed);
+    if (pressed === answered && isAlone && pace.getPause()) app.announce(NEXT);
+    else if (isChosen) return chooser.onKey(event);
+    else if (pressed === "Escape" && special && isAlone) leave();
     else if (grid.onKey(event)) return true;
-    else if (event.key === "Enter") confirmAll();
-    else if (event.key === "+") showSimilar(); // A letter would begin the name of a class.
+    else if (pressed === "Enter") confirmAll();
+    else if (pressed === "+") showSimilar(); // A letter would begin the name of a class.
     else return chooser.onKey(event);
     return true;
   }
