@@ -96,7 +96,8 @@ class Session:
         self._lock = threading.RLock()
         self._scanning = threading.Lock()
         self._questions = Questions()
-        self.steps = Steps(*answers.read_rows())
+        rows, base = answers.read_rows()
+        self.steps = Steps(rows, base)
         drawable = [name for name in files if not answers.marks.get(name).decision]
         self._num_drawable = len(drawable)
         # What is shown until the photos are read.

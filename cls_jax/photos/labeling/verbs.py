@@ -5,6 +5,7 @@ sends, and one that acts, which may raise a RefusedError, a UserError, an ImageE
 """
 
 import base64
+import functools
 import pathlib
 import secrets
 from collections.abc import Callable, Iterable
@@ -26,7 +27,7 @@ from cls_jax.photos.labeling.changes import (
     set_key,
 )
 from cls_jax.photos.labeling.classifier import SessionClassifier
-from cls_jax.photos.labeling.known import count
+from cls_jax.photos.labeling.known import Known, count
 from cls_jax.photos.labeling.next_step import ask
 from cls_jax.photos.labeling.photos import add_photo, encode_file, find_new
 from cls_jax.photos.labeling.session import Session
@@ -38,6 +39,7 @@ _MAX_MARKED = 200  # The same.
 _KILOBYTES, _MEGABYTES = 2**10, 2**20
 
 Answer = dict[str, Any]
+PlanOf = Callable[[Known], Plan]  # What a change of what is known would do.
 
 
 class Parts:
@@ -102,9 +104,14 @@ def _take_name(content: Any) -> str:
     return str(_take(content, "name", str))
 
 
-def _take_text(content: Any) -> tuple[str, str]:
-    """A class, and its new name, its description or its key."""
-    return _take(content, "name", str), _take(content, "text", str)
+def _take_text(plan: Callable[[Known, str, str], Plan]) -> Callable[[Any], PlanOf]:
+    """Parses a change of a class by a text: its new name, its description or its key."""
+
+    def parse(content: Any) -> PlanOf:
+        name, text = _take(content, "name", str), _take(content, "text", str)
+        return lambda known: plan(known, name, text)
+
+    return parse
 
 
 def _take_answers(content: Any) -> tuple[list[Change], bool]:
@@ -165,9 +172,8 @@ def _find_common(marks: Iterable[Mark]) -> Answer | None:
     return dict(zip(("decision", "label"), *answers, strict=True)) if len(answers) == 1 else None
 
 
-def _change(plan: Callable[..., Plan]) -> Callable[[Parts, Any, str], None]:
-    """Changes classes, see `Session.change`."""
-    return lambda parts, arguments, window: parts.session.change(window, plan, *arguments)
+def _change(parts: Parts, plan: PlanOf, window: str) -> None:
+    parts.session.change(window, plan)
 
 
 def _try(parts: Parts, photo: tuple[BinaryIO, str], _: str) -> Answer:
@@ -211,10 +217,13 @@ VERBS = MappingProxyType(
             _take_name,
             lambda parts, name, window: {"label": parts.session.add_class(name, window)},
         ),
-        "rename": Verb(_take_text, _change(rename_class)),
-        "describe": Verb(_take_text, _change(describe_class)),
-        "key": Verb(_take_text, _change(set_key)),
-        "example": Verb(lambda content: [_take(content, "image", int)], _change(set_example)),
+        "rename": Verb(_take_text(rename_class), _change),
+        "describe": Verb(_take_text(describe_class), _change),
+        "key": Verb(_take_text(set_key), _change),
+        "example": Verb(
+            lambda content: functools.partial(set_example, image=_take(content, "image", int)),
+            _change,
+        ),
         "mark": Verb(_take_mark, lambda parts, mark, _: parts.session.mark(mark[0], mark[1])),
         "sample": Verb(_take_nothing, lambda parts, *_: {"sample": parts.session.draw_sample()}),
         "look": Verb(

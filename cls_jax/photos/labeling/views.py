@@ -117,7 +117,8 @@ def describe_suspects(known: Known) -> dict[str, Any]:
         rival = names.get(fold_class(state.rival))
         if state.label and rival:
             found.setdefault(i, (rival, None))
-    images = [_propose(known, i, *other) for i, other in [*found.items()][:_NUM_SUSPECTS]]
+    shown = [*found.items()][:_NUM_SUSPECTS]
+    images = [_propose(known, i, other, probability) for i, (other, probability) in shown]
     return {"version": known.version, "images": images}
 
 
