@@ -36,7 +36,7 @@ from cls_jax.photos.features.tag_accuracy import (
     estimate_tags,
 )
 from cls_jax.photos.features.tags import InferredTags, choose_thresholds, infer_tags
-from cls_jax.photos.folder.tags import read_sets
+from cls_jax.photos.folder.kinds import read_sets
 from cls_jax.process import prepare_process
 
 _COSTS = 0.001, 0.01, 0.1  # The C of logistic regression.

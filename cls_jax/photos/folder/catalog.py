@@ -21,6 +21,7 @@ from cls_jax.photos.folder.class_names import ClassNames, find_class_names
 from cls_jax.photos.folder.columns import Table
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.judge import choose_base, count_unused
+from cls_jax.photos.folder.kinds import SEPARATOR, join_tags, split_tags
 from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
     LabelTable,
@@ -62,7 +63,6 @@ from cls_jax.photos.folder.sources import (
     find_sources,
     number_sources,
 )
-from cls_jax.photos.folder.tags import SEPARATOR, join_tags, split_tags
 from cls_jax.photos.images.files import Listing, SkippedFile, list_images
 
 _CHECK = re.compile(r"\b(check|none) [\d.]")  # In a table.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cls_jax.io import parse_json
-from cls_jax.photos.folder.kinds import ONE_CLASS, SEPARATORS, Classes
+from cls_jax.photos.folder.kinds import ONE_CLASS, SEPARATOR, SEPARATORS, Classes, join_tags
 from cls_jax.photos.folder.names import (
     LONGEST_CLASS,
     clean,
@@ -17,7 +17,6 @@ from cls_jax.photos.folder.names import (
     simplify,
 )
 from cls_jax.photos.folder.reading import Fault
-from cls_jax.photos.folder.tags import SEPARATOR, join_tags
 
 # Headers, simplified, of columns that say which part a row belongs to, if their cells do.
 _PART_COLUMNS = ("split", "subset", "partition", "datasplit", "mluse", "traintest", "trainvaltest")

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import yaml  # type: ignore[import-untyped]
 
 from cls_jax.io import PARSE_ERRORS, make_printable, read_bytes
+from cls_jax.photos.folder.kinds import SEPARATOR, split_tags
 from cls_jax.photos.folder.label_table import LabelRow
 from cls_jax.photos.folder.names import clean, fold_class, simplify
 from cls_jax.photos.folder.reading import NOTHING
-from cls_jax.photos.folder.tags import SEPARATOR, split_tags
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing, list_rare
 

@@ -27,14 +27,13 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
 from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.folder.kinds import ONE_CLASS, Classes
+from cls_jax.photos.folder.kinds import ONE_CLASS, Classes, split_tags
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.layout import Layout, pack_layout, unpack_layout
 from cls_jax.photos.folder.names import fold_case
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
-from cls_jax.photos.folder.tags import split_tags
-from cls_jax.photos.folder.unread import (
+from cls_jax.photos.folder.remedies import (
     describe_skipped,
     find_example,
     find_folder,

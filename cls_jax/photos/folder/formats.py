@@ -18,29 +18,123 @@ shapes), Pascal VOC and https://docs.ultralytics.com/datasets/detect (YOLO). Whe
 regions, all of one class, that is its class.
 """
 
+import contextlib
+import functools
 import io
 import json
 import pathlib
 import re
+import xml.etree.ElementTree as ElementTree
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.extras import check_extra
-from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes
+from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes
 from cls_jax.photos.folder import writers
 from cls_jax.photos.folder.columns import Table
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.label_file import LabelFile, parse_xml
 from cls_jax.photos.folder.label_table import LABELS_CSV, parse_table
 from cls_jax.photos.folder.names import find_part
-from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
+Named = tuple[str, Iterable[str], str]  # An image, its classes, and the part of the data, or "".
 CSV, CVAT, LABEL_STUDIO, WORDS = "csv", "cvat", "label-studio", "words"
+_NO_FILES = FileIndex(())
+_HEAD_CHARACTERS = 10_000  # That show whether a file is a table with separators.
 _ZIP = b"PK\x03\x04"
 _MAX_BYTES = 2**28
 _BOX = re.compile(r"(\d+)(?:\s+[-+.\deE]+){4,}\s*")  # Also the corners of a polygon.
+
+
+class _Builder(ElementTree.TreeBuilder):
+    """Refuses a document type, whose entities could fill the memory."""
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise ValueError("it has a document type, which CVAT does not write")
+
+
+def _unpack(raw: bytes) -> bytes:
+    """The document in an archive of CVAT."""
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive, archive.open(writers.ANNOTATIONS) as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"{writers.ANNOTATIONS} has more than {_MAX_BYTES:,} bytes")
+    return content
+
+
+class LabelFile:
+    """A file that may have labels of a folder's images, parsed at most once."""
+
+    def __init__(
+        self,
+        raw: bytes,
+        path: pathlib.Path = pathlib.Path(),
+        index: FileIndex = _NO_FILES,
+        options: FolderOptions = AUTOMATIC,
+    ):
+        """The bytes of the file at `path`. The folder's files tell the columns of a table apart."""
+        self.raw = raw
+        self.path = path
+        self.index = index
+        self.options = options
+        self.start = raw.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+
+    @functools.cached_property
+    def json(self) -> Any:
+        """The value of a JSON file. Raises one of `PARSE_ERRORS` for any other file."""
+        return parse_json(self.raw.decode("utf-8-sig"))
+
+    @functools.cached_property
+    def xml(self) -> ElementTree.Element:
+        """The root of an XML document, alone or in an archive. Raises as `json` does."""
+        parser = ElementTree.XMLParser(target=_Builder())
+        parser.feed(_unpack(self.raw) if self.raw.startswith(_ZIP) else self.raw)
+        return parser.close()
+
+    @functools.cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """The objects of a file with one in each line, empty for any other file."""
+        if self.start != b"{":
+            return []
+        lines = list(filter(None, map(str.strip, self.raw.decode("utf-8-sig").splitlines())))
+        if not (lines[0].startswith("{") and lines[0].endswith("}")):
+            return []
+        objects = list(map(parse_json, lines))
+        return objects if all(isinstance(one, dict) for one in objects) else []
+
+    @functools.cached_property
+    def words(self) -> list[list[str]]:
+        """The words of lines, empty for any other file, or a table.
+
+        If some have more than others, the first one of each line, and the rest.
+        """
+        text = self.raw.decode("utf-8-sig")
+        if any(mark in text[:_HEAD_CHARACTERS] for mark in ",;\t|\0"):
+            return []
+        texts = [line.strip() for line in text.splitlines() if not line.lstrip().startswith("#")]
+        lines = [line.split() for line in texts if line]
+        if len(set(map(len, lines))) > 1:  # Names of classes have several words.
+            lines = [line.split(maxsplit=1) for line in texts if line]
+        is_other = len(set(map(len, lines))) != 1 or len(lines) < 2 or len(lines[0]) < 2
+        return [] if is_other else lines
+
+    @functools.cached_property
+    def records(self) -> dict[str, Any]:
+        """An object for each file, as VIA, SuperAnnotate and others write it, or nothing."""
+        stored = self.get("_via_img_metadata") or (self.json if self.start == b"{" else {})
+        if isinstance(stored, dict):  # Of MegaDetector and Edge Impulse.
+            lists = [stored[k] for k in ("images", "files") if isinstance(stored.get(k), list)]
+            if len(lists) == 1:
+                stored = {str(number): one for number, one in enumerate(lists[0])}
+        is_one = isinstance(stored, dict) and all(isinstance(v, dict) for v in stored.values())
+        return stored if is_one else {}
+
+    def get(self, key: str) -> Any:
+        """What an object has for a key, None for any other file."""
+        is_object = self.start == b"{" and isinstance(self.json, dict)
+        return self.json.get(key) if is_object else None
 
 
 class Format(NamedTuple):
@@ -72,12 +166,9 @@ class Format(NamedTuple):
 def find_format(file: LabelFile) -> str:
     """The format of a file, by its content, "" if none claims it."""
     for name, one in FORMATS.items():
-        try:
-            is_one = one.claims(file)
-        except PARSE_ERRORS:
-            is_one = False
-        if is_one:
-            return name
+        with contextlib.suppress(*PARSE_ERRORS):
+            if one.claims(file):
+                return name
     return ""
 
 
@@ -128,8 +219,8 @@ def parse_chosen(
         ) from error
 
 
-def name_images(rows: Iterable[tuple[str, Iterable[str], str]]) -> Table:
-    """The table of images, given by name, classes, and the part of the data, if any says it."""
+def name_images(rows: Iterable[Named]) -> Table:
+    """The table of some images."""
     lines = [
         [name, _join_classes(list(dict.fromkeys(classes))), find_part(part) or ""]
         for name, classes, part in rows
@@ -137,6 +228,10 @@ def name_images(rows: Iterable[tuple[str, Iterable[str], str]]) -> Table:
     has_parts = any(part for _, _, part in lines)
     header = ["file", "label", "split"] if has_parts else ["file", "label"]
     return Table(header, [line[: len(header)] for line in lines], label_column="label")
+
+
+def _of_images(read: Callable[[LabelFile], Iterator[Named]]) -> Callable[[LabelFile], Table]:
+    return lambda file: name_images(read(file))
 
 
 def _join_classes(names: Sequence[str]) -> str:
@@ -190,48 +285,40 @@ def _write_cell(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _unpack(raw: bytes) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive, archive.open(writers.ANNOTATIONS) as file:
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise ValueError(f"{writers.ANNOTATIONS} has more than {_MAX_BYTES:,} bytes")
-    return content
-
-
 def _read_cvat(file: LabelFile) -> Table:
-    """Images with tags ("CVAT for images"), alone or in an archive."""
-    document = parse_xml(_unpack(file.raw)) if file.raw.startswith(_ZIP) else file.xml
-    images = document.findall("image")
-    found = [
-        (image.attrib["name"], [tag.attrib["label"] for tag in image.findall("tag")])
-        for image in images
-    ]
-    has_regions = any(child.tag != "tag" for image in images for child in image)
-    if has_regions and not any(names for _, names in found):
+    """Images with tags ("CVAT for images")."""
+    images = file.xml.findall("image")
+    kinds = {child.tag for image in images for child in image}
+    if kinds and "tag" not in kinds:
         raise ValueError("it has regions of images, and no tags")
-    parts = [image.get("subset", "") for image in images]
-    return name_images((*one, part) for one, part in zip(found, parts, strict=True))
+    return name_images(
+        (
+            image.attrib["name"],
+            [tag.attrib["label"] for tag in image.findall("tag")],
+            image.get("subset", ""),
+        )
+        for image in images
+    )
 
 
-def _read_fiftyone(file: LabelFile) -> Table:
-    """labels.json of an image classification dataset, or samples.json of any dataset."""
-    stored = file.json
-    if "samples" in stored:
-        return _read_samples(stored["samples"])
-    classes = stored.get("classes")
-    rows = []
-    for name, target in stored["labels"].items():
+def _list_fiftyone(file: LabelFile) -> Iterator[Named]:
+    """labels.json of an image classification dataset."""
+    classes = file.json.get("classes")
+    for name, target in file.json["labels"].items():
         if isinstance(target, dict):
             target = target.get("label")
         targets = target if isinstance(target, list) else [target]
-        labels = [classes[t] if isinstance(t, int) else str(t) for t in targets if t is not None]
-        rows.append((name, labels, ""))
-    return name_images(rows)
+        yield (
+            name,
+            [classes[t] if isinstance(t, int) else str(t) for t in targets if t is not None],
+            "",
+        )
 
 
-def _read_samples(samples: Sequence[Mapping[str, Any]]) -> Table:
+def _read_samples(file: LabelFile) -> Table:
+    """samples.json of any dataset of FiftyOne."""
     rows = []
-    for sample in samples:
+    for sample in file.json["samples"]:
         part = next(filter(find_part, sample.get("tags") or []), "")
         row = {"filepath": sample["filepath"], "split": part}
         for field, value in sample.items():
@@ -247,14 +334,19 @@ def _read_samples(samples: Sequence[Mapping[str, Any]]) -> Table:
     return _join_rows(rows, "ground_truth" if "ground_truth" in names else only)
 
 
-def _read_coco(file: LabelFile) -> Table:
+def _read_fiftyone(file: LabelFile) -> Table:
+    """Either of them."""
+    return _read_samples(file) if "samples" in file.json else name_images(_list_fiftyone(file))
+
+
+def _list_coco(file: LabelFile) -> Iterator[Named]:
     """Images with annotations, each of which has a category."""
     stored = file.json
     names = {one["id"]: str(one["name"]) for one in stored["categories"]}
     found: dict[Any, list[str]] = {one["id"]: [] for one in stored["images"]}
     for one in stored["annotations"]:
         found[one["image_id"]].append(names[one["category_id"]])
-    return name_images((one["file_name"], found[one["id"]], "") for one in stored["images"])
+    return ((one["file_name"], found[one["id"]], "") for one in stored["images"])
 
 
 def _read_lines(file: LabelFile) -> Table:
@@ -276,20 +368,21 @@ def _have(*keys: str) -> Callable[[LabelFile], bool]:
     return lambda file: bool(file.lines) and all(line.keys() >= {*keys} for line in file.lines)
 
 
-def _read_manifest(file: LabelFile) -> Table:
+def _list_manifest(file: LabelFile) -> Iterator[Named]:
     """An object in each line, with a class by name in the metadata of each of its labels."""
-    rows = []
     for line in file.lines:
         found = [one.get("class-name") for one in line.values() if isinstance(one, dict)]
-        rows.append((line["source-ref"], [str(name) for name in found if name], ""))
-    if not any(names for _, names, _ in rows):  # Such as a column of words, without metadata.
-        return _read_lines(file)
-    return name_images(rows)
+        yield line["source-ref"], [str(name) for name in found if name], ""
 
 
-def _read_vertex(file: LabelFile) -> Table:
+def _read_manifest(file: LabelFile) -> Table:
+    """The same, or a column of words, without metadata."""
+    rows = list(_list_manifest(file))
+    return name_images(rows) if any(names for _, names, _ in rows) else _read_lines(file)
+
+
+def _list_vertex(file: LabelFile) -> Iterator[Named]:
     """An address in each line, with one class or a list of them, and the part of the data."""
-    rows = []
     for line in file.lines:
         found = line.get("classificationAnnotations") or [
             line.get("classificationAnnotation") or {}
@@ -297,33 +390,26 @@ def _read_vertex(file: LabelFile) -> Table:
         names = [one["displayName"] for one in found if one.get("displayName")]
         marks = (line.get("dataItemResourceLabels") or {}).items()
         part = next((value for key, value in marks if key.endswith("ml_use")), "")
-        rows.append((line["imageGcsUri"], names, part))
-    return name_images(rows)
+        yield line["imageGcsUri"], names, part
 
 
-def _read_labelbox(file: LabelFile) -> Table:
+def _list_labelbox(file: LabelFile) -> Iterator[Named]:
     """A row in each line, with the labels of each project."""
-    rows = []
     for line in file.lines:
         data = line["data_row"]
         labels = [label for project in line["projects"].values() for label in project["labels"]]
         answers = [one for label in labels for one in label["annotations"]["classifications"]]
         names = [one["radio_answer"]["name"] for one in answers if "radio_answer" in one]
-        name = data.get("external_id") or data.get("global_key") or data["row_data"]
-        rows.append((name, names, ""))
-    return name_images(rows)
+        yield data.get("external_id") or data.get("global_key") or data["row_data"], names, ""
 
 
-def _read_datumaro(file: LabelFile) -> Table:
+def _list_datumaro(file: LabelFile) -> Iterator[Named]:
     """Items with annotations, each of which has the number of a label."""
-    stored = file.json
-    names = [one["name"] for one in stored["categories"]["label"]["labels"]]
-    rows = []
-    for item in stored["items"]:
+    names = [one["name"] for one in file.json["categories"]["label"]["labels"]]
+    for item in file.json["items"]:
         media = item.get("image") or item.get("media") or {}
         found = [names[one["label_id"]] for one in item["annotations"]]
-        rows.append((media.get("path") or item["id"], found, ""))
-    return name_images(rows)
+        yield media.get("path") or item["id"], found, ""
 
 
 def _turn(records: dict[str, Any]) -> dict[str, Any]:
@@ -437,16 +523,18 @@ FORMATS = {
     ),
     "datumaro": Format(
         _JSON,
-        _read_datumaro,
+        _of_images(_list_datumaro),
         lambda file: isinstance(file.get("items"), list) and bool(file.get("categories")),
         starts=_OBJECT,
     ),
     "manifest": Format(_LINES, _read_manifest, _have("source-ref"), starts=_OBJECT),
-    "vertex": Format(_LINES, _read_vertex, _have("imageGcsUri"), starts=_OBJECT),
-    "labelbox": Format(_LINES, _read_labelbox, _have("data_row", "projects"), starts=_OBJECT),
+    "vertex": Format(_LINES, _of_images(_list_vertex), _have("imageGcsUri"), starts=_OBJECT),
+    "labelbox": Format(
+        _LINES, _of_images(_list_labelbox), _have("data_row", "projects"), starts=_OBJECT
+    ),
     "coco": Format(
         _JSON,
-        _read_coco,
+        _of_images(_list_coco),
         lambda file: all(map(file.get, ("images", "annotations", "categories"))),
         starts=_OBJECT,
         write=writers.write_coco,

@@ -16,8 +16,12 @@ from cls_jax.io import write_count
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.names import find_part, fold_case, fold_class
 from cls_jax.photos.folder.options import CLASSES
-from cls_jax.photos.folder.propose.folders import find_splits, propose_folders, propose_labeled
-from cls_jax.photos.folder.propose.names import read_pattern
+from cls_jax.photos.folder.propose.folders import (
+    find_splits,
+    propose_folders,
+    propose_labeled,
+    read_pattern,
+)
 from cls_jax.photos.folder.propose.tables import propose_sidecars, propose_tables, read_chosen
 from cls_jax.photos.folder.reading import (
     CHOSEN,

@@ -1,20 +1,55 @@
 """What a label can be: one class, or any number of tags. All that differs between the two is here.
 
-Everybody else treats a label as a text, see `tags`.
+Everybody else treats a label as a text. That of an image with several tags has them joined by ";":
+"boots;hat" has two, and ";" alone is the label of an image that was looked at and has none of them.
+In "boots;?hat", nobody knows whether it has the second one. No tag contains ";" or begins with "?".
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from cls_jax.photos.folder.names import clean, fold_class
-from cls_jax.photos.folder.tags import OPEN, SEPARATOR, join_tags, read_sets, split_tags
 
+SEPARATOR, OPEN = ";", "?"
 ONES, ZEROS = ("1", "true"), ("0", "false")  # Folded cells of a column for one class.
 # Between labels. They hardly occur in the name of a class.
 SEPARATORS = f"{SEPARATOR}|\n\r\t"
 Votes = Iterable[tuple[str, str]]  # Files, as a table has them, and labels, "" for none.
+
+
+def split_tags(label: str) -> tuple[str, ...]:
+    """The tags in a label, "?" before those that are open."""
+    return tuple(filter(None, label.split(SEPARATOR)))
+
+
+def join_tags(names: Iterable[str]) -> str:
+    """The label of an image with these tags, each once and sorted."""
+    return SEPARATOR.join(sorted(set(names))) or SEPARATOR
+
+
+class TagSets(NamedTuple):
+    """S labels as sets of T tags."""
+
+    names: tuple[str, ...]  # Of the tags, sorted.
+    values: np.ndarray  # int8 [S, T]: 1 with a tag, 0 without it, -1 if it is open.
+
+    def mark(self, labels_B: np.ndarray) -> np.ndarray:
+        """The tags of B images by the numbers of their labels, int [B], -1 without one.
+
+        Returns int8 [B, T], the values of `Marks`.
+        """
+        return np.where(labels_B[:, None] >= 0, self.values[labels_B], np.int8(-1))
+
+
+def read_sets(labels: Sequence[str]) -> TagSets:
+    """The tags of labels, such as the classes of a dataset with tags."""
+    found = [split_tags(label) for label in labels]
+    names = sorted({tag.removeprefix(OPEN) for tags in found for tag in tags})
+    values = [[(tag in tags) - (OPEN + tag in tags) for tag in names] for tags in found]
+    return TagSets(tuple(names), np.array(values, np.int8).reshape(len(found), len(names)))
 
 
 class Classes:

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from cls_jax.photos.folder.kinds import ONE_CLASS, Classes
+from cls_jax.photos.folder.kinds import ONE_CLASS, Classes, join_tags, split_tags
 from cls_jax.photos.folder.label_table import (
     CHECK,
     LABEL,
@@ -26,7 +26,6 @@ from cls_jax.photos.folder.label_table import (
 )
 from cls_jax.photos.folder.names import clean, fold_class
 from cls_jax.photos.folder.reading import HELD_OUT, NOTHING, Reading
-from cls_jax.photos.folder.tags import join_tags, split_tags
 
 
 class Check(NamedTuple):
@@ -63,7 +62,7 @@ class Mark(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The class or the tags in one text, see `tags`, "" without a label."""
+        """The class or the tags in one text, see `kinds`, "" without a label."""
         return join_tags(self.labels) if self.decision == LABEL else ""
 
     @property

@@ -21,7 +21,7 @@ class FolderOptions(NamedTuple):
     source_pattern: str = ""  # A regular expression of names, whose group is the source.
     labels: str = ""  # The only file with labels, absolute or relative to the folder.
     label_pattern: str = ""  # A regular expression of names, whose group is the class.
-    tags: bool = False  # Whether an image may have several classes, see `tags`.
+    tags: bool = False  # Whether an image may have several classes, see `kinds`.
 
     @property
     def kind(self) -> Classes:

@@ -1,18 +1,30 @@
-"""What a folder lacks to be trained on, and what to do: the ends of errors, and whole ones."""
+"""What a folder lacks to be trained on, what of it is not read, and what to do.
+
+Nothing is opened or unpacked here.
+"""
 
 import itertools
 import os
+import pathlib
 import re
 import shlex
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from cls_jax.errors import UserError
+from cls_jax.io import write_count
 from cls_jax.photos.folder.formats import FORMATS
-from cls_jax.photos.folder.names import find_part, fold_case, means_unlabeled
-from cls_jax.photos.folder.options import CLASSES
-from cls_jax.photos.folder.propose.names import describe_inner_folders, describe_names
+from cls_jax.photos.folder.names import (
+    find_part,
+    fold_case,
+    fold_class,
+    list_names,
+    means_unlabeled,
+)
+from cls_jax.photos.folder.options import CLASSES, FolderOptions
 from cls_jax.photos.folder.reading import HELD_OUT, Folder
-from cls_jax.photos.folder.unread import describe_packed, describe_skipped
 from cls_jax.photos.images.files import SkippedFile
+from cls_jax.photos.shell import find_program, write_command
 
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
@@ -20,6 +32,28 @@ _REMEDY = (
 )
 _NUM_TRIED = 100_000  # Names that may carry classes.
 _NUMBER = re.compile("0*([0-9]+)")
+_TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
+# Ending of an archive → the command that unpacks it.
+_UNPACK = {
+    ".zip": "{python} -m zipfile -e {file} {folder}",
+    **dict.fromkeys(_TAR, "mkdir {folder} && tar -xf {file} -C {folder}"),
+    **dict.fromkeys((".7z", ".rar"), "7z x {file} -o{folder}"),
+}
+_ARCHIVES = tuple(_UNPACK)
+_MAX_FILES_NAMED = 3
+_ROW = re.compile(r"in .+, but (not in the folder|it could be several images)", re.S)
+# A name is words, and then a number, or the reverse. The words have no digits.
+_WORDS = r"[^\W\d_]+(?:[ _.-]+[^\W\d_]+)*"
+_WORDS_FIRST = re.compile(rf"({_WORDS})([ _.-]*)(\(?\d+\)?)")
+_NUMBER_FIRST = re.compile(rf"(\(?\d+\)?)([ _.-]*)({_WORDS})")
+_MOST_NAMES, _FEWEST_IMAGES = 0.95, 2  # Share of the names that fit, and images of a class.
+_NUM_NAMED = 3
+# Words that cameras and other programs put before a number.
+_NO_CLASSES = {
+    *("capture", "download", "dsc", "dscf", "dscn", "file", "frame", "gopr", "image", "images"),
+    *("img", "imgp", "mvi", "p", "pano", "photo", "picture", "pxl", "sam", "scan", "screenshot"),
+    *("test", "train", "val", "vid", "whatsapp image"),
+}
 
 
 def describe_missing(
@@ -175,3 +209,162 @@ def _find_alike(cell: str, names: Iterable[str]) -> str:
         if stem != other and _NUMBER.sub(r"\1", stem) == _NUMBER.sub(r"\1", other):
             return f"{name!r:.200}. Write names with all their zeros, which spreadsheets leave out."
     return f"{first!r:.200}. Write names relative to the folder."
+
+
+def describe_unpacking(path: pathlib.Path) -> str:
+    """The command that unpacks an archive into a new folder beside it, for a sentence."""
+    name = fold_case(path.name)
+    suffix = next(suffix for suffix in _ARCHIVES if name.endswith(suffix))
+    target = path.with_name(path.name[: -len(suffix)] or "unpacked")
+    while target.exists():  # Its files could be overwritten.
+        target = target.with_name(f"{target.name}-unpacked")
+    file, folder = shlex.quote(str(path)), shlex.quote(str(target))
+    return _UNPACK[suffix].format(python=find_program("python"), file=file, folder=folder)
+
+
+def find_folder(path: str | os.PathLike, wanted: str) -> pathlib.Path:
+    """The folder at a path. Raises a UserError, with what is `wanted`, if there is none."""
+    folder = pathlib.Path(path).expanduser()
+    if folder.is_file() and fold_case(folder.name).endswith(_ARCHIVES):
+        raise UserError(
+            f"{path} is an archive: unpack it with `{describe_unpacking(folder)}`, and pass the "
+            "new folder."
+        )
+    if not folder.is_dir():
+        raise UserError(f"{path} is not a folder. Pass {wanted}.")
+    return folder
+
+
+def describe_packed(root: pathlib.Path, names: Sequence[str]) -> str | None:
+    """What to do with archives and other files that may hold the images, or None without any.
+
+    It is the end of a sentence.
+    """
+    if archives := [name for name in names if fold_case(name).endswith(_ARCHIVES)]:
+        each, have = "it", "has"
+        if more := len(archives) - 1:
+            each, have = "each", f"and {write_count(more, 'other archive', 'other archives')} have"
+        return (
+            f"if {archives[0]!r:.200} {have} the images, unpack {each} into a folder of its own, "
+            f"as with `{describe_unpacking(root / archives[0])}`"
+        )
+    for one in (one for one in FORMATS.values() if one.has_images):
+        if found := [name for name in names if fold_case(name).endswith(one.endings)]:
+            return f"{found[0]!r:.200} is not read: {one.remedy}"
+    return None
+
+
+def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
+    """The most frequent reason for skipped files, in parentheses."""
+    rows = [(name, reason) for name, reason in skipped if name.startswith(prefix)]
+    if not rows:
+        return ""
+    example, reason, count = find_example(rows)
+    were = f"{write_count(count, 'file was', 'files were')} skipped, such as {example!r:.100}"
+    return f" ({were}: {reason})"
+
+
+def find_example(skipped: Sequence[SkippedFile]) -> tuple[str, str, int]:
+    """A file that is skipped for the most frequent reason, this reason, and how many files are."""
+    reason, count = Counter(reason for _, reason in skipped).most_common(1)[0]
+    return min(name for name, why in skipped if why == reason), reason, count
+
+
+def refuse_unreadable(what: str, failures: Sequence[SkippedFile]) -> UserError:
+    """The error that no image can be read, with the most frequent reason and the remedy."""
+    if not failures:
+        return UserError(f"{what} can be read: convert them to JPEG or PNG.")
+    example, reason, _ = find_example(failures)
+    remedy = "" if "pip install" in reason else ": convert them to JPEG or PNG"
+    return UserError(f"{what} can be read ({example!r:.100}: {reason}){remedy}.")
+
+
+def describe_left_out(skipped: Iterable[SkippedFile]) -> str | None:
+    """A sentence about the files that are left out, the first three by name. None without any."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in skipped:
+        if not _ROW.fullmatch(reason):
+            reasons.setdefault(reason.split(";")[0], []).append(name)
+    if not reasons:
+        return None
+    count = write_count(sum(map(len, reasons.values())), "file is", "files are")
+    clauses = (
+        f"{reason} ({list_names(sorted(names), _MAX_FILES_NAMED)})"
+        for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1]))
+    )
+    return f"{count} left out: {'; '.join(clauses)}."
+
+
+def propose_from_names(names: Sequence[str]) -> tuple[str, Mapping[str, int], str] | None:
+    """A pattern for the classes that the names of files seem to begin or end with, or None.
+
+    Most names are words and a number, as in Abyssinian_12.jpg and cat.4001.jpg. There are several
+    of such words, and each has several images. With the images of each class, and an example.
+    """
+    stems = {name: os.path.splitext(name.rpartition("/")[2])[0] for name in names}
+    for form, words, number in ((_WORDS_FIRST, 1, 3), (_NUMBER_FIRST, 3, 1)):
+        found = {name: match for name, stem in stems.items() if (match := form.fullmatch(stem))}
+        counts = Counter(fold_case(match[words]) for match in found.values())
+        is_common = 0 < _MOST_NAMES * len(names) <= len(found) >= _FEWEST_IMAGES * len(counts)
+        if not is_common or len(counts) < 2 or counts.keys() & _NO_CLASSES:
+            continue
+        separators = {match[2] for match in found.values()}
+        separator = re.escape(separators.pop()) if len(separators) == 1 else "[ _.-]*"
+        digits = r"\(?\d+\)?" if any("(" in match[number] for match in found.values()) else r"\d+"
+        parts = ("", "([^/]+?)", separator, digits)
+        if words == 3:
+            parts = ("(?:^|/)", digits, separator, "([^/]+?)")
+        pattern = rf"{''.join(parts)}\.[^./]+$"
+        labels = filter(None, (re.search(pattern, name) for name in names))
+        return pattern, Counter(match[1] for match in labels), next(iter(found))
+    return None
+
+
+def describe_names(root: pathlib.Path, names: Sequence[str], options: FolderOptions) -> str | None:
+    """What to run if names of files seem to carry the classes, the end of a sentence, or None.
+
+    The command repeats the `options` of the folder.
+    """
+    if (proposal := propose_from_names(names)) is None:
+        return None
+    pattern, counts, example = proposal
+    arguments = options._replace(label_pattern=pattern).to_arguments(root)
+    return (
+        f"if names such as {example!r:.100} carry the class ({_list_counts(counts)}; "
+        f"{sum(counts.values()):,} of {write_count(len(names), 'name', 'names')}), "
+        f"{write_command(['train', str(root), *arguments])} reads it"
+    )
+
+
+def describe_inner_folders(
+    root: pathlib.Path, names: Collection[str], depth: int, options: FolderOptions
+) -> str | None:
+    """What to run if folders with the names of classes repeat within others, or None.
+
+    `names` are those of labeled files, and `depth` the number of folders above the first ones. The
+    command repeats the `options` of the folder.
+    """
+    paths = [path for name in names if len(path := name.split("/")) >= depth + 3]
+    tops: dict[str, set[str]] = {}
+    for path in paths:
+        tops.setdefault(fold_class(path[depth + 1]), set()).add(path[depth])
+    num_repeated = sum(len(found) > 1 for found in tops.values())
+    if len(tops) < 2 or 2 * num_repeated < len(tops) or len(paths) < len(names):
+        return None
+    start = "".join(["^", *(f"{re.escape(top)}/" for top in paths[0][:depth])])
+    options = options._replace(
+        label_pattern=f"{start}[^/]+/([^/]+)/", source_pattern=f"{start}([^/]+)/"
+    )
+    command = write_command(["train", str(root), *options.to_arguments(root)])
+    return (
+        f"if these are the classes ({_list_counts(Counter(path[depth + 1] for path in paths))}), "
+        f"{command} reads them, and takes the folders around them for what the images come from"
+    )
+
+
+def _list_counts(counts: Mapping[str, int]) -> str:
+    """The most frequent classes, each with its number of images."""
+    first = sorted(counts, key=lambda name: (-counts[name], name))[:_NUM_NAMED]
+    listed = ", ".join(f"{name!r:.60} {counts[name]:,}" for name in first)
+    more = len(counts) - len(first)
+    return listed + (f" and {more:,} more" if more else "")

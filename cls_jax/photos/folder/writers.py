@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import to_csv
-from cls_jax.photos.folder.tags import join_tags
+from cls_jax.photos.folder.kinds import join_tags
 from cls_jax.photos.images.decode import read_header
 
 ANNOTATIONS = "annotations.xml"  # In an archive of CVAT.

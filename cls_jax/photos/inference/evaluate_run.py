@@ -17,7 +17,7 @@ from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
-from cls_jax.photos.folder.unread import find_folder, refuse_unreadable
+from cls_jax.photos.folder.remedies import find_folder, refuse_unreadable
 from cls_jax.photos.images.files import find_digests, read_ahead
 from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.inference.calibration import (

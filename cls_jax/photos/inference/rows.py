@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cls_jax.photos.features.decide import rank_classes
-from cls_jax.photos.folder.tags import SEPARATOR
+from cls_jax.photos.folder.kinds import SEPARATOR
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.calibration import apply_calibration
 from cls_jax.photos.inference.classifier import (

@@ -11,8 +11,8 @@ from cls_jax.photos.features.accuracy import wilson_interval
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.tags import find_right
 from cls_jax.photos.folder import kinds
+from cls_jax.photos.folder.kinds import TagSets, read_sets
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.folder.tags import TagSets, read_sets
 from cls_jax.runs.folder import read_result, write_result
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 

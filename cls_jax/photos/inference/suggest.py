@@ -20,8 +20,8 @@ from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
+from cls_jax.photos.folder.remedies import find_folder, refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
-from cls_jax.photos.folder.unread import find_folder, refuse_unreadable
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.run import check_photos, open_run

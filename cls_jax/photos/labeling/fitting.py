@@ -37,8 +37,7 @@ from cls_jax.photos.features.tag_accuracy import (
     estimate_tags,
 )
 from cls_jax.photos.features.tags import InferredTags, group_tagged, infer_tags
-from cls_jax.photos.folder.kinds import ONE_CLASS, TAGS, Classes
-from cls_jax.photos.folder.tags import read_sets
+from cls_jax.photos.folder.kinds import ONE_CLASS, TAGS, Classes, read_sets
 from cls_jax.photos.inference.suspects import choose_suspects
 from cls_jax.photos.inference.unknown import FolderImages, collect_images
 from cls_jax.photos.labeling.answers import RefusedError

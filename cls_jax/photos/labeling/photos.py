@@ -19,7 +19,7 @@ from cls_jax.photos.features.extract import extract_all_features, open_backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.unread import find_folder
+from cls_jax.photos.folder.remedies import find_folder
 from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import find_digests, list_images
 from cls_jax.photos.images.store import Store, get_cache_folder

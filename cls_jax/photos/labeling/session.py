@@ -25,7 +25,7 @@ from cls_jax.photos.features.relations import LAST, Relations
 from cls_jax.photos.folder.label_table import SKIP
 from cls_jax.photos.folder.log import FileMarks, Mark
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.unread import refuse_unreadable
+from cls_jax.photos.folder.remedies import refuse_unreadable
 from cls_jax.photos.labeling.answers import Answers, Decision, RefusedError
 from cls_jax.photos.labeling.changes import (
     Change,

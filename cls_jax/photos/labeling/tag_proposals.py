@@ -12,7 +12,7 @@ from scipy import sparse
 
 from cls_jax.photos.features.accuracy import Estimate, find_sure
 from cls_jax.photos.features.tag_accuracy import confide
-from cls_jax.photos.folder.tags import OPEN, SEPARATOR, join_tags, split_tags
+from cls_jax.photos.folder.kinds import OPEN, SEPARATOR, join_tags, split_tags
 from cls_jax.photos.labeling.answers import MAX_CLASSES
 from cls_jax.photos.labeling.proposals import Classified, Doubt, Rules, Said
 

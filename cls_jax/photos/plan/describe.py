@@ -9,8 +9,8 @@ from cls_jax.models.weights.backbones import BUILTIN, HUB
 from cls_jax.models.weights.sources import Origin
 from cls_jax.photos.features.backbones import Backbones, describe_license, is_permissive
 from cls_jax.photos.folder.dataset import FolderSummary
+from cls_jax.photos.folder.remedies import describe_left_out
 from cls_jax.photos.folder.sources import describe_sources
-from cls_jax.photos.folder.unread import describe_left_out
 from cls_jax.photos.plan.measure import Facts
 from cls_jax.photos.plan.rules import Plan, describe_small_batch, lacks_pretrained
 from cls_jax.training.setup import describe_model

@@ -24,7 +24,7 @@ from cls_jax.photos.features.tags import (
     group_tagged,
     infer_tags,
 )
-from cls_jax.photos.folder.tags import join_tags, read_sets
+from cls_jax.photos.folder.kinds import join_tags, read_sets
 from cls_jax.photos.start.fit_labels import find_held_out_copies, name_held_out
 from cls_jax.photos.start.frozen import RunFeatures
 from cls_jax.runs.folder import write_pseudo_labels

@@ -12,12 +12,13 @@ from cls_jax.photos.cli import console
 from cls_jax.photos.cli.console import parse_arguments
 from cls_jax.photos.folder.exchange import export_labels, import_labels
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
-from cls_jax.photos.folder.propose.names import (
+from cls_jax.photos.folder.remedies import (
     describe_inner_folders,
     describe_names,
+    describe_unpacking,
+    find_folder,
     propose_from_names,
 )
-from cls_jax.photos.folder.unread import describe_unpacking, find_folder
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.plan.rules import create_folder_config

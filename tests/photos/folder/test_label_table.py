@@ -6,7 +6,7 @@ The files are `photos/1.png` to `photos/4.png`, unless a test says otherwise.
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.unread import describe_left_out
+from cls_jax.photos.folder.remedies import describe_left_out
 from tests.photos.helpers import get_labels, make_folder, place, read_layout
 
 NAMES = [f"photos/{i}.png" for i in range(1, 5)]

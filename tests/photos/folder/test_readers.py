@@ -9,8 +9,7 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS
 from cls_jax.photos.folder.exchange import import_labels
-from cls_jax.photos.folder.formats import CSV, FORMATS, WORDS, find_format
-from cls_jax.photos.folder.label_file import LabelFile
+from cls_jax.photos.folder.formats import CSV, FORMATS, WORDS, LabelFile, find_format
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.helpers import open_catalog, place, read_layout

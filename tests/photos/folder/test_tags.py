@@ -8,9 +8,9 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.dataset import load_folder, summarize_folder
 from cls_jax.photos.folder.exchange import WRITERS, export_labels, import_labels
+from cls_jax.photos.folder.kinds import join_tags, read_sets, split_tags
 from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import AUTOMATIC
-from cls_jax.photos.folder.tags import join_tags, read_sets, split_tags
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.plan.rules import create_folder_config
 from tests.photos.helpers import get_labels, open_catalog, read_layout, write_images

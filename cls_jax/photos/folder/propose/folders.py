@@ -1,18 +1,23 @@
-"""Readings by folders: classes, or training, test or unlabeled images.
+"""Readings by the names of folders, and of files with a pattern that the user gives.
 
-Only names matter, regardless of case and composition of accents.
+Case and the composition of accents make no difference to folders.
 """
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cls_jax.photos.folder.names import find_part, fold_class, list_names, means_unlabeled
+from cls_jax.errors import UserError
+from cls_jax.io import make_printable, write_count
+from cls_jax.photos.folder.names import clean, find_part, fold_class, list_names, means_unlabeled
 from cls_jax.photos.folder.options import CLASSES, SPLITS, FolderOptions
-from cls_jax.photos.folder.reading import SORTED, Reading
+from cls_jax.photos.folder.reading import CHOSEN, SORTED, Fault, Reading
+from cls_jax.photos.folder.sources import compile_pattern
 from cls_jax.photos.images.files import Listing
 
+_EXAMPLE = r"'([^/]+)_\d+\.'"
 _WORD = re.compile(r"[^\W\d_]+")
 # Last words of the names of folders that are numbered, since one would be too large.
 _STORAGE = (
@@ -191,3 +196,34 @@ def _are_classes(folders: Iterable[str], options: FolderOptions) -> bool:
     kinds = {tuple(word for word in found if not find_part(word)) for found in words}
     is_storage = all(find_part(w) or w in _STORAGE for found in words for w in found[-1:])
     return not (len(kinds) == 1 and kinds != {()} and is_storage)
+
+
+def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) -> Reading:
+    """The reading by a pattern that the user gives, searched in each name with all folders.
+
+    Files in folders of unlabeled images, by `splits`, have no class. It has a fault if the pattern
+    is none, or fits no name.
+    """
+    found = Reading("--label-pattern", evidence=(CHOSEN,))
+    try:
+        compiled = compile_pattern(pattern, "--label-pattern", "class", _EXAMPLE)
+    except UserError as error:
+        return found._replace(fault=Fault(str(error)))
+    labels: dict[str, str] = {}
+    for name in names:
+        top, _, rest = name.partition("/")
+        if not rest or splits.get(top) != "unlabeled":
+            match = compiled.search(name)
+            label = clean(match[1] or "") if match else ""
+            labels[name] = "" if means_unlabeled(label) else label
+    num_found = sum(map(bool, labels.values()))
+    if labels and not num_found:
+        sentence = f"{_show(pattern)} fits no name, such as {next(iter(labels))!r:.200}."
+        return found._replace(fault=Fault(sentence))
+    of_files = f"{num_found:,} of {write_count(len(labels), 'file', 'files')}"
+    return found._replace(labels=labels, sentence=f"{_show(pattern)}: classes of {of_files}.")
+
+
+def _show(pattern: str) -> str:
+    """The option as typed in a shell, shortened."""
+    return f"--label-pattern {make_printable(shlex.quote(pattern)):.200}"

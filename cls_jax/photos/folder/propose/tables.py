@@ -18,6 +18,7 @@ from cls_jax.photos.folder.formats import (
     FORMATS,
     SIDECARS,
     WORDS,
+    LabelFile,
     find_format,
     get_reader,
     name_images,
@@ -25,7 +26,6 @@ from cls_jax.photos.folder.formats import (
     read_sidecar,
 )
 from cls_jax.photos.folder.index import FOLDED, FileIndex
-from cls_jax.photos.folder.label_file import LabelFile
 from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
     NOTES,
