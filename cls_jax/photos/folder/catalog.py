@@ -23,7 +23,10 @@ from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.judge import choose_base, count_unused
 from cls_jax.photos.folder.kinds import SEPARATOR, join_tags, split_tags
 from cls_jax.photos.folder.label_table import (
+    LABEL,
     LABELS_CSV,
+    SKIP,
+    LabelRow,
     LabelTable,
     check_table,
     is_begun_here,
@@ -39,9 +42,9 @@ from cls_jax.photos.folder.log import (
     choose_spellings,
     fold,
     fold_label,
-    start,
 )
 from cls_jax.photos.folder.names import (
+    clean,
     fold_case,
     fold_class,
     may_mean_unlabeled,
@@ -143,22 +146,26 @@ class Catalog:
         """
         tops = {folder for folder, kind in self.splits.items() if kind in HELD_OUT}
         names = self.folder.listing.files.names() if tops else ()
-        held_out = dict.fromkeys(
-            name for name in names if name.rpartition("/")[0].split("/")[0] in tops
-        )
-        labels = dict(self.base.labels)
-        for name in held_out:
-            _, inner, *rest = name.split("/", 2)
+        paths = {name: name.split("/", 2) for name in names}
+        held_out = {name: path for name, path in paths.items() if path[0] in tops and path[1:]}
+        base, labels = self.base, dict(self.base.labels)
+        for name, (_, inner, *rest) in held_out.items():
             if rest and not means_unlabeled(inner) and labels.get(name, "") == NO_CLASS_NAME:
                 labels[name] = inner
-        labels = {
-            name: self.names.get(label) if label else label
+        rows = [
+            LabelRow(
+                name,
+                clean(label or ""),
+                SKIP if label is None else LABEL,
+                part=base.parts.get(name, ""),
+                source=base.sources.get(name, ""),
+                rival=base.rivals.get(name, ""),
+            )
             for name, label in labels.items()
             if is_kept(name)
-        }
-        rivals = {name: self.names.get(rival) for name, rival in self.base.rivals.items()}
-        base = self.base._replace(labels=labels, rivals=rivals)
-        return start(base, held_out, self.folder.options.kind)
+        ]
+        before = FileMarks(held_out=held_out.keys(), kind=self.folder.options.kind)
+        return fold(self.names.name_rows(rows), before)
 
     def find_part(self, name: str) -> str:
         """The part of the data by the folder of an image, or by the row of a table, or ""."""

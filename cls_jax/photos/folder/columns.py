@@ -87,6 +87,11 @@ class Columns(NamedTuple):
     fault: Fault | None = None  # Why these are not the columns, or may not be.
 
 
+def is_image_name(cell: str) -> bool:
+    """Whether a cell ends as the names of images do."""
+    return cell.strip().lower().endswith(SUFFIXES)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Column:
     """A column of a table."""
@@ -117,8 +122,7 @@ class Column:
 
     def has_files(self) -> bool:
         """Whether most of the distinct cells end as names of images do."""
-        num_files = sum(cell.strip().lower().endswith(SUFFIXES) for cell in self.distinct)
-        return 2 * num_files > len(self.distinct)
+        return 2 * sum(map(is_image_name, self.distinct)) > len(self.distinct)
 
     def is_nested(self) -> bool:
         """Whether all cells have an object or a list of objects, in JSON, and so no name."""
@@ -402,7 +406,7 @@ def _match(column: Column, index: FileIndex, most: int | None = None) -> _Named:
     matches = index.match(cells)
     fits = {cell: match.name for cell, match in matches.files.items() if match.name != ""}
     found = {cell: name for cell, name in fits.items() if name}
-    have_extensions = any(cell.strip().lower().endswith(SUFFIXES) for cell in fits) or any(
+    have_extensions = any(map(is_image_name, fits)) or any(
         os.path.splitext(name)[1].lower() in cell.lower() for cell, name in found.items()
     )
     kind = 0 if have_extensions else 1
@@ -527,24 +531,25 @@ def _add_label(found: Columns, table: Table, columns: Sequence[Column]) -> Colum
             "--label-column."
         )
         return found._replace(fault=Fault(sentence, NO_CLASSES))
-    first = columns[0]
-    if len(columns) == 1 and not first.has_files():
-        return found._replace(label=first.place)
     listed = list_names([column.name for column in columns])
-    fault = Fault(
-        f"{table.name} may have the classes in {listed}: pass --label-column with one of them.",
-        UNCLEAR,
-    )
-    if len(columns) == 1:
-        fault = Fault(
-            f"{listed} of {table.name} has names of images, such as {first.distinct[0]!r:.100}, "
-            "not classes: pass --label-column with the column of the classes."
-        )
-    elif _hold_marks(columns):
+    if _hold_marks(columns):
         fault = Fault(
             f"{table.name} has a column of 0 and 1 for each of {listed}: write the class of each "
             "image into one column called label."
         )
+    elif len(columns) > 1:
+        fault = Fault(
+            f"{table.name} may have the classes in {listed}: pass --label-column with one of them.",
+            UNCLEAR,
+        )
+    elif columns[0].has_files():
+        fault = Fault(
+            f"{listed} of {table.name} has names of images, such as "
+            f"{columns[0].distinct[0]!r:.100}, not classes: pass --label-column with the column of "
+            "the classes."
+        )
+    else:
+        return found._replace(label=columns[0].place)
     return found._replace(fault=fault)
 
 
@@ -563,7 +568,7 @@ def find_header(
     if any(one and not other for one, other in zip(usual, is_file, strict=True)):
         return first
     has_numbers = len(first) == 2 and clean(first[0]).isdecimal()
-    are_files = any(is_file) or any(cell.lower().endswith(SUFFIXES) for cell in cells)
+    are_files = any(is_file) or any(map(is_image_name, cells))
     return [""] * len(first) if are_files or has_numbers else first
 
 

@@ -61,8 +61,6 @@ def import_labels(
     own = options._replace(file_column="", label_column="", source_column="")
     catalog = read_catalog(root, listing, own)
     found = _read_file(catalog, path, name, options)
-    if found.fault:
-        raise UserError(found.fault.sentence)
     known, labels = catalog.labelable(), found.list_labels()
     held_out = {file for file in labels if file not in known or found.parts.get(file) in HELD_OUT}
     warnings = list(found.warnings)
@@ -95,9 +93,7 @@ def _read_file(catalog: Catalog, path: pathlib.Path, name: str, options: FolderO
     table = LabelTable([])
     if path.is_dir():
         table = read_all_sidecars(path, folder.files, options)
-    if table.rows or table.fault:
-        return collect_labels(table)
-    return read_named(folder, path, kind=name)
+    return collect_labels(table) if table.rows else read_named(folder, path, kind=name)
 
 
 def export_labels(

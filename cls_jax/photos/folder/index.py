@@ -5,6 +5,7 @@ address, encoded as in one, with a prefix of their own. A cell gets the file tha
 Otherwise it gets the only file that fits, and none if several do.
 """
 
+import copy
 import functools
 import os
 import pathlib
@@ -57,12 +58,30 @@ class Matches(NamedTuple):
 NO_MATCH = Match("")
 
 
-class _Names:
-    """The names of a folder's files by their last part without its extension, indexed once."""
+class FileIndex:
+    """The files of a folder, to be found by the cells of a table.
 
-    def __init__(self, files: ImageFiles | Sequence[str]):
+    The names of a table within the folder may be relative to its own folder, or to any around it.
+    Names are indexed once, by their last part without its extension.
+    """
+
+    def __init__(self, files: ImageFiles | Sequence[str], root: pathlib.Path | None = None):
+        """`files` are all in `root`, "/" in their names, to which names are relative."""
         self._files = files
-        self._folders: dict[str, str] = {}
+        self._root = root
+        self._tops: Sequence[str] = ()  # Folders of a table, the nearest first, each with "/".
+        self._only_folders: dict[str, str] = {}
+
+    def near(self, folder: str) -> "FileIndex":
+        """The same index for the table of another program in this `folder` of the root."""
+        _ = self._places  # Of both.
+        near, parts = copy.copy(self), folder.split("/") if folder else []
+        near._tops = ["/".join([*parts[:count], ""]) for count in range(len(parts), 0, -1)] + [""]
+        return near
+
+    def has_stem(self, stem: str) -> bool:
+        """Whether the last part of a name, folded and without its extension, is this one."""
+        return stem in self._places
 
     def _read(self, places: range | np.ndarray) -> Iterator[str]:
         if isinstance(self._files, ImageFiles):
@@ -82,7 +101,7 @@ class _Names:
                 places[stem] = [before, place]
         return places
 
-    def find(self, keys: Iterable[str], top: str) -> list[str]:
+    def _find(self, keys: Iterable[str], top: str) -> list[str]:
         """The names below `top`, relative to it, whose last part may be that of a folded key."""
         ends = {key.rpartition("/")[2] for key in keys}
         ends |= {os.path.splitext(end)[0] for end in ends}
@@ -93,50 +112,20 @@ class _Names:
         names = self._read(np.array(sorted(found), np.int64))
         return [name[len(top) :] for name in names if name.startswith(top)]
 
-    def find_only_folder(self, top: str) -> str:
+    def _find_only_folder(self, top: str) -> str:
         """The only folder of images below `top`, folded, with "/", or "". Splits do not count."""
-        if top not in self._folders:
+        if top not in self._only_folders:
             names = self._read(range(len(self._files)))
             below = (name[len(top) :] for name in names if name.startswith(top))
             inner = {name.split("/")[0] for name in below if "/" in name}
             folders = [folder for folder in inner if find_part(folder) in (None, "train")]
-            self._folders[top] = f"{fold_case(folders[0])}/" if len(folders) == 1 else ""
-        return self._folders[top]
-
-
-def _cut_stem(path: str) -> str:
-    return os.path.splitext(path.rpartition("/")[2])[0]
-
-
-class FileIndex:
-    """The files of a folder, to be found by the cells of a table.
-
-    The names of a table within the folder may be relative to its own folder, or to any around it.
-    """
-
-    def __init__(
-        self,
-        files: "ImageFiles | Sequence[str] | FileIndex",
-        root: pathlib.Path | None = None,
-        folder: str | None = None,
-    ):
-        """`files` are all in `root`, "/" in their names, or those of another index of this root.
-
-        In a `folder` of `root` is the table of another program. Without one, names are relative to
-        `root`.
-        """
-        self._names: _Names = files._names if isinstance(files, FileIndex) else _Names(files)
-        self._root: pathlib.Path | None = files._root if isinstance(files, FileIndex) else root
-        parts = folder.split("/") if folder else []
-        # The nearest first.
-        self._tops = ["/".join([*parts[:count], ""]) for count in range(len(parts), 0, -1)] + [""]
-        self._is_near = folder is not None
+            self._only_folders[top] = f"{fold_case(folders[0])}/" if len(folders) == 1 else ""
+        return self._only_folders[top]
 
     def match_exactly(self, cells: Iterable[str]) -> dict[str, Match]:
         """Cell → the file of this name, up to the composition of accents. No other fits."""
-        return self._look_up(
-            {cell: [cell] for cell in dict.fromkeys(cells)}, COMPOSED, self._tops[0]
-        )
+        wanted = {cell: [cell] for cell in cells}
+        return self._look_up(wanted, COMPOSED, next(iter(self._tops), ""))
 
     def match(self, cells: Iterable[str]) -> Matches:
         """The matches relative to the nearest folder in which cells name files.
@@ -145,7 +134,7 @@ class FileIndex:
         more surely in another folder could mean several.
         """
         cells = list(cells)
-        if not self._is_near:
+        if not self._tops:
             return self._match_in("", cells)
         found = []
         for top in self._tops:
@@ -219,7 +208,7 @@ class FileIndex:
         composed = {cell: [_compose(name) for name in wanted[cell] if name] for cell in wanted}
         folded = {cell: list(map(fold_case, names)) for cell, names in composed.items()}
         keys = {name for names in folded.values() for name in names}
-        names = self._names.find(keys, top)
+        names = self._find(keys, top)
         keys.update(
             name for spellings in (wanted, composed) for one in spellings.values() for name in one
         )
@@ -241,7 +230,7 @@ class FileIndex:
         self, names: Sequence[str], wanted: Collection[str], last: int, top: str
     ) -> list[dict[str, str | None]]:
         """For each way to name a file up to `last`: wanted key → the file, or None for several."""
-        prefix = self._names.find_only_folder(top) if names and last >= INNER else ""
+        prefix = self._find_only_folder(top) if names and last >= INNER else ""
         stages = [dict[str, str | None]() for _ in range(last + 1)]
         for name in names:
             folded = fold_case(name)
@@ -254,6 +243,10 @@ class FileIndex:
                 if key in wanted:
                     stages[how][key] = name if stages[how].get(key, name) == name else None
         return stages
+
+
+def _cut_stem(path: str) -> str:
+    return os.path.splitext(path.rpartition("/")[2])[0]
 
 
 def _choose(one: Matches, other: Matches) -> Matches:
@@ -339,10 +332,7 @@ def _normalize(path: str) -> str:
 
 def _exists(cell: str) -> bool:
     """Whether a cell is the absolute path of a file, which is then no other one."""
-    try:
-        return os.path.isabs(cell) and os.path.exists(cell)
-    except ValueError:  # A zero byte.
-        return False
+    return os.path.isabs(cell) and os.path.exists(cell)
 
 
 def _compose(name: str) -> str:

@@ -136,16 +136,10 @@ def _read_chosen(folder: Folder, table: str) -> Reading:
         raise UserError(
             f"{table} has labels, too: rename it, for example to old_{LABELS_CSV}, to use {option}."
         )
-    if options.labels:
-        found = read_chosen(folder)
-    else:
-        found = read_pattern(
-            listing.files.names(), options.label_pattern, find_splits(listing, options)
-        )
-    if found.fault:
-        raise UserError(found.fault.sentence)
     if options.label_pattern:
-        return found
+        splits = find_splits(listing, options)
+        return read_pattern(listing.files.names(), options.label_pattern, splits)
+    found = read_chosen(folder)
     labels = dict[str, str | None](propose_labeled(listing, options).list_labels())
     for image, label in found.labels.items():
         labels[image] = labels.get(image, label) if label == NO_CLASS_NAME else label
@@ -180,10 +174,10 @@ def _compare_others(folders: Reading, folder: Folder) -> Reading | Question:
         readable = [one for one in join_alike(kind) if one.labels]
         other = choose(readable) if readable else None
         if isinstance(other, Reading):
-            found, warning = compare(folders, other)
+            found = compare(folders, other)
             if isinstance(found, Question):
                 return found
-            warnings += filter(None, [warning])
+            warnings += filter(None, [found])
             new = [image for image in other.list_labels() if not folders.labels.get(image)]
             if new and "*" not in other.origin:
                 warnings.append(
@@ -208,31 +202,26 @@ def choose(readings: Sequence[Reading]) -> Reading | Question:
     return first
 
 
-def compare(first: Reading, second: Reading) -> tuple[Reading | Question, str]:
-    """The better of two readings, and a sentence about images with other classes by the second one.
+def compare(first: Reading, second: Reading) -> Question | str:
+    """A sentence about images with other classes by the second reading, "" without a word to say.
 
     It is a question if these are most of the images. Files about an image each may have one class
     for all, such as that of a detector, or other names for the same classes.
     """
     pairs = {
-        image: (first.labels[image], label)
+        image: (fold_class(own), fold_class(label))
         for image, label in second.list_labels().items()
-        if first.labels.get(image)
+        if (own := first.labels.get(image))
     }
-    folded = {
-        image: tuple(fold_class(name or "") for name in pair) for image, pair in pairs.items()
-    }
-    different = [image for image, (own, other) in folded.items() if own != other]
-    found = set(folded.values())
-    owns, others = (set(names) for names in zip(*found, strict=True)) if found else (set(), set())
-    is_renamed = len(others) < 2 or len(others) == len(found) == len(owns)
-    if not different or ("*" in second.origin and is_renamed):
-        return first, ""
-    if MEASURES in second.evidence:
-        return first, ""
+    different = [image for image, (own, other) in pairs.items() if own != other]
+    owns, others = ({pair[place] for pair in pairs.values()} for place in (0, 1))
+    is_renamed = len(others) < 2 or len(others) == len(set(pairs.values())) == len(owns)
+    is_renamed = is_renamed and "*" in second.origin
+    if not different or is_renamed or MEASURES in second.evidence:
+        return ""
     if 2 * len(different) > len(pairs) and judge(second) >= _CLEAR:
-        return Question(first, second, different[0]), ""
-    return first, (
+        return Question(first, second, different[0])
+    return (
         f"{write_count(len(different), 'image has', 'images have')} another class in "
         f"{second.origin} than by the folder, such as {different[0]!r}: the folders count."
     )

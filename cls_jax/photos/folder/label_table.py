@@ -483,19 +483,14 @@ def _find_delimiter(text: str, index: FileIndex) -> str:
 
     If several do, the one whose cells name most files, and then the most frequent one.
     """
-    head = _take_head(text)
-    first = _take_first(text)
-    found = {}
-    for delimiter in ",;\t|":
-        if delimiter in first:
-            lines = _read_csv(head, delimiter)[:_HEAD_LINES]
-            if min(map(len, lines)) > 1:
-                found[delimiter] = lines
+    head, first = _take_head(text), _take_first(text)
+    lines = {one: _read_csv(head, one)[:_HEAD_LINES] for one in ",;\t|" if one in first}
+    found = [delimiter for delimiter, rows in lines.items() if min(map(len, rows)) > 1]
     if len(found) < 2:
         return next(iter(found), max(",;\t", key=first.count))
 
     def rank(delimiter: str) -> tuple[int, int, int]:
-        cells = [cell for line in found[delimiter] for cell in line if cell.strip()]
+        cells = [cell for line in lines[delimiter] for cell in line if cell.strip()]
         files = index.match(cells).files
         named = [cell for cell, match in files.items() if match.name != ""]
         # A cell with the next one in it, as after the "?" of an address, is longer.

@@ -11,6 +11,7 @@ answer, it tells how often the classifier is right, also after the answer has be
 """
 
 import functools
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from cls_jax.photos.folder.label_table import (
     LabelRow,
 )
 from cls_jax.photos.folder.names import clean, fold_class
-from cls_jax.photos.folder.reading import HELD_OUT, NOTHING, Reading
+from cls_jax.photos.folder.reading import HELD_OUT, NOTHING
 
 
 class Check(NamedTuple):
@@ -124,25 +125,6 @@ class Checked(NamedTuple):
     confidences: list[float]
 
 
-def start(base: Reading, held_out: Collection[str] = (), kind: Classes = ONE_CLASS) -> FileMarks:
-    """The marks before the first row, by folders or other tables.
-
-    The files `held_out` are for testing or validation.
-    """
-    rows = [
-        LabelRow(
-            file,
-            clean(label or ""),
-            SKIP if label is None else LABEL,
-            part=base.parts.get(file, ""),
-            source=base.sources.get(file, ""),
-            rival=base.rivals.get(file, ""),
-        )
-        for file, label in base.labels.items()
-    ]
-    return fold(rows, FileMarks(held_out=held_out, kind=kind))
-
-
 def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
     """The marks after some rows, which may be in any order.
 
@@ -181,14 +163,9 @@ def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
 def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
     """The rows of a table by `time`. One without a time comes after all rows above it."""
     rows = list(rows)
-    if not any(row.time for row in rows):
-        return rows
-    latest = ""
-    keys = []
-    for row in rows:
-        keys.append((row.time or latest, row))
-        latest = max(latest, row.time)
-    return [row for _, row in sorted(keys, key=lambda pair: pair[0])]
+    latest = itertools.accumulate((row.time for row in rows), max)
+    pairs = [(row.time or so_far, row) for row, so_far in zip(rows, latest, strict=True)]
+    return [row for _, row in sorted(pairs, key=lambda pair: pair[0])]
 
 
 def choose_spellings(names: Iterable[str]) -> dict[str, str]:

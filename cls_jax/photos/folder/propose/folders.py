@@ -13,7 +13,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.photos.folder.names import clean, find_part, fold_class, list_names, means_unlabeled
 from cls_jax.photos.folder.options import CLASSES, SPLITS, FolderOptions
-from cls_jax.photos.folder.reading import CHOSEN, SORTED, Fault, Reading
+from cls_jax.photos.folder.reading import CHOSEN, SORTED, Reading
 from cls_jax.photos.folder.sources import compile_pattern
 from cls_jax.photos.images.files import Listing
 
@@ -45,8 +45,6 @@ class _Top(NamedTuple):
 
 def propose_folders(listing: Listing, options: FolderOptions) -> list[Reading]:
     """The readings of a folder by its folders alone: one, or two where both are possible."""
-    if not listing.folders:
-        return [Reading()]
     tops = _list_tops(listing)
     sure = _find_sure(tops)
     layouts = {options.layout: ""}
@@ -72,8 +70,6 @@ def propose_folders(listing: Listing, options: FolderOptions) -> list[Reading]:
 
 def find_splits(listing: Listing, options: FolderOptions) -> dict[str, str]:
     """Folder → its contents, as `find_part` names them, where a table has the classes."""
-    if not listing.folders:
-        return {}
     return _find_splits(listing, _list_tops(listing), options.layout, has_table=True)
 
 
@@ -87,7 +83,7 @@ def _list_tops(listing: Listing) -> dict[str, _Top]:
     """The folders at the top, by name."""
     counts = Counter[str]()
     inner: dict[str, set[str]] = {}
-    for name in listing.files.names():
+    for name in listing.files.names() if listing.folders else ():
         top, *rest = name.split("/", 2)
         if len(rest) == 1:
             counts[top] += 1
@@ -201,14 +197,11 @@ def _are_classes(folders: Iterable[str], options: FolderOptions) -> bool:
 def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) -> Reading:
     """The reading by a pattern that the user gives, searched in each name with all folders.
 
-    Files in folders of unlabeled images, by `splits`, have no class. It has a fault if the pattern
-    is none, or fits no name.
+    Files in folders of unlabeled images, by `splits`, have no class. Raises a UserError if the
+    pattern is none, or fits no name.
     """
-    found = Reading("--label-pattern", evidence=(CHOSEN,))
-    try:
-        compiled = compile_pattern(pattern, "--label-pattern", "class", _EXAMPLE)
-    except UserError as error:
-        return found._replace(fault=Fault(str(error)))
+    compiled = compile_pattern(pattern, "--label-pattern", "class", _EXAMPLE)
+    shown = f"--label-pattern {make_printable(shlex.quote(pattern)):.200}"
     labels: dict[str, str] = {}
     for name in names:
         top, _, rest = name.partition("/")
@@ -218,12 +211,11 @@ def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) 
             labels[name] = "" if means_unlabeled(label) else label
     num_found = sum(map(bool, labels.values()))
     if labels and not num_found:
-        sentence = f"{_show(pattern)} fits no name, such as {next(iter(labels))!r:.200}."
-        return found._replace(fault=Fault(sentence))
+        raise UserError(f"{shown} fits no name, such as {next(iter(labels))!r:.200}.")
     of_files = f"{num_found:,} of {write_count(len(labels), 'file', 'files')}"
-    return found._replace(labels=labels, sentence=f"{_show(pattern)}: classes of {of_files}.")
-
-
-def _show(pattern: str) -> str:
-    """The option as typed in a shell, shortened."""
-    return f"--label-pattern {make_printable(shlex.quote(pattern)):.200}"
+    return Reading(
+        "--label-pattern",
+        labels=labels,
+        evidence=(CHOSEN,),
+        sentence=f"{shown}: classes of {of_files}.",
+    )

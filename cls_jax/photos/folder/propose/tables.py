@@ -12,7 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes, write_count
-from cls_jax.photos.folder.columns import Table, are_fractions, doubt_label, name_files
+from cls_jax.photos.folder.columns import (
+    Table,
+    are_fractions,
+    doubt_label,
+    is_image_name,
+    name_files,
+)
 from cls_jax.photos.folder.formats import (
     CSV,
     FORMATS,
@@ -30,6 +36,7 @@ from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
     NOTES,
     LabelTable,
+    check_table,
     read_cells,
     read_content,
 )
@@ -77,39 +84,22 @@ def propose_tables(folder: Folder) -> list[Reading]:
 
 
 def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
-    """The readings by files about an image each, of at most `most` of them in each folder."""
+    """The readings by files about an image each, of at most `most` of them in each folder.
+
+    They are called as the images, with or without their endings, as most of the files of a folder
+    with this ending must be.
+    """
     readings = []
-    for name, files in _list_sidecars(folder.listing).items():
+    for (top, ending), names in group_by_ending(folder.listing.others, SIDECARS).items():
+        files = [name for name in names if folder.files.has_stem(_get_stem(name))]
+        if 2 * len(files) <= len(names):
+            continue
         tried = files if most is None else take_evenly(files, most)
-        table = _read_sidecars(
-            folder.root,
-            tried,
-            FileIndex(folder.files, folder=os.path.dirname(name)),
-            name,
-            folder.options,
-        )
-        if one := _add_evidence(name, table, table.fault):
+        shown = f"{top}/*{ending}".lstrip("/")
+        table = _read_sidecars(folder.root, tried, folder.files.near(top), shown, folder.options)
+        if one := _add_evidence(shown, table, table.fault):
             readings.append(one._replace(files=files))
     return readings
-
-
-def _list_sidecars(listing: Listing) -> dict[str, list[str]]:
-    """A pattern such as photos/*.json → files that are called as images, with or without endings.
-
-    Most of the files of a folder with this ending must be.
-    """
-    kinds = group_by_ending(listing.others, SIDECARS)
-    if not kinds:
-        return {}
-    stems = {
-        os.path.splitext(fold_case(name.rpartition("/")[2]))[0] for name in listing.files.names()
-    }
-    found = {}
-    for kind, names in kinds.items():
-        beside = [name for name in names if _get_stem(name) in stems]
-        if 2 * len(beside) > len(names):
-            found["/*".join(kind).lstrip("/")] = beside
-    return found
 
 
 def _get_stem(name: str) -> str:
@@ -149,13 +139,13 @@ def _read_sidecars(
 def read_all_sidecars(folder: pathlib.Path, index: FileIndex, options: FolderOptions) -> LabelTable:
     """The same of a folder that has such files without the images.
 
-    Of several endings, the most frequent one counts.
+    Of several endings, the most frequent one counts. Raises a UserError if a file is damaged.
     """
     names = list_images(folder).others
     kinds = Counter(os.path.splitext(name)[1].lower() for name in names)
     suffix = max(SIDECARS, key=lambda suffix: kinds[suffix])
     found = [name for name in names if name.lower().endswith(suffix)]
-    return _read_sidecars(folder, found, index, folder.name, options)
+    return check_table(_read_sidecars(folder, found, index, folder.name, options))
 
 
 def read_chosen(folder: Folder) -> Reading:
@@ -170,44 +160,36 @@ def read_named(folder: Folder, path: pathlib.Path, name: str = "", kind: str = "
     """The reading by a file that a user names, which may lie outside of the folder.
 
     Sentences call it `name`, and `kind` is one of `FORMATS`, "" for the one that the content has.
+    Raises a UserError if it cannot be read.
     """
     index, options = folder.files, folder.options
     inside = os.path.relpath(path, folder.root).replace(os.sep, "/")
     if not inside.startswith(os.pardir):
-        index = FileIndex(index, folder=os.path.dirname(inside))
-    try:
-        parsed = _join_paths(parse_chosen(path, index, options, kind), index)
-        table = read_cells(dataclasses.replace(parsed, name=name or path.name), index, options)
-    except UserError as error:
-        return Reading(name, fault=Fault(str(error)))
-    return collect_labels(table)
+        index = index.near(os.path.dirname(inside))
+    cells = _join_paths(parse_chosen(path, index, options, kind), index)
+    cells = dataclasses.replace(cells, name=name or path.name)
+    return collect_labels(check_table(read_cells(cells, index, options)))
 
 
-def _join_paths(parsed: Table, index: FileIndex) -> Table:
+def _join_paths(table: Table, index: FileIndex) -> Table:
     """Adds a column of paths if files are in one column, and their folders in another one."""
-    if parsed.label_column:
-        return parsed
-    tried = dataclasses.replace(parsed, lines=take_evenly(parsed.lines, _NUM_TRIED)).columns
-    best, pair = 0, None
-    for file in tried:
-        if not all(cell.strip().lower().endswith(SUFFIXES) for cell in file.cells):
-            continue
-        best = max(best, index.match(file.cells).count(FOLDED))
-        if best == len(file.cells):  # Each row names a file of its own.
-            return parsed
-        for folder in (column for column in tried if column is not file):
-            paths = map(_join_path, folder.cells, file.cells)
-            if (num_found := index.match(paths).count(FOLDED)) > best:
-                best, pair = num_found, (folder.place, file.place)
-    if pair is None:
-        return parsed
-    folder, file = (parsed.columns[place] for place in pair)
-    columns = [column.cells for column in parsed.columns]
-    columns.append(list(map(_join_path, folder.cells, file.cells)))
-    header = [*parsed.header, f"{folder.name}/{file.name}"]
-    return dataclasses.replace(
-        parsed, header=header, lines=list(map(list, zip(*columns, strict=True)))
-    )
+    if table.label_column:
+        return table
+    tried = dataclasses.replace(table, lines=take_evenly(table.lines, _NUM_TRIED)).columns
+    files = [one for one in tried if all(map(is_image_name, one.cells))]
+    counts = [index.match(file.cells).count(FOLDED) for file in files]
+    if not files or max(counts) == len(files[0].cells):  # Each row names a file of its own.
+        return table
+    pairs = [(folder, file) for file in files for folder in tried if folder is not file]
+    found = [index.match(map(_join_path, a.cells, b.cells)).count(FOLDED) for a, b in pairs]
+    if max(found, default=0) <= max(counts):
+        return table
+    folder, file = (table.columns[one.place] for one in pairs[found.index(max(found))])
+    paths = map(_join_path, folder.cells, file.cells)
+    columns = [*(column.cells for column in table.columns), paths]
+    header = [*table.header, f"{folder.name}/{file.name}"]
+    lines = list(map(list, zip(*columns, strict=True)))
+    return dataclasses.replace(table, header=header, lines=lines)
 
 
 def _join_path(folder: str, file: str) -> str:
@@ -216,7 +198,7 @@ def _join_path(folder: str, file: str) -> str:
 
 def _read_table(folder: Folder, name: str) -> Reading | None:
     """The reading by a table, or None if the file is none that names images of the folder."""
-    near, options = FileIndex(folder.files, folder=os.path.dirname(name)), folder.options
+    near, options = folder.files.near(os.path.dirname(name)), folder.options
     path, kind = folder.root / name, ""
     try:
         file = LabelFile(read_content(path), path, near, options)
@@ -259,8 +241,6 @@ def collect_labels(table: LabelTable) -> Reading:
 
     Rows that name no image, or could name several, are skipped, with a warning.
     """
-    if table.fault:
-        return Reading(fault=table.fault)
     shown, columns, names = table.cells.name, table.columns, table.cells.names
     rows = [row for row in table.rows if row.decision not in NOTES]
     marks = fold(rows, FileMarks(kind=columns.kind)).files
