@@ -8,10 +8,11 @@ image is opened here.
 import array
 import dataclasses
 import functools
+import itertools
 import pathlib
-import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from cls_jax.io import write_count
 from cls_jax.photos.folder.class_names import ClassNames, find_class_names
 from cls_jax.photos.folder.columns import Table
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.judge import choose_base, count_unused
 from cls_jax.photos.folder.kinds import SEPARATOR, join_tags, split_tags
 from cls_jax.photos.folder.label_table import (
     LABEL,
@@ -33,9 +33,7 @@ from cls_jax.photos.folder.label_table import (
     parse_table,
     read_cells,
     read_content,
-    read_text,
 )
-from cls_jax.photos.folder.layout import PARTS, Layout, Rows
 from cls_jax.photos.folder.log import (
     NO_MARKS,
     FileMarks,
@@ -51,24 +49,52 @@ from cls_jax.photos.folder.names import (
     means_unlabeled,
     resemble,
 )
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.propose.folders import find_splits
-from cls_jax.photos.folder.propose.tables import collect_labels, list_candidates
-from cls_jax.photos.folder.reading import HELD_OUT, NO_CLASS_NAME, Folder, Reading
+from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, FolderOptions
+from cls_jax.photos.folder.propose.folders import (
+    find_splits,
+    propose_folders,
+    propose_labeled,
+    read_pattern,
+)
+from cls_jax.photos.folder.propose.tables import (
+    collect_labels,
+    list_candidates,
+    propose_sidecars,
+    propose_tables,
+    read_chosen,
+)
+from cls_jax.photos.folder.reading import (
+    HELD_OUT,
+    NO_CLASS_NAME,
+    SORTED,
+    Folder,
+    Question,
+    Reading,
+    choose,
+    compare,
+    describe_choice,
+    join_alike,
+    judge,
+)
 from cls_jax.photos.folder.remedies import (
     describe_class_folders,
     describe_missing,
     describe_unnamed,
 )
 from cls_jax.photos.folder.sources import (
+    NUM_NAMES,
     Sources,
     describe_shared,
     find_sources,
     number_sources,
+    propose_by_folders,
+    propose_pattern,
 )
-from cls_jax.photos.images.files import Listing, SkippedFile, list_images
+from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile, list_images
 
-_CHECK = re.compile(r"\b(check|none) [\d.]")  # In a table.
+PARTS = ("train", "validation", "test")
+Row = tuple[ImageFile, str]  # A file and its class.
+_MAX_COMPARED = 1_000  # Files about an image each that are compared with its folder.
 _FOREIGN = -2  # A class without training images.
 
 
@@ -101,6 +127,58 @@ def _refuse(sentence: str | None) -> None:
     """Raises a UserError if there is something to say."""
     if sentence:
         raise UserError(sentence)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows(Sequence[Row]):
+    """Some files of a folder with their classes, at 12 bytes per file."""
+
+    files: ImageFiles
+    places: np.ndarray  # int64 [n], their indices.
+    labels: np.ndarray  # int32 [n], -1 for unlabeled ones.
+    class_names: tuple[str, ...]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return *self.class_names, NO_CLASS_NAME  # The last one for -1.
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.files[self.places[index]], self._names[self.labels[index]]
+
+    def __iter__(self) -> Iterator[Row]:
+        return zip(
+            self.files.take(self.places), map(self._names.__getitem__, self.labels), strict=True
+        )
+
+
+class Layout(NamedTuple):
+    """The parts of a folder that is trained on."""
+
+    class_names: tuple[str, ...]  # Sorted.
+    train: Rows  # Labeled before unlabeled, sorted by name within each.
+    validation: Rows  # All labeled.
+    test: Rows  # All labeled.
+    skipped: list[SkippedFile]  # All other files, with the reason.
+    warnings: list[str]  # One sentence each.
+    table: str = ""  # A sentence about the columns of labels.csv, "" without one.
+    # What the training images come from. None where nothing says it.
+    sources: Sources | None = None
+
+    @property
+    def proposal(self) -> str:
+        """A sentence about unknown sources that folders or names of images may carry, or ""."""
+        if self.sources is not None:
+            return ""
+        train = self.train
+        is_labeled = train.labels >= 0
+        of_labeled = [file.name for file in train.files.take(train.places[is_labeled])]
+        first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
+        return (
+            propose_by_folders(of_labeled, train.labels[is_labeled]) or propose_pattern(first) or ""
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,14 +490,14 @@ def read_catalog(
     if name is not None:
         cells = parse_table(root / name, folder.files, options, read_content(root / name))
     is_begun = is_begun_here(cells)
-    base = choose_base(folder, name, is_begun)
+    base = _choose_base(folder, name, is_begun)
     if base.origin:  # The columns are its own.
         base = base._replace(splits=find_splits(listing, options))
         options = options._replace(file_column="", label_column="", source_column="")
     table = check_table(read_cells(cells, folder.files, options))
     if not is_begun:
         named = base.labels.keys() | {row.file for row in table.rows}
-        base = base._replace(warnings=list(count_unused(cells.name, named, folder)))
+        base = base._replace(warnings=list(_count_unused(cells.name, named, folder)))
     labels = {row.label for row in table.rows if not row.decision}
     labels.update(base.list_labels().values())
     return Catalog(
@@ -434,15 +512,12 @@ def read_catalog(
 
 
 def read_checked(root: pathlib.Path, options: FolderOptions) -> FileMarks:
-    """The marks of a folder's images if some of them are checks, and otherwise none.
+    """The marks of a folder's images, among which only labels.csv has checks, and none without it.
 
     Raises a UserError as `read_catalog` does.
     """
     listing = list_images(root)
-    name = find_table(listing)
-    if name is None or not _CHECK.search(read_text(root / name)):
-        return NO_MARKS
-    return read_catalog(root, listing, options).marks
+    return NO_MARKS if find_table(listing) is None else read_catalog(root, listing, options).marks
 
 
 def _list_alike(names: Iterable[str], key: Callable[[str], str]) -> Iterator[str]:
@@ -451,3 +526,108 @@ def _list_alike(names: Iterable[str], key: Callable[[str], str]) -> Iterator[str
     for name in sorted(names):
         groups.setdefault(key(name), []).append(name)
     return (" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1)
+
+
+def _choose_base(folder: Folder, table: str | None, is_begun: bool) -> Reading:
+    """What a folder says without labels.csv, if there is such a `table`.
+
+    What the user chooses counts before class folders and all other tables, and a table that was not
+    begun by `cls-jax label` before all but labeled/<class>/. Raises a UserError with the question
+    if two readings are as good, or if what the user chooses cannot be read.
+    """
+    listing, options = folder.listing, folder.options
+    if options.label_pattern or options.labels not in ("", table):
+        return _read_chosen(folder, "" if is_begun or table is None else table)
+    if not is_begun:
+        return propose_labeled(listing, options)
+    folders, *others = propose_folders(listing, options)
+    found: Reading | Question = folders
+    if others:
+        found = Question(folders, others[0])
+    elif SORTED not in folders.evidence and not options.labels:
+        found = _choose_table(folders, folder, is_alone=table is None)
+    elif table is None and options.layout != CLASSES:
+        found = _compare_others(folders, folder)
+    if isinstance(found, Question):
+        raise UserError(found.write(folder.root))
+    return found
+
+
+def _choose_table(folders: Reading, folder: Folder, is_alone: bool) -> Reading | Question:
+    """The best reading by tables, or that by folders, or a question.
+
+    If no labels.csv adds to it, it has the fault of a better one, which training must not miss.
+    """
+    tables = join_alike([*propose_tables(folder), *propose_sidecars(folder)])
+    found = choose([folders, *(one for one in tables if one.labels or not one.fault)])
+    best = max([*tables, folders], key=judge)
+    if isinstance(found, Question):
+        return found
+    return found._replace(fault=best.fault if is_alone else None)
+
+
+def _read_chosen(folder: Folder, table: str) -> Reading:
+    """The labels that the user chooses with a file or a pattern, and those in labeled/<class>/.
+
+    Raises a UserError if they contradict each other, or a `table` of another program that is called
+    labels.csv.
+    """
+    options, listing = folder.options, folder.listing
+    option = "--label-pattern" if options.label_pattern else f"--labels {options.labels}"
+    if options.labels and options.label_pattern:
+        raise UserError("--labels and --label-pattern both say where the classes are: remove one.")
+    if table:
+        raise UserError(
+            f"{table} has labels, too: rename it, for example to old_{LABELS_CSV}, to use {option}."
+        )
+    if options.label_pattern:
+        splits = find_splits(listing, options)
+        return read_pattern(listing.files.names(), options.label_pattern, splits)
+    found = read_chosen(folder)
+    labels = dict[str, str | None](propose_labeled(listing, options).list_labels())
+    for image, label in found.labels.items():
+        labels[image] = labels.get(image, label) if label == NO_CLASS_NAME else label
+    return found._replace(
+        labels=labels, warnings=[*found.warnings, *_count_unused(found.origin, labels, folder)]
+    )
+
+
+def _count_unused(table: str, named: Collection[str | None], folder: Folder) -> Iterator[str]:
+    """A warning about images in class folders that a table does not name, if there are any."""
+    folders, *others = propose_folders(folder.listing, folder.options)
+    splits = find_splits(folder.listing, folder.options)
+    held_out = {top for top, kind in splits.items() if kind in HELD_OUT}
+    new = [image for image in folders.list_labels() if image not in named]
+    unused = [image for image in new if image.partition("/")[0] not in held_out]
+    if SORTED in folders.evidence and unused and not others:
+        are = write_count(len(unused), "image in a folder is", "images in folders are")
+        yield (
+            f"{are} unlabeled, such as {min(unused)!r:.200}, since {table} does not name "
+            f"{'it' if len(unused) == 1 else 'them'}: if the folders are classes, move them into "
+            "labeled/."
+        )
+
+
+def _compare_others(folders: Reading, folder: Folder) -> Reading | Question:
+    """Class folders with warnings about images with other classes in tables, or a question.
+
+    The same for files about an image each. What cannot be read contradicts nothing.
+    """
+    warnings = list[str]()
+    for kind in propose_tables(folder), propose_sidecars(folder, most=_MAX_COMPARED):
+        readable = [one for one in join_alike(kind) if one.labels]
+        other = choose(readable) if readable else None
+        if isinstance(other, Reading):
+            found = compare(folders, other)
+            if isinstance(found, Question):
+                return found
+            warnings += filter(None, [found])
+            new = [image for image in other.list_labels() if not folders.labels.get(image)]
+            if new and "*" not in other.origin:
+                warnings.append(
+                    f"{other.origin} has classes of "
+                    f"{write_count(len(new), 'unlabeled image', 'unlabeled images')}, such as "
+                    f"{min(new)!r:.200}, and is not read: to use it, "
+                    f"{describe_choice(folder.root, other.origin)}."
+                )
+    return folders._replace(warnings=warnings)

@@ -53,8 +53,6 @@ class ClassNames(NamedTuple):
 
     def get(self, label: str) -> str:
         """The names of the classes in a label, or the label itself."""
-        if not self.names:
-            return label
         parts = (self.names.get(_read_key(part), part) for part in label.split(SEPARATOR))
         return SEPARATOR.join(parts)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from cls_jax.data.resize import get_decode_options, get_image_shape
+from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.dataset import COPY_OF, hash_contents, hash_names
 from cls_jax.photos.folder.instant_config import read_instant_config
-from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.images.files import ImageFile, find_digests, read_ahead
 from cls_jax.photos.images.packed import open_packed

@@ -457,12 +457,6 @@ def read_content(path: pathlib.Path) -> bytes:
     return b""
 
 
-def read_text(path: pathlib.Path) -> str:
-    """The text of a table, "" without one. Raises a UserError if it cannot be read."""
-    with _explain(path):
-        return _decode(read_content(path))[0]
-
-
 def _decode(content: bytes) -> tuple[str, str]:
     """The text of a table and its encoding."""
     encoding = _UTF16.get(content[:2], "utf-8")

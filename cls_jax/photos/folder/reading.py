@@ -1,17 +1,23 @@
-"""One way to read the labels of a folder, as a value.
+"""One way to read the labels of a folder, as a value, and which of several ways counts.
 
 What lies in a folder can be read in several ways: class folders, tables of other programs, files
 about an image each, names of files. The modules in `propose` yield a reading for each and raise
-nothing, `judge` weighs them by their evidence, and `catalog` uses the best one or asks.
+nothing, `judge` weighs them by their evidence, and `catalog` uses the best one or asks: one reading
+is read, two are asked about, none is refused with a remedy.
 """
 
+import os
 import pathlib
+import re
+import shlex
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from cls_jax.io import write_count
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.names import fold_class
+from cls_jax.photos.folder.names import find_part, fold_case, fold_class
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.images.files import Listing, SkippedFile
 
@@ -26,6 +32,18 @@ NO_CLASSES, UNCLEAR, WRONG = "no classes", "unclear", "wrong"
 # Kinds of evidence, see `judge`.
 CHOSEN, SORTED, SEVERAL = "chosen by the user", "class folders", "several classes"
 ONE_CLASS, MEASURES, UNREADABLE = "one class for all", "measures", "unreadable"
+
+# Evidence → its weight, and the reason.
+WEIGHTS = {
+    CHOSEN: 100,  # A person says so.
+    SORTED: 30,  # Somebody has sorted the images, which is more work than any table.
+    SEVERAL: 10,  # A column names images, and another one divides them.
+    MEASURES: -3,  # An age or a size divides images, too.
+    UNREADABLE: 6,  # More than an example of a submission, less than a table that can be read.
+    ONE_CLASS: 5,  # Such as an example of a submission, whose class means nothing.
+}
+_MARGIN = 2  # Readings whose weights differ by less are equally good.
+_CLEAR = 8  # A reading of this weight is not contradicted without a word.
 
 
 class Folder(NamedTuple):
@@ -94,3 +112,126 @@ def find_evidence(labels: Mapping[str, str | None]) -> str:
 
 def _merge(maps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for one in maps for key, value in one.items()}
+
+
+class Question(NamedTuple):
+    """Two readings between which the user must choose."""
+
+    first: Reading
+    second: Reading
+    image: str = ""  # That has another class by the second one, "" if that makes no difference.
+
+    def write(self, root: pathlib.Path) -> str:
+        """The question in one sentence, with what to type for each reading."""
+        first, second = self.first, self.second
+        if second.meaning:
+            return (
+                f"The folder can be read in two ways: {first.meaning}, or {second.meaning}: pass "
+                f"{' '.join(first.arguments)} or {' '.join(second.arguments)}."
+            )
+        if not self.image:
+            ways = " or ".join(describe_choice(root, one.origin) for one in (first, second))
+            return (
+                f"Both {first.origin!r} and {second.origin!r} name images of the folder and have "
+                f"classes: {ways}."
+            )
+        way = f"or for the table {describe_choice(root, second.origin)}"
+        if "*" in second.origin:
+            way = "or for these files move all images into one folder"
+        own, other = first.labels[self.image], second.labels[self.image]
+        return (
+            f"{self.image!r} has the class {own!r} by its folder and {other!r} in "
+            f"{second.origin}: pass --layout classes for the folders, {way}."
+        )
+
+
+def judge(reading: Reading) -> float:
+    """How likely it is that a reading is what a person means. More is better."""
+    return sum(WEIGHTS[kind] for kind in reading.evidence)
+
+
+def choose(readings: Sequence[Reading]) -> Reading | Question:
+    """The best of at least one reading, or a question if another one is as good."""
+    first, *others = sorted(readings, key=judge, reverse=True)
+    if others and judge(first) - judge(others[0]) < _MARGIN:
+        return Question(first, others[0])
+    return first
+
+
+def compare(first: Reading, second: Reading) -> Question | str:
+    """A sentence about images with other classes by the second reading, "" without a word to say.
+
+    It is a question if these are most of the images. Files about an image each may have one class
+    for all, such as that of a detector, or other names for the same classes.
+    """
+    pairs = {
+        image: (fold_class(own), fold_class(label))
+        for image, label in second.list_labels().items()
+        if (own := first.labels.get(image))
+    }
+    different = [image for image, (own, other) in pairs.items() if own != other]
+    owns, others = ({pair[place] for pair in pairs.values()} for place in (0, 1))
+    is_renamed = len(others) < 2 or len(others) == len(set(pairs.values())) == len(owns)
+    is_renamed = is_renamed and "*" in second.origin
+    if not different or is_renamed or MEASURES in second.evidence:
+        return ""
+    if 2 * len(different) > len(pairs) and judge(second) >= _CLEAR:
+        return Question(first, second, different[0])
+    return (
+        f"{write_count(len(different), 'image has', 'images have')} another class in "
+        f"{second.origin} than by the folder, such as {different[0]!r}: the folders count."
+    )
+
+
+def join_alike(readings: Sequence[Reading]) -> list[Reading]:
+    """Tables whose names differ in the part of the data, as train.csv and val.csv, as one reading.
+
+    Those that label the same images stay as they are.
+    """
+    kinds: dict[tuple[str, ...], list[Reading]] = {}
+    for one in readings:
+        kinds.setdefault(_split_name(one.origin)[0], []).append(one)
+    return [one for alike in kinds.values() for one in (_join(alike) if len(alike) > 1 else alike)]
+
+
+def _join(alike: Sequence[Reading]) -> list[Reading]:
+    """The same of tables of one kind. One that cannot be read makes the others unreadable, too.
+
+    That is not so if it need not have classes.
+    """
+    good = [one for one in alike if not one.fault]
+    wrong = [one for one in alike if one.fault and one.fault.kind != UNCLEAR]
+    if len(good) > 1:
+        joined = join_readings([_mark_part(one) for one in good])
+        counts = Counter(image for one in good for image in one.labels)
+        parts = [joined] if max(counts.values(), default=1) == 1 else good
+        good = [one._replace(evidence=[find_evidence(joined.labels)]) for one in parts]
+    rest = [one for one in alike if one.fault and not (good and one in wrong)]
+    return [*(one._replace(fault=wrong[0].fault) if wrong else one for one in good), *rest]
+
+
+def describe_choice(root: pathlib.Path, name: str) -> str:
+    """What makes a table count before all others, or removes one of many files."""
+    if "*" in name:
+        return f"move {name} out of the folder"
+    return f"pass --labels {shlex.quote(str(root / name))}"
+
+
+def _split_name(name: str) -> tuple[tuple[str, ...], str | None]:
+    """The words of a table's name but the part of the data, and this part, if there is one."""
+    words = re.findall(r"[^\W\d_]+", fold_case(os.path.basename(name)))
+    parts = [part for word in words if (part := find_part(word))]
+    return tuple(word for word in words if not find_part(word)), parts[0] if parts else None
+
+
+def _mark_part(reading: Reading) -> Reading:
+    """The reading of one of several tables, whose name may say which part of the data it is about.
+
+    Rows and folders that say so themselves count more.
+    """
+    _, part = _split_name(reading.origin)
+    if part not in HELD_OUT or reading.parts:
+        return reading
+    columns, _, rows = reading.sentence.rpartition("; ")
+    sentence = f"{columns}, {part} images; {rows}"
+    return reading._replace(parts=dict.fromkeys(reading.labels, part), sentence=sentence)

@@ -25,8 +25,8 @@ from cls_jax.photos.features.instant import InstantClassifier, read_instant
 from cls_jax.photos.features.instant_file import INSTANT_FILE
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
 from cls_jax.photos.features.tagged import TaggedClassifier
+from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.instant_config import read_instant_config, read_run_config
-from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.inference.calibration import read_calibration
 from cls_jax.photos.inference.classifier import Classifier, Prediction, refuse_forked_child
 from cls_jax.photos.inference.inputs import ImageInput

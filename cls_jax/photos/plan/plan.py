@@ -31,10 +31,10 @@ from cls_jax.models.weights.backbones import BUILTIN, HUB
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.machine import get_device_memory
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, Backbones, has_weights
+from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.compare import choose_workdir, describe_other_data
 from cls_jax.photos.folder.dataset import list_layout, summarize_folder
 from cls_jax.photos.folder.instant_config import read_instant_config, read_run_config
-from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.folder.options import FolderOptions, find_labels_file, get_folder_options
 from cls_jax.photos.inference.run import Run, create_run
 from cls_jax.photos.plan.describe import list_notices

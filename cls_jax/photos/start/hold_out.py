@@ -16,9 +16,8 @@ from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.folder.catalog import read_checked
+from cls_jax.photos.folder.catalog import Layout, read_checked
 from cls_jax.photos.folder.dataset import open_dataset
-from cls_jax.photos.folder.layout import Layout
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.start.frozen import compute_frozen, read_native_network
 from cls_jax.runs.folder import HELD_OUT, open_description, read_fingerprint

@@ -16,9 +16,10 @@ from cls_jax.photos.folder.dataset import (
     list_layout,
     load_sample,
     open_dataset,
+    pack_layout,
     summarize_folder,
+    unpack_layout,
 )
-from cls_jax.photos.folder.layout import pack_layout, unpack_layout
 from cls_jax.photos.images import decode
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
 from cls_jax.photos.plan.describe import describe_folder

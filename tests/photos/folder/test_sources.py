@@ -7,7 +7,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from cls_jax.errors import UserError
-from cls_jax.photos.folder.layout import pack_layout, unpack_layout
+from cls_jax.photos.folder.dataset import pack_layout, unpack_layout
 from cls_jax.photos.folder.sources import (
     describe_sources,
     find_sources,

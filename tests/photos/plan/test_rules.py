@@ -11,8 +11,8 @@ from cls_jax.config import flatten, validate_config
 from cls_jax.methods import METHODS
 from cls_jax.models import MODELS
 from cls_jax.models.efficientnet import LITE0, EfficientNetLite
+from cls_jax.photos.folder.catalog import Layout, Rows
 from cls_jax.photos.folder.dataset import FolderSummary
-from cls_jax.photos.folder.layout import Layout, Rows
 from cls_jax.photos.images.files import ImageFiles
 from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.rules import Plan, Resources, apply_settings, create_folder_config

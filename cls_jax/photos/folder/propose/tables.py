@@ -130,8 +130,6 @@ def _read_sidecars(
             return LabelTable([])
         *folders, last = stem.split("/")
         rows.append((last, classes, next(filter(find_part, folders), "")))
-    if not rows:
-        return LabelTable([])
     table = dataclasses.replace(name_images(rows), name=shown)
     return read_cells(table, index, AUTOMATIC._replace(tags=options.tags))
 
@@ -228,9 +226,8 @@ def _add_evidence(
         found = Reading(name, fault=fault, evidence=(UNREADABLE,))
         return None if fault.kind == NO_CLASSES else found
     found = collect_labels(table)
-    if not any(row.label for row in table.rows):
-        return None
-    if not found.list_labels() and name.lower().endswith(".json"):  # About something else.
+    is_about_others = name.lower().endswith(".json") and not found.list_labels()
+    if is_about_others or not any(row.label for row in table.rows):
         return None
     evidence = {find_evidence(found.labels), *([MEASURES] if has_measures else [])}
     return found._replace(evidence=evidence)
