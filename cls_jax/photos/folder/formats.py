@@ -18,7 +18,6 @@ shapes), Pascal VOC and https://docs.ultralytics.com/datasets/detect (YOLO). Whe
 regions, all of one class, that is its class.
 """
 
-import contextlib
 import functools
 import io
 import json
@@ -166,9 +165,11 @@ class Format(NamedTuple):
 def find_format(file: LabelFile) -> str:
     """The format of a file, by its content, "" if none claims it."""
     for name, one in FORMATS.items():
-        with contextlib.suppress(*PARSE_ERRORS):
+        try:
             if one.claims(file):
                 return name
+        except PARSE_ERRORS:
+            continue
     return ""
 
 
