@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from cls_jax.photos.folder.names import (
     is_missing,
     simplify,
 )
-from cls_jax.photos.folder.reading import Fault
+from cls_jax.photos.folder.reading import HELD_OUT, Fault
 
 # Headers, simplified, of columns that say which part a row belongs to, if their cells do.
 _PART_COLUMNS = ("split", "subset", "partition", "datasplit", "mluse", "traintest", "trainvaltest")
@@ -159,37 +160,57 @@ def holds_parts(cells: Iterable[str]) -> bool:
 
 
 def read_parts(
-    table: str, header: str, cells: Sequence[str]
+    table: str, headers: Sequence[str], rows: Sequence[str]
 ) -> tuple[dict[str, str], Fault | None]:
-    """Cell → "train", "unlabeled", "test" or "validation", of such a column's cells, in order.
+    """What the columns of parts with these headers say: "train", "unlabeled", "test", "validation".
 
-    There is a fault if a cell means none of them, or yes and no seem to mean something else.
+    By the cells of a row, joined by a zero byte. It is "" without such columns. There is a fault if
+    a cell means none of them, columns contradict each other, or yes and no seem to mean something
+    else.
     """
-    simple = simplify(header)
-    flag = _FLAG_COLUMNS.get(simple) or (find_part(simple) if simple in _PLAIN_FLAGS else None)
-    parts: dict[str, str] = {}
-    for cell in dict.fromkeys(cells):
-        word = fold_class(cell)
-        if flag and word in _YES:
-            part: str | None = flag
-        elif flag and word in _NO:  # What is no training image is a test image.
-            part = "test" if flag == "train" else "train"
-        else:
-            part = "train" if is_missing(clean(cell)) else _find_part(cell)
-        if part is None:
-            return parts, Fault(
+    parts, counts = dict[str, str](), Counter(rows)
+    for row in counts:
+        pairs = list(zip(headers, row.split("\0"), strict=False))
+        found = list(itertools.starmap(_read_part, pairs))
+        if None in found:
+            header, cell = pairs[found.index(None)]
+            return {}, Fault(
                 f"{table} has {cell!r:.100} in the column {header!r:.100}, which is none of train, "
                 "val and test: write one of them in each row, or rename the column."
             )
-        parts[cell] = part
-    num_held_out = sum(parts[cell] in ("test", "validation") for cell in cells)
-    if flag and 2 * num_held_out > len(cells):
-        return parts, Fault(
-            f"{num_held_out:,} of {len(cells):,} rows of {table} would be held out by the column "
-            f"{header!r:.100}: write train, val or test into a column called split, or rename the "
-            "column."
-        )
+        others = sorted({part for part in found if part} - {"train"})
+        if len(others) > 1:
+            return {}, Fault(
+                f"{table} has rows that are {' and '.join(others)} images at once by the columns "
+                f"{' and '.join(map(repr, headers))}: keep one of the columns."
+            )
+        parts[row] = (others or ["train" if headers else ""])[0]
+    for place, header in enumerate(headers):
+        kinds = {row: _read_part(header, row.split("\0")[place]) for row in counts}
+        num_held_out = sum(counts[row] for row in counts if kinds[row] in HELD_OUT)
+        if _find_flag(header) and 2 * num_held_out > len(rows):
+            return {}, Fault(
+                f"{num_held_out:,} of {len(rows):,} rows of {table} would be held out by the "
+                f"column {header!r:.100}: write train, val or test into a column called split, or "
+                "rename the column."
+            )
     return parts, None
+
+
+def _find_flag(header: str) -> str | None:
+    """The part that a column is about, if it says yes and no."""
+    simple = simplify(header)
+    return _FLAG_COLUMNS.get(simple) or (find_part(simple) if simple in _PLAIN_FLAGS else None)
+
+
+def _read_part(header: str, cell: str) -> str | None:
+    """The part that a cell of such a column means, None for any other cell."""
+    word, flag = fold_class(cell), _find_flag(header)
+    if flag and word in _YES:
+        return flag
+    if flag and word in _NO:  # What is no training image is a test image.
+        return "test" if flag == "train" else "train"
+    return "train" if is_missing(clean(cell)) else _find_part(cell)
 
 
 def _find_part(cell: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import write_atomically, write_count
 from cls_jax.photos.folder import writers
-from cls_jax.photos.folder.catalog import Catalog, read_catalog
+from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.formats import CSV, CVAT, FORMATS, LABEL_STUDIO, WRITERS
 from cls_jax.photos.folder.kinds import ONE_CLASS, Classes
 from cls_jax.photos.folder.label_table import (
@@ -26,7 +26,7 @@ from cls_jax.photos.folder.propose.tables import (
     read_all_sidecars,
     read_named,
 )
-from cls_jax.photos.folder.reading import HELD_OUT, Reading
+from cls_jax.photos.folder.reading import HELD_OUT
 from cls_jax.photos.images.files import list_images
 
 _FIFTYONE_FILES = ("labels.json", "samples.json")  # In a folder that FiftyOne has exported.
@@ -60,7 +60,9 @@ def import_labels(
     # The options are those of the file that is read, and not of the folder's table.
     own = options._replace(file_column="", label_column="", source_column="")
     catalog = read_catalog(root, listing, own)
-    found = _read_file(catalog, path, name, options)
+    folder = catalog.folder._replace(options=options)
+    sidecars = read_all_sidecars(path, folder.files, options) if path.is_dir() else LabelTable([])
+    found = collect_labels(sidecars) if sidecars.rows else read_named(folder, path, kind=name)
     known, labels = catalog.labelable(), found.list_labels()
     held_out = {file for file in labels if file not in known or found.parts.get(file) in HELD_OUT}
     warnings = list(found.warnings)
@@ -85,15 +87,6 @@ def import_labels(
         with explain_writing(table_path, "change its permissions"):
             append_rows(table_path, rows, table, catalog.folder.files, catalog.folder.options)
     return Imported(len(new), len(labels) - len(new), table_path, found.sentence, warnings)
-
-
-def _read_file(catalog: Catalog, path: pathlib.Path, name: str, options: FolderOptions) -> Reading:
-    """The labels in a file of another program, or in a folder of files about an image each."""
-    folder = catalog.folder._replace(options=options)
-    table = LabelTable([])
-    if path.is_dir():
-        table = read_all_sidecars(path, folder.files, options)
-    return collect_labels(table) if table.rows else read_named(folder, path, kind=name)
 
 
 def export_labels(

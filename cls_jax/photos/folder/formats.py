@@ -475,10 +475,6 @@ def _read_mapping(file: LabelFile) -> Table:
     return Table(["key", "value"], lines, label_column="value")
 
 
-def _read_words(file: LabelFile) -> Table:
-    return Table([""] * len(file.words[0]), file.words)
-
-
 def _has(**kinds: type) -> Callable[[LabelFile], bool]:
     """Whether a file is an object with keys whose values are of these kinds."""
     return lambda file: (
@@ -567,7 +563,11 @@ FORMATS = {
     LABEL_STUDIO: Format(
         _JSON, _read_label_studio, starts=(b"[",), write=writers.write_label_studio
     ),
-    WORDS: Format((".txt",), _read_words, lambda file: bool(file.words)),
+    WORDS: Format(
+        (".txt",),
+        lambda file: Table([""] * len(file.words[0]), file.words),
+        lambda file: bool(file.words),
+    ),
     CSV: Format(
         (".csv", ".tsv", ".tab"),
         lambda file: parse_table(file.path, file.index, file.options, file.raw),

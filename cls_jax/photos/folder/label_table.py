@@ -216,7 +216,8 @@ def _read_lines(table: Table, columns: Columns, index: FileIndex) -> LabelTable:
     classes, fault = read_classes(table.name, header, cells, columns.kind)
     if columns.one_hot and columns.kind.most > 1:  # Names of columns are no lists.
         classes, fault = {label: label for label in cells}, None
-    parts, of_parts = _read_parts(table, columns, [row.part for row in others])
+    headers_of_parts = _take_cells(table.header, columns.parts)
+    parts, of_parts = read_parts(table.name, headers_of_parts, [row.part for row in others])
     faults = [*(_find_fault(line, table, columns) for line in lines), fault, of_parts]
     if first := next(filter(None, faults), None):
         return LabelTable([], fault=first)
@@ -308,33 +309,6 @@ def _find_fault(line: Sequence[str], table: Table, columns: Columns) -> Fault | 
         f"{', '.join(map(repr, line)):.200}, but {width:,} columns: a cell with a "
         f"{table.delimiter!r} in it needs quotes."
     )
-
-
-def _read_parts(
-    table: Table, columns: Columns, marks: Sequence[str]
-) -> tuple[dict[str, str], Fault | None]:
-    """The cells of all columns of parts, joined → the part. There is a fault if they differ."""
-    if not columns.parts:
-        return {"": ""}, None
-    read = []
-    cells = zip(*(mark.split("\0") for mark in marks), strict=True)
-    for place, of_column in zip(columns.parts, cells, strict=False):
-        found, fault = read_parts(table.name, table.header[place], of_column)
-        if fault:
-            return {}, fault
-        read.append(found)
-    parts = {}
-    for mark in dict.fromkeys(marks):
-        kinds = {part[cell] for part, cell in zip(read, mark.split("\0"), strict=True)}
-        kinds = kinds - {"train"} or kinds
-        if len(kinds) > 1:
-            names = " and ".join(repr(table.header[place]) for place in columns.parts)
-            return {}, Fault(
-                f"{table.name} has rows that are {' and '.join(sorted(kinds))} images at once by "
-                f"the columns {names}: keep one of the columns."
-            )
-        parts[mark] = kinds.pop()
-    return parts, None
 
 
 def append_rows(

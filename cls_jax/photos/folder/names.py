@@ -48,13 +48,8 @@ def clean(name: str) -> str:
     """A name without the spaces and invisible characters around it."""
     if name.isascii():
         return name.strip()
-    kept = [place for place, character in enumerate(name) if not _is_blank(character)]
+    kept = [i for i, one in enumerate(name) if not (one.isspace() or _has_no_width(one))]
     return name[kept[0] : kept[-1] + 1] if kept else ""
-
-
-def _is_blank(character: str) -> bool:
-    """Whether it is a space or has no width."""
-    return character.isspace() or _has_no_width(character)
 
 
 def _has_no_width(character: str) -> bool:
