@@ -21,7 +21,7 @@ from cls_jax.io import write_count
 from cls_jax.photos.folder.class_names import ClassNames, find_class_names
 from cls_jax.photos.folder.columns import Table
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.kinds import SEPARATOR, join_tags, split_tags
+from cls_jax.photos.folder.kinds import SEPARATOR, split_tags
 from cls_jax.photos.folder.label_table import (
     LABEL,
     LABELS_CSV,
@@ -37,9 +37,7 @@ from cls_jax.photos.folder.label_table import (
 from cls_jax.photos.folder.log import (
     NO_MARKS,
     FileMarks,
-    choose_spellings,
     fold,
-    fold_label,
 )
 from cls_jax.photos.folder.names import (
     clean,
@@ -321,15 +319,15 @@ class Catalog:
             labeled = [file.name for file in files.take(places[numbers > 0])]
             _refuse(describe_class_folders(folder, splits, labeled, skipped))
         trained = [classes[k] for k in np.unique(numbers) if k]
-        found = [name for label in trained for name in self._split(label)]
-        names = choose_spellings(found)
-        if len(set(map(fold_label, trained))) < 2:
-            _refuse(describe_missing(folder, names.values(), splits, table, skipped))
-        warnings += self._list_doubtful(found, sorted(names.values()), table)
-        spelled = [self._respell(label, names) for label in classes]
-        class_names = tuple(sorted(set(filter(None, spelled))))
+        names = {name for label in trained for name in self._split(label)}
+        if len(trained) < 2:
+            _refuse(describe_missing(folder, names, splits, table, skipped))
+        warnings += self._list_doubtful(sorted(names), table)
+        class_names = tuple(
+            sorted(label for label in classes[1:] if names.issuperset(self._split(label)))
+        )
         index = {label: k for k, label in enumerate(class_names)} | {NO_CLASS_NAME: -1}
-        known = np.array([index[label] if label is not None else _FOREIGN for label in spelled])
+        known = np.array([index.get(label, _FOREIGN) for label in classes])
         rows = {}
         for part, (places, numbers) in columns.items():
             labels = known[numbers]
@@ -357,13 +355,6 @@ class Catalog:
         """The names of the classes in a label."""
         return self.marks.kind.name(self.marks.kind.split(label))
 
-    def _respell(self, label: str, names: Mapping[str, str]) -> str | None:
-        """A label with the usual names of its classes, None if one of them has none."""
-        if not all(fold_class(name) in names for name in filter(None, self._split(label))):
-            return None
-        kind = self.marks.kind
-        return join_tags(kind.respell(kind.split(label), names)) if label else label
-
     def _compare_sources(self, rows: Mapping[str, Rows]) -> tuple[Sources | None, list[str]]:
         """The sources of training images, if anything says them, and warnings about shared ones."""
         of_files, origin = self.sources()
@@ -389,7 +380,7 @@ class Catalog:
             if part:
                 places, labels = parts[part]
                 places.append(place)
-                labels.append(numbers.setdefault(self.names.get(label), len(numbers)))
+                labels.append(numbers.setdefault(label, len(numbers)))
             else:
                 skipped.append((name, label))
         return {part: list(map(np.array, both)) for part, both in parts.items()}, list(numbers)
@@ -399,25 +390,25 @@ class Catalog:
         top, *rest = name.split("/", 2)
         kind = self.base.splits.get(top, "") if rest else ""
         inner = rest[0] if len(rest) > 1 else ""
-        is_aside = means_unlabeled(inner)
+        is_aside, label = means_unlabeled(inner), self.marks.get(name).label
         if kind == "unlabeled" or (kind == "train" and is_aside):
             return "train", NO_CLASS_NAME
         if kind and inner:
-            return ("", f"a {kind} image without a class") if is_aside else (kind, inner)
+            return ("", f"a {kind} image without a class") if is_aside else (kind, label)
         if kind in HELD_OUT:
             return "", f"a {kind} image outside of a class folder"
         if not rest or kind:
             return "", "outside of a class folder"
         # The folder with the class folders, if these are not at the top.
         base = next((name for name, kind in self.base.splits.items() if kind == "train"), "")
-        return ("", f"not in {base}, unlabeled or test") if base else ("train", top)
+        return ("", f"not in {base}, unlabeled or test") if base else ("train", label or top)
 
     def _place_by_table(self, table: str, name: str) -> tuple[str, str]:
         """The same by a table. What a folder or a row of the table holds out is not trained on."""
         top, _, rest = name.partition("/")
         kind = self.base.splits.get(top, "train") if rest else "train"
         mark = self.marks.get(name)
-        label = mark.written
+        label = mark.label
         is_split = kind in HELD_OUT
         kind = kind if is_split else mark.part or kind
         if mark.given is None:
@@ -457,13 +448,13 @@ class Catalog:
             where = f"in {shown} than by its folder, such as {min(others)!r}: {shown} counts."
             yield f"{have} another class {where}"
 
-    def _list_doubtful(
-        self, found: Sequence[str], class_names: Sequence[str], table: str
-    ) -> Iterator[str]:
-        """Warnings about classes, as `found`, that may be one, or mean that there is no label."""
-        for alike in _list_alike(
-            {unicodedata.normalize("NFC", name) for name in found}, fold_class
-        ):
+    def _list_doubtful(self, class_names: Sequence[str], table: str) -> Iterator[str]:
+        """Warnings about classes that may be one, or mean that there is no label."""
+        marks = self.marks
+        kept = (name for name in marks.files if self.find_part(name) not in HELD_OUT)
+        spelled = {one for name in kept for one in marks.kind.name(marks.get(name).spelled)}
+        found = {unicodedata.normalize("NFC", name) for name in spelled}
+        for alike in _list_alike(found, fold_class):
             yield f"{alike} count as one class: rename one if they are different."
         for alike in _list_alike(class_names, resemble):
             yield f"{alike} count as different classes: rename one if they are the same."

@@ -21,6 +21,7 @@ from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.reading import NO_CLASSES, UNCLEAR, Fault
 from cls_jax.photos.images.decode import SUFFIXES
 
+_COLUMN_OPTIONS = ("label_column", "file_column", "source_column")
 # Headers, simplified, the usual ones first.
 _CLEAR_FILE_HEADERS = (
     *("file", "filename", "path", "filepath", "image", "imagename", "imagepath", "imagefile"),
@@ -84,7 +85,6 @@ class Columns(NamedTuple):
     are_shares: bool = False  # Whether the columns of `one_hot` have shares that add up to 1.
     person: int | None = None  # Who has labeled the image.
     kind: Classes = ONE_CLASS  # What a label can be.
-    fault: Fault | None = None  # Why these are not the columns, or may not be.
 
 
 def is_image_name(cell: str) -> bool:
@@ -182,29 +182,25 @@ class Table:
         return found[0] if len(found) == 1 else None
 
 
-def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Columns:
+def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Columns | Fault:
     """Finds the columns of a table by their cells in all rows, and by their headers.
 
-    Has a fault if there is no such column, or there could be several.
+    It is a fault if there is no such column, or there could be several.
     """
     wanted = _find_wanted(table, options)
     if isinstance(wanted, Fault):
-        return Columns(fault=wanted)
-    label = wanted.get("label_column")
+        return wanted
+    label, file = wanted.get("label_column"), wanted.get("file_column")
     labels = [label] if label else table.find_all(_LABEL_HEADERS)
-    file = wanted.get("file_column")
-    matches = index.match(file.distinct) if file else None
-    if file is None:
-        named = _find_file_column(table, index, labels)
-        if isinstance(named, Fault):
-            return Columns(fault=named)
-        file, matches = named.column, named.matches
+    named = _match(file, index) if file else _find_file_column(table, index, labels)
+    if isinstance(named, Fault):
+        return named
+    file = named.column
     if label is file:
-        sentence = (
+        return Fault(
             f"{file.name!r} of {table.name} cannot have both the files and the classes: pass "
             "another --file-column or --label-column."
         )
-        return Columns(fault=Fault(sentence))
     labels = [column for column in labels if column is not file]
     rest = [column for column in table.columns if column not in (file, *labels)]
     source = wanted.get("source_column") or _find_source_column(table, rest, bool(labels))
@@ -214,7 +210,7 @@ def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Colu
     found = Columns(
         file.place,
         parts=tuple(column.place for column in parts),
-        matches=matches,
+        matches=named.matches,
         source=source.place if source else None,
         person=person.place if person else None,
         kind=options.kind,
@@ -222,25 +218,21 @@ def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Colu
     return _add_labels(found, table, labels, rest)
 
 
-def _find_wanted(table: Table, options: FolderOptions) -> dict[str, Column] | Fault:
+def _find_wanted(table: Table, options: FolderOptions) -> dict[str, Column | None] | Fault:
     """The columns that a user names, by the option."""
-    found = {}
-    for option in ("label_column", "file_column", "source_column"):
-        typed = getattr(options, option)
-        column = table.find(typed) if typed else None
-        if column:
-            found[option] = column
-        elif typed:
-            return Fault(
-                f"{table.name} has no column {typed!r:.100}: choose --{option.replace('_', '-')} "
-                f"from {list_names(table.names)}."
-            )
+    typed = {name: getattr(options, name) for name in _COLUMN_OPTIONS if getattr(options, name)}
+    found = {option: table.find(name) for option, name in typed.items()}
+    if missing := [option for option, column in found.items() if column is None]:
+        return Fault(
+            f"{table.name} has no column {typed[missing[0]]!r:.100}: choose "
+            f"--{missing[0].replace('_', '-')} from {list_names(table.names)}."
+        )
     return found
 
 
 def _add_labels(
     found: Columns, table: Table, labels: Sequence[Column], rest: Sequence[Column]
-) -> Columns:
+) -> Columns | Fault:
     """Adds the column of the classes: one of the usual `labels`, or one of the `rest`."""
     has_header = any(table.header)
     if labels:
@@ -253,11 +245,10 @@ def _add_labels(
     others = _leave_out_confidences(others)
     nested = [column.name for column in rest if column.is_nested()]
     if nested and all(all(column.numbers) for column in others):
-        sentence = (
+        return Fault(
             f"{table.name} has objects with values of their own in {list_names(nested)}, and no "
             "column of classes: write the class of each image into a column called label."
         )
-        return found._replace(fault=Fault(sentence))
     are_shares = _are_shares(others)
     if are_shares or _are_one_hot(others, found.kind.open_marks):
         places = tuple(column.place for column in others)
@@ -315,9 +306,8 @@ def _find_bare_files(table: Table, index: FileIndex) -> _Named | None:
     and those of the other one repeat, so they are classes.
     """
     columns = table.columns
-    if len(columns) != 2 or any(table.header):
-        return None
-    if not all(cell.strip().isdecimal() for column in columns for cell in column.cells):
+    are_numbers = all(cell.strip().isdecimal() for column in columns for cell in column.cells)
+    if len(columns) != 2 or any(table.header) or not are_numbers:
         return None
     for column, other in (columns, columns[::-1]):
         repeat = 3 * len(other.distinct) <= 2 * len(other.cells)
@@ -520,37 +510,35 @@ def find_largest(shares: Sequence[str]) -> int | None:
     return values.index(first) if first - second >= _CLEAR_LEAD else None
 
 
-def _add_label(found: Columns, table: Table, columns: Sequence[Column]) -> Columns:
+def _add_label(found: Columns, table: Table, columns: Sequence[Column]) -> Columns | Fault:
     """Adds the only one of some columns of classes, or the fault that there are several, or none.
 
     It is a fault, too, if the classes would be names of files.
     """
     if not columns:
-        sentence = (
+        return Fault(
             f"{table.name} has no column of classes: add one called label, or pass its name as "
-            "--label-column."
+            "--label-column.",
+            NO_CLASSES,
         )
-        return found._replace(fault=Fault(sentence, NO_CLASSES))
     listed = list_names([column.name for column in columns])
     if _hold_marks(columns):
-        fault = Fault(
+        return Fault(
             f"{table.name} has a column of 0 and 1 for each of {listed}: write the class of each "
             "image into one column called label."
         )
-    elif len(columns) > 1:
-        fault = Fault(
+    if len(columns) > 1:
+        return Fault(
             f"{table.name} may have the classes in {listed}: pass --label-column with one of them.",
             UNCLEAR,
         )
-    elif columns[0].has_files():
-        fault = Fault(
+    if columns[0].has_files():
+        return Fault(
             f"{listed} of {table.name} has names of images, such as "
             f"{columns[0].distinct[0]!r:.100}, not classes: pass --label-column with the column of "
             "the classes."
         )
-    else:
-        return found._replace(label=columns[0].place)
-    return found._replace(fault=fault)
+    return found._replace(label=columns[0].place)
 
 
 def find_header(

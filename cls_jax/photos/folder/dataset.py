@@ -4,7 +4,6 @@ import contextlib
 import functools
 import hashlib
 import io
-import itertools
 import json
 import os
 import pathlib
@@ -61,7 +60,6 @@ NO_CLASS = -1
 COPY_OF = "the same image as"  # Reason for skipping a copy.
 _MIN_PHOTO = 32  # Pixels on the short side.
 _NUM_COMPARED = 32  # Files that all processes compare.
-_ROWS_AT_ONCE = 1000  # Rows hashed at once.
 _NUM_SAMPLED = 200  # Files sampled for their headers and bit depth.
 
 
@@ -343,9 +341,8 @@ def _check_classes(
 def _hash_lines(lines: Iterator[str]) -> str:
     """A short hash, 32 hexadecimal digits."""
     digest = hashlib.sha256()
-    # Names may have any byte but zero, and need not be Unicode.
-    while text := "".join(itertools.islice(lines, _ROWS_AT_ONCE)):
-        digest.update(text.encode("utf-8", "surrogateescape"))
+    for line in lines:  # Names may have any byte but zero, and need not be Unicode.
+        digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]
 
 

@@ -146,6 +146,7 @@ def read_cells(table: Table, index: FileIndex, options: FolderOptions = AUTOMATI
     if not header:
         return LabelTable([], dataclasses.replace(_NEW, name=table.name))
     places = _place_decisions(header)
+    columns: Columns | Fault
     if set(HEADER[:3]) <= set(header) and not any(options[:2]):
         columns = Columns(header.index("file"), header.index("label"), kind=options.kind)
     else:
@@ -157,8 +158,8 @@ def read_cells(table: Table, index: FileIndex, options: FolderOptions = AUTOMATI
         ]
         options = options._replace(label_column=options.label_column or table.label_column)
         columns = find_columns(dataclasses.replace(table, lines=lines), index, options)
-    if columns.fault:
-        return LabelTable([], fault=columns.fault)
+    if isinstance(columns, Fault):
+        return LabelTable([], fault=columns)
     decision, time = places
     return _read_lines(table, columns._replace(decision=decision, time=time), index)
 
@@ -299,10 +300,9 @@ def _find_fault(line: Sequence[str], table: Table, columns: Columns) -> Fault | 
         return refuse_several(table.name, line[columns.file], marked)
     width = len(table.header)
     rest = line[width:]
-    if columns.decision < width or not any(rest) or _read_decision(rest[0]):
-        return None
     # A crash may have cut a decision.
-    if len(rest) == 1 and any(word.startswith(rest[0]) for word in _DECISIONS):
+    is_cut = len(rest) == 1 and any(word.startswith(rest[0]) for word in _DECISIONS)
+    if columns.decision < width or not any(rest) or is_cut or _read_decision(rest[0]):
         return None
     return Fault(
         f"{table.name} has a row of {len(line):,} cells, "

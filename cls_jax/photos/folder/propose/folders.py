@@ -45,6 +45,8 @@ class _Top(NamedTuple):
 
 def propose_folders(listing: Listing, options: FolderOptions) -> list[Reading]:
     """The readings of a folder by its folders alone: one, or two where both are possible."""
+    if not listing.folders:
+        return [Reading()]
     tops = _list_tops(listing)
     sure = _find_sure(tops)
     layouts = {options.layout: ""}
