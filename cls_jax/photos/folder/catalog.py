@@ -43,6 +43,7 @@ from cls_jax.photos.folder.names import (
     clean,
     fold_case,
     fold_class,
+    group_pairs,
     may_mean_unlabeled,
     means_unlabeled,
     resemble,
@@ -209,14 +210,10 @@ class Catalog:
     @functools.cached_property
     def marks(self) -> FileMarks:
         """What the folder, tables in it and the rows of labels.csv say of each image."""
-        return fold(self.names.name_rows(self.table.rows), self._start(lambda name: True))
+        return fold(self.names.name_rows(self.table.rows), self.start_marks(lambda name: True))
 
-    def start_marks(self) -> FileMarks:
-        """The same without labels.csv, of images whose names a table can contain."""
-        return self._start(_is_unicode)
-
-    def _start(self, is_kept: Callable[[str], bool]) -> FileMarks:
-        """The marks of some images by folders and tables.
+    def start_marks(self, is_kept: Callable[[str], bool] = _is_unicode) -> FileMarks:
+        """The same without labels.csv, of some images: of those whose names a table can contain.
 
         Those for testing or validation have a class, too: one that is renamed is so there as well.
         """
@@ -231,7 +228,7 @@ class Catalog:
         rows = [
             LabelRow(
                 name,
-                clean(label or ""),
+                label if label and clean(label) else "",
                 SKIP if label is None else LABEL,
                 part=base.parts.get(name, ""),
                 source=base.sources.get(name, ""),
@@ -254,14 +251,6 @@ class Catalog:
         parts = {mark.part for mark in self.marks.files.values()}
         return part in (*self.splits.values(), *parts)
 
-    def list_labelable(self) -> list[str]:
-        """The images that a person may label: none for testing or validation.
-
-        Names that are not Unicode are left out, since a table cannot contain them.
-        """
-        names = filter(_is_unicode, self.folder.listing.files.names())
-        return [name for name in names if self.find_part(name) not in HELD_OUT]
-
     def check_kind(self) -> None:
         """Raises a UserError if labels of one class look like several tags: "cat;dog" and "cat"."""
         used = self.marks.find_used()
@@ -273,11 +262,14 @@ class Catalog:
                 )
 
     def labelable(self) -> dict[str, str | None]:
-        """Image → class of those that a person may label.
+        """Image → class of those that a person may label: none for testing or validation.
 
-        It is "" without a label, and None for an image of no class, or one that was skipped.
+        It is "" without a label, and None for an image of no class, or one that was skipped. Names
+        that are not Unicode are left out, since a table cannot contain them.
         """
-        return {name: self.marks.get(name).given for name in self.list_labelable()}
+        names = filter(_is_unicode, self.folder.listing.files.names())
+        own = (name for name in names if self.find_part(name) not in HELD_OUT)
+        return {name: self.marks.get(name).given for name in own}
 
     def sources(self) -> tuple[dict[str, str], str]:
         """Image → what it comes from, as far as anything says it, and what does, as a column.
@@ -513,9 +505,7 @@ def read_checked(root: pathlib.Path, options: FolderOptions) -> FileMarks:
 
 def _list_alike(names: Iterable[str], key: Callable[[str], str]) -> Iterator[str]:
     """The names that have a key in common, for a sentence."""
-    groups: dict[str, list[str]] = {}
-    for name in sorted(names):
-        groups.setdefault(key(name), []).append(name)
+    groups = group_pairs((key(name), name) for name in sorted(names))
     return (" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1)
 
 

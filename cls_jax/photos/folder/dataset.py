@@ -30,7 +30,7 @@ from cls_jax.parallel.distributed import check_same_data, compute_in_main_proces
 from cls_jax.photos.folder.catalog import PARTS, Layout, Rows, read_catalog
 from cls_jax.photos.folder.kinds import ONE_CLASS, Classes, split_tags
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.names import fold_case
+from cls_jax.photos.folder.names import fold_case, group_pairs
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
 from cls_jax.photos.folder.remedies import (
@@ -154,9 +154,7 @@ def _join_repeats(
     kind: Classes,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """The labels and their names after `kind.join_repeats` for labeled training images."""
-    places: dict[bytes, list[int]] = {}
-    for i in train[labels[train] != NO_CLASS]:
-        places.setdefault(digests[i], []).append(int(i))
+    places = group_pairs((digests[i], int(i)) for i in train[labels[train] != NO_CLASS])
     if not (groups := [group for group in places.values() if len(group) > 1]):
         return labels, class_names
     texts = [class_names[k] if k != NO_CLASS else NO_CLASS_NAME for k in labels]

@@ -108,7 +108,7 @@ def export_labels(
     if path.exists():
         raise UserError(f"{path} exists: choose a new file.")
     catalog = read_catalog(root, list_images(root), options)
-    marks = {file: catalog.marks.get(file) for file in sorted(catalog.list_labelable())}
+    marks = {file: catalog.marks.get(file) for file in sorted(catalog.labelable())}
     rows = [(file, mark.labels) for file, mark in marks.items() if mark.label]
     if not rows:
         raise UserError(f"No image in {root} has a label: label some with cls-jax label.")

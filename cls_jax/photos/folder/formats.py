@@ -210,8 +210,6 @@ def parse_chosen(
             _ = file.lines or file.json  # Raises if it is damaged.
             raise ValueError("it has none of the formats that are read")
         return get_reader(name, path.name)(file)
-    except UserError:
-        raise
     except PARSE_ERRORS as error:
         what = f"as labels of {name}" if name else "as labels"
         raise UserError(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.photos.folder.names import find_part, fold_case
+from cls_jax.photos.folder.names import find_part, fold_case, group_pairs
 from cls_jax.photos.images.files import ImageFiles
 
 # How a cell names its file, from the most to the least certain: by the whole name, by the name in
@@ -89,26 +89,16 @@ class FileIndex:
         return (self._files[place] for place in places)
 
     @functools.cached_property
-    def _places(self) -> dict[str, int | list[int]]:
-        """Folded stem → the place of its file, or those of several."""
-        places: dict[str, int | list[int]] = {}
-        for place, name in enumerate(self._read(range(len(self._files)))):
-            stem = _cut_stem(fold_case(name))
-            before = places.setdefault(stem, place)
-            if isinstance(before, list):
-                before.append(place)
-            elif before != place:
-                places[stem] = [before, place]
-        return places
+    def _places(self) -> dict[str, list[int]]:
+        """Folded stem → the places of its files."""
+        names = self._read(range(len(self._files)))
+        return group_pairs((_cut_stem(fold_case(name)), place) for place, name in enumerate(names))
 
     def _find(self, keys: Iterable[str], top: str) -> list[str]:
         """The names below `top`, relative to it, whose last part may be that of a folded key."""
         ends = {key.rpartition("/")[2] for key in keys}
         ends |= {os.path.splitext(end)[0] for end in ends}
-        found = set[int]()
-        for places in map(self._places.get, ends):
-            if places is not None:
-                found.update([places] if isinstance(places, int) else places)
+        found = {place for end in ends for place in self._places.get(end, ())}
         names = self._read(np.array(sorted(found), np.int64))
         return [name[len(top) :] for name in names if name.startswith(top)]
 

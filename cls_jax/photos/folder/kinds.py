@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.photos.folder.names import clean, fold_class
+from cls_jax.photos.folder.names import clean, fold_class, group_pairs
 
 SEPARATOR, OPEN = ";", "?"
 ONES, ZEROS = ("1", "true"), ("0", "false")  # Folded cells of a column for one class.
@@ -100,14 +100,11 @@ class Classes:
         """
         if not has_people:
             return {}
-        counts: dict[str, Counter[str]] = {}
-        spelled = {"": ""}
-        for file, label in votes:
-            counts.setdefault(file, Counter()).update(filter(None, [fold_class(label)]))
-            spelled.setdefault(fold_class(label), label)
         chosen = {}
-        for file, of_file in counts.items():
-            (first, most), (second, fewer), *_ = [*of_file.most_common(2), ("", 0), ("", 0)]
+        for file, labels in group_pairs(votes).items():
+            spelled = {fold_class(label): label for label in reversed([*labels, ""])}
+            counts = Counter(filter(None, map(fold_class, labels)))
+            (first, most), (second, fewer), *_ = [*counts.most_common(2), ("", 0), ("", 0)]
             chosen[file] = spelled[first if fewer < most else ""], spelled[second]
         return chosen
 

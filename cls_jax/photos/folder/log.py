@@ -25,7 +25,7 @@ from cls_jax.photos.folder.label_table import (
     UNDO,
     LabelRow,
 )
-from cls_jax.photos.folder.names import clean, fold_class
+from cls_jax.photos.folder.names import clean, fold_class, group_pairs
 from cls_jax.photos.folder.reading import HELD_OUT, NOTHING
 
 
@@ -65,11 +65,6 @@ class Mark(NamedTuple):
     def label(self) -> str:
         """The class or the tags in one text, see `kinds`, "" without a label."""
         return join_tags(self.labels) if self.decision == LABEL else ""
-
-    @property
-    def written(self) -> str:
-        """The same as the last row spells it."""
-        return join_tags(self.spelled) if self.decision == LABEL else ""
 
     @property
     def given(self) -> str | None:
@@ -170,9 +165,7 @@ def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
 
 def choose_spellings(names: Iterable[str]) -> dict[str, str]:
     """Folded name → name of some classes: of several spellings, the first one in order."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(fold_class(name), []).append(clean(name))
+    found = group_pairs((fold_class(name), clean(name)) for name in names)
     return {folded: min(spellings) for folded, spellings in found.items()}
 
 
@@ -199,7 +192,7 @@ def _follow(
     if kind == NONE and label_kind.none:  # That is a label, too.
         decision, label = LABEL, label_kind.none
     spelled = label_kind.split(label) if decision == LABEL else ()
-    is_same = fold_label(before.written) == fold_label(label)
+    is_same = fold_label(before.label) == fold_label(label)
     return Mark(
         decision=decision,
         labels=spelled,
@@ -256,12 +249,11 @@ def compare_checks(marks: FileMarks, left_out: Collection[str] = ()) -> Checked:
     """
     marks = marks._replace(files={k: v for k, v in marks.files.items() if k not in left_out})
     used = marks.find_used()
-    is_right, confidences = [], []
-    for mark in marks.files.values():
-        if (check := mark.guessed) is None:
-            continue
-        is_known = used.issuperset(map(fold_class, marks.kind.split(check.guess)))
-        is_same = fold_label(check.guess) == fold_label(mark.label)
-        is_right.append(is_same if is_known else check.was_right)
-        confidences.append(check.confidence or 0.0)
-    return Checked(is_right, confidences)
+    checks = [(check, mark.label) for mark in marks.files.values() if (check := mark.guessed)]
+    is_right = [
+        fold_label(check.guess) == fold_label(label)
+        if used.issuperset(map(fold_class, marks.kind.split(check.guess)))
+        else check.was_right
+        for check, label in checks
+    ]
+    return Checked(is_right, [check.confidence or 0.0 for check, _ in checks])

@@ -3,7 +3,11 @@
 import functools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 # Name of a folder, or mark in a table → the part of the data.
 _PARTS = {
@@ -75,6 +79,14 @@ def fold_class(name: str) -> str:
     folded = " ".join(fold_case(name).split())
     number = _INTEGER.fullmatch(folded)
     return number[1] if number else folded
+
+
+def group_pairs(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Key → its values, both in order of appearance."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def list_names(names: Sequence[str], most: int = 6) -> str:

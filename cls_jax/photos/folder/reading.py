@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cls_jax.io import write_count
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.names import find_part, fold_case, fold_class
+from cls_jax.photos.folder.names import find_part, fold_case, fold_class, group_pairs
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.images.files import Listing, SkippedFile
 
@@ -183,14 +183,12 @@ def compare(first: Reading, second: Reading) -> Question | str:
     )
 
 
-def join_alike(readings: Sequence[Reading]) -> list[Reading]:
+def join_alike(readings: Iterable[Reading]) -> list[Reading]:
     """Tables whose names differ in the part of the data, as train.csv and val.csv, as one reading.
 
     Those that label the same images stay as they are.
     """
-    kinds: dict[tuple[str, ...], list[Reading]] = {}
-    for one in readings:
-        kinds.setdefault(_split_name(one.origin)[0], []).append(one)
+    kinds = group_pairs((_split_name(one.origin)[0], one) for one in readings)
     return [one for alike in kinds.values() for one in (_join(alike) if len(alike) > 1 else alike)]
 
 

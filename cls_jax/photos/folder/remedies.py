@@ -18,6 +18,7 @@ from cls_jax.photos.folder.names import (
     find_part,
     fold_case,
     fold_class,
+    group_pairs,
     list_names,
     means_unlabeled,
 )
@@ -281,10 +282,9 @@ def refuse_unreadable(what: str, failures: Sequence[SkippedFile]) -> UserError:
 
 def describe_left_out(skipped: Iterable[SkippedFile]) -> str | None:
     """A sentence about the files that are left out, the first three by name. None without any."""
-    reasons: dict[str, list[str]] = {}
-    for name, reason in skipped:
-        if not _ROW.fullmatch(reason):
-            reasons.setdefault(reason.split(";")[0], []).append(name)
+    reasons = group_pairs(
+        (reason.split(";")[0], name) for name, reason in skipped if not _ROW.fullmatch(reason)
+    )
     if not reasons:
         return None
     count = write_count(sum(map(len, reasons.values())), "file is", "files are")
@@ -345,10 +345,8 @@ def describe_inner_folders(
     command repeats the `options` of the folder.
     """
     paths = [path for name in names if len(path := name.split("/")) >= depth + 3]
-    tops: dict[str, set[str]] = {}
-    for path in paths:
-        tops.setdefault(fold_class(path[depth + 1]), set()).add(path[depth])
-    num_repeated = sum(len(found) > 1 for found in tops.values())
+    tops = group_pairs((fold_class(path[depth + 1]), path[depth]) for path in paths)
+    num_repeated = sum(len(set(found)) > 1 for found in tops.values())
     if len(tops) < 2 or 2 * num_repeated < len(tops) or len(paths) < len(names):
         return None
     start = "".join(["^", *(f"{re.escape(top)}/" for top in paths[0][:depth])])

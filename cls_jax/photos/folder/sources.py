@@ -14,7 +14,14 @@ import numpy as np
 from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
-from cls_jax.photos.folder.names import clean, find_part, fold_case, fold_class, list_names
+from cls_jax.photos.folder.names import (
+    clean,
+    find_part,
+    fold_case,
+    fold_class,
+    group_pairs,
+    list_names,
+)
 
 _MAX_NAMED = 3
 # Of a proposed pattern: the share of names that it fits, and the fewest images of a source.
@@ -126,10 +133,10 @@ def propose_copies(names: Sequence[str], are_alike: Callable[[str, str], bool]) 
     that were sampled. Where all in a folder have one name, they are numbered images of a class.
     """
     for added, share in _COPIES.items():
-        groups: dict[str, list[str]] = {}
-        for name in names:
-            match = re.fullmatch(rf"(.+?)(?:{added})?\.[^./]+", name, re.I)
-            groups.setdefault(match[1] if match else name, []).append(name)
+        photo = re.compile(rf"(.+?)(?:{added})?\.[^./]+", re.I)
+        groups = group_pairs(
+            (match[1] if (match := photo.fullmatch(name)) else name, name) for name in names
+        )
         several = [sorted(group, key=len) for group in groups.values() if len(group) > 1]
         folders = {name.rpartition("/")[0] for name in groups}
         are_most = 2 * sum(map(len, several)) >= len(names) and len(groups) >= 2 * len(folders)

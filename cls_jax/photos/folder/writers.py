@@ -25,20 +25,14 @@ def write_csv(root: pathlib.Path, rows: Rows) -> bytes:
 
 def write_label_studio(root: pathlib.Path, rows: Rows) -> bytes:
     """Tasks with choices, whose images are local files."""
-    tasks = []
-    for file, classes in rows:
-        choice = {
-            "from_name": "choice",
-            "to_name": "image",
-            "type": "choices",
-            "value": {"choices": list(classes)},
+    question = {"from_name": "choice", "to_name": "image", "type": "choices"}
+    tasks = [
+        {
+            "data": {"image": f"/data/local-files/?d={urllib.parse.quote(file)}"},
+            "annotations": [{"result": [{**question, "value": {"choices": list(classes)}}]}],
         }
-        tasks.append(
-            {
-                "data": {"image": f"/data/local-files/?d={urllib.parse.quote(file)}"},
-                "annotations": [{"result": [choice]}],
-            }
-        )
+        for file, classes in rows
+    ]
     return json.dumps(tasks, ensure_ascii=False, indent=1).encode()
 
 

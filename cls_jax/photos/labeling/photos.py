@@ -47,7 +47,7 @@ def open_session(
     """
     root = find_folder(root, "a folder of photos")
     catalog = read_catalog(root, list_images(root), options)
-    files = catalog.list_labelable()
+    files = list(catalog.labelable())
     if not files:
         raise UserError(f"There is no photo in {root}: pass a folder of photos.")
     catalog.check_kind()
@@ -91,7 +91,7 @@ def find_new(session: Session, window: str = "") -> dict[str, int]:
     replaced = _find_replaced(known)
     if any(known.marks.get(name).decision for name in replaced):
         session.change(window, take_back, replaced)
-    return session.extend(catalog.list_labelable(), names, marks, sources, load, replaced)
+    return session.extend(list(catalog.labelable()), names, marks, sources, load, replaced)
 
 
 def _find_replaced(known: Known) -> list[str]:

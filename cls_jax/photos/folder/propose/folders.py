@@ -6,7 +6,7 @@ Case and the composition of accents make no difference to folders.
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from cls_jax.errors import UserError
@@ -43,31 +43,28 @@ class _Top(NamedTuple):
         return bool(self.part) and (self.part != "train" or len(self.inner) > 0)
 
 
-def propose_folders(listing: Listing, options: FolderOptions) -> list[Reading]:
+def propose_folders(listing: Listing, options: FolderOptions) -> Iterator[Reading]:
     """The readings of a folder by its folders alone: one, or two where both are possible."""
     if not listing.folders:
-        return [Reading()]
+        yield Reading()
+        return
     tops = _list_tops(listing)
     sure = _find_sure(tops)
     layouts = {options.layout: ""}
     if not options.layout and "train" not in sure.values():
         layouts = _list_layouts(tops, sure)
-    readings = []
     for layout, meaning in layouts.items():
         splits = _find_splits(listing, tops, layout)
         if layout == SPLITS and not options.layout:
             splits = {n: k for n, k in splits.items() if n in sure or tops[n].has_classes}
         labels = _label_by_class(listing, splits)
-        readings.append(
-            Reading(
-                labels=labels,
-                splits=splits,
-                evidence=(SORTED,) if _are_classes(set(labels.values()), options) else (),
-                arguments=("--layout", layout) if layout else (),
-                meaning=meaning,
-            )
+        yield Reading(
+            labels=labels,
+            splits=splits,
+            evidence=(SORTED,) if _are_classes(set(labels.values()), options) else (),
+            arguments=("--layout", layout) if layout else (),
+            meaning=meaning,
         )
-    return readings
 
 
 def find_splits(listing: Listing, options: FolderOptions) -> dict[str, str]:

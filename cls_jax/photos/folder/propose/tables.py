@@ -32,6 +32,7 @@ from cls_jax.photos.folder.formats import (
     read_sidecar,
 )
 from cls_jax.photos.folder.index import FOLDED, FileIndex
+from cls_jax.photos.folder.kinds import join_tags
 from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
     NOTES,
@@ -83,13 +84,12 @@ def propose_tables(folder: Folder) -> list[Reading]:
     return [one for name in list_candidates(folder.listing) if (one := _read_table(folder, name))]
 
 
-def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
+def propose_sidecars(folder: Folder, most: int | None = None) -> Iterator[Reading]:
     """The readings by files about an image each, of at most `most` of them in each folder.
 
     They are called as the images, with or without their endings, as most of the files of a folder
     with this ending must be.
     """
-    readings = []
     for (top, ending), names in group_by_ending(folder.listing.others, SIDECARS).items():
         files = [name for name in names if folder.files.has_stem(_get_stem(name))]
         if 2 * len(files) <= len(names):
@@ -98,8 +98,7 @@ def propose_sidecars(folder: Folder, most: int | None = None) -> list[Reading]:
         shown = f"{top}/*{ending}".lstrip("/")
         table = _read_sidecars(folder.root, tried, folder.files.near(top), shown, folder.options)
         if one := _add_evidence(shown, table, table.fault):
-            readings.append(one._replace(files=files))
-    return readings
+            yield one._replace(files=files)
 
 
 def _get_stem(name: str) -> str:
@@ -247,7 +246,7 @@ def collect_labels(table: LabelTable) -> Reading:
     num_found = len(rows) - len(unnamed)
     return Reading(
         shown,
-        labels={name: mark.given and mark.written for name, mark in marks.items()},
+        labels={name: mark.given and join_tags(mark.spelled) for name, mark in marks.items()},
         parts={name: mark.part for name, mark in marks.items() if mark.part},
         sources=sources,
         source_origin=repr(names[columns.source or 0]) if sources else "",
