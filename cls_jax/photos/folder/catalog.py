@@ -469,9 +469,8 @@ def read_catalog(
     """
     name = find_table(listing)
     folder = Folder(root, listing, FileIndex(listing.files, root), options)
-    cells = Table()
-    if name is not None:
-        cells = parse_table(root / name, folder.files, options, read_content(root / name))
+    path = root / (name or LABELS_CSV)
+    cells = parse_table(path, folder.files, options, read_content(path)) if name else Table()
     is_begun = is_begun_here(cells)
     base = _choose_base(folder, name, is_begun)
     if base.origin:  # The columns are its own.
@@ -481,15 +480,14 @@ def read_catalog(
     if not is_begun:
         named = base.labels.keys() | {row.file for row in table.rows}
         base = base._replace(warnings=list(_count_unused(cells.name, named, folder)))
-    labels = {row.label for row in table.rows if not row.decision}
-    labels.update(base.list_labels().values())
+    labels = {row.label for row in table.rows if not row.decision} - {NO_CLASS_NAME}
     return Catalog(
         folder=folder._replace(options=options),
         base=base,
         table_name=name,
         table=table,
         names=find_class_names(
-            root, listing, labels - {NO_CLASS_NAME}, {*base.files, *filter(None, [name])}
+            root, listing, {*labels, *base.list_labels().values()}, {*base.files, name or ""}
         ),
     )
 

@@ -128,12 +128,8 @@ class FileIndex:
             return self._match_in("", cells)
         found = []
         for top in self._tops:
-            matches = self._match_in(top, cells)
-            if cells and not matches.dropped and matches.count(EXACT) == len(matches.files):
-                found.append(matches)
-                break
-            found.append(_keep_alike(matches, top))
-            if top and cells and found[-1].count_whole() == len(set(cells)):
+            found.append(_keep_alike(self._match_in(top, cells), top))
+            if cells and found[-1].count_whole() == len(set(cells)):
                 break
         best = functools.reduce(_choose, found)
         files = dict(best.files)

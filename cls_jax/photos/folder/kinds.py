@@ -100,9 +100,9 @@ class Classes:
         """
         if not has_people:
             return {}
-        chosen = {}
+        votes, chosen = list(votes), {}
+        spelled = {fold_class(label): label for _, label in reversed(votes)} | {"": ""}
         for file, labels in group_pairs(votes).items():
-            spelled = {fold_class(label): label for label in reversed([*labels, ""])}
             counts = Counter(filter(None, map(fold_class, labels)))
             (first, most), (second, fewer), *_ = [*counts.most_common(2), ("", 0), ("", 0)]
             chosen[file] = spelled[first if fewer < most else ""], spelled[second]

@@ -97,7 +97,7 @@ def describe_unnamed(folder: Folder, table: str, skipped: Sequence[SkippedFile])
 def describe_class_folders(
     folder: Folder,
     splits: Mapping[str, str],
-    labeled: Collection[str],
+    labeled: Sequence[str],
     skipped: Sequence[SkippedFile],
 ) -> str | None:
     """A sentence if a class folder has no image, or only images in subfolders.
@@ -107,15 +107,13 @@ def describe_class_folders(
     """
     bases = [name for name, kind in splits.items() if kind == "train"]
     depth = 1 if bases else 0
-    with_images: set[str] = set()
-    nested: dict[str, str] = {}
-    for name in labeled:
-        parts = name.split("/")
-        top = "/".join(parts[: depth + 1])
-        if len(parts) == depth + 2 or folder.options.layout == CLASSES:
-            with_images.add(top)
-        else:
-            nested.setdefault(top, "/".join(parts[: depth + 2]))
+    paths = [name.split("/") for name in reversed(labeled)]
+    nested = {"/".join(path[: depth + 1]): "/".join(path[: depth + 2]) for path in paths}
+    with_images = {
+        "/".join(path[: depth + 1])
+        for path in paths
+        if len(path) == depth + 2 or folder.options.layout == CLASSES
+    }
     if only_nested := sorted(nested.keys() - with_images):
         example = nested[only_nested[0]]
         return (
@@ -130,27 +128,19 @@ def describe_class_folders(
             f"{' or '.join(map(repr, sorted(with_images)))}: "
             f"{_find_remedy(folder, held_out) or _REMEDY}."
         )
-    if not with_images:
-        return None
-    empty = _list_empty(folder.listing.folders, bases, {*with_images, *splits})
-    if not empty:
+    inside = [name.rpartition("/") for name in folder.listing.folders]
+    classes = {
+        f"{top}{sign}{name}"
+        for top, sign, name in inside
+        if (top in bases if bases else not top) and not means_unlabeled(name)
+    }
+    empty = sorted(classes - with_images - splits.keys())
+    if not (with_images and empty):
         return None
     return (
         f"The class {empty[0].split('/')[-1]!r} has no image in {folder.root / empty[0]}"
         f"{describe_skipped(skipped, empty[0] + '/')}: add at least one, or move the folder "
         "elsewhere."
-    )
-
-
-def _list_empty(
-    folders: Iterable[str], bases: Collection[str], known: Collection[str]
-) -> list[str]:
-    """The folders that would be classes if they had images, but for those that are `known`."""
-    inside = [name.rpartition("/") for name in folders if name not in known]
-    return sorted(
-        f"{top}{sign}{name}"
-        for top, sign, name in inside
-        if (top in bases if bases else not top) and not means_unlabeled(name)
     )
 
 
