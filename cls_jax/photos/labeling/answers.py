@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import filelock
@@ -206,11 +206,7 @@ class Answers:
 
 
 def _fold(rows: Sequence[LabelRow], before: FileMarks) -> FileMarks:
-    """As `log.fold`, with the files in the order of their last answers.
-
-    If all photos of a class, two or more, get another class at once, it was renamed, and that is no
-    answer about them. Neither is an undo of several.
-    """
+    """As `log.fold`, with the files in the order of their last answers."""
     marks = fold(rows, before)
     if len(rows) < 2:
         return marks
@@ -224,13 +220,24 @@ def _fold(rows: Sequence[LabelRow], before: FileMarks) -> FileMarks:
         num_left.subtract(labels.get(file, "") for file in found)
         labels |= {file: row.label for file, row in found.items()}
         num_left.update(row.label for row in found.values())
-        is_renamed = len(former) == 1 and any(former) and not num_left[min(former)]
-        is_undo = all(row.decision == UNDO for row in found.values())
-        if len(found) == 1 or not (is_renamed or is_undo):
+        if _are_answers(found.values(), former, num_left):
             for file in found:
                 order.pop(file, None)
         order |= dict.fromkeys(found)
     return marks._replace(files={file: marks.files[file] for file in order})
+
+
+def _are_answers(
+    rows: Collection[LabelRow], former: Collection[str], num_left: Mapping[str, int]
+) -> bool:
+    """Whether rows of one moment are answers about their files, which had `former` labels.
+
+    If all photos of a class, two or more, get another class at once, it was renamed, and that is no
+    answer about them: there are no others `num_left` with its label. Neither is an undo of several.
+    """
+    is_renamed = len(former) == 1 and any(former) and not num_left[min(former)]
+    is_undo = all(row.decision == UNDO for row in rows)
+    return len(rows) == 1 or not (is_renamed or is_undo)
 
 
 def _write_row(decision: Decision, moment: str) -> LabelRow:

@@ -41,8 +41,7 @@ def choose_step(known: Situation) -> Step:
         left = write_count(known.random, "random photo", "random photos")
         return Step("answer", f"{left} left to check.")
     if known.left:
-        sentence = f"{known.left:,} of the {known.asked:,} photos are left to look at."
-        return Step("look", sentence)
+        return Step("look", f"{known.left:,} of the {known.asked:,} photos are left to look at.")
     if not known.open:
         return Step("use", f"Done: all {known.images:,} photos have your answer.")
     if known.asked:

@@ -22,12 +22,10 @@ class Offer(NamedTuple):
 
 def read_offer(printed: str) -> Offer | None:
     """What a training, or its dry run, has printed about its time. None if it has not (yet)."""
-    if found := _NEEDED.search(printed):
-        sentence = re.sub(r"^(Error|Time): +", "", found[0])
-        return Offer(sentence, float(found[1].replace(",", "")), is_possible=False)
-    if found := _PLANNED.search(printed):
-        sentence = re.sub(r"^Time: +", "", found[0])
-        return Offer(sentence, float(found[1].replace(",", "")), is_possible=True)
+    for pattern in (_NEEDED, _PLANNED):
+        if found := pattern.search(printed):
+            sentence = re.sub(r"^(Error|Time): +", "", found[0])
+            return Offer(sentence, float(found[1].replace(",", "")), pattern is _PLANNED)
     return None
 
 

@@ -132,9 +132,15 @@ class Session:
 
         `load_features` is called with a function to report (images done, images in all).
         """
+
+        def show(**changes: Any) -> None:
+            with self._lock:
+                version = self._known.version + 1
+                self._known = dataclasses.replace(self._known, version=version, **changes)
+
         files = self._known.pending
         try:
-            found = load_features(lambda *progress: self._update(progress=progress))
+            found = load_features(lambda *progress: show(progress=progress))
             reasons = {files[i]: why for i, why in found.reasons.items()}
             if not len(found.readable):
                 raise refuse_unreadable("None of the photos", list(reasons.items()))
@@ -148,14 +154,8 @@ class Session:
             self._take_over(files, found, [])
         except Exception as error:
             message = str(error) if isinstance(error, UserError) else describe_error(error)
-            self._update(phase="failed", message=message)
+            show(phase="failed", message=message)
             raise
-
-    def _update(self, **changes: Any) -> None:
-        """Takes over what has changed of `known`, as a new version."""
-        with self._lock:
-            version = self._known.version + 1
-            self._known = dataclasses.replace(self._known, version=version, **changes)
 
     def _draw(self, count: int) -> None:
         """Draws random photos until `count` have no answer, while the features are unknown.
@@ -279,7 +279,8 @@ class Session:
             classes, name = add_class(known.classes, known.rules.clean(name))
             if len(classes.names) == len(known.class_names):
                 return name
-            self._update(classes=settle_keys(classes, known.notes))
+            classes = settle_keys(classes, known.notes)
+            self._known = dataclasses.replace(known, classes=classes, version=known.version + 1)
             if classes.names[-1] != name:
                 self._refresh()  # It was inserted before others, whose columns move.
             if window:

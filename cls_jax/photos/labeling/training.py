@@ -123,8 +123,7 @@ class Training:
             how, backbones = ["--instant"], dataclasses.replace(backbones, is_chosen=True)
         else:
             how = ["--minutes", f"{minutes:g}", *self._arguments, *self._hold_out(counts)]
-        how += backbones.to_arguments()
-        how += self._options.to_arguments(self._folder)
+        how += [*backbones.to_arguments(), *self._options.to_arguments(self._folder)]
         # Nothing was refused: only now does the state of the last training give way.
         self._run, self._command = run, ["train", str(self._folder), "--workdir", str(run), *how]
         self._state = {"phase": "none", "kind": kind, "minutes": minutes, "curve": []}
@@ -255,11 +254,13 @@ class Training:
             elif (run := self._runs.find_held()) is not None:
                 self._is_used_known = False  # It may be once it ends.
                 return {"phase": "elsewhere", "message": f"{_EARLIER} {make_printable(str(run))}"}
-            command = make_printable(write_command(self._command))
-            described: dict[str, Any] = {"run": make_printable(str(self._run)), "command": command}
-            described["used"] = make_printable(str(self.find_used_run() or ""))
-            described |= {"has_folder": (self._run / CONFIG).exists()}
-            return self._state | described | {"has_report": self.find_report() is not None}
+            return self._state | {
+                "run": make_printable(str(self._run)),
+                "command": make_printable(write_command(self._command)),
+                "used": make_printable(str(self.find_used_run() or "")),
+                "has_folder": (self._run / CONFIG).exists(),
+                "has_report": self.find_report() is not None,
+            }
 
     def _end(self, code: int) -> None:
         """Notes how the process has ended. What has learned nothing leaves no folder."""

@@ -39,7 +39,6 @@ export function mount(root, app) {
 
   function createRow(label) {
     let images = []; // Those that are asked about.
-    let pictures = [];
     const wrong = marks.get(label) ?? new Set();
     marks.set(label, wrong);
     const confirmed = new Set(); // Here, and not undone as far as known.
@@ -56,19 +55,18 @@ export function mount(root, app) {
       const isFirst = !tiles.children.length;
       // The rows below stay where they are.
       tiles.style.minHeight = `${tiles.offsetHeight}px`;
-      images = found;
+      images = found.map((item) => ({ ...item, picture: createPhoto(item, "small") }));
       for (const { image } of images) confirmed.delete(image);
-      pictures = images.map((item) => createPhoto(item, "small"));
       tiles.replaceChildren(...images.map(createTile));
       describe("No photos left to confirm.");
-      if (!isFirst) keepFresh(pictures);
+      if (!isFirst) keepFresh(images);
     }
 
     async function keepFresh(shown) {
       confirm.ariaDisabled = "true";
-      await Promise.all(shown.map((picture) => picture.shown));
+      await Promise.all(shown.map(({ picture }) => picture.shown));
       await new Promise((resolve) => setTimeout(resolve, FRESH_MS));
-      if (pictures === shown) confirm.ariaDisabled = "false";
+      if (images === shown) confirm.ariaDisabled = "false";
     }
 
     /** Asks nothing anymore: another window has deleted the class. */
@@ -78,19 +76,18 @@ export function mount(root, app) {
       describe(`There is no ${kind.noun} ${text} anymore.`);
     }
 
-    function createTile(item, i) {
+    function createTile({ image, name, proposals, picture }) {
       const { element: tile, share } = build("tile");
-      tile.addEventListener("click", toggle);
-      tile.prepend(pictures[i]);
-      share.textContent = formatPercent(item.proposals[0].probability);
-      tile.ariaLabel = `${item.name} is not ${text}`;
-      tile.title = item.name;
-      tile.ariaPressed = wrong.has(item.image);
-      function toggle() {
-        if (!wrong.delete(item.image)) wrong.add(item.image);
-        tile.ariaPressed = wrong.has(item.image);
+      tile.prepend(picture);
+      share.textContent = formatPercent(proposals[0].probability);
+      tile.ariaLabel = `${name} is not ${text}`;
+      tile.title = name;
+      tile.ariaPressed = wrong.has(image);
+      tile.addEventListener("click", () => {
+        if (!wrong.delete(image)) wrong.add(image);
+        tile.ariaPressed = wrong.has(image);
         describe();
-      }
+      });
       return tile;
     }
 
@@ -105,10 +102,10 @@ export function mount(root, app) {
 
     function confirmRow() {
       const isFresh = confirm.ariaDisabled === "true";
-      const areShown = pictures.every(({ isShown }) => isShown !== null);
+      const areShown = images.every(({ picture }) => picture.isShown !== null);
       if (app.refuses(areShown && !isFresh, isFresh ? FRESH : undefined)) return;
       // Only displayed photos are confirmed.
-      const right = images.filter(({ image }, i) => !wrong.has(image) && pictures[i].isShown);
+      const right = images.filter(({ image, picture }) => !wrong.has(image) && picture.isShown);
       const marked = images.filter(({ image }) => wrong.has(image)).map(({ image }) => image);
       app.run(async () => {
         try {

@@ -57,13 +57,15 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
   }
 
   function onSearchKey(event) {
+    const { key, shiftKey } = event;
+    const step = { ArrowDown: 1, ArrowUp: -1 }[key];
     const isFirst = !search.value && !classes.length;
-    if (event.key === "Enter") onEnter(event);
-    else if (["ArrowDown", "ArrowUp"].includes(event.key)) moveChosen(event.key === "ArrowDown" ? 1 : -1);
-    else if (event.key === "Tab" && !event.shiftKey) return onTab(event);
-    else if (event.key === " " && isFirst) onSkip();
-    else if (event.key === "/" && isFirst) return event.preventDefault();
-    else if (event.key === "Escape") clear();
+    if (key === "Enter") onEnter(event);
+    else if (step) moveChosen(step);
+    else if (key === "Tab" && !shiftKey) return onTab(event);
+    else if (key === " " && isFirst) onSkip();
+    else if (key === "/" && isFirst) return event.preventDefault();
+    else if (key === "Escape") clear();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -161,7 +163,8 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
 
   function createChoice({ name, isNew: adds }, isProposed) {
     const probability = proposals.find(({ label }) => label === name)?.probability ?? 0;
-    const { key: own = "", pressed = null, isGuess = false } = classes.find((known) => known.name === name) ?? {};
+    const known = classes.find((one) => one.name === name) ?? {};
+    const { key: own = "", pressed = null, isGuess = false } = known;
     const key = getTyped() || begins(own) ? "" : own; // What is typed may contain it.
     const press = () => (performance.now() - movedAt < MOVED_MS ? announce(MOVED) : choose(name, adds));
     const { element: choice, button, bar, key: chip, label, share } = build("choice", { button: press });
@@ -172,14 +175,13 @@ export function createChooser({ onChoose, onNone, announce, onSkip = () => {} })
     button.classList.toggle("keyed", isProposed && key !== "");
     bar.style.setProperty("--share", probability);
     chip.textContent = isProposed && key === "" ? "↵" : key;
-    label.append(adds ? `New ${form.noun} “${name}”` : name, ...describeClass(name));
+    label.append(adds ? `New ${form.noun} “${name}”` : name, ...describeClass(known));
     if (isGuess) label.append(create("span", { class: "visually-hidden" }, ", suggested"));
     if (probability) share.textContent = formatPercent(probability);
     return choice;
   }
 
-  function describeClass(name) {
-    const { description, example } = classes.find((known) => known.name === name) ?? {};
+  function describeClass({ description, example }) {
     const parts = description ? [create("span", { class: "note" }, description)] : [];
     if (!Number.isInteger(example)) return parts;
     if (!examples.has(example)) examples.set(example, createPhoto({ image: example, name: "" }, "small"));

@@ -48,12 +48,12 @@ export function mount(root, app) {
   }
 
   function createRow({ name, count, description, example, key }, i, { length }) {
-    const setKey = (field) =>
+    const setKey = () =>
       app.run(async () => {
         try {
-          await app.post("key", { name, text: field.value });
+          await app.post("key", { name, text: keys.value });
         } catch (error) {
-          field.value = key;
+          keys.value = key;
           throw error;
         }
       }, true);
@@ -68,7 +68,7 @@ export function mount(root, app) {
         app.announce(`${said} Undo brings ${name} back.`);
       });
     let isDone = false; // Whether the name was entered, or its class deleted.
-    const parts = build("class", { keys: ({ target }) => setKey(target), remove: deleteClass });
+    const parts = build("class", { keys: setKey, remove: deleteClass });
     const { element, nameField, note, keys, remove } = parts;
     element.ariaLabel = name;
     const titles = { nameField: "Name of", note: "Description of", keys: "Key of", remove: "Delete" };

@@ -87,9 +87,9 @@ export function guard(announce) {
     if (verdict !== "stop") event.preventDefault();
     if (verdict === "lost") announce(LOST);
   };
-  const describers = { click: describeClick, keydown: describeKey, pointerdown: () => ({}), taken: () => ({}) };
-  for (const [type, describe] of Object.entries(describers)) {
-    document.addEventListener(type, (event) => judge(event, describe(event)), { capture: true });
+  const describers = { click: describeClick, keydown: describeKey };
+  for (const type of ["click", "keydown", "pointerdown", "taken"]) {
+    document.addEventListener(type, (event) => judge(event, describers[type]?.(event)), { capture: true });
   }
   // The keys are for the view, and not for the button that a mouse has pressed, whether it was a click or not.
   document.addEventListener("mouseup", () => document.activeElement.closest("button")?.blur(), { capture: true });

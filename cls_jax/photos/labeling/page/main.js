@@ -296,7 +296,7 @@ function onKey(event) {
   const isControl = hasModifier && !shiftKey && !altKey;
   const isUndo = isControl && key.toLowerCase() === "z";
   const isField = target.matches("input, select");
-  if (isField && key === "Enter") edited.delete(target);
+  if (key === "Enter") edited.delete(target);
   // Ctrl Z is for the text of a field that has some, or had since its last Enter.
   const isOfText = target.matches("input") && (target.value || edited.has(target));
   if (isField && (!isUndo || isOfText)) return;

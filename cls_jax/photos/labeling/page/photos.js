@@ -97,7 +97,7 @@ function createView(app) {
     if (hasChanged) loading = load();
     version = state.version;
     await loading; // Whoever asks meanwhile waits, too.
-    const isDone = special?.isAsked && special.sections[0].images.every((image) => photos.get(image)?.decision !== "");
+    const isDone = special?.isAsked && find(special.sections[0].images).every(({ decision }) => decision);
     if (isDone && (app.isBack || !isEntered)) return app.show("result"); // Which says so.
     if (isEntered) begin();
     else if (hasChanged) {
@@ -209,14 +209,13 @@ function createView(app) {
     const selected = grid.getSelected();
     const isAlone = !selected.size;
     if (!saver.accepts(targets, text, isAlone)) return false;
-    const isPressed = panel.contains(document.activeElement) && document.activeElement.matches("button");
     const isFree = document.activeElement === document.body || grid.element.contains(document.activeElement);
     answered = isAlone && !waits ? pressed : "";
     pace.answer();
     saver.save(targets, labels, { text, adds }, () => {
       if (waits) return grid.select(selected);
       if (special?.source !== undefined) showAll();
-      if (isAlone) grid.focus(1, isFree && !isPressed);
+      if (isAlone) grid.focus(1, isFree);
     });
     return true;
   }

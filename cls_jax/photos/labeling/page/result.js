@@ -96,8 +96,9 @@ export function mount(root, app) {
 
   function renderClasses({ classes, named_by: namer }, { proposed, mixed, figures }) {
     const rows = classes.map(({ name, count }, i) => {
-      const { unsure, partner, images } = mixed[i] ?? { unsure: proposed[i] ?? 0, images: [] };
-      return { name, figures: figures[name], count, unsure, partner, images, all: count + (proposed[i] ?? 0) };
+      const suggested = proposed[i] ?? 0; // A class may have been added since.
+      const found = mixed[i] ?? { unsure: suggested, images: [] };
+      return { ...found, name, figures: figures[name], count, all: count + suggested };
     });
     rows.sort((a, b) => b.unsure / (b.all || 1) - a.unsure / (a.all || 1));
     const most = Math.max(1, ...rows.map(({ all }) => all));
