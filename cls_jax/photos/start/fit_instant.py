@@ -22,11 +22,15 @@ from cls_jax.photos.folder.instant_config import (
     create_instant_config,
     read_run_config,
 )
-from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures, write_copies
-from cls_jax.photos.start.fit_tags import FittedTags, fit_tags
+from cls_jax.photos.start.fit_labels import (
+    Fitted,
+    fit_labels,
+    fit_tags,
+    name_figures,
+    write_copies,
+)
 from cls_jax.photos.start.frozen import (
     PHOTO_WEIGHT_READERS,
-    RunFeatures,
     compute_run_features,
     read_networks,
 )
@@ -90,19 +94,14 @@ def fit_instant(
                 record_session(workdir, 0)
                 _announce(config, dataset, len(labeled), workdir)
             features = compute_run_features(config, dataset, labeled, unlabeled, networks)
-            fitted = _fit(config, dataset, labeled, features)
+            fitted = (
+                fit_tags(dataset, labeled, features, config.model.tag_precision)
+                if config.data.tags
+                else fit_labels(dataset, labeled, features)
+            )
             if is_main_process():
                 result = write_instant_folder(workdir, config, dataset, labeled, fitted)
     return dict(from_main_process(result))
-
-
-def _fit(
-    config: ConfigDict, dataset: Dataset, labeled: np.ndarray, features: RunFeatures
-) -> FittedLabels | FittedTags:
-    """Classes, or tags, of which an image may have several."""
-    if config.data.tags:
-        return fit_tags(dataset, labeled, features, config.model.tag_precision)
-    return fit_labels(dataset, labeled, features)
 
 
 def check_instant_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
@@ -128,7 +127,7 @@ def write_instant_folder(
     config: ConfigDict,
     dataset: Dataset,
     labeled: np.ndarray,
-    fitted: FittedLabels | FittedTags,
+    fitted: Fitted,
 ) -> dict[str, Any]:
     """Writes the folder of an instant classifier, which need not exist, its result last.
 

@@ -1,13 +1,15 @@
 """Labels from frozen features for the images of a run, and the instant classifier fitted to them.
 
-Shape suffixes: B images.
+An image has one class (`fit_labels`) or several tags (`fit_tags`).
+
+Shape suffixes: N networks, B images, K classes, T tags.
 """
 
 import csv
+import dataclasses
 import itertools
 import pathlib
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -16,10 +18,15 @@ from cls_jax.io import to_csv, write_atomically
 from cls_jax.photos.features.accuracy import Estimate, NewSources
 from cls_jax.photos.features.copies import find_copies, measure_without_copies
 from cls_jax.photos.features.decide import decide
+from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
-from cls_jax.photos.features.marks import mark_labels
+from cls_jax.photos.features.marks import Marks, mark_labels
 from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.features.tag_accuracy import estimate_tags
+from cls_jax.photos.features.tagged import TaggedClassifier
+from cls_jax.photos.features.tags import choose_thresholds, find_right, group_tagged, infer_tags
+from cls_jax.photos.folder.kinds import join_tags, read_sets
 from cls_jax.photos.start.frozen import RunFeatures
 from cls_jax.runs.folder import write_pseudo_labels
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
@@ -50,53 +57,59 @@ TAG_FIGURES = ("labels/tags", "test/mean_average_precision")
 SOURCE_FIGURES = tuple(f"labels/{name}" for name in NewSources._fields)
 
 
-class FittedLabels(NamedTuple):
-    """Labels from frozen features, for the images of a run."""
+# Which images are named right, bool [B], and accuracies in percent of a part of that name, from
+# probabilities float32 [N, B, K] and the numbers of the images' labels, int [B].
+_Judge = Callable[[np.ndarray, np.ndarray, str], tuple[np.ndarray, Accuracies]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """Labels from frozen features for the images of a run, and classifiers fitted to them."""
 
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].
-    inferred: Inferred
-    # "probe", fitted to given labels only, and "instant".
-    classifiers: dict[str, InstantClassifier]
+    texts: tuple[str, ...]  # The labels that images may have: classes, or several tags each.
+    labels: np.ndarray  # Their numbers, int [B].
+    weights: np.ndarray  # How sure they are, float [B] from 0 to 1.
+    # "instant", and of classes also "probe", which is fitted to given labels only.
+    classifiers: Mapping[str, InstantClassifier | TaggedClassifier]
     # The same names: in percent, on the validation and test images, where there are any.
     accuracies: dict[str, Accuracies]
     # The image at `rows` that each of these is a near-copy of, int [n] by part, or -1.
     copies: dict[str, np.ndarray]
+    of_labels: dict[str, float]  # What is known of the labels, by name.
 
     @property
-    def classifier(self) -> InstantClassifier:
+    def classifier(self) -> InstantClassifier | TaggedClassifier:
         """The classifier of the run."""
         return self.classifiers["instant"]
 
     @property
     def figures(self) -> dict[str, float]:
-        """All of `BASELINES` and `SOURCE_FIGURES` that are known."""
-        known = {f"labels/{name}": value for name, value in self.inferred.figures.items()}
-        return known | name_held_out(self.accuracies, self.copies)
+        """All of `BASELINES`, `SOURCE_FIGURES` and `TAG_FIGURES` that are known."""
+        known = {f"labels/{name}": value for name, value in self.of_labels.items()}
+        for name, measured in self.accuracies.items():
+            for figure, value in measured.items():
+                if figure.endswith(("/accuracy", "/accuracy_without_copies")):
+                    known[figure.replace("accuracy", f"accuracy_{name}")] = value
+        for part, rows in self.copies.items():
+            known[f"{part}/images"] = len(rows)
+            if count := int((rows >= 0).sum()):
+                known[f"{part}/near_copies"] = count
+        return known
 
     def write_labels(self, folder: pathlib.Path, dataset: Dataset) -> None:
         """Writes the labels of the unlabeled images with their weights, if they are files."""
-        is_new, inferred = ~self.is_labeled, self.inferred
-        write_pseudo_labels(
-            folder, dataset, self.rows[is_new], inferred.labels[is_new], inferred.weights[is_new]
-        )
+        is_new, named = ~self.is_labeled, dataclasses.replace(dataset, class_names=self.texts)
+        columns = (each[is_new] for each in (self.rows, self.labels, self.weights))
+        write_pseudo_labels(folder, named, *columns)
 
 
-def name_held_out(
-    accuracies: Mapping[str, Accuracies], copies: Mapping[str, np.ndarray]
-) -> dict[str, float]:
-    """Those of `BASELINES` that are about validation and test images, see `FittedLabels`."""
-    known = {
-        figure.replace("accuracy", f"accuracy_{name}"): value
-        for name, measured in accuracies.items()
-        for figure, value in measured.items()
-        if figure.endswith(("/accuracy", "/accuracy_without_copies"))
-    }
-    for part, rows in copies.items():
-        known[f"{part}/images"] = len(rows)
-        if count := int((rows >= 0).sum()):
-            known[f"{part}/near_copies"] = count
-    return known
+@dataclasses.dataclass(frozen=True)
+class FittedClasses(Fitted):
+    """Those of images that have one class each."""
+
+    inferred: Inferred
 
 
 def name_figures(known: Mapping[str, float]) -> dict[str, float | None]:
@@ -106,7 +119,7 @@ def name_figures(known: Mapping[str, float]) -> dict[str, float | None]:
     return {name.replace("/", "_", 1): known.get(name) for name in names}
 
 
-def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> FittedLabels:
+def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> FittedClasses:
     """Infers the labels of a run's images, and fits the instant classifier to them.
 
     Args:
@@ -114,37 +127,104 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
         labeled: Training images that count as labeled, int [num_labels].
         features: Those of the run's images.
     """
-    network, rows, relations = features.network, features.rows, Relations(features.train)
-    is_labeled = np.isin(rows, labeled)
-    labels = np.where(is_labeled, dataset.train.labels[rows], -1)
-    sources = dataset.train.sources
-    marks = mark_labels(labels, dataset.num_classes)
-    inferred = infer(relations, marks, None if sources is None else sources[rows])
+    network, relations = features.network, Relations(features.train)
+    is_labeled, labels, sources = _take_given(dataset, labeled, features.rows)
+    inferred = infer(relations, mark_labels(labels, dataset.num_classes), sources)
     classifiers = {
         "probe": InstantClassifier(network, inferred.probe),
         "instant": fit_classifier(network, relations, inferred),
     }
-    accuracies: dict[str, Accuracies] = {name: {} for name in classifiers}
-    copies = find_held_out_copies(dataset, features, relations)
+
+    def judge(p_NBK: np.ndarray, labels_B: np.ndarray, part: str) -> tuple[np.ndarray, Accuracies]:
+        accuracies = compute_accuracies(p_NBK, labels_B, part)
+        return decide(p_NBK[0]).is_right(labels_B), accuracies
+
+    accuracies, copies = _measure(dataset, features, relations, classifiers, judge)
+    return FittedClasses(
+        rows=features.rows,
+        is_labeled=is_labeled,
+        texts=dataset.class_names,
+        labels=inferred.labels,
+        weights=inferred.weights,
+        classifiers=classifiers,
+        accuracies=accuracies,
+        copies=copies,
+        of_labels=inferred.figures,
+        inferred=inferred,
+    )
+
+
+def fit_tags(
+    dataset: Dataset, labeled: np.ndarray, features: RunFeatures, precision: float = 0.0
+) -> Fitted:
+    """Infers the tags of a run's images, and fits the instant classifier to them.
+
+    Takes the same as `fit_labels`, and the `precision` of `choose_thresholds`. The classes of the
+    dataset are labels with several tags. Near-copies are held out together, whatever their tags.
+    The weight of a label is the mean of those of its tags, each of which an image has or not.
+    """
+    assert features.network is not None, "pixels have no tags"
+    relations, sets = Relations(features.train), read_sets(dataset.class_names)
+    is_labeled, labels, sources = _take_given(dataset, labeled, features.rows)
+    marks = Marks(sets.mark(labels), exclusive=False)
+    groups_B = group_tagged(relations, marks, sources)
+    inferred = infer_tags(relations, marks, groups_B)
+    p_BT, thresholds = inferred.probabilities, choose_thresholds(inferred, precision)
+    estimate = estimate_tags(p_BT, inferred.held_out, marks.values, groups_B, thresholds)
+    classifier = TaggedClassifier(features.network, inferred.head, sets.names, thresholds)
+
+    def judge(p_NBT: np.ndarray, labels_B: np.ndarray, part: str) -> tuple[np.ndarray, Accuracies]:
+        is_right = find_right(p_NBT[0], sets.mark(labels_B), thresholds)
+        return is_right, {f"{part}/accuracy": 100 * float(is_right.mean())}
+
+    classifiers = {"instant": classifier}
+    accuracies, copies = _measure(dataset, features, relations, classifiers, judge)
+    names = np.array(sets.names)
+    found = [join_tags(names[has_T].tolist()) for has_T in p_BT >= thresholds]
+    texts, numbers = np.unique(found, return_inverse=True)
+    known = estimate._asdict() if estimate else {}
+    return Fitted(
+        rows=features.rows,
+        is_labeled=is_labeled,
+        texts=tuple(texts.tolist()),
+        labels=numbers,
+        weights=compute_weight(np.stack([p_BT, 1 - p_BT], axis=-1)).mean(axis=1),
+        classifiers=classifiers,
+        accuracies=accuracies,
+        copies=copies,
+        of_labels={name: value for name, value in known.items() if value is not None}
+        | {"tags": len(names)},
+    )
+
+
+def _take_given(
+    dataset: Dataset, labeled: np.ndarray, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Of the images at `rows`: which are labeled, their labels or else -1, and any sources."""
+    is_labeled, sources = np.isin(rows, labeled), dataset.train.sources
+    labels = np.where(is_labeled, dataset.train.labels[rows], -1)
+    return is_labeled, labels, None if sources is None else sources[rows]
+
+
+def _measure(
+    dataset: Dataset,
+    features: RunFeatures,
+    relations: Relations,
+    classifiers: Mapping[str, InstantClassifier | TaggedClassifier],
+    judge: _Judge,
+) -> tuple[dict[str, Accuracies], dict[str, np.ndarray]]:
+    """The accuracies and near-copies of a `Fitted`, on the validation and test images."""
+    accuracies, copies = {name: Accuracies() for name in classifiers}, dict[str, np.ndarray]()
+    images = dataset.train.take(features.rows).images
     for part, held_out in features.held_out.items():
         split = dataset.held_out[part]
+        copies[part] = find_copies(relations, images, held_out, split.images.__getitem__)
         for name, classifier in classifiers.items():
             p_NBK, _ = classifier.predict_with_features(held_out)
-            accuracies[name] |= compute_accuracies(p_NBK, split.labels, part)
-            is_right, is_copy = decide(p_NBK[0]).is_right(split.labels), copies[part] >= 0
-            accuracies[name] |= measure_without_copies(is_right, is_copy, part)
-    return FittedLabels(rows, is_labeled, inferred, classifiers, accuracies, copies)
-
-
-def find_held_out_copies(
-    dataset: Dataset, features: RunFeatures, relations: Relations
-) -> dict[str, np.ndarray]:
-    """The training image that each held-out one is a near-copy of, see `FittedLabels`."""
-    images = dataset.train.take(features.rows).images
-    return {
-        part: find_copies(relations, images, held_out, dataset.held_out[part].images.__getitem__)
-        for part, held_out in features.held_out.items()
-    }
+            is_right, measured = judge(p_NBK, split.labels, part)
+            accuracies[name] |= measured
+            accuracies[name] |= measure_without_copies(is_right, copies[part] >= 0, part)
+    return accuracies, copies
 
 
 def write_copies(

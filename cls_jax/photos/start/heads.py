@@ -42,7 +42,7 @@ from cls_jax.photos.features.heads import INSTANT_C, PROBE_C, Head, fit_head, fi
 from cls_jax.photos.features.infer import pool, take_log
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import LAST, STAGES, Relations
-from cls_jax.photos.start.fit_labels import FittedLabels
+from cls_jax.photos.start.fit_labels import FittedClasses
 from cls_jax.photos.start.frozen import compute_frozen
 from cls_jax.training.evaluate import iterate_on_mesh
 from cls_jax.training.rounds import RecordLabels
@@ -65,7 +65,7 @@ def init_state_with_heads(
     setup: TrainSetup,
     dataset: Dataset,
     spec: StreamSpec,
-    fitted: FittedLabels | None,
+    fitted: FittedClasses | None,
     round_index: int = 0,
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
@@ -106,7 +106,7 @@ def init_state_with_heads(
 
 
 def _choose_inferred(
-    setup: TrainSetup, dataset: Dataset, fitted: FittedLabels
+    setup: TrainSetup, dataset: Dataset, fitted: FittedClasses
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Features [N, B, C] for the first heads, with inferred labels int [B] and their weights [B].
 
@@ -130,7 +130,7 @@ def _choose_inferred(
     )
 
 
-def _create_targets(setup: TrainSetup, fitted: FittedLabels) -> PseudoLabels:
+def _create_targets(setup: TrainSetup, fitted: FittedClasses) -> PseudoLabels:
     """The targets of `method.inferred` for every training image, on the mesh. Mean weight 1."""
     inferred, p = fitted.inferred, fitted.inferred.probabilities
     weights = inferred.weights / max(inferred.weights.mean(), 1e-12)
@@ -157,7 +157,7 @@ def fit_final_heads(
     setup: TrainSetup,
     state: TrainState,
     dataset: Dataset,
-    fitted: FittedLabels,
+    fitted: FittedClasses,
     record: RecordLabels = lambda *columns: None,
 ) -> TrainState:
     """Fits the heads of the EMA networks to labels from features, the networks, and two graphs.

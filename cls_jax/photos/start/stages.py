@@ -14,7 +14,7 @@ from cls_jax.photos.features.instant import read_instant
 from cls_jax.photos.features.instant_file import INSTANT_FILE
 from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.start.fit_instant import INSTANT, write_instant_folder
-from cls_jax.photos.start.fit_labels import FittedLabels, fit_labels, name_figures
+from cls_jax.photos.start.fit_labels import FittedClasses, fit_labels, name_figures
 from cls_jax.photos.start.frozen import (
     PHOTO_WEIGHT_READERS,
     compute_run_features,
@@ -46,7 +46,7 @@ class FeatureStages(Stages):
         """For the run in `workdir`."""
         super().__init__()
         self._workdir = workdir
-        self._fitted: FittedLabels | None = None
+        self._fitted: FittedClasses | None = None
 
     def before_first_step(
         self, setup: TrainSetup, dataset: Dataset, spec: StreamSpec, round_index: int = 0
@@ -83,7 +83,7 @@ class FeatureStages(Stages):
         fitted = self._get_fitted(setup, dataset, spec)
         return fit_final_heads(setup, state, dataset, fitted, record)
 
-    def _get_fitted(self, setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> FittedLabels:
+    def _get_fitted(self, setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> FittedClasses:
         """The run's labels. A resumed run infers them again with the network in its folder."""
         if self._fitted is None:
             config, path = setup.config, self._workdir / INSTANT / INSTANT_FILE

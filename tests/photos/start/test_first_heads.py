@@ -170,5 +170,6 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
         inferred = dataclasses.replace(
             start.inferred, probabilities=uniform, labeler_weights=weights
         )
-        fit_final_heads(setup, state, dataset, start._replace(inferred=inferred), record)
+        changed = dataclasses.replace(start, inferred=inferred)
+        fit_final_heads(setup, state, dataset, changed, record)
         assert ((recorded[-1][1] == 3).mean() > 0.5) == (ratios == (0, 0))
