@@ -33,7 +33,7 @@ from cls_jax.photos.features.network import (
     unpack,
 )
 from cls_jax.photos.images.files import ImageBatch, find_digests, find_settled, read_ahead
-from cls_jax.photos.images.store import Store, get_cache_folder
+from cls_jax.photos.images.store import Store, find_places, get_cache_folder
 
 # Increase when features of the same image and weights change.
 _VERSION = 4
@@ -172,7 +172,7 @@ def _extract_local(
 
     def is_known(digest: bytes) -> bool:
         with contextlib.suppress(OSError):
-            store.read(options, [digest], lambda _, row: recalled.update({digest: row}))
+            recalled.update(store.read(options, [digest]))
         return digest in recalled
 
     if decoded is not None:
@@ -232,19 +232,15 @@ def _cut_batches(
 
 def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Which digests have a row, bool [B], and the rows, [B, 0] if none has."""
-    is_done = np.zeros(len(digests), bool)
-    rows = np.zeros((len(digests), 0), np.float16)
-
-    def put(places: list[int], row: bytes) -> None:
-        nonlocal rows
-        values = np.frombuffer(row, np.float16)
-        if not rows.shape[1]:
-            rows = np.zeros((len(digests), len(values)), np.float16)
-        rows[places] = values
-        is_done[places] = True
-
+    is_done, rows = np.zeros(len(digests), bool), np.zeros((len(digests), 0), np.float16)
+    places = find_places(digests)
     with contextlib.suppress(OSError):  # The rows are then computed.
-        store.read(options, digests, put)
+        for digest, row in store.read(options, digests):
+            values = np.frombuffer(row, np.float16)
+            if not rows.shape[1]:
+                rows = np.zeros((len(digests), len(values)), np.float16)
+            rows[places[digest]] = values
+            is_done[places[digest]] = True
     return is_done, rows
 
 

@@ -30,7 +30,7 @@ from cls_jax.photos.images.files import (
     stat_image,
 )
 from cls_jax.photos.images.packed import open_packed
-from cls_jax.photos.images.store import Store, get_cache_folder
+from cls_jax.photos.images.store import Store, find_places, get_cache_folder
 
 # Increase when the pixels of any file change.
 _VERSION = 5
@@ -76,24 +76,16 @@ class DecodedImages:
     def __getitem__(self, indices: Any) -> np.ndarray:
         """uint8 [n, H, W, C] for int [n] or a slice. Raises a UserError if one is unreadable."""
         rows = self._rows[indices]
-        digests: list[bytes] = self._digests[rows].tolist()
         trusted = set(self._digests[rows[self._is_checked[rows]]].tolist())
         images = np.empty((len(rows), *self._shape), np.uint8)
-        is_missing = np.ones(len(rows), bool)
-
-        def put(places: list[int], content: bytes) -> None:
-            is_missing[places] = False
-            for i in places:
-                images[i].reshape(-1).data[:] = content
-
+        places = find_places(self._digests[rows].tolist())
         with contextlib.suppress(OSError):  # Fall back to the files.
-            self._store.read(self._name, digests, put, trusted)
-        places: dict[bytes, list[int]] = {}
-        for i in np.flatnonzero(is_missing).tolist():
-            places.setdefault(digests[i], []).append(i)
+            for digest, content in self._store.read(self._name, list(places), trusted):
+                images[places.pop(digest)] = np.frombuffer(content, np.uint8).reshape(self._shape)
         paths = [self._find_path(rows[found[0]]) for found in places.values()]
-        for found, content in zip(places.values(), self._decode(paths, list(places)), strict=True):
-            put(found, content)
+        decoded = self._decode(paths, list(places))
+        for found, image in zip(places.values(), decoded, strict=True):
+            images[found] = image
         self._is_checked[rows] = True
         return images
 
@@ -102,7 +94,7 @@ class DecodedImages:
         """The digests of the images' files."""
         return list(self._digests.tolist())
 
-    def _decode(self, paths: Sequence[str], digests: Sequence[bytes]) -> Iterator[bytes]:
+    def _decode(self, paths: Sequence[str], digests: Sequence[bytes]) -> Iterator[np.ndarray]:
         """The pixels of files with these contents, decoded on all cores."""
         batches = read_ahead(
             paths,
@@ -113,8 +105,6 @@ class DecodedImages:
         )
         for first, batch in zip(range(0, len(paths), _MAX_BATCH), batches, strict=True):
             wanted = digests[first : first + _MAX_BATCH]
-            pixels = iter(batch.images)
-            rows = dict[bytes, bytes]()
             for path, error, found, digest in zip(
                 batch.files, batch.errors, batch.digests, wanted, strict=True
             ):
@@ -124,10 +114,11 @@ class DecodedImages:
                         f"{path} is not in the cache, and cannot be read ({reason}): restore the "
                         "file, and rerun the command."
                     )
-                rows[digest] = next(pixels).tobytes()
-            with contextlib.suppress(OSError):
-                self._store.write(self._name, rows if self._is_kept else {}, {})
-            yield from rows.values()
+            if self._is_kept:
+                rows = zip(wanted, (image.tobytes() for image in batch.images), strict=True)
+                with contextlib.suppress(OSError):
+                    self._store.write(self._name, dict(rows), {})
+            yield from batch.images
 
 
 class DecodedSet(NamedTuple):

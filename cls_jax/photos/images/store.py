@@ -25,7 +25,7 @@ import tempfile
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
@@ -56,6 +56,9 @@ CREATE TRIGGER IF NOT EXISTS delete_blob AFTER DELETE ON rows
 """
 _ADD_ROW = """
 INSERT OR IGNORE INTO rows (options, digest, checksum, used, size) VALUES (?, ?, ?, ?, ?)
+"""
+_SIZE = """
+SELECT * FROM pragma_user_version, pragma_page_count, pragma_freelist_count, pragma_page_size
 """
 # Reads only metadata. Of equally old rows, the first are deleted.
 _DELETE_LEAST_RECENTLY_USED = """
@@ -118,6 +121,14 @@ def hash_content(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
+def find_places(digests: Iterable[bytes]) -> dict[bytes, list[int]]:
+    """The positions of each digest, in order."""
+    places: dict[bytes, list[int]] = {}
+    for i, digest in enumerate(digests):
+        places.setdefault(digest, []).append(i)
+    return places
+
+
 class Store:
     """Rows of bytes by `options` and the digest of the content that they were computed from.
 
@@ -161,13 +172,9 @@ class Store:
         return self._run(find)
 
     def read(
-        self,
-        options: str,
-        digests: Sequence[bytes],
-        put: Callable[[list[int], bytes], None],
-        trusted: Container[bytes] = (),
-    ) -> None:
-        """Calls a function for each existing row, with the positions of its digest.
+        self, options: str, digests: Iterable[bytes], trusted: Container[bytes] = ()
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Digest and content of each existing row.
 
         Damaged rows are deleted. Rows of `trusted` digests are not checked.
         """
@@ -175,29 +182,25 @@ class Store:
             "SELECT digest, checksum, used < ?, blob FROM rows JOIN blobs USING (id) "
             "WHERE options = ? AND digest IN"
         )
-        places: dict[bytes, list[int]] = {}
-        for i, digest in enumerate(digests):
-            places.setdefault(digest, []).append(i)
 
-        def read(db: sqlite3.Connection, part: Sequence[bytes]) -> None:
+        def read(db: sqlite3.Connection, part: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
             """Reads the rows of some digests, in one transaction."""
-            stale = []
-            damaged = []
+            found, stale, damaged = [], [], []
             for digest, checksum, is_stale, blob in _select(
                 db, query, part, _find_stale(), options
             ):
                 if digest in trusted or _compute_checksum(options, digest, blob) == checksum:
-                    put(places[digest], blob)
+                    found.append((digest, blob))
                     stale += [digest] * is_stale
                 else:
-                    damaged.append(digest)
-            for digest in damaged:
-                db.execute("DELETE FROM rows WHERE options = ? AND digest = ?", (options, digest))
+                    damaged.append((options, digest))
+            db.executemany("DELETE FROM rows WHERE options = ? AND digest = ?", damaged)
             _mark(db, options, stale)
+            return found
 
-        distinct = list(places)
+        distinct = list(dict.fromkeys(digests))
         for start in range(0, len(distinct), _PART):
-            self._run(functools.partial(read, part=distinct[start : start + _PART]))
+            yield from self._run(functools.partial(read, part=distinct[start : start + _PART]))
 
     def write(
         self, options: str, rows: Mapping[bytes, bytes], contents: Mapping[bytes, bytes]
@@ -225,16 +228,13 @@ class Store:
 
         def shrink(db: sqlite3.Connection) -> None:
             """Deletes rows, in one transaction."""
-
-            def get(name: str) -> int:
-                return int(db.execute(f"PRAGMA {name}").fetchone()[0])
-
-            megabytes = get("user_version") - 1
+            version, num_pages, num_free, page_bytes = db.execute(_SIZE).fetchone()
+            megabytes = version - 1
             if max_gigabytes is not None and megabytes != round(1e3 * max_gigabytes):
                 megabytes = round(1e3 * max_gigabytes)
                 db.execute(f"PRAGMA user_version = {megabytes + 1}")
             limit = 1e6 * megabytes if megabytes >= 0 else 1e9 * _DEFAULT_GIGABYTES
-            used = (get("page_count") - get("freelist_count")) * get("page_size")
+            used = (num_pages - num_free) * page_bytes
             if used > limit:
                 fresh = int(time.time()) - _FRESH_SECONDS
                 db.execute(_DELETE_LEAST_RECENTLY_USED, (fresh, limit / used))
@@ -323,10 +323,9 @@ def _find_stale() -> int:
 
 def _mark(db: sqlite3.Connection, options: str, digests: Sequence[bytes]) -> None:
     """Records that rows are used now, unless the store is read-only or busy."""
+    rows = [(int(time.time()), options, digest) for digest in digests]
     with contextlib.suppress(sqlite3.OperationalError):
-        for digest in digests:
-            row = int(time.time()), options, digest
-            db.execute("UPDATE rows SET used = ? WHERE options = ? AND digest = ?", row)
+        db.executemany("UPDATE rows SET used = ? WHERE options = ? AND digest = ?", rows)
 
 
 def _compute_checksum(*parts: Any) -> int:
