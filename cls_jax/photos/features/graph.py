@@ -11,7 +11,7 @@ Shape suffixes: N networks, B images, C features, K classes, L labeled images, M
 """
 
 import concurrent.futures
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -93,16 +93,13 @@ def propagate_labels(
     probability 1. An image that no label reaches has uniform probabilities, and a class without a
     label has probability 0 in the others. From 100 classes on, the system is solved in float32.
     """
-    labeled = np.flatnonzero(labels_B >= 0)
-    probabilities = np.zeros((len(labels_B), num_classes), np.float32)
+    scores = np.zeros((len(labels_B), num_classes), np.float32)
 
     def spread(first: int) -> None:
         """Fills the columns of a few classes."""
         classes = np.arange(first, min(first + _CLASSES_AT_ONCE, local.stop))
         one_hot = (labels_B[:, None] == classes).astype(graph.dtype)
-        scores = solve(graph, one_hot, tolerance=tolerance)
-        sums = scores.sum(axis=0)
-        probabilities[:, classes] = scores / np.where(sums > 0, sums, 1)
+        scores[:, classes] = solve(graph, one_hot, tolerance=tolerance)
 
     local = take_local(num_classes)  # Each process spreads the labels of some classes.
     tolerance = _TOLERANCE
@@ -114,25 +111,34 @@ def propagate_labels(
         concurrent.futures.ThreadPoolExecutor(min(_MAX_THREADS, available_cpus())) as executor,
     ):
         list(executor.map(spread, range(local.start, local.stop, _CLASSES_AT_ONCE)))
-    probabilities = _sharpen(gather_rows(probabilities[:, local].T, num_classes).T)
-    probabilities[labeled] = 0
-    probabilities[labeled, labels_B[labeled]] = 1
-    return probabilities
+    scores = gather_rows(scores[:, local].T, num_classes).T
+    sums = scores.sum(axis=0, dtype=np.float64)
+    return _keep_labels(_normalize(scores, sums), labels_B)
 
 
-def _sharpen(scores_BK: np.ndarray) -> np.ndarray:
-    """Probabilities from scores whose columns have equal sums, floating [B, K], in their place.
+def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Probabilities of n images, floating [n, K], given `sums` by which columns are scaled.
 
-    Each row is divided by its largest entry, raised to the tenth power and scaled to 1. Division
-    comes first, so that float32 does not underflow with a million images. Rows of zeros become
-    uniform.
+    Each row is then divided by its largest entry, raised to the tenth power and scaled to 1.
+    Division comes first, so that float32 does not underflow with a million images. Rows of zeros
+    become uniform.
     """
-    largest = scores_BK.max(axis=1, keepdims=True, initial=0)
-    np.divide(scores_BK, largest, out=scores_BK, where=largest > 0)
-    np.power(scores_BK, _SHARPNESS, out=scores_BK)
-    scores_BK[largest[:, 0] <= 0] = 1
-    scores_BK /= np.maximum(scores_BK.sum(axis=1, keepdims=True), 1)
-    return scores_BK
+    sums = np.broadcast_to(sums, scores.shape)
+    p = np.divide(scores, sums, out=np.zeros_like(scores), where=sums > 0)
+    largest = p.max(axis=1, keepdims=True, initial=0)
+    np.divide(p, largest, out=p, where=largest > 0)
+    np.power(p, _SHARPNESS, out=p)
+    p[largest[:, 0] <= 0] = 1
+    p /= np.maximum(p.sum(axis=1, keepdims=True), 1)
+    return p
+
+
+def _keep_labels(probabilities_BK: np.ndarray, labels_B: np.ndarray) -> np.ndarray:
+    """The same probabilities, in which labeled images have their class."""
+    labeled = np.flatnonzero(labels_B >= 0)
+    probabilities_BK[labeled] = 0
+    probabilities_BK[labeled, labels_B[labeled]] = 1
+    return probabilities_BK
 
 
 def solve(
@@ -200,7 +206,7 @@ class Propagation:
         self.graph = graph
         num_images = graph.shape[0]
         self.groups = np.arange(num_images) if groups_B is None else groups_B  # int [B].
-        self._find_members = _sort_groups(self.groups)
+        self._members = _list_members(self.groups)
         self._scores_BK = np.zeros((num_images, 0))
         self.labels = np.full(num_images, -1)  # int [B], -1 for images without a label.
         # Scores are exactly 0 in parts of the graph without a label. A rounding error beside
@@ -236,11 +242,8 @@ class Propagation:
         Classes are assumed equally frequent. Labeled images keep their label. Images that no label
         reaches have uniform probabilities.
         """
-        probabilities = _normalize(self._scores_BK, self._scores_BK.sum(axis=0))
-        labeled = np.flatnonzero(self.labels >= 0)
-        probabilities[labeled] = 0
-        probabilities[labeled, self.labels[labeled]] = 1
-        return probabilities
+        p_BK = _normalize(self._scores_BK, self._scores_BK.sum(axis=0))
+        return _keep_labels(p_BK, self.labels)
 
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Predicts each labeled image from all other labels but those of its near-copies.
@@ -256,12 +259,12 @@ class Propagation:
         scores_LK = self._scores_BK[labeled]
         sums_LK = np.tile(self._scores_BK.sum(axis=0), (len(labeled), 1))
         counts_LK = self._count_labels(labeled)
-        find_rows, find_members = _sort_groups(self.groups[labeled]), self._find_members
+        rows_of = _list_members(self.groups[labeled])
         for images in left_out:
-            k, group = self.labels[images[0]], self.groups[images[0]]
-            rows, response = find_rows(group), self.responses[images]
+            k, group = self.labels[images[0]], int(self.groups[images[0]])
+            rows, response = rows_of[group], self.responses[images]
             before = scores_LK[rows, k]
-            rest = before - response.members[np.searchsorted(find_members(group), labeled[rows])]
+            rest = before - response.members[np.searchsorted(self._members[group], labeled[rows])]
             scores_LK[rows, k] = np.where(rest > _ROUNDING * before, rest, 0)
             sums_LK[rows, k] -= response.total
             parts = self._parts[labeled[rows]]
@@ -292,23 +295,12 @@ class Propagation:
                 source[list(images), column] = 1
             solved = solve(self.graph, source, ALPHA, _MANY_TOLERANCE)
             for column, images in enumerate(part):
-                members = solved[self._find_members(self.groups[images[0]]), column]
+                members = solved[self._members[int(self.groups[images[0]])], column]
                 self.responses[images] = Response(members, float(solved[:, column].sum()))
 
 
-def _sort_groups(groups: np.ndarray) -> Callable[[int], np.ndarray]:
-    """A function that returns the positions of a group, int, sorted."""
+def _list_members(groups: np.ndarray) -> dict[int, np.ndarray]:
+    """The positions of each group, int, sorted."""
     order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-
-    def find(group: int) -> np.ndarray:
-        first, end = np.searchsorted(ordered, [group, group + 1])
-        return order[first:end]
-
-    return find
-
-
-def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Probabilities as in `propagate_labels`, with columns scaled by `sums`."""
-    sums = np.broadcast_to(sums, scores.shape)
-    return _sharpen(np.divide(scores, sums, out=np.zeros_like(scores), where=sums > 0))
+    numbers, starts = np.unique(groups[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))

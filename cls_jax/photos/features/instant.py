@@ -99,20 +99,18 @@ class InstantClassifier(NamedTuple):
             heads[NEIGHBOR_HEAD] = self.neighbors._asdict()
         opened, neighbors = open_network(self.frozen), self.neighbors
         num_classes = len(self.head.bias)
-        expected: dict[str, dict[str, tuple[int, ...]]] = {
-            "head": {"kernel": (opened.num_pooled, num_classes), "bias": (num_classes,)}
-        }
-        if STAGE_HEAD in heads:
-            expected[STAGE_HEAD] = {"kernel": (opened.num_stages, num_classes)}
-        if neighbors is not None:
-            num_known, num_components = neighbors.shape
-            expected[NEIGHBOR_HEAD] = {
+        num_known, num_components = neighbors.shape if neighbors else (0, 0)
+        expected = {
+            "head": {"kernel": (opened.num_pooled, num_classes), "bias": (num_classes,)},
+            STAGE_HEAD: {"kernel": (opened.num_stages, num_classes)},
+            NEIGHBOR_HEAD: {
                 "kernel": (opened.num_pooled + opened.num_stages, num_components),
                 "bias": (num_components,),
                 "known": (num_known, num_components),
                 "probabilities": (num_known, num_classes),
-            }
-        if jax.tree.map(np.shape, heads) != expected:
+            },
+        }
+        if jax.tree.map(np.shape, heads) != {name: expected[name] for name in heads}:
             raise ValueError("its heads do not fit its network")
         model = opened.model.clone(
             num_classes=num_classes,

@@ -13,7 +13,6 @@ of a class, whose photos rather look alike than show the same.
 Shape suffixes: B images, C features, L labeled images.
 """
 
-import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -76,14 +75,11 @@ def find_same(descriptors_BC: np.ndarray) -> np.ndarray:
 
     Images that could not be read, with features of 0, are not the same.
     """
-    first: dict[bytes, int] = {}
-    return np.array(
-        [
-            first.setdefault(_hash(row), i) if row.any() else i
-            for i, row in enumerate(descriptors_BC)
-        ],
-        int,
-    )
+    if not descriptors_BC.size:
+        return np.arange(len(descriptors_BC))
+    rows = np.ascontiguousarray(descriptors_BC).view(f"V{descriptors_BC[0].nbytes}")[:, 0]
+    _, firsts, places = np.unique(rows, return_index=True, return_inverse=True)
+    return np.where(descriptors_BC.any(axis=1), firsts[places], np.arange(len(rows)))
 
 
 def find_pairs(unit_BC: np.ndarray, similar: Neighbors, is_read_B: np.ndarray) -> Pairs:
@@ -203,10 +199,6 @@ def _join(pairs: Pairs, labels_B: np.ndarray) -> np.ndarray:
         classes[one] = max(classes[one], classes[two])
     firsts = [find(image) for image in range(len(roots))]
     return np.unique(firsts, return_inverse=True)[1].reshape(-1)
-
-
-def _hash(row: np.ndarray) -> bytes:
-    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
 
 
 def _compare(unit: np.ndarray, unit_BC: np.ndarray, indices: np.ndarray) -> np.ndarray:

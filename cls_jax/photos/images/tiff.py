@@ -108,7 +108,39 @@ def open_tiff(file: BinaryIO, bit_depth: int) -> Image.Image:
 
 def read_layout(file: BinaryIO) -> Layout:
     """Reads the tags of the first image. Raises an ImageError for values that nothing reads."""
-    return create_layout(_read_tags(file)[0])
+    tags, _ = _read_tags(file)
+    (compression,) = _get(tags, TiffImagePlugin.COMPRESSION, 1)
+    (photometric,) = _get(tags, TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0)
+    is_old_jpeg = compression == _OLD_JPEG
+    photometric = _YCBCR if is_old_jpeg else photometric
+    (num_samples,) = _get(tags, TiffImagePlugin.SAMPLESPERPIXEL, 3 if is_old_jpeg else 1)
+    formats = {*_get(tags, TiffImagePlugin.SAMPLEFORMAT, _UNSIGNED)}
+    bits = {*_get(tags, TiffImagePlugin.BITSPERSAMPLE, 1)}
+    if formats & {_SIGNED, _FLOATING} or max(bits, default=1) > 16:
+        raise ImageError(
+            "a TIFF of signed, floating-point or 32-bit numbers, whose range is unknown: save it "
+            "with 8 or 16 bits per value"
+        )
+    num_colors = _NUM_COLORS.get(photometric, math.inf)
+    is_gray_jpeg = photometric == _YCBCR and num_samples == 1
+    # Of images with many bands, Pillow would take the first ones for colors.
+    most = num_colors + (2 if photometric == _CMYK else 1)
+    is_known = is_gray_jpeg or num_colors <= num_samples <= most
+    if formats != {_UNSIGNED} or len(bits) != 1 or not is_known:
+        raise ImageError(OTHER)
+    return Layout(
+        width=_get(tags, TiffImagePlugin.IMAGEWIDTH)[0],
+        height=_get(tags, TiffImagePlugin.IMAGELENGTH)[0],
+        photometric=photometric,
+        bits=bits.pop(),
+        num_samples=num_samples,
+        extra=_get(tags, TiffImagePlugin.EXTRASAMPLES),
+        is_planar=_get(tags, TiffImagePlugin.PLANAR_CONFIGURATION, 1) == (2,) and num_samples > 1,
+        compression=compression,
+        subsampling=_get(tags, TiffImagePlugin.YCBCRSUBSAMPLING, 2, 2),
+        fill_order=_get(tags, TiffImagePlugin.FILLORDER, 1)[0],
+        orientation=tags.get(TiffImagePlugin.ExifTags.Base.Orientation),
+    )
 
 
 def count_pages(file: BinaryIO) -> int:
@@ -143,42 +175,6 @@ def _read_tags(file: BinaryIO) -> tuple[Any, Any]:
     bounded.seek(tags.next)
     tags.load(bounded)
     return tags, bounded
-
-
-def create_layout(tags: Any) -> Layout:
-    """The layout that tags describe, Pillow's `tag_v2`. Raises an ImageError as `read_layout`."""
-    (compression,) = _get(tags, TiffImagePlugin.COMPRESSION, 1)
-    (photometric,) = _get(tags, TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0)
-    is_old_jpeg = compression == _OLD_JPEG
-    photometric = _YCBCR if is_old_jpeg else photometric
-    (num_samples,) = _get(tags, TiffImagePlugin.SAMPLESPERPIXEL, 3 if is_old_jpeg else 1)
-    formats = {*_get(tags, TiffImagePlugin.SAMPLEFORMAT, _UNSIGNED)}
-    bits = {*_get(tags, TiffImagePlugin.BITSPERSAMPLE, 1)}
-    if formats & {_SIGNED, _FLOATING} or max(bits, default=1) > 16:
-        raise ImageError(
-            "a TIFF of signed, floating-point or 32-bit numbers, whose range is unknown: save it "
-            "with 8 or 16 bits per value"
-        )
-    num_colors = _NUM_COLORS.get(photometric, math.inf)
-    is_gray_jpeg = photometric == _YCBCR and num_samples == 1
-    # Of images with many bands, Pillow would take the first ones for colors.
-    most = num_colors + (2 if photometric == _CMYK else 1)
-    is_known = is_gray_jpeg or num_colors <= num_samples <= most
-    if formats != {_UNSIGNED} or len(bits) != 1 or not is_known:
-        raise ImageError(OTHER)
-    return Layout(
-        width=_get(tags, TiffImagePlugin.IMAGEWIDTH)[0],
-        height=_get(tags, TiffImagePlugin.IMAGELENGTH)[0],
-        photometric=photometric,
-        bits=bits.pop(),
-        num_samples=num_samples,
-        extra=_get(tags, TiffImagePlugin.EXTRASAMPLES),
-        is_planar=_get(tags, TiffImagePlugin.PLANAR_CONFIGURATION, 1) == (2,) and num_samples > 1,
-        compression=compression,
-        subsampling=_get(tags, TiffImagePlugin.YCBCRSUBSAMPLING, 2, 2),
-        fill_order=_get(tags, TiffImagePlugin.FILLORDER, 1)[0],
-        orientation=tags.get(TiffImagePlugin.ExifTags.Base.Orientation),
-    )
 
 
 def _get(tags: Any, tag: int, *default: int) -> tuple[int, ...]:
