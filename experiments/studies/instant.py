@@ -24,7 +24,6 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.features.extract import extract_features, open_backbone
 from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.instant import fit_classifier
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.process import prepare_process
@@ -120,7 +119,7 @@ def _measure(photos: Photos, number: int, seed: int) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for what, features in {"": known, ", one network": known._replace(others=())}.items():
         relations = Relations(features)
-        inferred = infer(relations, mark_labels(labels, truth.max() + 1))
+        inferred = infer(relations, labels, truth.max() + 1)
         classifier = fit_classifier(None, relations, inferred)
         alone = classifier._replace(neighbors=None)
         is_right, is_right_alone = (

@@ -31,7 +31,6 @@ from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, Propagation, build_graph
 from cls_jax.photos.features.heads import INSTANT_C, fit_head
 from cls_jax.photos.features.infer import infer
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import LAST, Relations
@@ -194,7 +193,7 @@ def fit_and_score(pool: Pool, labels: np.ndarray) -> tuple[float, float]:
     """
     num_classes = int(pool.labels.max()) + 1
     inputs = pool.frozen.pooled
-    inferred = infer(Relations(pool.frozen), mark_labels(labels, num_classes))
+    inferred = infer(Relations(pool.frozen), labels, num_classes)
     head = fit_head(inputs, inferred.labels, num_classes, INSTANT_C, inferred.sample_weights)
     right = 100 * float(np.mean(head.predict(pool.test_inputs) == pool.test_labels))
     estimated = inferred.estimate.accuracy if inferred.estimate else None
@@ -253,7 +252,7 @@ def _learn(relations: Relations, truth: np.ndarray, known: np.ndarray) -> _Learn
     """Infers labels from the true classes of the known photos."""
     labels = np.full(len(truth), -1)
     names, labels[known] = np.unique(truth[known], return_inverse=True)
-    inferred = infer(relations, mark_labels(labels, len(names)))
+    inferred = infer(relations, labels, len(names))
     assert inferred.estimate is not None, "there are other photos"
     is_right = names[inferred.probabilities.argmax(axis=1)] == truth
     return _Learned(inferred.probabilities, is_right, labels < 0, inferred.estimate)

@@ -26,7 +26,6 @@ from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.extract import extract_features, open_backbone
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import fit_classifier
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.sources import find_sources
@@ -157,7 +156,7 @@ def measure(
     relations = Relations(train)
 
     def predict(sources: np.ndarray | None) -> tuple[Inferred, float]:
-        inferred = infer(relations, mark_labels(labels, num_classes), sources)
+        inferred = infer(relations, labels, num_classes, sources)
         p_BK = fit_classifier(None, relations, inferred).predict_with_features(test)[0][0]
         return inferred, 100 * float(np.mean(p_BK.argmax(axis=1) == truth_new))
 

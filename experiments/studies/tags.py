@@ -27,7 +27,6 @@ from sklearn.semi_supervised import LabelSpreading
 from cls_jax.photos.features.accuracy import MIN_CHECKS, Estimate
 from cls_jax.photos.features.extract import extract_features, open_backbone
 from cls_jax.photos.features.infer import infer
-from cls_jax.photos.features.marks import Marks, mark_labels
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tag_accuracy import (
     confide,
@@ -63,7 +62,7 @@ class Drawn(NamedTuple):
         """The tags of all."""
         values = np.full_like(self.truth, -1)
         values[self.rows] = self.truth[self.rows]
-        return infer_tags(self.relations, Marks(values, exclusive=False))
+        return infer_tags(self.relations, values)
 
     def score(self, scores_BT: np.ndarray) -> float:
         """The mean average precision on the others."""
@@ -112,7 +111,7 @@ def compare(drawn: Drawn) -> Found:
         model = LabelSpreading(kernel="knn", max_iter=100).fit(units, targets)
         spread.append(model.label_distributions_[:, 1])
         if len(y) <= _MAX_INFERRED:
-            found = infer(drawn.relations, mark_labels(targets, 2))
+            found = infer(drawn.relations, targets, 2)
             inferred.append(found.probabilities[:, 1])
     yield "label spreading", drawn.score(np.stack(spread, axis=1))
     if inferred:
@@ -144,7 +143,7 @@ def judge(name: str, estimate: Estimate | None, true: float) -> Found:
 def state(drawn: Drawn, inferred: InferredTags, seed: int) -> Found:
     """What is stated, and what is true."""
     groups = np.arange(len(drawn.truth))
-    others, known = drawn.others, inferred.marks.values
+    others, known = drawn.others, inferred.given
     parts = inferred.probabilities, inferred.held_out, known, groups
     p_oT, has_oT = inferred.probabilities[others], drawn.truth[others] == 1
     says_oT = p_oT >= 0.5
@@ -164,7 +163,7 @@ def state(drawn: Drawn, inferred: InferredTags, seed: int) -> Found:
     checked = np.random.default_rng((seed, 7)).choice(len(others), MIN_CHECKS, replace=False)
     learned = drawn._replace(rows=np.sort(np.append(drawn.rows, others[checked])))
     after = learned.infer()
-    estimate = estimate_tags(after.probabilities, after.held_out, after.marks.values, groups)
+    estimate = estimate_tags(after.probabilities, after.held_out, after.given, groups)
     if estimate is not None:
         rows = others[checked]
         estimate = correct_tags(estimate, after.held_out[rows], drawn.truth[rows])

@@ -19,7 +19,6 @@ from sklearn.metrics import roc_auc_score
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.heads import INSTANT_C, PROBE_C, Head, fit_head
 from cls_jax.photos.features.infer import infer
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.inference.unknown import fit_unknown
@@ -47,11 +46,11 @@ def _measure(photos: Photos, number: int, seed: int) -> dict[str, float | None]:
 
     labeled = np.flatnonzero(labels >= 0)
     probe = fit_head(x[labeled], labels[labeled], _NUM_KNOWN, PROBE_C)
-    inferred = infer(Relations(train), mark_labels(labels, _NUM_KNOWN))
+    inferred = infer(Relations(train), labels, _NUM_KNOWN)
     taught = inferred.labels, _NUM_KNOWN, INSTANT_C, inferred.sample_weights
     instant = fit_head(x, *taught)
     known = train.convert(lambda rows: rows[is_known])
-    alone = infer(Relations(known), mark_labels(labels[is_known], _NUM_KNOWN))
+    alone = infer(Relations(known), labels[is_known], _NUM_KNOWN)
     without = fit_head(x[is_known], alone.labels, _NUM_KNOWN, INSTANT_C, alone.sample_weights)
     halves = np.array_split(rng.permutation(x.shape[1]), 2)
     networks = [fit_head(x, *taught, np.sort(half)) for half in halves]

@@ -3,11 +3,11 @@
 `infer` derives them from several labelers. (Between two fits, the page spreads new labels with
 `graph.Propagation`, and `start.heads` adds what trained networks say.) Each labeler, a graph or a
 linear probe, predicts the labels held out from it, each together with those of its near-copies
-(`marks.groups`) if these would give it away. Its weight, an exponent in a product of probabilities
-(a logarithmic opinion pool: Heskes, "Selecting Weighting Factors in Logarithmic Opinion Pools",
-NIPS 1997), maximizes the likelihood of these labels. This is stacking (Wolpert, 1992) with a prior,
-because a few labels carry little information: the accuracy on 20 labels moves in steps of 5 points.
-Weights below 1 also temper overconfident labelers.
+(`grouping.groups`) if these would give it away. Its weight, an exponent in a product of
+probabilities (a logarithmic opinion pool: Heskes, "Selecting Weighting Factors in Logarithmic
+Opinion Pools", NIPS 1997), maximizes the likelihood of these labels. This is stacking (Wolpert,
+1992) with a prior, because a few labels carry little information: the accuracy on 20 labels moves
+in steps of 5 points. Weights below 1 also temper overconfident labelers.
 
 Shape suffixes: B images, C features, K classes, L labeled images, M labelers, N networks.
 """
@@ -31,8 +31,8 @@ from cls_jax.photos.features.accuracy import (
 )
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.graph import Propagation, Response, compute_weight, propagate_labels
+from cls_jax.photos.features.grouping import find_firsts, find_judged, groups, is_copied
 from cls_jax.photos.features.heads import PROBE_C, Head, fit_head
-from cls_jax.photos.features.marks import Marks, find_firsts, find_judged, groups, is_copied
 from cls_jax.photos.features.relations import EARLY, LAST, STAGES, Relations
 
 # Weight of a labeled image, where others have at most 1. With it and the probe, photos of
@@ -109,11 +109,11 @@ class HeldOutLabels(NamedTuple):
 class Inferred:
     """Labels of all images, from graphs and linear probes."""
 
-    marks: Marks  # What was given.
+    given: np.ndarray  # The given labels, int [B], -1 for the other images.
     probabilities: np.ndarray  # float32 [B, K].
     labeler_weights: LabelerWeights
     probe: Head  # On the last layer.
-    groups: np.ndarray  # The near-copies, int [B], see `marks.groups`.
+    groups: np.ndarray  # The near-copies, int [B], see `grouping.groups`.
     estimate: Estimate | None  # The expected accuracy, see `estimate_accuracy`.
     new_sources: NewSources | None  # The same on new sources. None where no source is known.
     # Without their own labels, or those of their sources, if these are known: up to 1,000 images.
@@ -122,8 +122,7 @@ class Inferred:
     @functools.cached_property
     def labels(self) -> np.ndarray:
         """The given class of a labeled image, else the most probable one, int [B]."""
-        given = self.marks.labels
-        return np.where(given >= 0, given, decide(self.probabilities).best)
+        return np.where(self.given >= 0, self.given, decide(self.probabilities).best)
 
     @functools.cached_property
     def weights(self) -> np.ndarray:
@@ -133,7 +132,7 @@ class Inferred:
     @property
     def sample_weights(self) -> np.ndarray:
         """The same for a head, where labeled images weigh more, float32 [B]."""
-        return np.where(self.marks.labels >= 0, np.float32(_LABELED_WEIGHT), self.weights)
+        return np.where(self.given >= 0, np.float32(_LABELED_WEIGHT), self.weights)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -144,12 +143,17 @@ class Inferred:
         """
         found = [part._asdict() for part in (self.estimate, self.new_sources) if part]
         known = {name: float(v) for part in found for name, v in part.items() if v is not None}
-        sizes = np.unique(self.groups[self.marks.labels >= 0], return_counts=True)[1]
+        sizes = np.unique(self.groups[self.given >= 0], return_counts=True)[1]
         known |= {"near_copies": float((sizes - 1).sum())}
         return self.labeler_weights.shares | known | {"near_copy_groups": float((sizes > 1).sum())}
 
 
-def infer(relations: Relations, marks: Marks, sources_B: np.ndarray | None = None) -> Inferred:
+def infer(
+    relations: Relations,
+    labels_B: np.ndarray,
+    num_classes: int,
+    sources_B: np.ndarray | None = None,
+) -> Inferred:
     """Infers the labels of all images by graphs and linear probes, weighted by held-out labels.
 
     A graph uses which images are similar, a probe which features separate the classes. Both use
@@ -158,17 +162,17 @@ def infer(relations: Relations, marks: Marks, sources_B: np.ndarray | None = Non
 
     Args:
         relations: Of B images.
-        marks: What is given about them.
+        labels_B: Their classes, int, -1 where unknown.
+        num_classes: K.
         sources_B: What the images come from, int, -1 where unknown. None where nothing is known.
             They say how the classifier will do on new sources, and change no inferred label:
             weights that are chosen by labels held out with their sources are no better on new
             sources, and up to 19 points worse on the other images of known ones
             (experiments/results/sources.md).
     """
-    labels_B, num_classes = marks.labels, marks.num_classes
     labeled = np.flatnonzero(labels_B >= 0)
     labelers = _list_labelers(relations, num_classes)
-    copies_B = groups(relations, marks)
+    copies_B = groups(relations, labels_B, num_classes)
     groups_B = copies_B if is_copied(copies_B, labels_B) else np.arange(len(labels_B))
     weights_M, held_out = _judge(labelers, labels_B, groups_B, groups_B, num_classes)
     given = labels_B[labeled]
@@ -189,7 +193,7 @@ def infer(relations: Relations, marks: Marks, sources_B: np.ndarray | None = Non
         for part in np.split(weights_M, [len(labelers.graphs)])
     )
     return Inferred(
-        marks=marks,
+        given=labels_B,
         probabilities=probabilities,
         labeler_weights=LabelerWeights(graph_weights, probe_weights),
         probe=heads[0],
@@ -273,16 +277,21 @@ def _judge_sources(
 
 
 def hold_out_labels(
-    relations: Relations, marks: Marks, sources_B: np.ndarray | None = None
+    relations: Relations,
+    labels_B: np.ndarray,
+    num_classes: int,
+    sources_B: np.ndarray | None = None,
 ) -> HeldOutLabels:
     """Predicts each labeled image from the labels of others, as `infer` does.
 
     Of over 1,000 labels, fifths are held out in turn, and probes are fitted to 3,000 of the others.
     The arguments are those of `infer`.
     """
-    labelers = _list_labelers(relations, marks.num_classes)
-    copies_B, groups_B = groups(relations, marks), groups(relations, marks, sources_B)
-    return _judge(labelers, marks.labels, groups_B, copies_B, marks.num_classes, _MAX_PROBED)[1]
+    labelers = _list_labelers(relations, num_classes)
+    copies_B, groups_B = (
+        groups(relations, labels_B, num_classes, given) for given in (None, sources_B)
+    )
+    return _judge(labelers, labels_B, groups_B, copies_B, num_classes, _MAX_PROBED)[1]
 
 
 def _judge(

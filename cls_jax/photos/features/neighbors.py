@@ -62,10 +62,11 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> Neighbors:
     if num_images >= _MIN_ON_ACCELERATOR and jax.default_backend() != "cpu":
         found = search_on_accelerator(unit_BC, num_neighbors, rows, is_exact=not is_large)
     elif is_large and is_installed("scale"):
-        found = Neighbors(*(each[rows] for each in _search_links(unit_BC, num_neighbors)))
+        found = _search_links(unit_BC, num_neighbors, rows)
     else:
         found = search_rows(unit_BC[rows], unit_BC, num_neighbors, rows)
-    return Neighbors(*(gather_rows(each, num_images) for each in found))
+    indices, cosines = (gather_rows(each, num_images) for each in found)
+    return Neighbors(indices, cosines)
 
 
 def take_neighbors(
@@ -152,23 +153,23 @@ def search_on_accelerator(
     return Neighbors(np.asarray(indices), np.asarray(cosines))
 
 
-def _search_links(normalized_BC: np.ndarray, num_neighbors: int) -> Neighbors:
+def _search_links(unit_BC: np.ndarray, num_neighbors: int, rows: np.ndarray) -> Neighbors:
     """Follows links between similar images (HNSW: Malkov and Yashunin, TPAMI 2020)."""
     faiss = importlib.import_module("faiss")  # It ships no types.
-    num_images, length = normalized_BC.shape
+    num_images, length = unit_BC.shape
     index = faiss.IndexHNSWFlat(length, _LINKS, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efSearch = max(_CANDIDATES_KEPT, num_neighbors + 1)
     num_threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)  # More threads would link the images differently each time.
-    index.add(normalized_BC)
+    index.add(unit_BC)
     faiss.omp_set_num_threads(num_threads)
-    cosines, indices = index.search(normalized_BC, num_neighbors + 1)
-    is_itself = indices == np.arange(num_images)[:, None]
+    cosines, indices = index.search(unit_BC[rows], num_neighbors + 1)
+    is_itself = indices == rows[:, None]
     is_itself[:, -1] |= ~is_itself.any(axis=1)  # May be missing among many copies.
-    cosines, indices = (a[~is_itself].reshape(num_images, -1) for a in (cosines, indices))
+    cosines, indices = (a[~is_itself].reshape(len(rows), -1) for a in (cosines, indices))
     # If too few neighbors are found, arbitrary images with a cosine of 0 fill in.
     is_missing = indices < 0
-    other = (np.arange(num_images)[:, None] + 1) % num_images
+    other = (rows[:, None] + 1) % num_images
     indices = np.where(is_missing, other, indices).astype(np.int32)
     return Neighbors(indices, np.where(is_missing, 0, cosines))
 

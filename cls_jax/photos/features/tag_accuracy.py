@@ -23,7 +23,7 @@ from cls_jax.photos.features.accuracy import (
     estimate_share,
     wilson_interval,
 )
-from cls_jax.photos.features.marks import find_firsts
+from cls_jax.photos.features.grouping import find_firsts
 from cls_jax.photos.features.tags import find_right
 
 # With 20 labels, only tags that chance favors are predicted often enough to be judged.

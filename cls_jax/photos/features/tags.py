@@ -18,7 +18,7 @@ import numpy as np
 import scipy.special
 
 from cls_jax.data.sampling import take_rows
-from cls_jax.photos.features.marks import Marks, groups, mark_labels
+from cls_jax.photos.features.grouping import groups
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.smoothing import scale, take_blocks
@@ -50,7 +50,7 @@ class TagHead(NamedTuple):
 class InferredTags(NamedTuple):
     """Tags of all images."""
 
-    marks: Marks  # What was given.
+    given: np.ndarray  # int8 [B, T]: 1 with a tag, 0 without it, -1 if it is open.
     probabilities: np.ndarray  # float32 [B, T], 0 or 1 where given.
     # Without the labels of an image's group, float32 [B, T]. NaN if not given.
     held_out: np.ndarray
@@ -58,30 +58,30 @@ class InferredTags(NamedTuple):
 
 
 def group_tagged(
-    relations: Relations, marks: Marks, sources_B: np.ndarray | None = None
+    relations: Relations, given_BT: np.ndarray, sources_B: np.ndarray | None = None
 ) -> np.ndarray:
-    """See `marks.groups`. Near-copies belong together whatever their tags: bursts differ by one."""
-    is_labeled = (marks.values >= 0).any(axis=1)
-    return groups(relations, mark_labels(np.where(is_labeled, 0, -1), 1), sources_B)
+    """See `groups`. Near-copies belong together whatever their tags: bursts differ by one."""
+    is_labeled = (given_BT >= 0).any(axis=1)
+    return groups(relations, np.where(is_labeled, 0, -1), 1, sources_B)
 
 
 def infer_tags(
-    relations: Relations, marks: Marks, groups_B: np.ndarray | None = None
+    relations: Relations, given_BT: np.ndarray, groups_B: np.ndarray | None = None
 ) -> InferredTags:
-    """Infers the tags of all images.
+    """Infers the tags of all images from given ones, see `InferredTags`.
 
     Labels are held out with those of their group, int [B], such as near-copies. None for images
     that are alone.
     """
     features, smoothing = relations.features, relations.smoothing
     groups_B = np.arange(len(relations)) if groups_B is None else groups_B
-    is_given = marks.values >= 0
+    is_given = given_BT >= 0
     labeled = np.flatnonzero(is_given.any(axis=1))
-    groups_L, targets_LT = groups_B[labeled], 2.0 * marks.values[labeled] - 1
+    groups_L, targets_LT = groups_B[labeled], 2.0 * given_BT[labeled] - 1
     of_labeled = features.convert(lambda columns: columns[labeled])
     x_LC = scale(of_labeled, smoothing.mean, smoothing.deviation)
     x_LR, share = x_LC @ smoothing.kernel, 0.0
-    kernel = np.zeros((x_LC.shape[1] + x_LR.shape[1] + 1, marks.num_classes), np.float32)
+    kernel = np.zeros((x_LC.shape[1] + x_LR.shape[1] + 1, given_BT.shape[1]), np.float32)
     scores_LT = np.full(targets_LT.shape, np.nan, np.float32)
     for i, (rows, tags) in enumerate(_find_parts(is_given[labeled])):
         targets = targets_LT[np.ix_(rows, tags)]
@@ -91,7 +91,7 @@ def infer_tags(
         kernel[:, tags], scores_LT[np.ix_(rows, tags)] = _fit(
             np.concatenate(inputs, axis=1), targets, groups_L[rows], penalty
         )
-    slope, offsets_T = _calibrate(scores_LT, marks.values[labeled])
+    slope, offsets_T = _calibrate(scores_LT, given_BT[labeled])
     of_scaled, of_smoothed, bias = np.split(kernel, [x_LC.shape[1], len(kernel) - 1])
     kernel = math.sqrt(1 - share) * of_scaled + smoothing.kernel @ (math.sqrt(share) * of_smoothed)
     bias = (slope * bias[0] + offsets_T).astype(np.float32)
@@ -99,8 +99,8 @@ def infer_tags(
     held_out = np.full(is_given.shape, np.nan, np.float32)
     held_out[labeled] = scipy.special.expit(slope * scores_LT + offsets_T)
     return InferredTags(
-        marks=marks,
-        probabilities=np.where(is_given, np.float32(marks.values), head.predict(features)),
+        given=given_BT,
+        probabilities=np.where(is_given, np.float32(given_BT), head.predict(features)),
         held_out=held_out,
         head=head,
     )
@@ -200,9 +200,9 @@ def _calibrate(scores_LT: np.ndarray, values_LT: np.ndarray) -> tuple[float, np.
     return float(found.x[0]), found.x[1:]
 
 
-def find_right(p_BT: np.ndarray, values_BT: np.ndarray, thresholds_T: np.ndarray) -> np.ndarray:
-    """Which images have all tags right, bool [B], by the values of `Marks`. Open ones are."""
-    return np.asarray((((p_BT >= thresholds_T) == values_BT) | (values_BT < 0)).all(axis=1))
+def find_right(p_BT: np.ndarray, known_BT: np.ndarray, thresholds_T: np.ndarray) -> np.ndarray:
+    """Which images have all tags right, bool [B], given what is known. Open tags are."""
+    return np.asarray((((p_BT >= thresholds_T) == known_BT) | (known_BT < 0)).all(axis=1))
 
 
 def choose_thresholds(inferred: InferredTags, precision: float = 0.0) -> np.ndarray:
@@ -216,12 +216,11 @@ def choose_thresholds(inferred: InferredTags, precision: float = 0.0) -> np.ndar
     that chance favors, and 74, 84 and 88% of the others had the tag with 20, 60 and 200 labels,
     instead of 90% (experiments/results/tags.md).
     """
-    marks = inferred.marks
     if not precision:
-        return np.full(marks.num_classes, 0.5, np.float32)
-    p_BT = np.where(marks.values >= 0, inferred.held_out, inferred.probabilities)
+        return np.full(inferred.given.shape[1], 0.5, np.float32)
+    p_BT = np.where(inferred.given >= 0, inferred.held_out, inferred.probabilities)
     order = np.argsort(-p_BT, axis=0, kind="stable")
-    p_BT, values_BT = (np.take_along_axis(each, order, axis=0) for each in (p_BT, marks.values))
+    p_BT, values_BT = (np.take_along_axis(each, order, axis=0) for each in (p_BT, inferred.given))
     errors_BT = np.cumsum(np.where(values_BT >= 0, values_BT - p_BT, 0), axis=0)
     errors_BT /= _PRIOR_COUNT + np.cumsum(values_BT >= 0, axis=0)
     means_BT = np.cumsum(p_BT, axis=0) / np.arange(1, len(p_BT) + 1)[:, None]

@@ -39,7 +39,7 @@ class TagSets(NamedTuple):
     def mark(self, labels_B: np.ndarray) -> np.ndarray:
         """The tags of B images by the numbers of their labels, int [B], -1 without one.
 
-        Returns int8 [B, T], the values of `Marks`.
+        Returns int8 [B, T], as `infer_tags` takes them.
         """
         return np.where(labels_B[:, None] >= 0, self.values[labels_B], np.int8(-1))
 

@@ -31,7 +31,7 @@ from ml_collections import ConfigDict
 from cls_jax.errors import UserError
 from cls_jax.photos.features.accuracy import read_estimate, wilson_interval
 from cls_jax.photos.features.decide import decide
-from cls_jax.photos.features.marks import join_groups
+from cls_jax.photos.features.grouping import join_groups
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import CHECK, LABEL
 from cls_jax.photos.folder.options import get_folder_options

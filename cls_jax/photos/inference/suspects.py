@@ -15,7 +15,6 @@ from cls_jax.io import to_csv, write_atomically
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.extract import concatenate_features
 from cls_jax.photos.features.infer import HeldOutLabels, hold_out_labels
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 
@@ -86,8 +85,7 @@ def judge_labels(
     sources = None
     if dataset.train.sources is not None:
         sources = np.append(dataset.train.sources[train], np.full(len(test), -1))
-    marks = mark_labels(labels, dataset.num_classes)
-    held_out = hold_out_labels(Relations(features), marks, sources)
+    held_out = hold_out_labels(Relations(features), labels, dataset.num_classes, sources)
     is_test, positions = np.arange(len(labels)) >= len(train), np.concatenate([train, test])
     suggested = decide(held_out.probabilities).best
     suspects = [

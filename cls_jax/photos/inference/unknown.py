@@ -32,8 +32,8 @@ from cls_jax.data.sampling import take_rows
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, is_number, read_bytes, write_atomically
 from cls_jax.photos.features.graph import build_graph, solve
+from cls_jax.photos.features.grouping import join_groups
 from cls_jax.photos.features.heads import fit_head
-from cls_jax.photos.features.marks import join_groups
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.inference.calibration import read_fitted
 

@@ -27,7 +27,6 @@ from cls_jax.photos.features.accuracy import (
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import fit_classifier
-from cls_jax.photos.features.marks import Marks, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tag_accuracy import (
@@ -97,8 +96,7 @@ def _fit_classes(session: Known) -> Fitted:
     labels = np.where(session.labels >= 0, places[session.labels], -1)
     rows, originals = _choose_rows(session, relations, labels)
     known, sources = relations.take(rows), list_sources(session, rows)
-    values = mark_labels(labels, len(class_names)).values
-    inferred = infer(known, Marks(values[rows]), sources)
+    inferred = infer(known, labels[rows], len(class_names), sources)
     classifier = fit_classifier(None, known, inferred)
 
     def predict(found: FrozenFeatures) -> np.ndarray:
@@ -111,6 +109,7 @@ def _fit_classes(session: Known) -> Fitted:
     sentences = [describe_estimate(estimate, INSTANT, others, right)] if estimate else []
     if inferred.new_sources is not None:
         sentences.append(describe_new_sources(inferred.new_sources))
+    values = np.where(labels[:, None] < 0, -1, labels[:, None] == np.arange(len(class_names)))
     p_BK = _complete(relations, inferred.probabilities, rows, values, originals, predict)
     suspects = choose_suspects(inferred.held_out, labels[rows])
     best, confidence, _ = decide(inferred.held_out.probabilities[suspects])
@@ -149,9 +148,8 @@ def _fit_tags(session: Known) -> Fitted:
     values, class_names = sets.mark(np.where(labels >= 0, numbers, -1)), list(sets.names)
     rows, originals = _choose_rows(session, relations, labels)
     known, sources = relations.take(rows), list_sources(session, rows)
-    marks = Marks(values[rows], exclusive=False)
-    groups_M = group_tagged(known, marks, sources)
-    inferred = infer_tags(known, marks, groups_M)
+    groups_M = group_tagged(known, values[rows], sources)
+    inferred = infer_tags(known, values[rows], groups_M)
     p_MT, held_out_MT, predict = inferred.probabilities, inferred.held_out, inferred.head.predict
     q_MT = np.where(np.isnan(held_out_MT), p_MT, held_out_MT)
     p_BT = _complete(relations, q_MT, rows, values, originals, predict)
@@ -159,7 +157,7 @@ def _fit_tags(session: Known) -> Fitted:
     is_random = np.isin(np.arange(len(labels)), list(list_checked(session)))
     random_BT = np.where(is_random[:, None], values, np.int8(-1))
     is_known = (random_BT >= 0).any(axis=1)
-    estimate = estimate_tags(p_MT, held_out_MT, marks.values, groups_M)
+    estimate = estimate_tags(p_MT, held_out_MT, values[rows], groups_M)
     estimate = estimate and correct_tags(estimate, p_BT[is_known], random_BT[is_known])
     others = _describe_others(labels, f"{len(class_names)} tags", estimate)
     right, answers, accuracy = "are tagged without a mistake", _count_answers(labels), ""
@@ -219,7 +217,8 @@ def _complete(
 ) -> np.ndarray:
     """The probabilities of all photos, float32 [B, K], given those at `rows`.
 
-    Copies have what is known of their originals, see `Marks.values`. The rest is predicted.
+    Copies have what is known of their originals, by `values`, [B, K] of 1, 0, and -1 where that
+    is open. The rest is predicted.
     """
     p_BK = np.zeros(values.shape, np.float32)
     p_BK[rows] = p_MK

@@ -21,7 +21,6 @@ from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import InstantClassifier, fit_classifier
-from cls_jax.photos.features.marks import Marks, mark_labels
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tag_accuracy import estimate_tags
 from cls_jax.photos.features.tagged import TaggedClassifier
@@ -101,8 +100,8 @@ class Fitted:
     def write_labels(self, folder: pathlib.Path, dataset: Dataset) -> None:
         """Writes the labels of the unlabeled images with their weights, if they are files."""
         is_new, named = ~self.is_labeled, dataclasses.replace(dataset, class_names=self.texts)
-        columns = (each[is_new] for each in (self.rows, self.labels, self.weights))
-        write_pseudo_labels(folder, named, *columns)
+        rows, labels, weights = self.rows[is_new], self.labels[is_new], self.weights[is_new]
+        write_pseudo_labels(folder, named, rows, labels, weights)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +128,7 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
     """
     network, relations = features.network, Relations(features.train)
     is_labeled, labels, sources = _take_given(dataset, labeled, features.rows)
-    inferred = infer(relations, mark_labels(labels, dataset.num_classes), sources)
+    inferred = infer(relations, labels, dataset.num_classes, sources)
     classifiers = {
         "probe": InstantClassifier(network, inferred.probe),
         "instant": fit_classifier(network, relations, inferred),
@@ -166,11 +165,11 @@ def fit_tags(
     assert features.network is not None, "pixels have no tags"
     relations, sets = Relations(features.train), read_sets(dataset.class_names)
     is_labeled, labels, sources = _take_given(dataset, labeled, features.rows)
-    marks = Marks(sets.mark(labels), exclusive=False)
-    groups_B = group_tagged(relations, marks, sources)
-    inferred = infer_tags(relations, marks, groups_B)
+    given_BT = sets.mark(labels)
+    groups_B = group_tagged(relations, given_BT, sources)
+    inferred = infer_tags(relations, given_BT, groups_B)
     p_BT, thresholds = inferred.probabilities, choose_thresholds(inferred, precision)
-    estimate = estimate_tags(p_BT, inferred.held_out, marks.values, groups_B, thresholds)
+    estimate = estimate_tags(p_BT, inferred.held_out, given_BT, groups_B, thresholds)
     classifier = TaggedClassifier(features.network, inferred.head, sets.names, thresholds)
 
     def judge(p_NBT: np.ndarray, labels_B: np.ndarray, part: str) -> tuple[np.ndarray, Accuracies]:

@@ -16,7 +16,6 @@ from cls_jax.photos.features.accuracy import (
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.features.infer import infer
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 
@@ -52,7 +51,7 @@ def test_the_interval_holds_the_truth_in_nine_of_ten_folders():
             labels = np.full(NUM_IMAGES, -1)
             labels[order[:num_labels]] = truth[order[:num_labels]]
             classes, labels[labels >= 0] = np.unique(labels[labels >= 0], return_inverse=True)
-            inferred = infer(Relations(features), mark_labels(labels, len(classes)))
+            inferred = infer(Relations(features), labels, len(classes))
             estimate, is_open = inferred.estimate, labels < 0
             if estimate.accuracy is None:
                 continue
@@ -187,7 +186,7 @@ def test_the_target_is_reached_in_nine_of_ten_folders():
         order, _ = Coverage(build_graph(features.descriptors)).choose(np.ones(NUM_IMAGES, bool), 60)
         labels = np.full(NUM_IMAGES, -1)
         classes, labels[order] = np.unique(truth[order], return_inverse=True)
-        inferred = infer(Relations(features), mark_labels(labels, len(classes)))
+        inferred = infer(Relations(features), labels, len(classes))
         others = np.flatnonzero(labels < 0)
         is_right = (classes[inferred.labels] == truth)[others]
         confidences = inferred.probabilities[others].max(axis=1)

@@ -18,7 +18,6 @@ from cls_jax.photos.features.backbones import (
     is_permissive,
 )
 from cls_jax.photos.features.infer import hold_out_labels, infer
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.plan.plan import Request
@@ -113,8 +112,8 @@ def test_other_networks_are_of_the_table_and_named_once():
 def test_a_network_beside_itself_changes_nothing_without_held_out_labels(images):
     truth, _, good, _ = images
     labels = np.where(np.arange(len(truth)) < NUM_CLASSES, truth, -1)  # One per class.
-    alone = infer(Relations(good), mark_labels(labels, NUM_CLASSES))
-    doubled = infer(Relations(good._replace(others=(good,))), mark_labels(labels, NUM_CLASSES))
+    alone = infer(Relations(good), labels, NUM_CLASSES)
+    doubled = infer(Relations(good._replace(others=(good,))), labels, NUM_CLASSES)
     np.testing.assert_allclose(doubled.probabilities, alone.probabilities, atol=1e-5)
     assert doubled.figures["weight_others"] == pytest.approx(50)
     assert "weight_others" not in alone.figures
@@ -129,16 +128,14 @@ def test_held_out_labels_weigh_networks(images):
         "good first": good._replace(others=(useless,)),
         "useless first": useless._replace(others=(good,)),
     }.items():
-        inferred = infer(Relations(features), mark_labels(known, NUM_CLASSES))
+        inferred = infer(Relations(features), known, NUM_CLASSES)
         accuracies[name] = np.mean(inferred.labels[known < 0] == truth[known < 0])
         weights[name] = inferred.figures.get("weight_others")
     assert weights["useless first"] > 50 > weights["good first"]
     assert accuracies["useless"] < 0.5
     for both in ("good first", "useless first"):
         assert accuracies[both] > accuracies["good"] - 0.03
-    held_out = hold_out_labels(
-        Relations(useless._replace(others=(good,))), mark_labels(known, NUM_CLASSES)
-    )
+    held_out = hold_out_labels(Relations(useless._replace(others=(good,))), known, NUM_CLASSES)
     right = held_out.probabilities.argmax(axis=1)[known >= 0] == truth[known >= 0]
     assert right.mean() > 0.8
 

@@ -21,7 +21,6 @@ from cls_jax.photos.cli import commands, console
 from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.infer import hold_out_labels, infer
 from cls_jax.photos.features.instant import find_known, read_instant
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.features.relations import Relations
@@ -60,7 +59,7 @@ def test_inferred_labels_teach_a_better_head_than_one_label_per_class(num_classe
     labels = np.where(np.arange(300) < num_classes, truth, -1)
     center = features.mean(axis=0)
     features, test_features = features - center, test_features - center
-    inferred = infer(Relations(_freeze(features)), mark_labels(labels, num_classes))
+    inferred = infer(Relations(_freeze(features)), labels, num_classes)
     np.testing.assert_array_equal(inferred.labels[:num_classes], truth[:num_classes])
     np.testing.assert_array_equal(inferred.weights[:num_classes], 1)
     instant = fit_head(features, inferred.labels, num_classes, 0.01, inferred.sample_weights)
@@ -103,7 +102,7 @@ def test_held_out_labels_are_predicted_without_them():
     labels = np.where(np.arange(300) < 30, truth, -1)
 
     def measure():
-        p_BK = hold_out_labels(Relations(_freeze(features)), mark_labels(labels, K)).probabilities
+        p_BK = hold_out_labels(Relations(_freeze(features)), labels, K).probabilities
         return np.mean((p_BK.argmax(axis=1) == labels)[:30])
 
     assert measure() > 0.8
@@ -112,13 +111,13 @@ def test_held_out_labels_are_predicted_without_them():
     labels[order[::5]] = (labels[order[::5]] + 1) % K
     assert measure() < 0.85
     few = np.where(np.arange(300) < K, truth, -1)
-    names = infer(Relations(_freeze(features)), mark_labels(few, K)).figures.keys()
+    names = infer(Relations(_freeze(features)), few, K).figures.keys()
     counts = {"near_copies", "near_copy_groups", "classes", "classes_with_one_label"}
     confidences = {"confidence", "confidence_deviation", "images"}
     assert names == {"weight_graph", "weight_stages", *counts, *confidences}
     # Copies of the labeled images say nothing more.
     copied, doubled = np.vstack([features, features[:K]]), np.append(few, truth[:K])
-    assert infer(Relations(_freeze(copied)), mark_labels(doubled, K)).figures.keys() == names
+    assert infer(Relations(_freeze(copied)), doubled, K).figures.keys() == names
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
@@ -128,12 +127,12 @@ def test_the_depth_that_separates_the_labels_gets_more_weight(is_deep):
     good, noise = good - good.mean(axis=0), rng.standard_normal(good.shape)
     features = _freeze(noise, good) if is_deep else _freeze(good, noise)
     labels = np.where(np.arange(300) < 60, truth, -1)
-    inferred = infer(Relations(features), mark_labels(labels, K))
+    inferred = infer(Relations(features), labels, K)
     assert np.mean(inferred.labels == truth) > 0.9
     assert (inferred.figures["weight_stages"] > 40) == is_deep  # 33 before any label.
     assert (inferred.labeler_weights.graph_ratios[1] > 0.3) == is_deep  # 0.2.
     # Without a class with two labels, the prior decides.
-    alone = infer(Relations(features), mark_labels(np.where(np.arange(300) < K, truth, -1), K))
+    alone = infer(Relations(features), np.where(np.arange(300) < K, truth, -1), K)
     np.testing.assert_allclose(alone.labeler_weights.graph_ratios, [1, 0.2])
 
 
@@ -162,9 +161,7 @@ def test_a_wrong_graph_gets_no_weight():
     features -= features.mean(axis=0)
     wrong = np.random.default_rng(3).standard_normal(features.shape)
     labels = np.where(np.arange(300) < 60, truth, -1)
-    inferred = infer(
-        Relations(FrozenFeatures(features, wrong, wrong[:, :0])), mark_labels(labels, K)
-    )
+    inferred = infer(Relations(FrozenFeatures(features, wrong, wrong[:, :0])), labels, K)
     assert inferred.figures["weight_graph"] < 20
     assert np.mean(inferred.labels == truth) > 0.9
 
@@ -181,10 +178,10 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         for name in ("_MAX_HELD_OUT", "_MAX_PROBED"):
             monkeypatch.setattr(f"cls_jax.photos.features.infer.{name}", most)
         q_BK = hold_out_labels(
-            Relations(_freeze(features, features[:, :5])), mark_labels(labels_B, K)
+            Relations(_freeze(features, features[:, :5])), labels_B, K
         ).probabilities
         np.testing.assert_allclose(q_BK.sum(axis=1), 1, rtol=1e-5)
-        inferred = infer(Relations(_freeze(features, features[:, :5])), mark_labels(labels_B, K))
+        inferred = infer(Relations(_freeze(features, features[:, :5])), labels_B, K)
         np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)
         labeled = labels_B >= 0
         np.testing.assert_array_equal(inferred.labels[labeled], labels_B[labeled])
@@ -196,9 +193,7 @@ def test_of_many_classes_with_few_labels_each_the_labels_still_choose_the_weight
     features, truth = _make_features(1_260, 252)
     noise = np.random.default_rng(3).standard_normal(features.shape)
     features -= features.mean(axis=0)
-    inferred = infer(
-        Relations(FrozenFeatures(features, noise, noise[:, :0])), mark_labels(truth, 252)
-    )
+    inferred = infer(Relations(FrozenFeatures(features, noise, noise[:, :0])), truth, 252)
     assert inferred.figures["weight_graph"] < 20  # 42 before any label.
 
 
@@ -208,9 +203,9 @@ def test_features_of_any_width_and_a_single_class_give_probabilities(num_columns
     few = features[:, :num_columns]
     assert np.isfinite(fit_whitening(few)(few)).all()
     labels = np.where(np.arange(40) < 9, truth, -1)
-    inferred = infer(Relations(_freeze(features, few)), mark_labels(labels, K))
+    inferred = infer(Relations(_freeze(features, few)), labels, K)
     np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)
-    alone = infer(Relations(_freeze(features, few)), mark_labels(np.minimum(labels, 0), 1))
+    alone = infer(Relations(_freeze(features, few)), np.minimum(labels, 0), 1)
     np.testing.assert_array_equal(alone.weights, 1)
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from cls_jax.photos.features.grouping import find_firsts, find_judged, is_copied
 from cls_jax.photos.features.infer import hold_out_labels, infer
-from cls_jax.photos.features.marks import find_firsts, find_judged, is_copied, mark_labels
 from cls_jax.photos.features.near_copies import find_dominating
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
@@ -109,11 +109,11 @@ def test_held_out_labels_are_not_predicted_by_their_near_copies(most, monkeypatc
     monkeypatch.setattr("cls_jax.photos.features.infer._MAX_HELD_OUT", most)
     features, photos, truth = _create(200, 3)
     labels = np.where(photos < 80, truth, -1)  # All three photos of a burst.
-    inferred = infer(Relations(features), mark_labels(labels, K))
+    inferred = infer(Relations(features), labels, K)
     accuracy = 100 * np.mean((inferred.labels == truth)[labels < 0])
     num_groups = inferred.figures["near_copies"], inferred.figures["near_copy_groups"]
     assert num_groups == (160, 80)
-    held_out = hold_out_labels(Relations(features), mark_labels(labels, K))
+    held_out = hold_out_labels(Relations(features), labels, K)
     p_BK = held_out.probabilities
     right = 100 * np.mean((p_BK.argmax(axis=1) == truth)[labels >= 0])
     assert abs(right - accuracy) < 20
@@ -121,5 +121,5 @@ def test_held_out_labels_are_not_predicted_by_their_near_copies(most, monkeypatc
     # A class with one burst cannot be judged.
     alone = np.where((truth > 0) | (photos == 0), labels, -1)
     np.testing.assert_array_equal(
-        hold_out_labels(Relations(features), mark_labels(alone, K)).is_judged, alone > 0
+        hold_out_labels(Relations(features), alone, K).is_judged, alone > 0
     )

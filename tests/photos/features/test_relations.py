@@ -11,7 +11,6 @@ from cls_jax.photos.features import graph as graph_lib
 from cls_jax.photos.features.graph import build_graph, solve
 from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.instant import find_known
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import EARLY, LAST, STAGES, Relations
@@ -55,9 +54,9 @@ def test_another_order_has_the_same_relations():
     whole, order = Relations(features), np.random.default_rng(1).permutation(240)
     taken, fresh = whole.take(order), Relations(features.convert(lambda rows: rows[order]))
     assert_same_graphs(taken, fresh)
-    marks = mark_labels(np.where(np.arange(240) % 5 < 2, truth, -1)[order], K)
-    infer(whole.take(order[::-1]), mark_labels(np.where(truth > 1, truth, -1)[order[::-1]], K))
-    again, inferred = infer(taken, marks), infer(fresh, marks)
+    given = np.where(np.arange(240) % 5 < 2, truth, -1)[order], K
+    infer(whole.take(order[::-1]), np.where(truth > 1, truth, -1)[order[::-1]], K)
+    again, inferred = infer(taken, *given), infer(fresh, *given)
     np.testing.assert_allclose(again.probabilities, inferred.probabilities, atol=1e-6)
     np.testing.assert_array_equal(again.groups, inferred.groups)
     assert again.figures == pytest.approx(inferred.figures, abs=1e-4)
@@ -79,7 +78,7 @@ def test_a_label_that_was_held_out_before_is_not_followed_again(monkeypatch):
     for num_labels, num_new in ((20, 20), (22, 2)):
         order = np.random.default_rng(num_labels).permutation(40)
         labels = np.where(np.arange(40) < num_labels, truth[::3], -1)
-        infer(whole.take(order), mark_labels(labels[order], K))
+        infer(whole.take(order), labels[order], K)
         assert sum(columns) == 3 * (2 * K + num_new)
         columns.clear()
 

@@ -12,8 +12,8 @@ from cls_jax.photos.features.accuracy import (
 )
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.features.grouping import join_groups
 from cls_jax.photos.features.infer import hold_out_labels, infer
-from cls_jax.photos.features.marks import join_groups, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.start.hold_out import choose_validation_sources
@@ -68,7 +68,7 @@ def test_classes_with_a_single_source_are_told():
     features, truth, sources = _create(8, 30)
     labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
     labels[(truth == 0) & (sources != sources[np.argmax(labels == 0)])] = -1
-    figures = infer(Relations(features), mark_labels(labels, K), sources).figures
+    figures = infer(Relations(features), labels, K, sources).figures
     found = read_new_sources({f"labels_{name}": value for name, value in figures.items()})
     assert found.classes_with_one_source == 1
     assert "All labels of 1 class are from one source each" in describe_new_sources(found)
@@ -94,21 +94,21 @@ def test_labels_are_held_out_with_those_of_their_source():
     features, truth, sources = _create(8, 30)
     labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
     known, of_new = (
-        hold_out_labels(Relations(features), mark_labels(labels, K), given).probabilities.argmax(
-            axis=1
-        )[labels >= 0]
+        hold_out_labels(Relations(features), labels, K, given).probabilities.argmax(axis=1)[
+            labels >= 0
+        ]
         for given in (None, sources)
     )
     given = labels[labels >= 0]
     assert np.mean(known == given) > np.mean(of_new == given) + 0.1
-    inferred = infer(Relations(features), mark_labels(labels, K), sources)
+    inferred = infer(Relations(features), labels, K, sources)
     assert inferred.figures["sources"] == 8
     judged = inferred.held_out.is_judged
     right = (inferred.held_out.probabilities.argmax(axis=1) == labels)[judged]
     assert inferred.figures["accuracy_new_sources"] == pytest.approx(100 * right.mean())
     assert np.mean(known == given) > right.mean() + 0.1
     # Sources change no label.
-    without = infer(Relations(features), mark_labels(labels, K))
+    without = infer(Relations(features), labels, K)
     assert "sources" not in without.figures
     np.testing.assert_array_equal(inferred.probabilities, without.probabilities)
 
@@ -128,14 +128,14 @@ def test_a_class_is_at_no_disadvantage_when_its_source_is_left_out():
         labels = np.full(len(truth), -1)
         for label in range(num_classes):
             labels[rng.choice(np.flatnonzero(truth == label), 4, replace=False)] = label
-        inferred = infer(Relations(features), mark_labels(labels, num_classes), sources)
+        inferred = infer(Relations(features), labels, num_classes, sources)
         stated.append(inferred.figures["accuracy_new_sources"])
-        together = hold_out_labels(Relations(features), mark_labels(labels, num_classes), sources)
+        together = hold_out_labels(Relations(features), labels, num_classes, sources)
         right = together.probabilities.argmax(axis=1) == labels
         unbalanced.append(100 * right[together.is_judged].mean())
         for source in range(num_sources):
             others = np.where(sources == source, -1, labels)
-            right = infer(Relations(features), mark_labels(others, num_classes)).labels == truth
+            right = infer(Relations(features), others, num_classes).labels == truth
             expected.append(100 * right[(sources == source) & (labels < 0)].mean())
     assert abs(np.mean(stated) - np.mean(expected)) < 7
     assert np.mean(unbalanced) < np.mean(expected) - 8
@@ -144,18 +144,13 @@ def test_a_class_is_at_no_disadvantage_when_its_source_is_left_out():
 def test_with_one_source_for_each_class_the_labels_are_those_without_sources():
     features, truth, sources = _create(8, 30)
     labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
-    inferred, without = (
-        infer(Relations(features), mark_labels(labels, K), given) for given in (truth, None)
-    )
+    inferred, without = (infer(Relations(features), labels, K, given) for given in (truth, None))
     np.testing.assert_array_equal(inferred.probabilities, without.probabilities)
     assert inferred.figures["classes_with_one_source"] == K
     assert "accuracy_new_sources" not in inferred.figures
     # Also with more sources than it takes to judge new ones.
     labels = np.where(labels >= 0, sources, -1)
-    assert (
-        "accuracy_new_sources"
-        not in infer(Relations(features), mark_labels(labels, 8), sources).figures
-    )
+    assert "accuracy_new_sources" not in infer(Relations(features), labels, 8, sources).figures
 
 
 def test_suggestions_take_turns_among_sources():

@@ -9,8 +9,8 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.photos.features import tags
+from cls_jax.photos.features.grouping import groups
 from cls_jax.photos.features.instant import read_instant
-from cls_jax.photos.features.marks import Marks, groups, mark_labels
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.smoothing import scale
@@ -34,11 +34,11 @@ def _make_features(num_images=120, num_features=24, seed=0):
 def _mark(truth, rows):
     values = np.full(truth.shape, -1, np.int8)
     values[rows] = truth[rows]
-    return Marks(values, exclusive=False)
+    return values
 
 
-def _infer(features, marks, groups=None):
-    return infer_tags(Relations(features), marks, groups)
+def _infer(features, given):
+    return infer_tags(Relations(features), given)
 
 
 def _fit_directly(x_LC, targets_L):
@@ -55,27 +55,27 @@ def test_held_out_scores_are_those_of_a_fit_without_the_group(num_labeled, is_gr
     monkeypatch.setattr(tags, "_choose", lambda *_: (SHARE, PENALTY))
     features, truth = _make_features()
     rows = np.arange(0, 2 * num_labeled, 2)
-    marks, groups = _mark(truth, rows), np.arange(120) // 6 if is_grouped else np.arange(120)
+    given, groups = _mark(truth, rows), np.arange(120) // 6 if is_grouped else np.arange(120)
     # Nobody knows one tag of one image: this tag is learned from the others.
-    marks.values[rows[3], 1] = -1
+    given[rows[3], 1] = -1
     relations = Relations(features)
-    found = infer_tags(relations, marks, groups)
+    found = infer_tags(relations, given, groups)
     scaled = scale(features, found.head.mean, found.head.deviation)
     np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), 1, rtol=1e-6)
     smoothed = scaled @ relations.smoothing.kernel
     x = np.concatenate([np.sqrt(1 - SHARE) * scaled, np.sqrt(SHARE) * smoothed], axis=1)
     for t in range(T):
-        given = np.flatnonzero(marks.values[:, t] >= 0)
-        kernel = _fit_directly(x[given], 2.0 * truth[given, t] - 1)
+        known = np.flatnonzero(given[:, t] >= 0)
+        kernel = _fit_directly(x[known], 2.0 * truth[known, t] - 1)
         scores = scaled @ found.head.kernel[:, t] + found.head.bias[t]
         np.testing.assert_allclose(scores, x @ kernel[:-1] + kernel[-1], atol=1e-5)
-        for row in given:
-            rest = given[groups[given] != groups[row]]
+        for row in known:
+            rest = known[groups[known] != groups[row]]
             kernel = _fit_directly(x[rest], 2.0 * truth[rest, t] - 1)
             score = x[row] @ kernel[:-1] + kernel[-1]
             p = 1 / (1 + np.exp(-score))
             np.testing.assert_allclose(found.held_out[row, t], p, atol=1e-6)
-    assert (np.isnan(found.held_out) == (marks.values < 0)).all()
+    assert (np.isnan(found.held_out) == (given < 0)).all()
 
 
 def test_held_out_labels_choose_smoothed_features_where_these_tell_and_a_penalty_where_labels_err():
@@ -108,15 +108,15 @@ def test_a_share_is_at_most_1():
 
 def test_tags_of_other_images_follow_from_a_few_and_given_ones_stay():
     features, truth = _make_features()
-    marks = _mark(truth, np.arange(30))
-    marks.values[:5, 2] = -1
-    found = _infer(features, marks)
+    given = _mark(truth, np.arange(30))
+    given[:5, 2] = -1
+    found = _infer(features, given)
     assert np.mean((found.probabilities > 0.5) == truth) > 0.95
-    given = marks.values >= 0
-    np.testing.assert_array_equal(found.probabilities[given], truth[given])
+    is_given = given >= 0
+    np.testing.assert_array_equal(found.probabilities[is_given], truth[is_given])
     # The head says the same of images without labels.
     p_BT = found.head.predict(features)
-    np.testing.assert_allclose(p_BT[~given], found.probabilities[~given], atol=1e-6)
+    np.testing.assert_allclose(p_BT[~is_given], found.probabilities[~is_given], atol=1e-6)
 
 
 @pytest.mark.parametrize("num_labeled", [1, 40])
@@ -141,11 +141,11 @@ def test_near_copies_belong_together_whatever_their_tags():
     features, _ = _make_features()
     features.pooled[1], features.stages[1] = features.pooled[0], features.stages[0]
     labels = np.array([3, 5, 5, 3, *[-1] * 116])  # Numbers of sets of tags.
-    marks = mark_labels(np.minimum(labels, 0), 1)
-    found = groups(Relations(features), marks)
+    given = np.minimum(labels, 0), 1
+    found = groups(Relations(features), *given)
     assert found[0] == found[1] != found[2]
     sources = np.array([0, 1, 1, *[2] * 117])  # What is joined by a source is together, too.
-    found = groups(Relations(features), marks, sources)
+    found = groups(Relations(features), *given, sources)
     assert found[0] == found[1] == found[2] != found[3]
 
 
@@ -167,7 +167,7 @@ def test_calibration_has_the_gradient_of_its_loss(monkeypatch):
 def test_a_threshold_is_the_smallest_at_which_images_are_expected_to_have_the_precision():
     features, truth = _make_features()
     given = np.zeros((120, T), np.int8)
-    found = _infer(features, _mark(truth, []))._replace(marks=_mark(given, np.arange(4)))
+    found = _infer(features, _mark(truth, []))._replace(given=_mark(given, np.arange(4)))
     p, held_out = np.full((120, T), 0.01, np.float32), np.full((120, T), np.nan, np.float32)
     p[4:7] = [[0.9] * T, [0.8] * T, [0.6] * T]
     held_out[:4] = 0.01
@@ -179,7 +179,7 @@ def test_a_threshold_is_the_smallest_at_which_images_are_expected_to_have_the_pr
     # Given images that seem to have the first two tags. They lack the first, and have the second.
     given[:4, 1] = 1
     held_out[:4, :2] = 0.95
-    found = found._replace(marks=_mark(given, np.arange(4)), held_out=held_out)
+    found = found._replace(given=_mark(given, np.arange(4)), held_out=held_out)
     np.testing.assert_allclose(choose_thresholds(found, 0.8), [1, 0.6, 0.8])
     # Equal ones are selected together.
     p[4:7] = [[0.9] * T, [0.6] * T, [0.6] * T]
@@ -191,9 +191,9 @@ def test_a_promised_precision_is_had_by_other_images():
     for _ in range(60):
         p = rng.beta(0.4, 0.8, (400, T)).astype(np.float32)
         truth = (rng.random(p.shape) < p).astype(np.int8)
-        marks = _mark(truth, np.arange(20))
-        held_out = np.where(marks.values < 0, np.nan, p).astype(np.float32)
-        found = InferredTags(marks, np.where(marks.values < 0, p, truth), held_out, None)
+        given = _mark(truth, np.arange(20))
+        held_out = np.where(given < 0, np.nan, p).astype(np.float32)
+        found = InferredTags(given, np.where(given < 0, p, truth), held_out, None)
         says = p[20:] >= choose_thresholds(found, 0.9)
         shares += [truth[20:, t][says[:, t]].mean() for t in range(T) if says[:, t].any()]
     assert np.mean(shares) > 0.88

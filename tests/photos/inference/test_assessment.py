@@ -18,7 +18,6 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.photos.features.infer import HeldOutLabels, hold_out_labels
-from cls_jax.photos.features.marks import mark_labels
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.inference import suspects as suspects_lib
@@ -225,7 +224,7 @@ def test_flipped_labels_come_first(digits, num_labels):
     labels[labeled] = truth[labeled]
     labels[flipped] = (truth[flipped] + rng.integers(1, 10, len(flipped))) % 10
     held_out = hold_out_labels(
-        Relations(FrozenFeatures(features, features, features[:, :0])), mark_labels(labels, 10)
+        Relations(FrozenFeatures(features, features, features[:, :0])), labels, 10
     )
     found = suspects_lib.choose_suspects(held_out, labels)
     assert np.isin(flipped, found[: num_labels // 10]).mean() >= 0.5

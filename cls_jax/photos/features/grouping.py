@@ -1,4 +1,4 @@
-"""What is given about images, and which of them belong together.
+"""Which images belong together.
 
 Labels of images that belong together are held out together where a label must not be predicted by
 what came with it: near-copies, and images of one source. A source is what several images come from,
@@ -7,53 +7,26 @@ such as a patient, a camera, a site or a video.
 Shape suffixes: B images, K classes, L labeled images.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy import sparse
 
 from cls_jax.photos.features.relations import Relations
 
 
-class Marks(NamedTuple):
-    """What is given about B images and K classes."""
-
-    # int8 [B, K]: 1 if an image has a class, 0 if it has not, -1 if nobody has looked.
-    values: np.ndarray
-    exclusive: bool = True  # Whether an image has one class.
-
-    @property
-    def num_classes(self) -> int:
-        """K."""
-        return self.values.shape[1]
-
-    @property
-    def labels(self) -> np.ndarray:
-        """The class of each image where these exclude each other, int [B], -1 where unknown."""
-        assert self.exclusive, "an image may have several classes"
-        labels = np.full(len(self.values), -1)
-        rows, classes = np.nonzero(self.values == 1)
-        labels[rows] = classes
-        return labels
-
-
-def mark_labels(labels_B: np.ndarray, num_classes: int) -> Marks:
-    """The marks of images that have one class each, int [B], -1 for those without a label."""
-    values = np.full((len(labels_B), num_classes), -1, np.int8)
-    labeled = np.flatnonzero(labels_B >= 0)
-    values[labeled] = labels_B[labeled, None] == np.arange(num_classes)
-    return Marks(values)
-
-
-def groups(relations: Relations, marks: Marks, sources_B: np.ndarray | None = None) -> np.ndarray:
+def groups(
+    relations: Relations,
+    labels_B: np.ndarray,
+    num_classes: int,
+    sources_B: np.ndarray | None = None,
+) -> np.ndarray:
     """The images that belong together, int [B]: near-copies with the same label, and sources.
 
-    `sources_B` are what the images come from, int [B], -1 where unknown. They do not count if no
-    class has labels of two sources, since nothing could be predicted then.
+    Labels are int [B], and `sources_B` are what the images come from, int [B], both -1 where
+    unknown. Sources do not count if no class has labels of two of them, since nothing could be
+    predicted then.
     """
-    labels_B = marks.labels
     labeled = np.flatnonzero(labels_B >= 0)
-    if relations.is_deep(marks.num_classes):
+    if relations.is_deep(num_classes):
         copies_B = relations.group(labels_B)
     else:  # Only labeled images are compared.
         found = Relations(relations.features.convert(lambda rows: rows[labeled]))
