@@ -202,6 +202,15 @@ def whole_networks(one_block):
         yield
 
 
+@pytest.fixture(scope="module")
+def tiny_model():
+    """All runs of a file have a `TinyNet`."""
+    from tests.core.methods.tiny_model import use_tiny_model
+
+    with use_tiny_model():
+        yield
+
+
 @pytest.fixture(scope="session")
 def trained_run(one_block, tmp_path_factory):
     """The folder of a short run of CLS on digits of 8 x 8 pixels. Not to be changed."""

@@ -9,7 +9,6 @@ from PIL import Image
 import cls_jax
 from cls_jax.photos import api
 from tests.conftest import ROOT, create_tiny_config
-from tests.core.methods.tiny_model import tiny_model
 from tests.photos.helpers import write_images
 
 NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
@@ -51,7 +50,6 @@ def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
     assert "image/png" in cells[-1].outputs[-1].data
 
 
-__all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
 

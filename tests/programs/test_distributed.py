@@ -21,11 +21,9 @@ from cls_jax.photos.inference.unknown import UNKNOWN
 from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import read_metrics
 from tests.conftest import ROOT, train_interrupted
-from tests.core.methods.tiny_model import tiny_model
 from tests.photos.helpers import write_images
 from tests.processes import TINY
 
-__all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")  # As the processes have it.
 
 _SHARED = ["--config.data.pipeline=device", "--config.log_every=1"]

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.photos.features.heads import standardize
-from cls_jax.photos.features.neighbors import Neighbors, normalize_rows
+from cls_jax.photos.features.neighbors import Neighbors
 
 # Cosines from which two images are near-copies. Chosen on clothing, textures, scans and digits, and
 # then checked once on trash and CIFAR-10 (experiments/results/near_copies.md).
@@ -53,23 +52,6 @@ class Pairs(NamedTuple):
 NO_PAIRS = Pairs(np.zeros(0, int), np.zeros(0, int), np.zeros(0, np.float32))
 
 
-class Scale(NamedTuple):
-    """How features of all stages are standardized."""
-
-    mean: np.ndarray  # float32 [C].
-    deviation: np.ndarray  # float32 [C].
-
-    def __call__(self, stages_BC: np.ndarray) -> np.ndarray:
-        """Standardized features of unit length, float32 [B, C]."""
-        return normalize_rows((stages_BC.astype(np.float32) - self.mean) / self.deviation)
-
-
-def fit_scale(stages_BC: np.ndarray) -> Scale:
-    """The scale of the features of all stages of some images."""
-    _, mean, deviation = standardize(stages_BC.astype(np.float32))
-    return Scale(mean, deviation)
-
-
 def find_same(descriptors_BC: np.ndarray) -> np.ndarray:
     """The first image with the same features as each, int [B].
 
@@ -85,8 +67,8 @@ def find_same(descriptors_BC: np.ndarray) -> np.ndarray:
 def find_pairs(unit_BC: np.ndarray, similar: Neighbors, is_read_B: np.ndarray) -> Pairs:
     """Near-copies among the nearest neighbors by whitened stages.
 
-    `unit_BC` are standardized features of stages by a `Scale`. Images that could not be read, where
-    `is_read_B` is false, have none.
+    `unit_BC` are standardized features of stages, float32 [B, C] of unit length. Images that could
+    not be read, where `is_read_B` is false, have none.
     """
     close = measure_closeness(unit_BC, unit_BC, similar)
     is_copy = (close >= 0) & is_read_B[:, None] & is_read_B[similar.indices]

@@ -139,18 +139,23 @@ def search_on_accelerator(
 ) -> Neighbors:
     """The nearest of B images to those at `rows`, int [n], as many at once as fit into memory."""
     num_at_once = max(min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // len(unit_BC)), 1)
+    search = compilation.jit(_search, runs=1, static_argnums=(2, 3, 4))
+    cosines, indices = search(unit_BC, rows, num_neighbors, num_at_once, is_exact)
+    return Neighbors(np.asarray(indices), np.asarray(cosines))
+
+
+# A function of the module, so that equal shapes share one compiled program.
+def _search(
+    unit_BC: jax.Array, rows: jax.Array, num_neighbors: int, num_at_once: int, is_exact: bool
+) -> tuple[jax.Array, jax.Array]:
+    """The largest inner products of rows with all others, and which ones these are, [n, k]."""
     find_largest = jax.lax.top_k if is_exact else jax.lax.approx_max_k
 
-    def search(features_BC: jax.Array, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def find(query: jax.Array) -> tuple[jax.Array, jax.Array]:
-            others, highest = features_BC[query], jax.lax.Precision.HIGHEST
-            products_B = jnp.matmul(features_BC, others, precision=highest)
-            return find_largest(products_B.at[query].set(-jnp.inf), num_neighbors)
+    def find(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        products_B = jnp.matmul(unit_BC, unit_BC[row], precision=jax.lax.Precision.HIGHEST)
+        return find_largest(products_B.at[row].set(-jnp.inf), num_neighbors)
 
-        return jax.lax.map(find, queries, batch_size=num_at_once)
-
-    cosines, indices = compilation.jit(search, runs=1)(unit_BC, rows)
-    return Neighbors(np.asarray(indices), np.asarray(cosines))
+    return jax.lax.map(find, rows, batch_size=num_at_once)
 
 
 def _search_links(unit_BC: np.ndarray, num_neighbors: int, rows: np.ndarray) -> Neighbors:

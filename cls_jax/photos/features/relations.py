@@ -15,14 +15,13 @@ from scipy import sparse
 from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.extract import concatenate_features
 from cls_jax.photos.features.graph import NUM_NEIGHBORS, Response, connect_neighbors
+from cls_jax.photos.features.heads import standardize
 from cls_jax.photos.features.near_copies import (
     MIN_FEATURES,
     NO_PAIRS,
     Pairs,
-    Scale,
     find_pairs,
     find_same,
-    fit_scale,
     join_pairs,
     measure_closeness,
 )
@@ -165,8 +164,16 @@ class Relations:
         return find_same(self.features.descriptors)
 
     @functools.cached_property
-    def _scale(self) -> Scale:
-        return self._whole[0]._scale if self._whole else fit_scale(self.features.stages)
+    def _scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """The mean and the deviation of the features of all stages, float32 [C]."""
+        if self._whole:
+            return self._whole[0]._scale
+        return standardize(self.features.stages.astype(np.float32))[1:]
+
+    def _standardize(self, stages_BC: np.ndarray) -> np.ndarray:
+        """Standardized features of unit length, float32 [B, C], of these images or others."""
+        mean, deviation = self._scale
+        return normalize_rows((stages_BC.astype(np.float32) - mean) / deviation)
 
     @functools.cached_property
     def _pairs(self) -> Pairs:
@@ -175,7 +182,7 @@ class Relations:
             return whole._pairs.take(rows, len(whole))
         similar, _ = self._compare(0, STAGES)
         is_read = np.asarray(self.features.descriptors.any(axis=1))  # The features of others are 0.
-        return find_pairs(self._scale(self.features.stages), similar, is_read)
+        return find_pairs(self._standardize(self.features.stages), similar, is_read)
 
     @functools.cached_property
     def places(self) -> tuple[np.ndarray, Whitening, np.ndarray]:
@@ -217,7 +224,7 @@ class Relations:
             for each in (self.features, features)
         )
         similar = search_rows(new, own, min(NUM_NEIGHBORS, len(self)))
-        unit, unit_BC = (self._scale(each.stages) for each in (features, self.features))
+        unit, unit_BC = (self._standardize(each.stages) for each in (features, self.features))
         return similar, measure_closeness(unit, unit_BC, similar)
 
     @functools.cached_property
@@ -236,4 +243,6 @@ class Relations:
         stages = self.features.stages
         if stages.shape[1] < MIN_FEATURES or len(self) < 2:
             return join_pairs(NO_PAIRS, self.same, labels_B)
-        return join_pairs(self._pairs, self.same, labels_B, lambda rows: self._scale(stages[rows]))
+        return join_pairs(
+            self._pairs, self.same, labels_B, lambda rows: self._standardize(stages[rows])
+        )

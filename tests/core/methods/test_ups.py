@@ -17,9 +17,7 @@ from cls_jax.training.rounds import create_enter_round, create_mc_dropout, is_ro
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.core.methods.oracles import softmax
-from tests.core.methods.tiny_model import tiny_model
 
-__all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
 K = 5

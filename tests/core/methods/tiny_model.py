@@ -43,10 +43,3 @@ def use_tiny_model():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setup_lib, "create_model", create_model)
         yield
-
-
-@pytest.fixture(scope="module")
-def tiny_model():
-    """All runs of a file have a `TinyNet`."""
-    with use_tiny_model():
-        yield

@@ -22,9 +22,6 @@ from cls_jax.runs import checkpoint as checkpoint_lib
 from cls_jax.runs.checkpoint import Checkpointer, hash_rows
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
-from tests.core.methods.tiny_model import tiny_model
-
-__all__ = ["tiny_model"]
 
 # When one of Orbax's reads or writes fails, its others end without being awaited.
 pytestmark = [

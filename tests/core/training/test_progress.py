@@ -16,9 +16,7 @@ from cls_jax.training.loop import run_training
 from cls_jax.training.prepare import WEIGHT_READERS, prepare_run
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import create_tiny_config
-from tests.core.methods.tiny_model import tiny_model
 
-__all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
 

@@ -10,9 +10,6 @@ from cls_jax.training.schedule import create_schedule
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import create_raw_batch, create_tiny_config
-from tests.core.methods.tiny_model import tiny_model
-
-__all__ = ["tiny_model"]
 
 DECAYS = {"ema_decay", "model.bn_momentum", "method.statistics_decay", "method.class_mean_decay"}
 

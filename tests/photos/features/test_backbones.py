@@ -162,11 +162,3 @@ def test_several_networks_see_images_of_one_size(monkeypatch):
     assert {total for _, total in progress} == {2}
     assert [done for done, _ in progress] == sorted(done for done, _ in progress)
     assert progress[-1] == (2, 2)
-
-
-def test_rows_are_chosen_and_joined_for_all_networks(images):
-    *_, good, useless = images
-    both = good._replace(others=(useless,))
-    some = both.convert(lambda rows: rows[3:5])
-    np.testing.assert_array_equal(some.others[0].pooled, useless.pooled[3:5])
-    np.testing.assert_array_equal(some.pooled, good.pooled[3:5])

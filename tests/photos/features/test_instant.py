@@ -156,16 +156,6 @@ def test_whitening_keeps_a_direction_that_strong_ones_hide():
     assert np.isfinite(fit_whitening(alike)(alike)).all()
 
 
-def test_a_wrong_graph_gets_no_weight():
-    features, truth = _make_features(300)
-    features -= features.mean(axis=0)
-    wrong = np.random.default_rng(3).standard_normal(features.shape)
-    labels = np.where(np.arange(300) < 60, truth, -1)
-    inferred = infer(Relations(FrozenFeatures(features, wrong, wrong[:, :0])), labels, K)
-    assert inferred.figures["weight_graph"] < 20
-    assert np.mean(inferred.labels == truth) > 0.9
-
-
 @pytest.mark.parametrize(
     "labels", [[0, 0, 0, 1], [0, 1, -1, -1], [0, 0, 2, 2], [1, 1, 1, 1], [0] * 7 + [1] * 7]
 )

@@ -40,17 +40,6 @@ def test_a_class_that_lost_its_labels_is_proposed_for_nothing(graph):
         assert not propagated.compute_probabilities()[KINDS == 0, 1].any()
 
 
-def test_leaving_one_label_out_is_propagating_the_others(graph):
-    labels = np.where(np.arange(len(KINDS)) < 9, KINDS, -1)
-    labels[10] = 2  # A wrong label.
-    propagation = propagate(graph, 3, {i: labels[i] for i in np.flatnonzero(labels >= 0)})
-    for image, found in zip(*propagation.leave_one_out(), strict=True):
-        others = labels.copy()
-        others[image] = -1
-        expected = propagate_labels(graph, others, num_classes=3)[image]
-        np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
 def test_near_copies_are_left_out_together(graph):
     labels = np.where(np.arange(len(KINDS)) < 30, KINDS, -1)
     labels[[4, 9]] = 0, 1  # Wrong ones.

@@ -36,7 +36,7 @@ from cls_jax.photos.report.page import render_page
 from cls_jax.runs import folder as run_folder
 from cls_jax.runs import metrics, result, sessions
 from tests.photos.helpers import read_layout
-from tests.photos.images.test_decode import create_photo, encode, encode_tiff, pack_png
+from tests.photos.images.test_decode import create_photo, encode, pack_png
 
 pytestmark = pytest.mark.skipif(
     not pathlib.Path("/proc/self/clear_refs").exists(), reason="reads memory as Linux reports it"
@@ -287,6 +287,8 @@ def create_seeds(kind: str):
 
 
 def _create_images() -> list[bytes]:
+    from tests.photos.images.test_tiff import write as write_tiff  # Skips without tifffile.
+
     smooth = create_photo(60, 40)
     photo = Image.fromarray(smooth)
     gray, clear, palette = photo.convert("L"), photo.convert("RGBA"), photo.quantize(16)
@@ -305,7 +307,7 @@ def _create_images() -> list[bytes]:
     deep = 256 * smooth.astype(np.uint16)
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in deep)
     files.append(io.BytesIO(pack_png(deep.shape[1::-1], 16, 2, zlib.compress(rows))))
-    files += [encode_tiff(deep, "rgb", **how) for how in ({}, {"order": ">"}, {"is_planar": True})]
+    files += [write_tiff(deep, "rgb", **how) for how in ({}, {"order": ">"}, {"is_planar": True})]
     files += [encode(Image.fromarray(deep[..., 0]), format_) for format_ in ("PNG", "TIFF")]
     return [file.getvalue() for file in files]
 

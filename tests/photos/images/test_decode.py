@@ -109,16 +109,6 @@ def pack_png(size, depth, color_type, data, *others):
     return png
 
 
-def encode_tiff(levels, photometric="minisblack", is_planar=False, order="<"):
-    """A TIFF. Pillow can write neither three channels of 16 bits nor more than four channels."""
-    tifffile, file = pytest.importorskip("tifffile"), io.BytesIO()
-    planes = np.moveaxis(levels, -1, 0) if is_planar else levels
-    options = {"planarconfig": "separate" if is_planar else "contig", "metadata": None}
-    tifffile.imwrite(file, planes, byteorder=order, photometric=photometric, **options)
-    file.seek(0)
-    return file
-
-
 MODES = ("1", "L", "P", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV", "LA", "La")
 MODES += ("PA", "I", "F", "I;16", "I;16L", "I;16B")
 # Pillow's options of formats that keep every pixel.
@@ -214,15 +204,6 @@ def test_every_png_is_read_as_displayed(tmp_path, monkeypatch, color_type, depth
         assert decode.find_bit_depth([path]) == used
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-@pytest.mark.parametrize(("photometric", "is_planar"), [("minisblack", False), ("rgb", True)])
-def test_tiff_of_many_bands_is_refused(dtype, photometric, is_planar):
-    """Pillow would take the first three of some for colors."""
-    levels = np.zeros((20, 30, 6), dtype)
-    with pytest.raises(ImageError, match="a TIFF that is neither gray nor in color"):
-        decode_image(encode_tiff(levels, photometric, is_planar), SHAPE)
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("is_large", [False, True])
@@ -266,13 +247,9 @@ def test_pipes_endless_scans_floating_point_and_too_large_files_are_refused(tmp_
     scans = encode(Image.new("L", (2000, 2000)), "JPEG", progressive=True).getvalue()
     last = scans[scans.rindex(b"\xff\xda") : -2]
     assert decode_image(io.BytesIO(scans), SHAPE).shape == SHAPE
-    # With comments, so that the reading of blocks of 1 MiB cuts a scan's mark in two.
-    sizes = map(len, np.array_split(np.zeros(2**20 + 1 - len(scans)), 20))
-    comments = b"".join(b"\xff\xfe" + (n - 2).to_bytes(2, "big") + bytes(n - 4) for n in sizes)
     number = f"{scans.count(bytes([255, 218])) + 1000:,}"
-    for start in (scans[:2], scans[:2] + comments):
-        with pytest.raises(ImageError, match=f"{number} scans"):
-            decode_image(io.BytesIO(start + scans[2:-2] + 1000 * last + scans[-2:]), SHAPE)
+    with pytest.raises(ImageError, match=f"{number} scans"):
+        decode_image(io.BytesIO(scans[:-2] + 1000 * last + scans[-2:]), SHAPE)
     monkeypatch.setattr(decode, "_MAX_WEBP_PIXELS", 1000)
     with pytest.raises(ImageError, match="more than 1,000 pixels"):
         decode_image(encode(Image.new("RGB", (40, 40)), "WEBP"), SHAPE)

@@ -237,6 +237,15 @@ def test_a_color_map_of_8_bits_is_read_as_one_of_16(factor):
     np.testing.assert_array_equal(read_upright(file, 8), shown)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize(("photometric", "is_planar"), [("minisblack", False), ("rgb", True)])
+def test_many_bands_are_refused(dtype, photometric, is_planar):
+    """Pillow would take the first three of some for colors."""
+    file = write(np.zeros((20, 30, 6), dtype), photometric, is_planar=is_planar)
+    with pytest.raises(ImageError, match="a TIFF that is neither gray nor in color"):
+        decode_image(file, SHAPE)
+
+
 def test_numbers_without_a_known_white_are_refused():
     for values in (np.full((9, 9), -5, np.int32), np.full((9, 9), 2**16, np.int32)):
         with pytest.raises(ImageError, match="whose range is unknown"):

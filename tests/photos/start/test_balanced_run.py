@@ -16,10 +16,8 @@ from cls_jax.runs.folder import load_labeled_indices, read_result
 from cls_jax.training import prepare
 from cls_jax.training.prepare import restore_run
 from tests.conftest import create_tiny_config, train_interrupted
-from tests.core.methods.tiny_model import tiny_model
 from tests.outcomes import describe_difference, read_end
 
-__all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
 

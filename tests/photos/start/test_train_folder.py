@@ -16,11 +16,9 @@ from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.prepare import restore_run
 from tests.conftest import load_config, train_interrupted
-from tests.core.methods.tiny_model import tiny_model
 from tests.outcomes import describe_difference, read_end
 from tests.photos.helpers import write_images
 
-__all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 TINY = {"num_steps": 6, "batch_size": 8, "mu": 2, "mesh.network": 1, "mesh.data": 1}
 TINY |= {"log_every": 1, "eval_every": 3, "checkpoint_every": 2}

@@ -16,9 +16,7 @@ from cls_jax.training.setup import create_train_setup, set_step
 from cls_jax.training.step import make_batch_fn
 from tests.conftest import create_tiny_config
 from tests.core.data.test_sampling import create_spec
-from tests.core.methods.tiny_model import tiny_model
 
-__all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
 

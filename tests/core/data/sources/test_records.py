@@ -11,9 +11,7 @@ from cls_jax.errors import UserError
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import run_training
 from tests.conftest import load_config
-from tests.core.methods.tiny_model import tiny_model
 
-__all__ = ["tiny_model"]
 NAMES = ("cat", "dog", "owl")
 
 
