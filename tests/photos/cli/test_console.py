@@ -19,8 +19,8 @@ from cls_jax.photos.folder import dataset as folder_source
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.images import files as files_lib
 from cls_jax.photos.images.store import get_cache_folder
+from cls_jax.photos.inference import open as open_lib
 from cls_jax.photos.inference import suggest
-from cls_jax.photos.inference.run import load
 from cls_jax.photos.inference.tables import ALL_COLUMNS, SHORT_COLUMNS, WITHOUT_ERRORS
 from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
@@ -47,6 +47,20 @@ def run_console(*arguments):
     except SystemExit as end:
         return end.code
     return 0
+
+
+def get_output(capsys, *arguments):
+    """What a command prints."""
+    capsys.readouterr()
+    assert run_console(*arguments) == 0
+    return capsys.readouterr().out
+
+
+def get_error(capsys, *arguments):
+    """What a command says of a mistake of its user."""
+    capsys.readouterr()
+    assert run_console(*arguments) == 2
+    return capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +106,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
     assert (config["num_steps"], config["model"]["depth"]) == (2, 10)
     assert config["data"]["data_dir"] == str(images)
 
-    assert run_console("train", images, *TINY) == 0
-    assert "is finished" in capsys.readouterr().out
+    assert "is finished" in get_output(capsys, "train", images, *TINY)
 
     assert run_console("predict", workdir, images / "test", "--output", "p.csv") == 0
     rows = read_table(tmp_path / "p.csv")
@@ -108,11 +121,9 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
         assert run_console("predict", workdir, images / "test/ant/0.png", "--json", *given) == 0
         assert list(json.loads(capsys.readouterr().out)) == list(columns)
 
-    assert run_console("evaluate", workdir) == 0
-    assert "Calibrated on 100 validation images" in capsys.readouterr().out
+    assert "Calibrated on 100 validation images" in get_output(capsys, "evaluate", workdir)
     assert run_console("report", workdir) == 0
-    assert run_console("suggest", workdir, "--count", 3) == 0
-    suggested = capsys.readouterr().out.splitlines()[-3:]
+    suggested = get_output(capsys, "suggest", workdir, "--count", 3).splitlines()[-3:]
     assert len({*suggested}) == 3
     assert all(name.startswith(str(images / "unlabeled")) for name in suggested)
 
@@ -121,7 +132,9 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
     still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
     begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
     assert run_console("train", images, *TINY, *still, *begin) == 0
-    first, second = (load(name).networks.variables["params"] for name in (workdir, "second"))
+    first, second = (
+        open_lib.load(name).networks.variables["params"] for name in (workdir, "second")
+    )
     for name, is_same in (("stem", True), ("head", False)):  # Heads are fitted to the labels.
         kernels = (np.asarray(params[name]["kernel"]) for params in (first, second))
         assert np.allclose(*kernels, atol=1e-6 if is_same else 1e-3) == is_same
@@ -195,8 +208,7 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
 
 def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in images.rglob("*")}
-    assert run_console("train", images, "--dry-run", *TINY) == 0
-    output = capsys.readouterr().out
+    output = get_output(capsys, "train", images, "--dry-run", *TINY)
     for passage in (
         "9 labeled, 20 unlabeled, 100 validation and 120 test images; 2 classes",
         "supervised, 1 x WRN-10-1 at 8 pixels, with all labels",
@@ -213,8 +225,7 @@ def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
     folder.symlink_to(disk)
     open_dataset(create_folder_config(str(images), "supervised"))
     (folder.parent / "jit_step-cache").write_bytes(bytes(20_000_000))
-    assert run_console("cache") == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(get_output(capsys, "cache").split())
     assert f"Images: 0.00 GB in {folder} Features: 0.00 GB in {folder}" in shown
     assert f"Programs: 0.02 GB in {folder.parent}" in shown
     assert len([*disk.glob("*.sqlite")]) == 1
@@ -264,8 +275,7 @@ def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
     refuse = unittest.mock.Mock(side_effect=PermissionError(13, "Permission denied", str(images)))
     monkeypatch.setattr(os, "scandir", refuse)
     for verb in (["predict", "RUN"], ["train"], ["suggest"], ["label", "--no-browser"]):
-        assert run_console(*verb, images) == 2
-        assert f"{images} cannot be read: Permission denied" in capsys.readouterr().err
+        assert f"{images} cannot be read: Permission denied" in get_error(capsys, *verb, images)
 
 
 @pytest.mark.slow
@@ -293,19 +303,18 @@ def test_a_packed_folder_takes_the_place_of_the_folder(
         shard.seek(1000)
         shard.write(bytes(99))
     run, *_ = (tmp_path / "runs").iterdir()
-    assert run_console("predict", run, packed, "--output", "damaged.csv") == 0
-    assert "1 of them could not be read" in capsys.readouterr().out
+    assert "1 of them could not be read" in get_output(
+        capsys, "predict", run, packed, "--output", "damaged.csv"
+    )
 
     refuse = unittest.mock.Mock(side_effect=RuntimeError("write() failed: No space left on device"))
     pairs = {(images, packed): "is not empty", (run, "x"): "no image", (packed, "x"): "copy it"}
     with monkeypatch.context() as patch:
         patch.setattr(module, "ArrayRecordWriter", refuse)
         for arguments, why in (pairs | {(images, "y"): "free disk space"}).items():
-            assert run_console("pack", *arguments) == 2
-            assert why in capsys.readouterr().err
+            assert why in get_error(capsys, "pack", *arguments)
     (packed / "packed_images.npz").write_bytes(b"?")
-    assert run_console("train", packed, *TINY) == 2
-    assert "pack the folder again" in capsys.readouterr().err
+    assert "pack the folder again" in get_error(capsys, "train", packed, *TINY)
     (table := tmp_path / "flat").mkdir()
     shutil.copy(images / "unlabeled" / "0.png", table)
     shutil.copy(images / "unlabeled" / "1.png", table / "b.png")
@@ -328,8 +337,7 @@ def test_training_takes_its_place_among_processes_and_other_verbs_refuse_one(mon
     monkeypatch.setattr(console, "_has_others", lambda: True)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for arguments in (["predict", "RUN", "x"], ["report", "RUN"], ["evaluate", "RUN", "FOLDER"]):
-        assert run_console(*arguments) == 2
-        assert "runs in a single process" in capsys.readouterr().err
+        assert "runs in a single process" in get_error(capsys, *arguments)
 
 
 def test_device_is_chosen_before_jax_is_loaded_which_a_user_may_stop(monkeypatch, capsys):

@@ -21,7 +21,7 @@ from cls_jax.photos.plan.measure import gather_facts
 from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.shell import write_command
 from tests.documented import NOT_RUN, SMALLER, find_commands
-from tests.photos.cli.test_console import run_console
+from tests.photos.cli.test_console import get_error, get_output, run_console
 from tests.photos.helpers import write_images
 
 
@@ -50,15 +50,13 @@ def runs(trained_run, tmp_path, monkeypatch):
 
 def test_runs_are_listed_with_their_results_the_newest_first(runs, capsys):
     assert [run.workdir.name for run in list_runs()] == ["newer", "older"]
-    assert run_console("runs") == 0
-    header, newer, _ = capsys.readouterr().out.splitlines()
+    header, newer, _ = get_output(capsys, "runs").splitlines()
     assert header.split() == ["run", "dataset", "method", "labels", "accuracy", "changed", "size"]
     accuracy = json.loads((runs / "newer" / "result.json").read_text())["test_accuracy"]
     assert newer.split()[:6] == ["runs/newer", "digits", "cls", "20", f"{accuracy:.1f}%", "(test)"]
     (runs / "older" / "config.json").write_text("{")
     (runs / "newer" / "result.json").unlink()
-    assert run_console("runs", runs) == 0
-    _, *rows = capsys.readouterr().out.splitlines()
+    _, *rows = get_output(capsys, "runs", runs).splitlines()
     assert {
         word: name
         for name in ("older", "newer")
@@ -69,22 +67,19 @@ def test_runs_are_listed_with_their_results_the_newest_first(runs, capsys):
 
 def test_without_runs_a_sentence_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run_console("runs") == 0
-    assert "There is no run in" in capsys.readouterr().out
+    assert "There is no run in" in get_output(capsys, "runs")
     with pytest.raises(UserError, match="train one, or pass the folder of a run first"):
         find_newest()
     assert run_console("report") == 2
-    capsys.readouterr()
-    assert run_console("runs", "nowhere") == 2
-    assert "There is no file or folder nowhere" in capsys.readouterr().err
+    assert "There is no file or folder nowhere" in get_error(capsys, "runs", "nowhere")
 
 
 def test_a_page_of_another_name_is_proposed(capsys):
     for name in ("lable", "label"):
-        assert run_console("help", name) == 2
-        assert f"no page {name}: did you mean labeling? There are" in capsys.readouterr().err
-    assert run_console("help", "xyz") == 2
-    assert "no page xyz: choose one of architecture, " in capsys.readouterr().err
+        assert f"no page {name}: did you mean labeling? There are" in get_error(
+            capsys, "help", name
+        )
+    assert "no page xyz: choose one of architecture, " in get_error(capsys, "help", "xyz")
 
 
 def test_the_newest_run_is_used_where_none_is_named(runs, capsys):
@@ -102,16 +97,14 @@ def test_the_newest_run_is_used_where_none_is_named(runs, capsys):
         chosen, images = commands._choose_run([parsed.run, *parsed.images])
         assert (str(chosen), len(images)) == (run, 1)
         assert ("Run: runs/newer" in capsys.readouterr().err) == (run == "runs/newer")
-    assert run_console("predict", "runs/other", "a.png") == 2  # A run that is not there.
-    assert "runs/other" in capsys.readouterr().err
-    assert run_console("predict", "runs/older") == 2
-    assert "Pass images, too" in capsys.readouterr().err
+    assert "runs/other" in get_error(
+        capsys, "predict", "runs/other", "a.png"
+    )  # A run that is not there.
+    assert "Pass images, too" in get_error(capsys, "predict", "runs/older")
     pathlib.Path("more_photos").mkdir()
-    assert run_console("predict", "more_photso") == 2
     sentence = "There is no file or folder more_photso: did you mean more_photos?"
-    assert sentence in capsys.readouterr().err
-    assert run_console("export", "runs/older") == 2
-    assert "Pass the folder to write, too" in capsys.readouterr().err
+    assert sentence in get_error(capsys, "predict", "more_photso")
+    assert "Pass the folder to write, too" in get_error(capsys, "export", "runs/older")
 
 
 @pytest.mark.parametrize(
@@ -173,8 +166,7 @@ def test_runs_without_test_images_show_the_accuracy_to_expect(runs, capsys, chan
     path.write_text(json.dumps(result | changes))
     (newer, _) = sorted(list_runs(), key=lambda run: run.workdir.name)
     assert newer.accuracy == shown
-    assert run_console("runs") == 0
-    assert shown in capsys.readouterr().out
+    assert shown in get_output(capsys, "runs")
 
 
 def test_a_run_that_changes_while_it_is_listed_is_listed(runs, monkeypatch):
@@ -184,12 +176,10 @@ def test_a_run_that_changes_while_it_is_listed_is_listed(runs, monkeypatch):
 
 
 def test_every_page_can_be_printed(capsys):
-    assert run_console("help") == 0
-    names = capsys.readouterr().out.split()
+    names = get_output(capsys, "help").split()
     assert {"own_images", "installation", "configuration"} <= set(names)
     for name in ("own_images", "docs/own_images.md"):
-        assert run_console("help", name) == 0
-        assert capsys.readouterr().out.startswith("# ")
+        assert get_output(capsys, "help", name).startswith("# ")
 
 
 def test_pages_are_found_in_an_installed_wheel(tmp_path, monkeypatch):
