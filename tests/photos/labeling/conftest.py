@@ -7,8 +7,8 @@ import pytest
 
 from tests.conftest import BROWSER
 from tests.photos.labeling.modules import NODE, call_in_browser, call_in_node
-from tests.photos.labeling.pages import DESKTOP, read_name
-from tests.photos.labeling.sessions import create_photos, open_ready, serve
+from tests.photos.labeling.pages import DESKTOP, open_labeled, read_name
+from tests.photos.labeling.sessions import create_photos, decide_all, open_ready, serve
 
 
 @pytest.fixture
@@ -24,6 +24,18 @@ def kinds(folder):
 @pytest.fixture
 def session(folder, kinds):
     return open_ready(folder, kinds, ["cat", "dog"])
+
+
+@pytest.fixture
+def answered(folder, kinds):
+    """A session in which the first nine photos have their classes, three each."""
+    return decide_all(open_ready(folder, kinds), "abc" * 3)
+
+
+@pytest.fixture
+def begun(folder):
+    """A session in which another window has given the first six photos their classes."""
+    return open_labeled(folder, 24)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +106,12 @@ def visit(open_page):
             yield page
 
     return visit
+
+
+@pytest.fixture
+def page(visit, begun):
+    with visit(begun) as page:
+        yield page
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,65 @@ VIEWS = ("next", "check", "suspects", "classes", "photos", "result", "try")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 SEARCH = ".chooser .search"
 ZOOMED = {"width": 640, "height": 400}  # What 200% zoom leaves of the desktop.
-# Notes when Enter was pressed.
-COUNT_ENTERS = """() => {
-  window.enters = [];
-  const note = ({ key, timeStamp }) => key === "Enter" && window.enters.push(timeStamp);
-  addEventListener("keydown", note, { capture: true });
+# The elements of a selector whose text does not fit their box, or breaks within a word.
+BROKEN_WORDS = """(selector) => [...document.querySelectorAll(selector)].filter((element) => {
+  const range = document.createRange();
+  const texts = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);
+  return texts.some((text) => [...text.data.matchAll(/\\S+/g)].some(({ index, 0: word }) => {
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    return new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1;
+  }));
+}).map((element) => element.textContent)"""
+# The lowest contrast between the border of a control and what is behind it (WCAG 1.4.11).
+LOWEST_CONTRAST = """() => {
+  const measure = (color) => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map((value) => value / 255);
+    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  };
+  const ground = measure(getComputedStyle(document.body).backgroundColor);
+  const controls = [...document.querySelectorAll("main button, main input:not([type=file])")];
+  const styles = controls.map((control) => getComputedStyle(control));
+  const edges = styles.filter((style) => style.borderTopWidth !== "0px");
+  return Math.min(21, ...edges.map((style) => {
+    const [low, high] = [ground, measure(style.borderTopColor)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  }));
 }"""
+# Presses a key, or clicks a button for which the answer is none, once more: as soon as the page has
+# followed, and for the page 300 ms after the first time, however slow this machine is.
+CLICK_AGAIN = """(button) => new Promise((resolve) => {
+  const { x, y, width, height } = button.getBoundingClientRect();
+  const [clientX, clientY] = [x + width / 2, y + height / 2];
+  const click = (detail, timeStamp) => {
+    const place = { clientX, clientY, bubbles: true, cancelable: true };
+    const event = new PointerEvent("click", { ...place, detail });
+    Object.defineProperty(event, "timeStamp", { value: timeStamp });
+    document.elementFromPoint(clientX, clientY).dispatchEvent(event);
+  };
+  const first = performance.now();
+  const watch = new MutationObserver(() => {
+    watch.disconnect();
+    setTimeout(() => resolve(click(2, first + 300)), 60);
+  });
+  watch.observe(document.querySelector("#strip"), { childList: true });
+  click(1, first);
+})"""
+ENTER_AGAIN = """() => {
+  const event = new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true });
+  Object.defineProperty(event, "timeStamp", { value: window.entered + 300 });
+  document.activeElement.dispatchEvent(event);
+}"""
+NUM_BROKEN = "[...document.images].filter((i) => i.complete && !i.naturalWidth).length"
+# A key of an input method in a field.
+COMPOSE = """([selector, key]) => {
+  const event = { key, isComposing: true, bubbles: true, cancelable: true };
+  document.querySelector(selector).dispatchEvent(new KeyboardEvent("keydown", event));
+}"""
+NOTE_ENTER = """() => addEventListener("keydown", ({ key, timeStamp }) => {
+  if (key === "Enter") window.entered = timeStamp;
+}, { capture: true, once: true })"""
 
 
 def read_name(page):
@@ -37,10 +90,33 @@ def press(page, *keys):
     name = read_name(page)
     for key in keys:
         page.keyboard.press(key)
+    wait_for_other(page, name)
+    return name
+
+
+def enter(page, text):
+    """Types a text, and Enter."""
+    page.keyboard.type(text)
+    page.keyboard.press("Enter")
+
+
+def hear(page, said, *keys):
+    """Presses keys and waits until the page says this."""
+    for key in keys:
+        page.keyboard.press(key)
+    page.wait_for_selector(f".toast:has-text('{said}')")
+
+
+def wait_for_photo(page, name):
+    """Waits until a photo is shown."""
+    page.wait_for_selector(f"figcaption:has-text('{name}')")
+
+
+def wait_for_other(page, name):
+    """Waits until another photo is shown."""
     page.wait_for_function(
         "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=name
     )
-    return name
 
 
 def wait_for_count(page, digit):
@@ -50,14 +126,14 @@ def wait_for_count(page, digit):
     )
 
 
-def wait_for_decisions(page, folder, count):
+def wait_for_decisions(page, folder, count, case=""):
     """Waits until the table has this many answers, and then a moment, in which none may follow."""
     for _ in range(1500):
         if len(read_decisions(folder)) >= count:
             break
         page.wait_for_timeout(20)
     page.wait_for_timeout(300)
-    assert len(read_decisions(folder)) == count
+    assert len(read_decisions(folder)) == count, case
 
 
 def show(page, view):
@@ -66,6 +142,26 @@ def show(page, view):
     page.wait_for_selector("#view:not([aria-busy])")
     if view == "photos":
         page.wait_for_selector(".cell .thumb img")
+
+
+def find_places(page, selector):
+    """The upper left corners of elements."""
+    return page.evaluate(
+        """selector => [...document.querySelectorAll(selector)].map((one) => {
+          const { x, y } = one.getBoundingClientRect();
+          return [x, y];
+        })""",
+        selector,
+    )
+
+
+def choose(page, *places):
+    """Clicks photos of the grid, by their places among those without an answer. Returns names."""
+    cells = page.locator(".cell[data-decision='']")
+    names = [cells.nth(place).get_attribute("title") for place in places]
+    for place in places:
+        cells.nth(place).click()
+    return names
 
 
 def wait_for_photos(page):
@@ -114,3 +210,29 @@ def open_unsure(folder, num_images):
     for image in range(6):
         decide(session, image, CLASSES[image % 3], "other")
     return session
+
+
+def find_violations(page, *rules, within="html"):
+    """What axe, which the page has run before, finds wrong in an element, by all rules or some."""
+    options = {"runOnly": rules} if rules else {}
+    found = page.evaluate("given => axe.run(...given)", [within, options])
+    return [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
+
+
+def check_views(page, axe, viewport):
+    """Of all views, axe finds nothing, nothing is cut off, and the classes are above the fold."""
+    page.evaluate(axe)
+    for button in page.locator(".class, .others button:visible").all():
+        box = button.bounding_box()
+        assert box["y"] + box["height"] <= viewport["height"]
+    for view in VIEWS:
+        show(page, view)
+        if view == "photos":  # With all of its buttons.
+            page.locator(".cell").first.click()
+            page.wait_for_selector(".selected-count:has-text('1 selected')")
+        for scheme, rules in (("light", ()), ("dark", ("color-contrast",))):
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            assert find_violations(page, *rules) == [], (view, scheme)
+            assert page.evaluate(LOWEST_CONTRAST) >= 3, (view, scheme)
+        assert page.evaluate(BROKEN_WORDS, "button, label, thead th") == [], view
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], view

@@ -13,6 +13,7 @@ from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling import listening, server, views
 from cls_jax.photos.labeling.changes import Change
+from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Features, list_paths
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Session
@@ -66,6 +67,29 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
         label = session.add_class(label)
     revision = views.describe_image(session.known, image)["revision"]
     session.decide([Change(image, decision, label, revision)], window)
+
+
+def decide_all(session: Session, labels, window: str = "w") -> Session:
+    """Gives the first photos these labels. Returns the session."""
+    for image, label in enumerate(labels):
+        decide(session, image, label, window)
+    return session
+
+
+def change(plan, *given, window: str = "w"):
+    """A step that changes the classes of a session."""
+    return lambda session: session.change(window, plan, *given)
+
+
+def fit(session: Session) -> SessionClassifier:
+    """The classifier of a session, which has learned all answers."""
+    classifier = SessionClassifier(session)
+    classifier._wait()
+    return classifier
+
+
+def list_classes(session: Session) -> list[str]:
+    return [row["name"] for row in views.describe(session)["classes"]]
 
 
 def read_states(session):

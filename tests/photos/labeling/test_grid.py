@@ -7,19 +7,21 @@ import pytest
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import grid, views
-from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.changes import Change, ConflictError
-from cls_jax.photos.labeling.classifier import SessionClassifier
+from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.photos import open_session
 from tests.conftest import one_of
 from tests.photos.labeling.pages import (
     DESKTOP,
     PHONE,
+    choose,
+    hear,
     open_labeled,
     open_unsure,
     read_decisions,
+    read_name,
     show,
     wait_for_count,
+    wait_for_photo,
 )
 from tests.photos.labeling.sessions import (
     CLASSES,
@@ -27,11 +29,24 @@ from tests.photos.labeling.sessions import (
     create_photos,
     decide,
     describe_some,
+    fit,
     open_ready,
 )
 
 FILTER = "#filter-kind"
+RING = ".cell[aria-current=true]"
+# The heading, what is typed for a class, and whether its field has the focus.
+READ_FIELD = """() => {
+  const search = document.querySelector(".chooser .search");
+  const title = document.querySelector("h2").innerText;
+  return [title, search.value, search === document.activeElement];
+}"""
 KEYS = ("name", "decision", "label", "revision", "copies")
+
+
+@pytest.fixture
+def begun(folder):
+    return open_labeled(folder, 60)
 
 
 def list_cells(page):
@@ -45,6 +60,11 @@ def list_selected(page):
     return cells.evaluate_all("(all) => all.map((one) => one.ariaLabel.split(',')[0])")
 
 
+def read_chosen(page):
+    """What the panel says of the photos that the keys are for."""
+    return page.locator(".selected-count").inner_text()
+
+
 def measure_overflow(page):
     """By how many pixels photos are higher than their rows."""
     return page.locator(".cell").evaluate_all(
@@ -52,16 +72,11 @@ def measure_overflow(page):
     )
 
 
-def wait_for_labeled(page, count):
-    page.wait_for_selector(f"#count:text-is('{count} of 240 labeled')")
-
-
 def press_twice(page, select, key):
     """Selects many photos and presses a key: the page asks before it does so."""
     page.keyboard.press(select)
     before = page.locator("#count").inner_text()
-    page.keyboard.press(key)
-    page.wait_for_selector(".toast:has-text('Press the same key again to label all')")
+    hear(page, "Press the same key again to label all", key)
     page.wait_for_timeout(700)  # A second key means the same.
     assert page.locator("#count").inner_text() == before
     page.keyboard.press(key)
@@ -105,24 +120,6 @@ def test_similar_photos_are_the_nearest_of_those_in_the_folder(session, folder, 
     assert grid.find_similar(session.known, 4)["images"] == order[1:25]
 
 
-def test_while_photos_are_read_answers_are_shown_and_nothing_is_suggested(folder, kinds):
-    session = open_session(folder)
-
-    def load(report):
-        (item, *_) = views.describe(session, "w")["next"]
-        decide(session, item["image"], "cat")
-        found = grid.describe_photos(session)
-        assert sorted(zip(found["decision"], found["label"], strict=True))[-1] == ("label", 0)
-        assert sum(label >= 0 for label in found["label"]) == 1
-        assert "two classes" in grid.describe_check(session, 95)["message"]
-        with pytest.raises(RefusedError, match="not been read yet"):
-            grid.find_similar(session.known, item["image"])
-        return describe_some(range(len(kinds)), create_features(kinds))
-
-    session.load(load)
-    assert views.describe(session)["message"] == ""  # An error in `load` would be there.
-
-
 def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
     answers = [("none", ""), ("label", "cat"), ("label", "dog")]
     session.decide([Change(i, kind, label, 0) for i, (kind, label) in enumerate(10 * answers)], "w")
@@ -146,94 +143,81 @@ def test_a_photo_that_is_gone_does_not_block_its_group(session, folder):
     assert not {1, 3} & set(grid.describe_photos(session)["image"])
     session.undo("w")
     assert views.describe(session)["counts"]["labeled"] == 0
-    (folder / "IMG_0005.png").unlink()
-    with pytest.raises(ConflictError, match="is no longer in the folder"):
-        session.decide([Change(5, "label", "cat", 0)], "w")
 
 
-def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected(visit, folder):
-    with visit(open_labeled(folder, 24)) as page:
-        show(page, "photos")
-        cells = page.locator(".cell[data-decision='']")
-        names = [cells.nth(i).get_attribute("title") for i in range(3)]
-        assert all(name.startswith("IMG_") for name in names)
-        for i in range(3):
-            cells.nth(i).click()
-        (folder / names[1]).unlink()
-        page.keyboard.press("2")
-        page.wait_for_selector(f".toast:has-text('2 photos: dog. {names[1]} is no longer')")
-        wait_for_count(page, "8")
+def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected(page, folder):
+    show(page, "photos")
+    names = choose(page, 0, 1, 2)
+    (folder / names[1]).unlink()
+    hear(page, f"2 photos: dog. {names[1]} is no longer", "2")
+    wait_for_count(page, "8")
     assert read_decisions(folder)[6:] == [(names[i], "dog", "label") for i in (0, 2)]
 
 
-def test_several_photos_get_a_class_by_mouse_and_by_keyboard(visit, folder):
-    session = open_labeled(folder, 60)
-    with visit(session) as page:
-        show(page, "photos")
-        heads = page.locator(".head").all_inner_texts()
-        assert [head.split(" · ")[0] for head in heads][:1] == [CLASSES[0]]
-        names = list_cells(page)
-        cells = page.locator(".cell")
-        # By clicks: the second click on a photo takes it out again.
-        cells.nth(0).click()
-        cells.nth(3).click(modifiers=["Shift"])
-        cells.nth(1).click()
-        assert list_selected(page) == [names[0], names[2], names[3]]
-        page.keyboard.press("2")
-        wait_for_count(page, "9")
-        assert read_decisions(folder)[6:] == [(names[i], "dog", "label") for i in (0, 2, 3)]
-        assert list_cells(page)[:4] == names[:4]  # Nothing moves until it is sorted again.
-        assert list_selected(page) == []
-        page.keyboard.press("Control+z")  # The whole group.
-        wait_for_count(page, "6")
-        assert {row[2] for row in read_decisions(folder)[9:]} == {"undo"}
-        assert list_selected(page) == [names[0], names[2], names[3]]  # For the next key.
-        page.keyboard.press("Escape")
-        # By a rectangle, from the middle of a photo to the one below the next.
-        boxes = [cells.nth(i).bounding_box() for i in (0, 6)]
-        ends = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes]
-        page.mouse.move(*ends[0])
-        page.mouse.down()
-        page.mouse.move(*ends[1], steps=4)
-        page.mouse.up()
-        assert list_selected(page) == [names[i] for i in (0, 1, 5, 6)]
-        page.keyboard.press("Escape")
-        # By keys alone.
-        cells.nth(0).focus()
-        for key in ("ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown", "Shift+ArrowLeft"):
-            page.keyboard.press(key)
-        assert list_selected(page) == names[1:7]
-        page.keyboard.press(" ")  # Takes out the photo with the focus.
-        assert list_selected(page) == names[1:6]
-        page.keyboard.press("0")
-        page.wait_for_selector(".toast:has-text('5 photos: none of these')")
-        assert [row[1:] for row in read_decisions(folder)[12:]] == [("", "none")] * 5
-        page.get_by_role("button", name="Sort again").click()
-        page.wait_for_selector(".photos-main .actions button", state="hidden")
-        assert names[1] not in list_cells(page)[:6]
-        press_twice(page, "Control+a", "Enter")  # All that have no answer, as suggested.
-        page.wait_for_selector(".toast:has-text('49 photos: as suggested')")
-        counts = views.describe(session)["counts"]
-        assert (counts["labeled"], counts["none"]) == (55, 5)
+def test_several_photos_get_a_class_by_mouse_and_by_keyboard(page, begun, folder):
+    show(page, "photos")
+    heads = page.locator(".head").all_inner_texts()
+    assert [head.split(" · ")[0] for head in heads][:1] == [CLASSES[0]]
+    names = list_cells(page)
+    cells = page.locator(".cell")
+    # By clicks: the second click on a photo takes it out again.
+    cells.nth(0).click()
+    cells.nth(3).click(modifiers=["Shift"])
+    cells.nth(1).click()
+    assert list_selected(page) == [names[0], names[2], names[3]]
+    page.keyboard.press("2")
+    wait_for_count(page, "9")
+    assert read_decisions(folder)[6:] == [(names[i], "dog", "label") for i in (0, 2, 3)]
+    assert list_cells(page)[:4] == names[:4]  # Nothing moves until it is sorted again.
+    assert list_selected(page) == []
+    page.keyboard.press("Control+z")  # The whole group.
+    wait_for_count(page, "6")
+    assert {row[2] for row in read_decisions(folder)[9:]} == {"undo"}
+    assert list_selected(page) == [names[0], names[2], names[3]]  # For the next key.
+    page.keyboard.press("Escape")
+    # By a rectangle, from the middle of a photo to the one below the next.
+    boxes = [cells.nth(i).bounding_box() for i in (0, 6)]
+    ends = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes]
+    page.mouse.move(*ends[0])
+    page.mouse.down()
+    page.mouse.move(*ends[1], steps=4)
+    page.mouse.up()
+    assert list_selected(page) == [names[i] for i in (0, 1, 5, 6)]
+    page.keyboard.press("Escape")
+    # By keys alone.
+    cells.nth(0).focus()
+    for key in ("ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown", "Shift+ArrowLeft"):
+        page.keyboard.press(key)
+    assert list_selected(page) == names[1:7]
+    page.keyboard.press(" ")  # Takes out the photo with the focus.
+    assert list_selected(page) == names[1:6]
+    hear(page, "5 photos: none of these", "0")
+    assert [row[1:] for row in read_decisions(folder)[12:]] == [("", "none")] * 5
+    page.get_by_role("button", name="Sort again").click()
+    page.wait_for_selector(".photos-main .actions button", state="hidden")
+    assert names[1] not in list_cells(page)[:6]
+    press_twice(page, "Control+a", "Enter")  # All that have no answer, as suggested.
+    hear(page, "49 photos: as suggested")
+    counts = views.describe(begun)["counts"]
+    assert (counts["labeled"], counts["none"]) == (55, 5)
 
 
 @pytest.mark.parametrize("viewport", one_of(DESKTOP, PHONE))
-def test_more_like_this_selects_those_that_the_page_names_alike(visit, folder, viewport):
-    session = open_labeled(folder, 60)
-    with visit(session, viewport) as page:
+def test_more_like_this_selects_those_that_the_page_names_alike(visit, begun, folder, viewport):
+    with visit(begun, viewport) as page:
         show(page, "photos")
         page.locator(".cell").nth(0).focus()
         source = list_cells(page)[0]
         page.keyboard.press("+")
         page.wait_for_selector(f"h2:has-text('More like {source}')")
-        found = grid.describe_photos(session)
+        found = grid.describe_photos(begun)
         known = {
             name: (decision, found["labels"][label])
             for name, decision, label in zip(
                 found["name"], found["decision"], found["label"], strict=True
             )
         }
-        similar = grid.find_similar(session.known, int(source[4:8]))["images"]
+        similar = grid.find_similar(begun.known, int(source[4:8]))["images"]
         shown = [source, *(f"IMG_{i:04}.png" for i in similar)]
         agreeing = [name for name in shown if known[name] == ("", "cat")]
         others = [name for name in shown if known[name] != ("", "cat")]
@@ -259,53 +243,45 @@ def test_more_like_a_photo_without_a_suggestion_selects_nothing(visit, folder, k
         page.wait_for_selector("h2:has-text('More like')")
         page.wait_for_selector(".cell:focus img")
         assert list_selected(page) == []
-        page.keyboard.press("Enter")
-        page.wait_for_selector(".toast:has-text('Nothing is suggested')")
+        hear(page, "Nothing is suggested", "Enter")
     assert not (folder / LABELS_CSV).exists()
 
 
-@pytest.mark.parametrize("view", one_of("next", "photos"))
-def test_no_letter_is_a_command(visit, folder, view):
+def test_no_letter_is_a_command(page, folder):
     """Whatever a class is called, its letters search and nothing else happens."""
-    session = open_labeled(folder, 12)
-    with visit(session) as page:
+    for view, letters in (("next", string.ascii_letters), ("photos", string.ascii_lowercase)):
         show(page, view)
         if view == "photos":
-            page.locator(".cell").first.click()
+            choose(page, 0)
         title = page.locator("h2").first.inner_text()
-        for letter in string.ascii_letters:
+        for letter in letters:
             page.keyboard.press(letter)
-            assert page.locator("h2").first.inner_text() == title, letter
-            assert page.locator(".chooser .search").input_value() == letter
-            assert page.evaluate("document.activeElement.matches('.chooser .search')")
+            assert page.evaluate(READ_FIELD) == [title, letter, True], view
             page.keyboard.press("Escape")
     assert len(read_decisions(folder)) == 6
 
 
-def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(visit, folder):
+def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(page, folder):
     """The search and the button with what is suggested never both claim the key."""
-    session = open_labeled(folder, 20)
-    with visit(session) as page:
-        show(page, "photos")
-        cells = page.locator(".cell[data-decision='']")
-        search, key = page.locator(".chooser .search"), page.locator(".answers > button kbd")
-        cells.nth(0).click()
-        assert key.first.is_visible()
-        page.keyboard.type("fox")
-        assert not key.first.is_visible()
-        cells.nth(1).click()
-        page.keyboard.press("2")  # Goes on with the name: no class shows a digit now.
-        assert search.input_value() == "fox2"
-        page.locator(".cell").first.focus()
-        page.keyboard.press("Escape")  # First what was typed, then the selection.
-        assert search.input_value() == ""
-        assert page.locator("[aria-selected=true]").count() == 2
-        page.keyboard.type("fox")
-        names = [cells.nth(i).get_attribute("aria-label").split(",")[0] for i in range(3)]
-        cells.nth(2).click()
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#toast:has-text('3 photos: fox')")
-        assert search.input_value() == ""
+    show(page, "photos")
+    cells = page.locator(".cell[data-decision='']")
+    search, key = page.locator(".chooser .search"), page.locator(".answers > button kbd")
+    cells.nth(0).click()
+    assert key.first.is_visible()
+    page.keyboard.type("fox")
+    assert not key.first.is_visible()
+    cells.nth(1).click()
+    page.keyboard.press("2")  # Goes on with the name: no class shows a digit now.
+    assert search.input_value() == "fox2"
+    page.locator(".cell").first.focus()
+    page.keyboard.press("Escape")  # First what was typed, then the selection.
+    assert search.input_value() == ""
+    assert page.locator("[aria-selected=true]").count() == 2
+    page.keyboard.type("fox")
+    names = [cells.nth(i).get_attribute("title") for i in range(3)]
+    cells.nth(2).click()
+    hear(page, "3 photos: fox", "Enter")
+    assert search.input_value() == ""
     assert sorted(read_decisions(folder)[6:]) == sorted((name, "fox", "label") for name in names)
 
 
@@ -341,8 +317,8 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(visit, folder):
 
 
 @pytest.mark.parametrize("viewport", one_of(PHONE, DESKTOP))
-def test_photos_are_found_by_the_names_of_their_files(visit, folder, viewport):
-    with visit(open_labeled(folder, 60), viewport) as page:
+def test_photos_are_found_by_the_names_of_their_files(visit, begun, folder, viewport):
+    with visit(begun, viewport) as page:
         show(page, "photos")
         page.fill("#filter-file", "img_004")
         page.wait_for_selector(".cell[title='IMG_0003.png']", state="detached")
@@ -373,17 +349,28 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         show(page, "result")
         page.select_option("#target", "98")
         page.wait_for_selector(".step:has-text('This is an estimate')")
-        classifier = SessionClassifier(session)
-        classifier._wait()
+        classifier = fit(session)
         images = grid.describe_check(session, 98, classifier.estimate())["images"]
         show(page, "photos")
         page.select_option(FILTER, "answered")
         show(page, "result")
-        page.get_by_role("button", name=f"Look at these {len(images)}").click()
+        look = page.get_by_role("button", name=f"Look at these {len(images)}")
+        look.dblclick(delay=20)  # The second click may hit a photo.
         page.wait_for_selector("h2:has-text('Photos to look at')")
+        page.wait_for_timeout(300)
+        assert page.locator("figcaption").count() == 0  # It is not opened.
+        page.keyboard.press("Escape")
+        show(page, "result")
+        look.wait_for()
+        page.wait_for_timeout(700)
+        look.click()
         names = [f"IMG_{image:04}.png" for image in images]
-        page.wait_for_selector(f".cell[title='{names[0]}'] img")
+        page.wait_for_selector(f".cell[title='{names[0]}']:focus img")
         assert list_cells(page) == names[: len(list_cells(page))]
+        # What a key will do is seen: the ring and the panel say for which photo it is.
+        assert page.locator(RING).get_attribute("title") == names[0]
+        assert read_chosen(page) == names[0]
+        assert page.locator("[data-part=confirm]").is_enabled()
         page.keyboard.press("Enter")  # As suggested, and on to the next one.
         wait_for_count(page, "7")
         page.wait_for_selector(f".cell[aria-label^='{names[1]}']:focus")
@@ -440,3 +427,64 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         press_twice(page, "Control+a", "Enter")
         page.wait_for_selector(".step:text-matches('^Done: .* all 60 photos')")  # At its end.
         assert page.locator("button:text-is('Look at some')").is_disabled()  # It says one thing.
+
+
+def test_no_key_is_for_a_photo_that_nothing_shows_as_chosen(page, folder):
+    show(page, "photos")
+    cells = page.locator(".cell")
+    for _ in range(2):  # A mouse selects, and takes out again.
+        cells.nth(2).click()
+        page.wait_for_timeout(700)
+    assert (read_chosen(page), page.locator(RING).count()) == ("No photo chosen", 0)
+    hear(page, "Choose photos first.", "1")
+    page.keyboard.press("ArrowRight")  # First, the ring is where the keyboard is.
+    name = cells.nth(2).get_attribute("title")
+    assert (read_chosen(page), page.locator(RING).get_attribute("title")) == (name, name)
+    page.locator("#view h2").click()  # The focus is elsewhere, and the ring stays.
+    assert page.evaluate("!document.activeElement.closest('.cell')")
+    page.keyboard.press("1")
+    wait_for_count(page, "7")
+    assert read_decisions(folder)[6:] == [(name, "cat", "label")]
+    page.keyboard.press("Escape")  # Then no key is for any photo.
+    assert (read_chosen(page), page.locator(RING).count()) == ("No photo chosen", 0)
+
+
+def test_a_photo_is_opened_by_two_clicks_on_it_and_leads_back_to_where_it_was(visit, folder):
+    with visit(open_labeled(folder, 240)) as page:
+        question = read_name(page)
+        show(page, "photos")
+        cell = page.locator(".cell").nth(2)
+        name = cell.get_attribute("title")
+        cell.evaluate(
+            "cell => cell.dispatchEvent(new MouseEvent('dblclick', { bubbles: true, detail: 2 }))"
+        )
+        page.wait_for_timeout(300)
+        assert page.locator("h2").first.inner_text() == "Photos"
+        cell.dblclick()
+        wait_for_photo(page, name)
+        page.keyboard.press("Escape")
+        page.wait_for_selector(f".cell[title='{name}']")
+        page.keyboard.press("Escape")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("End")
+        page.wait_for_selector(".cell:focus img")
+        cell = page.locator(".cell:focus")
+        name, label = cell.get_attribute("aria-label").split(", ")[:2]
+        page.keyboard.press(" ")
+        top = cell.bounding_box()["y"]
+        assert page.evaluate("scrollY") > 1000
+        for key in ("Escape", "1"):  # Back, and an answer, which leads back, too.
+            page.locator("button:text-is('Open')").click()
+            assert read_name(page) == name
+            assert page.locator("#view h2").inner_text() == f"Your answer: {label}"
+            page.keyboard.press(key)
+            page.wait_for_selector(f".cell[title='{name}'][aria-selected=true]")
+            cell = page.locator(f".cell[title='{name}']")
+            assert abs(cell.bounding_box()["y"] - top) < 60  # "Sort again" may have come.
+            page.wait_for_timeout(700)  # A second click means the same.
+        show(page, "classes")
+        show(page, "photos")
+        assert page.evaluate("scrollY") == 0
+        show(page, "next")
+        assert read_name(page) == question
+    assert read_decisions(folder)[6:] == [(name, "cat", "label")]

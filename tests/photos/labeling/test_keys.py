@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import random
 import time
 
@@ -20,21 +21,25 @@ from cls_jax.photos.labeling.changes import (
 )
 from cls_jax.photos.labeling.classes import assign_keys
 from cls_jax.photos.labeling.photos import open_session
-from tests.conftest import one_of
 from tests.outcomes import read_table
 from tests.photos.labeling.pages import (
-    open_labeled,
-    open_unsure,
+    SEARCH,
+    hear,
+    hold,
     press,
     read_decisions,
     read_name,
     show,
     wait_for_count,
+    wait_for_other,
+    wait_for_photo,
 )
 from tests.photos.labeling.sessions import (
     CLASSES,
+    change,
     create_photos,
     decide,
+    decide_all,
     open_ready,
     read_training,
 )
@@ -47,8 +52,12 @@ IS_IN_SIGHT = """(selector) => {
 }"""
 
 
+def describe_classes(session):
+    return views.describe(session)["classes"]
+
+
 def read_keys(session):
-    return {row["name"]: row["key"] for row in views.describe(session)["classes"]}
+    return {row["name"]: row["key"] for row in describe_classes(session)}
 
 
 def test_keys_are_given_in_order_and_each_to_one_class():
@@ -62,73 +71,14 @@ def test_keys_are_given_in_order_and_each_to_one_class():
     assert len(letters) == 10  # The digits stay for others.
 
 
-def test_a_key_is_chosen_undone_and_known_to_the_next_session_and_to_no_training(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image, label in enumerate(CLASSES):
-        decide(session, image, label)
+def test_a_key_is_no_label_and_only_a_digit_or_a_letter(folder, kinds):
+    session = decide_all(open_ready(folder, kinds), CLASSES)
     before = read_training(folder)[0]
-    session.change("w", set_key, "owl", "1")  # The class that had it gets the other's.
-    assert read_keys(session) == {"cat": "3", "dog": "2", "owl": "1"}
-    assert read_keys(open_session(folder)) == read_keys(session)
+    session.change("w", set_key, "owl", "1")
     assert read_training(folder)[0] == before
-    session.change("w", rename_class, "cat", "")
-    session.change("w", rename_class, "owl", "eule")
-    assert read_keys(session) == {"dog": "2", "eule": "1"}
-    for _ in range(2):
-        session.undo("w")
-    assert read_keys(session) == {"cat": "3", "dog": "2", "owl": "1"}
-    session.undo("w")
-    assert (
-        read_keys(session)
-        == read_keys(open_session(folder))
-        == dict(zip(CLASSES, "123", strict=True))
-    )
     for name, key in (("owl", "0"), ("owl", "12"), ("owl", ""), ("owl", "é"), ("fish", "1")):
         with pytest.raises(RefusedError):
             session.change("w", set_key, name, key)
-
-
-def test_no_key_moves_while_classes_come_and_go(folder, kinds):
-    session = open_ready(folder, kinds, ["a", "b", "c"])
-    session.change("w", rename_class, "b", "")
-    assert read_keys(session) == {"a": "1", "c": "3"}
-    session.change("w", rename_class, "c", "d")
-    assert read_keys(session) == {"a": "1", "d": "3"}
-    session.add_class("e")
-    assert read_keys(session)["e"] == "2"
-    session.change("w", rename_class, "d", "a")  # A merger.
-    assert read_keys(session) == {"a": "1", "e": "2"}
-    many = open_ready(folder, kinds, [f"class {i}" for i in range(12)])
-    many.change("w", set_key, "class 11", "1")
-    keys = read_keys(many)
-    assert (keys["class 11"], keys["class 0"], keys["class 1"]) == ("1", "", "2")
-
-
-def test_a_class_whose_renaming_is_undone_has_its_key_again(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image, label in enumerate(["river", "field", "river"]):
-        decide(session, image, label)
-    before = read_keys(session)
-    for _ in range(2):
-        session.change("w", rename_class, "river", "stream")
-        assert read_keys(session) == {"stream": "1", "field": "2"}
-        session.undo("w")
-        assert read_keys(session) == read_keys(open_session(folder)) == before
-    session.add_class("lake")
-    assert read_keys(session) == before | {"lake": "3"}
-
-
-def test_no_key_moves_between_sessions_when_a_class_has_lost_its_photos(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image, label in enumerate("abcd"):
-        decide(session, image, label)
-    assert read_keys(session) == {"a": "1", "b": "2", "c": "3", "d": "4"}
-    for image in (0, 2):
-        decide(session, image, "", decision="skip")
-    again = open_ready(folder, kinds)
-    assert read_keys(again) == {"b": "2", "d": "4"}
-    again.add_class("e")  # Gets the first that is free.
-    assert read_keys(again) == {"b": "2", "d": "4", "e": "1"}
 
 
 def test_a_class_with_a_digit_for_a_name_has_this_key_or_none():
@@ -139,44 +89,102 @@ def test_a_class_with_a_digit_for_a_name_has_this_key_or_none():
     assert assign_keys(["cat", "3"], {"cat": "3", "3": "1"}, {}) == {"cat": "3", "3": "1"}
 
 
-def test_a_deleted_class_leaves_its_key_to_no_other_one_in_this_session_and_the_next(folder, kinds):
-    names = [f"class {i:02}" for i in range(12)]
+def label(*labels):
+    return lambda session: decide_all(session, labels)
+
+
+rename, give_key = (functools.partial(change, plan) for plan in (rename_class, set_key))
+
+
+def add(name):
+    return lambda session: session.add_class(name)
+
+
+def skip(image):
+    return lambda session: decide(session, image, "", decision="skip")
+
+
+def undo(session):
+    session.undo("w")
+
+
+COME_AND_GO = [rename("b", ""), rename("c", "d"), add("e"), rename("d", "a")]
+RIVER = label("river", "field", "river")
+TWELVE = [f"class {i:02}" for i in range(12)]
+BACKWARDS = label(*CLASSES[::-1])
+CHOSEN = [label(*CLASSES), give_key("owl", "1"), rename("cat", ""), rename("owl", "eule")]
+
+
+@pytest.mark.parametrize(
+    ("names", "steps", "expected"),
+    [
+        ("abc", COME_AND_GO[:1], {"a": "1", "c": "3"}),
+        ("abc", COME_AND_GO[:2], {"a": "1", "d": "3"}),
+        ("abc", COME_AND_GO[:3], {"a": "1", "d": "3", "e": "2"}),
+        ("abc", COME_AND_GO, {"a": "1", "e": "2"}),  # A merger.
+        ("", [RIVER, rename("river", "stream")], {"stream": "1", "field": "2"}),
+        ("", [RIVER, rename("river", "stream"), undo] * 2, {"river": "1", "field": "2"}),
+        (
+            "",
+            [RIVER, rename("river", "stream"), undo, add("lake")],
+            {"river": "1", "field": "2", "lake": "3"},
+        ),
+        ("", [label(*"abcd"), skip(0), skip(2)], {"a": "1", "b": "2", "c": "3", "d": "4"}),
+        # The table alone would give them in the order of the first labels.
+        (CLASSES, [BACKWARDS], {"cat": "1", "dog": "2", "owl": "3"}),
+        ("", [BACKWARDS], {"owl": "1", "dog": "2", "cat": "3"}),
+        ("", [BACKWARDS, rename("owl", "eule")], {"eule": "1", "dog": "2", "cat": "3"}),
+        ("", [add("new"), BACKWARDS], {"new": "1", "owl": "2", "dog": "3", "cat": "4"}),
+        (
+            "",
+            [BACKWARDS, rename("owl", ""), lambda session: decide(session, 5, "new")],
+            {"new": "1", "dog": "2", "cat": "3"},
+        ),
+        ("", [BACKWARDS, give_key("dog", "1"), undo], {"owl": "1", "dog": "2", "cat": "3"}),
+        # The class that had the key gets the other's.
+        ("", CHOSEN[:2], {"cat": "3", "dog": "2", "owl": "1"}),
+        ("", CHOSEN, {"dog": "2", "eule": "1"}),
+        ("", [*CHOSEN, undo, undo], {"cat": "3", "dog": "2", "owl": "1"}),
+        ("", [*CHOSEN, undo, undo, undo], {"cat": "1", "dog": "2", "owl": "3"}),
+        (
+            TWELVE,
+            [give_key("class 11", "1")],
+            dict(zip(TWELVE, ["", *"23456789", "", "", "1"], strict=True)),
+        ),
+        # A deleted class leaves its key to none that had no key.
+        (
+            TWELVE,
+            [label(*TWELVE), rename(TWELVE[0], "")],
+            dict(zip(TWELVE[1:], [*"23456789", "", "", ""], strict=True)),
+        ),
+        (
+            TWELVE,
+            [label(*TWELVE), rename(TWELVE[0], ""), add("new")],
+            dict(zip([*TWELVE[1:], "new"], [*"23456789", "", "", "", "1"], strict=True)),
+        ),
+    ],
+)
+def test_the_next_session_gives_the_same_keys_whatever_came_before(
+    folder, kinds, names, steps, expected
+):
     session = open_ready(folder, kinds, names)
-    for image, name in enumerate(names):
-        decide(session, image, name)
-    before = read_keys(session)
-    assert [before[name] for name in names] == [*"123456789", "", "", ""]
-    session.change("w", rename_class, names[0], "")
-    del before[names[0]]
-    for again in (session, open_ready(folder, kinds), open_ready(folder, kinds, names[::-1])):
-        keys = read_keys(again)
-        assert {name: keys[name] for name in before} == before
-    session.add_class("new")  # It was none, so no key changes its meaning.
-    assert read_keys(session)["new"] == "1"
-
-
-@pytest.mark.parametrize("change", ["order", "rename", "unused", "deleted", "chosen and undone"])
-def test_the_next_session_gives_the_same_keys_whatever_came_before(folder, kinds, change):
-    """Though the table alone would give them in the order of the first labels."""
-    session = open_ready(folder, kinds, CLASSES if change == "order" else ())
-    if change == "unused":
-        session.add_class("never used")
-        read_keys(session)
-    for image, label in enumerate(CLASSES[::-1]):
-        decide(session, image, label)
-        read_keys(session)
-    if change == "rename":
-        session.change("w", rename_class, "owl", "eule")
-    elif change == "deleted":
-        session.change("w", rename_class, "owl", "")
-        decide(session, 5, "new")
-    elif change == "chosen and undone":
-        session.change("w", set_key, "dog", "1")
-        session.undo("w")
-    used = {name: key for name, key in read_keys(session).items() if name != "never used"}
-    assert len(set(used.values())) == 3
+    for step in steps:
+        step(session)
+        assert len(read_keys(session)) > 0
+    assert read_keys(session) == expected
+    used = {row["name"]: row["key"] for row in describe_classes(session) if row["count"]}
     assert read_keys(open_ready(folder, kinds)) == used
-    assert read_keys(open_ready(folder, kinds, ["other", *CLASSES])).items() >= used.items()
+    for given in (["other", *sorted(used)], sorted(used)[::-1]):
+        assert read_keys(open_ready(folder, kinds, given)).items() >= used.items()
+
+
+def test_a_new_class_gets_the_first_key_that_is_free(folder, kinds):
+    session = decide_all(open_ready(folder, kinds), "abcd")
+    for image in (0, 2):
+        decide(session, image, "", decision="skip")
+    again = open_ready(folder, kinds)
+    again.add_class("e")
+    assert read_keys(again) == {"b": "2", "d": "4", "e": "1"}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -204,15 +212,12 @@ def test_no_key_changes_its_class_by_itself_whatever_is_done(folder, kinds, seed
         after = read_keys(session)
         if action not in ("undo", "key"):
             assert {k: after[k] for k in before if k in after}.items() <= before.items()
-        rows = views.describe(session)["classes"]
-        used = {row["name"]: row["key"] for row in rows if row["count"]}
+        used = {row["name"]: row["key"] for row in describe_classes(session) if row["count"]}
         assert read_keys(open_session(folder)) == used
 
 
 def test_keys_that_the_table_gives_by_itself_are_not_written(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image, label in enumerate([*"cab", *"cab"]):
-        decide(session, image, label)
+    session = decide_all(open_ready(folder, kinds), "cabcab")
     session.undo("w")
     assert read_keys(session) == read_keys(open_session(folder)) == {"c": "1", "a": "2", "b": "3"}
     assert {row["decision"] for row in read_table(folder / LABELS_CSV)} == {"label", "undo"}
@@ -220,31 +225,31 @@ def test_keys_that_the_table_gives_by_itself_are_not_written(folder, kinds):
 
 def test_keys_that_nobody_chose_are_not_written_into_a_table_of_another_program(folder, kinds):
     (folder / LABELS_CSV).write_text("file,label\nIMG_0000.png,cat\n")
-    session = open_ready(folder, kinds, CLASSES)
-    for image, label in enumerate(CLASSES[::-1], 1):
-        decide(session, image, label)
+    decide_all(open_ready(folder, kinds, CLASSES), CLASSES[::-1])
     rows = csv.reader((folder / LABELS_CSV).read_text().splitlines())
     assert {len(row) for row in rows} == {2}
 
 
-@pytest.mark.parametrize("use", ["", "label", "describe", "example", "key"])
+USES = {
+    "nothing": lambda session: None,
+    "label": lambda session: decide(session, 2, "Shirt", "other"),
+    "description": change(describe_class, "Shirt", "with buttons", window="other"),
+    "example": change(set_example, 0, window="other"),
+    "key": change(set_key, "Shirt", "7", window="other"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
 def test_the_undo_of_an_answer_takes_back_the_class_that_it_added(folder, kinds, use):
     """If nothing else has it. Its key is then the next one's."""
     session = open_ready(folder, kinds, ["cat", "dog"])
     session.decide([Change(0, "label", "Shirt ", 0), Change(1, "label", "Shirt ", 0)], "w", True)
     assert read_keys(session) == {"cat": "1", "dog": "2", "Shirt": "3"}
-    if use == "label":
-        decide(session, 2, "Shirt", "other")
-    elif use == "describe":
-        session.change("other", describe_class, "Shirt", "with buttons")
-    elif use == "example":
-        session.change("other", set_example, 0)
-    elif use == "key":
-        session.change("other", set_key, "Shirt", "7")
+    USES[use](session)
     session.undo("w")
-    assert ("Shirt" in read_keys(session)) == bool(use)
+    assert ("Shirt" in read_keys(session)) == (use != "nothing")
     session.decide([Change(0, "label", "coat", 2)], "w", True)
-    assert read_keys(session)["coat"] == ("4" if use not in ("", "key") else "3")
+    assert read_keys(session)["coat"] == ("3" if use in ("nothing", "key") else "4")
 
 
 def test_an_answer_that_is_refused_adds_no_class(folder, kinds):
@@ -264,9 +269,7 @@ def test_an_answer_that_is_refused_adds_no_class(folder, kinds):
 def test_a_key_means_the_same_class_in_every_view(visit, folder):
     """Also with more classes than keys, whose order stays."""
     names = [*CLASSES, *(f"class {i}" for i in range(10))]
-    session = open_ready(folder, create_photos(folder, 30), names)
-    for image in range(6):
-        decide(session, image, CLASSES[image % 3], "other")
+    session = decide_all(open_ready(folder, create_photos(folder, 30), names), CLASSES * 2, "other")
     with visit(session) as page:
         show(page, "classes")
         assert page.get_by_label("Key of class 9").input_value() == ""
@@ -305,10 +308,8 @@ def test_a_key_means_the_same_class_in_every_view(visit, folder):
     assert answers[6:] == expected
 
 
-@pytest.mark.parametrize("way", one_of("arrow", "button", "strip"))
-def test_what_was_typed_for_a_photo_is_not_given_to_the_next_one(visit, folder, way):
-    session = open_labeled(folder, 20)
-    with visit(session) as page:
+def test_what_was_typed_for_a_photo_is_not_given_to_the_next_one(page, folder):
+    for way in ("button", "arrow", "strip"):
         name = read_name(page)
         page.keyboard.type("fox")
         if way == "button":
@@ -317,48 +318,47 @@ def test_what_was_typed_for_a_photo_is_not_given_to_the_next_one(visit, folder, 
             page.locator(".photo").click()
             page.keyboard.press("ArrowLeft")
         else:
-            page.locator("#strip button").first.click()
-        page.wait_for_function(
-            "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=name
-        )
+            page.locator("#strip button").last.click()
+        wait_for_other(page, name)
         shown = read_name(page)
-        assert page.locator(".chooser .search").input_value() == ""
-        page.keyboard.press("1")
-        page.wait_for_function(
-            "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=shown
-        )
-    assert read_decisions(folder)[-1] == (shown, "cat", "label")
+        assert page.locator(SEARCH).input_value() == "", way
+        page.wait_for_timeout(700)  # Another photo is looked at.
+        press(page, "1")
+        assert read_decisions(folder)[-1] == (shown, "cat", "label"), way
 
 
 def test_arrow_keys_go_through_all_earlier_answers_and_back(visit, folder):
     session = open_ready(folder, create_photos(folder, 40), CLASSES)
-    for image in range(30):  # More than the strip shows.
-        decide(session, image, CLASSES[image % 3])
+    decide_all(session, CLASSES * 9)  # More than the strip shows.
     with visit(session) as page:
         question = read_name(page)
 
-        def go(key, name):
+        def go(key, image):
             page.keyboard.press(key)
-            page.wait_for_function(
-                "name => document.querySelector('figcaption').textContent.startsWith(name)",
-                arg=name,
-            )
+            wait_for_photo(page, f"IMG_{image:04}.png")
             return page.locator("figcaption").inner_text()
 
-        for image in reversed(range(30)):
-            caption = go("ArrowLeft", f"IMG_{image:04}.png")
-            assert caption.endswith(f"currently {CLASSES[image % 3]}")
+        for image in range(26, 2, -1):
+            assert go("ArrowLeft", image).endswith(f"currently {CLASSES[image % 3]}")
+        read_name(page)
+        release = hold(page, "earlier/*")
         page.keyboard.press("ArrowLeft")
-        page.wait_for_selector(".toast:has-text('no earlier answer')")
-        for image in range(1, 30):
-            go("ArrowRight", f"IMG_{image:04}.png")
-        go("ArrowRight", question)
-        go("ArrowLeft", "IMG_0029.png")
-        go("ArrowLeft", "IMG_0028.png")
-        assert read_name(page) == "IMG_0028.png"
+        hear(page, "press again", "3")  # No key is for the photo that is left.
+        release()
+        for image in (2, 1, 0):
+            wait_for_photo(page, f"IMG_{image:04}.png")
+            page.keyboard.press("ArrowLeft")
+        hear(page, "no earlier answer")
+        assert len(read_decisions(folder)) == 27
+        for image in range(1, 27):
+            go("ArrowRight", image)
+        page.keyboard.press("ArrowRight")
+        wait_for_photo(page, question)
+        go("ArrowLeft", 26)
+        go("ArrowLeft", 25)
         press(page, "3")  # Changes this answer, and goes on with the question.
         assert read_name(page) == question
-    assert read_decisions(folder)[30:] == [("IMG_0028.png", "owl", "label")]
+    assert read_decisions(folder)[27:] == [("IMG_0025.png", "owl", "label")]
 
 
 def test_each_undo_is_done_though_another_one_is_being_saved(visit, folder):
@@ -377,35 +377,6 @@ def test_each_undo_is_done_though_another_one_is_being_saved(visit, folder):
         assert page.locator("#count").inner_text() == "1 of 12 labeled"
     undone = [row[0] for row in read_decisions(folder) if row[2] == "undo"]
     assert undone == names[:0:-1]
-
-
-def test_the_first_photo_to_look_at_has_the_focus(visit, folder):
-    with visit(open_unsure(folder, 60)) as page:
-        show(page, "result")
-        page.wait_for_selector(".about:has-text('Learned from')")
-        page.select_option("#target", "98")
-        look = page.locator("button:has-text('Look at these'):enabled")
-        look.dblclick(delay=20)  # The second click may hit a photo.
-        page.wait_for_selector("h2:has-text('Photos to look at')")
-        page.wait_for_timeout(300)
-        assert page.locator("figcaption").count() == 0  # It is not opened.
-        page.keyboard.press("Escape")
-        show(page, "result")
-        look.wait_for()
-        page.wait_for_timeout(700)
-        look.click()
-        page.wait_for_selector("h2:has-text('Photos to look at')")
-        first = page.wait_for_selector(".cell:focus img")
-        assert page.locator(".cell:focus").get_attribute("data-place") == "0"
-        assert first.is_visible()
-        # What a key will do is seen: the ring and the panel say for which photo it is.
-        assert page.locator(".cell[aria-current=true]").get_attribute("data-place") == "0"
-        name = page.locator(".cell:focus").get_attribute("title")
-        assert page.locator(".selected-count").inner_text() == name
-        assert page.locator("[data-part=confirm]").is_enabled()
-        page.keyboard.press("Enter")
-        wait_for_count(page, "7")
-        assert page.locator(".cell:focus").get_attribute("data-place") == "1"
 
 
 def test_the_row_of_a_key_names_the_class_and_the_digit(folder, kinds):

@@ -18,10 +18,13 @@ from cls_jax.photos.start.frozen import RunFeatures
 from tests.conftest import load_config
 from tests.photos.labeling.pages import press, show
 from tests.photos.labeling.sessions import (
+    CLASSES,
     create_features,
     create_photos,
     decide,
+    decide_all,
     describe_some,
+    fit,
     open_ready,
 )
 
@@ -95,57 +98,68 @@ def test_a_run_with_the_same_answers_states_the_same_figure(folder, features, is
     assert fitted.class_names[fitted.probabilities[copy].argmax()] == NAMES[0]
 
 
-def test_the_figure_is_of_one_fit_until_the_next_one(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image in range(9):
-        decide(session, image, "abc"[kinds[image]])
-    classifier = SessionClassifier(session)
-    classifier._wait()
+def test_the_figure_is_of_one_fit_until_the_next_one(answered, kinds):
+    classifier = fit(answered)
     said = classifier.describe_shortly()
     assert said.endswith("photos of these 3 classes are named right, after 9 answers")
     for image in range(9, 12):
-        decide(session, image, "abc"[kinds[image]])
+        decide(answered, image, "abc"[kinds[image]])
     assert classifier.describe_shortly() == said
     assert classifier.describe_namer().endswith("after 9 answers")
     classifier._wait()
     assert classifier.describe_shortly().endswith("are named right, after 12 answers")
     for decision in ("none", "skip"):
         before = classifier._wait().inferred.estimate
-        decide(session, 20, "", decision=decision)
+        decide(answered, 20, "", decision=decision)
         assert classifier._wait().inferred.estimate.images == before.images - (decision == "none")
-    session.undo("w")
-    session.undo("w")
+    answered.undo("w")
+    answered.undo("w")
     assert classifier._wait().inferred.estimate.images == before.images + 1
 
 
-def test_new_photos_are_part_of_the_figure(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image in range(9):
-        decide(session, image, "abc"[kinds[image]])
-    classifier = SessionClassifier(session)
+def test_new_photos_are_part_of_the_figure(answered, folder):
+    classifier = SessionClassifier(answered)
     assert classifier._wait().inferred.estimate.images == 21
-    names = [path.name for path in list_paths(session.known)]
+    names = [path.name for path in list_paths(answered.known)]
     for i in range(3):
         (folder / f"new {i}.png").write_bytes((folder / names[i]).read_bytes())
         names.append(f"new {i}.png")
     found = describe_some(range(3), -create_features([0, 1, 2]))
-    before = session.known.labels_version
-    session.extend(names, names, NO_MARKS, {}, lambda paths: found)
+    before = answered.known.labels_version
+    answered.extend(names, names, NO_MARKS, {}, lambda paths: found)
     assert classifier._wait().inferred.estimate.images == 24
-    assert session.known.labels_version == before  # Trained networks still know all labels.
+    assert answered.known.labels_version == before  # Trained networks still know all labels.
 
 
-def test_next_states_the_answers_of_its_figure(visit, folder):
-    session = open_ready(folder, create_photos(folder, 40), ["cat", "dog", "owl"])
-    for image in range(10):
-        decide(session, image, ("cat", "dog", "owl")[image % 3], "other")
+def test_next_and_result_state_the_same_figure_of_the_same_answers(visit, folder):
+    """Though the classifier is newer than the last answer."""
+    session = open_ready(folder, create_photos(folder, 40), CLASSES)
     with visit(session) as page:
-        page.wait_for_selector(".live:has-text('after 10 answers')")
+        live = page.locator(".live")
+        decide_all(session, CLASSES[:2], "other")
+        show(page, "result")
+        page.wait_for_selector(".accuracy:has-text('Too early to say')")
+        show(page, "next")
+        page.wait_for_selector(".live:has-text('Too early to say')")
+        for image in range(2, 8):  # Fewer than the ten after which it learns by itself.
+            decide(session, image, CLASSES[image % 3], "other")
+        page.wait_for_selector("#count:has-text('8 of')")
+        assert live.inner_text().startswith("Too early to say")
+        show(page, "result")
+        page.wait_for_selector(".accuracy:text-matches('^About [0-9]+%')")
+        about = page.locator(".accuracy").inner_text().split("%")[0]
+        show(page, "next")
+        said = f"{about}% of photos of these 3 classes are named right, after 8 answers"
+        assert live.inner_text() == said
+        for image in range(8, 18):
+            decide(session, image, CLASSES[image % 3], "other")
+        figure = "^About [0-9]+% of the other photos are named right, after {} answers$"
+        page.wait_for_selector(f".live:text-matches('{figure.format(18)}')")
         for _ in range(3):
             press(page, "1")
-        assert page.locator(".live").inner_text().endswith("are named right, after 10 answers")
+        assert live.inner_text().endswith("are named right, after 18 answers")
         show(page, "result")
-        page.wait_for_selector(".about:has-text('Learned from 13 labels')")
-        page.wait_for_selector("p:has-text('instant classifier after 13 answers')")
+        page.wait_for_selector(".about:has-text('Learned from 21 labels')")
+        page.wait_for_selector("p:has-text('instant classifier after 21 answers')")
         show(page, "next")
-        assert page.locator(".live").inner_text().endswith("are named right, after 13 answers")
+        assert live.inner_text().endswith("are named right, after 21 answers")

@@ -84,6 +84,8 @@ def test_what_becomes_of_a_key_or_a_click_after_others(call_module):
         ([press("x", 0, on="input"), press("x", 40, on="input", isRepeat=True)], ["pass", "pass"]),
         ([press("Enter", 40, on="input", isRepeat=True)], ["drop"]),
         ([press("ArrowDown", 0), press("ArrowDown", 40, isRepeat=True)], ["pass", "pass"]),
+        ([press("Enter", 0), press("Enter", 40, isRepeat=True)], ["pass", "drop"]),
+        ([press(" ", 0), press(" ", 40, isRepeat=True)], ["pass", "drop"]),
         # A second Enter after one that took, or named, what was typed.
         (
             [{"type": "taken", "time": 0}, press("Enter", 500), press("Enter", 700)],
@@ -143,7 +145,7 @@ def test_undo_says_which_answer_of_which_photo_came_back(call_module):
     assert found == [said for *_, said in changes]
 
 
-NAMES = ["dress", "dress shirt", "forest", "pikeperch"]
+NAMES = ["dress", "dress shirt", "forest", "pikeperch", "Maße", "STRASSE", "fish", "glass", "ＡＢ"]
 
 
 def test_one_enter_on_half_a_name_neither_labels_nor_adds(call_module):
@@ -155,6 +157,11 @@ def test_one_enter_on_half_a_name_neither_labels_nor_adds(call_module):
         "dre": ("guess", "dress"),
         "dress": ("take", "dress"),
         "sky": ("add", "sky"),
+        "Masse": ("take", "Maße"),  # Other spellings.
+        "Straße": ("take", "STRASSE"),
+        "ﬁsh": ("take", "fish"),
+        "GLAß": ("take", "glass"),
+        "ab": ("take", "ＡＢ"),
     }
     code = "({ interpret }, typed, names) => typed.map((text) => interpret(text, names))"
     found = call_module("names.js", code, list(cases), NAMES)

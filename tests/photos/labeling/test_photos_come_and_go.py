@@ -12,23 +12,35 @@ from cls_jax.photos.cli import commands
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.files import find_digests
 from cls_jax.photos.images.store import Store, get_cache_folder
-from cls_jax.photos.labeling import photos, views
+from cls_jax.photos.labeling import grid, photos, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import Change, ConflictError, describe_class, rename_class
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import get_path, list_paths
 from cls_jax.photos.labeling.photos import open_session
 from tests.outcomes import read_table
-from tests.photos.labeling import sessions
 from tests.photos.labeling.sessions import (
+    create_features,
     create_photos,
     decide,
+    describe_some,
     open_ready,
     read_states,
     read_training,
 )
 
 NOTHING = {"new": 0, "replaced": 0, "unreadable": 0, "gone": 0}
+
+
+def load_all(paths, report=None, backbones=None):
+    """The feature pass without a network. Half a photo is damaged."""
+    readable = [i for i, path in enumerate(paths) if b"half" not in path.read_bytes()]
+    found = describe_some(readable, create_features([0] * len(readable)))
+    digests = find_digests(Store(get_cache_folder()), [str(path) for path in paths], reads=True)
+    return found._replace(
+        reasons=dict.fromkeys(set(range(len(paths))) - {*readable}, "damaged"),
+        digests=dict(zip(paths, digests, strict=True)),
+    )
 
 
 def test_a_file_that_is_gone_takes_no_answer_and_gives_none_away(session, folder, kinds):
@@ -77,21 +89,13 @@ def test_a_photo_that_is_gone_is_shown_nowhere_until_it_is_back(session, folder)
 
 def test_a_label_stays_with_its_content_and_not_with_the_name(folder, kinds, monkeypatch):
     """A photo that is replaced is another one: it is asked again, and undo gives it the label."""
-    cache = Store(get_cache_folder())
-
-    def load(paths, report=None, backbones=None):
-        features = sessions.create_features([0] * len(paths))
-        found = sessions.describe_some(range(len(paths)), features)
-        digests = find_digests(cache, [str(path) for path in paths], reads=True)
-        return found._replace(digests=dict(zip(paths, digests, strict=True)))
-
-    monkeypatch.setattr(photos, "load_all", load)
+    monkeypatch.setattr(photos, "load_all", load_all)
     for path in folder.iterdir():  # No longer links to one file.
         content = path.read_bytes()
         path.unlink()
         path.write_bytes(content)
     session = open_session(folder)
-    session.load(lambda report: load(list_paths(session.known)))
+    session.load(lambda report: load_all(list_paths(session.known)))
     for image in range(4):
         decide(session, image, "cat")
     for name in ("IMG_0001.png", "IMG_0008.png"):
@@ -107,13 +111,6 @@ def test_a_label_stays_with_its_content_and_not_with_the_name(folder, kinds, mon
     session.undo("w")
     assert views.describe_image(session.known, 30)["label"] == "cat"
     (folder / "IMG_0003.png").write_bytes(b"half of a photo")
-    monkeypatch.setattr(
-        photos,
-        "load_all",
-        lambda paths, backbones: sessions.describe_some([], sessions.create_features([]))._replace(
-            reasons={0: "damaged"}
-        ),
-    )
     assert photos.find_new(session, "w") == NOTHING | {"replaced": 1, "unreadable": 1}
     assert "IMG_0003.png" not in read_states(session)
 
@@ -156,7 +153,7 @@ def test_labels_of_unreadable_photos_are_no_others(folder):
     create_photos(folder, 3, ["1.png", "camera/1.png", "camera/2.png"])
     (folder / LABELS_CSV).write_text("file,label\n1.png,cat\n2.png,dog\n")
     session = open_session(folder)
-    session.load(lambda report: sessions.describe_some([1, 2], sessions.create_features([0, 1])))
+    session.load(lambda report: describe_some([1, 2], create_features([0, 1])))
     assert read_states(session) == {"camera/2.png": ("label", "dog")}
 
 
@@ -200,19 +197,21 @@ def test_random_photos_are_labeled_while_the_others_are_read_and_keep_their_plac
             asked[item["image"]] = item["name"]
             decide(session, item["image"], "abc"[kind_of[item["name"]]])
         assert state["counts"]["images"] == 30
+        labels = grid.describe_photos(session)["label"]
+        assert sum(label >= 0 for label in labels) == 8  # Nothing is suggested.
+        with pytest.raises(RefusedError, match="not been read yet"):
+            grid.find_similar(session.known, item["image"])
         gone = views.describe(session, "w")["next"][0]  # Deleted before it is answered.
         (folder / gone["name"]).unlink()
         asked[gone["image"]] = gone["name"]
         readable = [i for i, name in enumerate(names) if name not in (names[4], gone["name"])]
-        return sessions.describe_some(readable, sessions.create_features(kinds)[readable])
+        return describe_some(readable, create_features(kinds)[readable])
 
     session.load(load)
-    for image, name in asked.items():
-        assert views.describe_image(session.known, image)["name"] == name
+    assert [session.known.files[image] for image in asked] == list(asked.values())
     *_, gone = asked
-    assert views.describe(session)["counts"] == {
-        **{"images": 28, "labeled": 8, "none": 0, "skipped": 0}
-    }
+    counts = {"images": 28, "labeled": 8, "none": 0, "skipped": 0}
+    assert views.describe(session)["counts"] == counts
     rows = read_table(folder / LABELS_CSV)
     known = {row["label"] for row in rows}  # Eight random photos may leave a kind out.
     for image, path in enumerate(list_paths(session.known)):
@@ -227,7 +226,7 @@ def test_random_photos_are_labeled_while_the_others_are_read_and_keep_their_plac
         decide(session, gone, "a")
 
 
-def test_photos_that_come_later_are_offered_and_broken_ones_are_tried_again(folder, kinds):
+def test_photos_that_come_later_are_offered_and_broken_ones_tried_again(folder, kinds, monkeypatch):
     session = open_ready(folder, kinds, ["cat"])
     decide(session, 3, "cat")
     (folder / "labeled" / "dog").mkdir(parents=True)
@@ -235,22 +234,13 @@ def test_photos_that_come_later_are_offered_and_broken_ones_are_tried_again(fold
         shutil.copy(folder / "IMG_0000.png", folder / name)
     (folder / "c.png").write_bytes(b"half of a photo")
 
-    def load(paths, backbones):
-        is_broken = [b"half" in path.read_bytes() for path in paths]
-        read = [i for i, broken in enumerate(is_broken) if not broken]
-        reasons = {i: "damaged" for i, broken in enumerate(is_broken) if broken}
-        return sessions.describe_some(read, sessions.create_features([0] * len(read)))._replace(
-            reasons=reasons
-        )
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(photos, "load_all", load)
-        assert photos.find_new(session) == NOTHING | {"new": 2, "unreadable": 1}
-        result = views.describe_result(session)
-        assert result["unreadable"] == [{"name": "c.png", "reason": "damaged"}]
-        shutil.copy(folder / "IMG_0000.png", folder / "c.png")
-        assert photos.find_new(session) == NOTHING | {"new": 1}
-        assert photos.find_new(session) == NOTHING
+    monkeypatch.setattr(photos, "load_all", lambda paths, **_: load_all(paths)._replace(digests={}))
+    assert photos.find_new(session) == NOTHING | {"new": 2, "unreadable": 1}
+    result = views.describe_result(session)
+    assert result["unreadable"] == [{"name": "c.png", "reason": "damaged"}]
+    shutil.copy(folder / "IMG_0000.png", folder / "c.png")
+    assert photos.find_new(session) == NOTHING | {"new": 1}
+    assert photos.find_new(session) == NOTHING
     assert views.describe_result(session)["num_unreadable"] == 0
     assert views.describe(session)["counts"]["images"] == 33
     assert read_states(session)["IMG_0003.png"] == ("label", "cat")

@@ -18,6 +18,7 @@ import time
 import types
 import unittest.mock
 import urllib.error
+import urllib.parse
 import urllib.request
 import webbrowser
 import xml.etree.ElementTree as ElementTree
@@ -51,10 +52,53 @@ def app(folder):
     return server.create_app(session, TOKEN, [CODE])
 
 
-@pytest.fixture
-def client(app):
+def create_client(app):
     """A client that sends what the page sends."""
     return TestClient(app, base_url=HERE, headers={"Origin": HERE, "X-Token": TOKEN})
+
+
+@pytest.fixture
+def client(app):
+    return create_client(app)
+
+
+@pytest.fixture
+def port(folder):
+    with serve(open_ready(folder, create_photos(folder, 12), ["cat", "dog"])) as port:
+        yield port
+
+
+def ask(port, verb="state", content=None, token="token"):
+    """What a server answers."""
+    headers = {"Origin": f"http://127.0.0.1:{port}", "X-Token": token}
+    headers |= {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/{verb}", content, headers)
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        return json.load(answer)
+
+
+@contextlib.contextmanager
+def connect(port, count):
+    """Opens connections to a server."""
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", port)
+        yield [stack.enter_context(socket.create_connection(address, 30)) for _ in range(count)]
+
+
+def post_photo(client, verb):
+    return client.post(f"/api/{verb}", content=PHOTO, headers=get_headers(is_photo=True))
+
+
+def write_request(port, line, kind, length, body):
+    return (
+        f"{line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Token: token\r\n"
+        f"Origin: http://127.0.0.1:{port}\r\nContent-Type: application/{kind}\r\n"
+        f"Content-Length: {length}\r\n\r\n{body}"
+    ).encode()
+
+
+def get_headers(is_photo):
+    return {"Content-Type": f"application/{'octet-stream' if is_photo else 'json'}"}
 
 
 def decide(client, image=0, label="cat", revision=0, **options):
@@ -79,20 +123,13 @@ def test_the_token_never_becomes_a_cookie_and_a_code_is_exchanged_for_it_once(ap
     ("method", "code"), [("GET", 403), ("HEAD", 403), ("POST", 403), ("PUT", 405), ("OPTIONS", 405)]
 )
 def test_without_the_token_nothing_is_shown_but_the_page(app, method, code):
-    paths = (
-        "/api/state",
-        "/api/open",
-        "/api/proposals.csv",
-        "/api/labels/coco",
-        "/photos/0/large",
-        "/nothing",
-    )
+    paths = ("state", "open", "proposals.csv", "labels/coco", f"state?token={TOKEN}")
     for headers in (
         *({}, {"X-Token": ""}, {"X-Token": "Secret"}, {"X-Token": b"\xff"}),
         {"Cookie": f"X-Token={TOKEN}; token={TOKEN}; cls_jax_label_{PORT}={TOKEN}"},
     ):
         client = TestClient(app, base_url=HERE, headers=headers)
-        for path in (*paths, f"/api/state?token={TOKEN}"):
+        for path in (*(f"/api/{path}" for path in paths), "/photos/0/large", "/nothing"):
             answer = client.request(method, path)
             assert answer.status_code == code, path
             assert "contains your access token" in answer.text or method != "GET"
@@ -172,13 +209,13 @@ def test_every_verb_is_tested():
 
 @pytest.mark.parametrize("name", verbs.VERBS)
 def test_a_body_that_is_too_large_is_refused_by_a_sentence(client, name):
-    is_photo = verbs.VERBS[name].is_photo
-    headers = {"Content-Type": f"application/{'octet-stream' if is_photo else 'json'}"}
-    content = b"x" * (verbs.VERBS[name].limit + 1)
-    answer = client.post(f"/api/{name}", content=content, headers=headers)
-    said = "photo is larger than 64 MB" if is_photo else "request is larger than"
+    is_photo, limit = verbs.VERBS[name].is_photo, verbs.VERBS[name].limit
+    content = b"x" * (limit + 1)
+    answer = client.post(f"/api/{name}", content=content, headers=get_headers(is_photo))
+    what = "photo" if is_photo else "request"
+    size = {2**26: "64 MB", 2**22: "4 MB", 2**16: "64 KB"}[limit]
     assert answer.status_code == 413
-    assert said in answer.json()["message"]
+    assert answer.json() == {"message": f"The {what} is larger than {size}."}
 
 
 @pytest.mark.parametrize(
@@ -197,8 +234,7 @@ def test_changes_come_only_from_the_page(client, folder, name, values):
     for value in values:
         assert decide(client, headers={name: value}).status_code in (403, 415, 421)
         for verb in (*JSON_VERBS, *verbs.PHOTO_VERBS):
-            kind = "octet-stream" if verb in verbs.PHOTO_VERBS else "json"
-            headers = {"Content-Type": f"application/{kind}"} | {name: value}
+            headers = get_headers(verb in verbs.PHOTO_VERBS) | {name: value}
             answer = client.post(f"/api/{verb}", content=PHOTO, headers=headers)
             assert answer.status_code in (403, 415, 421), verb
     assert sorted(folder.iterdir()) == before
@@ -290,8 +326,7 @@ def test_a_whole_conversation(client):
 def test_no_cell_of_the_table_for_spreadsheets_is_a_formula_and_files_are_found(folder):
     names = [f"{start}{i}.png" for i, start in enumerate(["=HYPERLINK(1)", "+1", "-1", "@a", "b"])]
     session = open_ready(folder, create_photos(folder, 5, names), ["=1+1", "dog"])
-    app = server.create_app(session, TOKEN)
-    client = TestClient(app, base_url=HERE, headers={"Origin": HERE, "X-Token": TOKEN})
+    client = create_client(server.create_app(session, TOKEN))
     for image in range(2):
         decide(client, image, ["=1+1", "dog"][image])
     (folder.parent / "table.csv").write_bytes(client.get("/api/proposals.csv").content)
@@ -302,24 +337,12 @@ def test_no_cell_of_the_table_for_spreadsheets_is_a_formula_and_files_are_found(
     assert {match.name for match in found.values()} == set(names)
 
 
-def test_slow_photos_delay_no_answer(folder):
-    session = open_ready(folder, create_photos(folder, 12), ["cat", "dog"])
-    with contextlib.ExitStack() as stack:
-        port = stack.enter_context(serve(session))
-        origin = f"Host: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\nX-Token: token"
-        for _ in range(5):
-            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
-            slow.sendall(
-                f"POST /api/try HTTP/1.1\r\n{origin}\r\nContent-Length: 9\r\n"
-                "Content-Type: application/octet-stream\r\n\r\nslow".encode()
-            )
-        headers = {"Origin": f"http://127.0.0.1:{port}", "X-Token": "token"}
-        headers |= {"Content-Type": "application/json"}
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/api/decide", json.dumps({"changes": [NONE]}).encode(), headers
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            assert json.load(answer)["counts"]["none"] == 1
+def test_slow_photos_delay_no_answer(port):
+    with connect(port, 5) as connections:
+        for slow in connections:
+            slow.sendall(write_request(port, "POST /api/try", "octet-stream", 9, "slow"))
+        answer = ask(port, "decide", json.dumps({"changes": [NONE]}).encode())
+        assert answer["counts"]["none"] == 1
 
 
 @pytest.mark.parametrize(
@@ -331,9 +354,8 @@ def test_slow_photos_delay_no_answer(folder):
         ("GET /api/proposals.csv", classifier.SessionClassifier, "write_table"),
     ],
 )
-def test_requests_that_take_long_delay_no_answer(folder, monkeypatch, request_line, place, name):
+def test_requests_that_take_long_delay_no_answer(port, monkeypatch, request_line, place, name):
     """More of them than the server has threads."""
-    session = open_ready(folder, create_photos(folder, 12), ["cat", "dog"])
     has_ended = threading.Event()
 
     def wait(*_):
@@ -343,21 +365,11 @@ def test_requests_that_take_long_delay_no_answer(folder, monkeypatch, request_li
     monkeypatch.setattr(place, name, wait)
     monkeypatch.setattr(verbs, "encode_file", lambda *_: b"")
     kind = "octet-stream" if request_line.endswith("try") else "json"
-    with contextlib.ExitStack() as stack:
-        port = stack.enter_context(serve(session))
-        slow_request = (
-            f"{request_line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Token: token\r\n"
-            f"Origin: http://127.0.0.1:{port}\r\nContent-Type: application/{kind}\r\n"
-            "Content-Length: 2\r\n\r\n{}"
-        )
-        for _ in range(50):
-            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
-            slow.sendall(slow_request.encode())
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/api/state")
-        request.add_header("X-Token", "token")
+    with connect(port, 50) as connections:
+        for slow in connections:
+            slow.sendall(write_request(port, request_line, kind, 19, '{"unsure_below": 0}'))
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                assert json.load(answer)["phase"] == "ready"
+            assert ask(port)["phase"] == "ready"
         finally:
             has_ended.set()
         assert slow.recv(15) == b"HTTP/1.1 200 OK"
@@ -388,21 +400,12 @@ def test_only_this_machine_can_connect_and_a_port_in_use_is_a_user_error():
                 listening.open_socket(unusable)
 
 
-def test_with_too_many_connections_requests_are_refused_until_others_close(folder, monkeypatch):
+def test_with_too_many_connections_requests_are_refused_until_others_close(monkeypatch, request):
     monkeypatch.setattr(listening, "_MAX_CONNECTIONS", 4)
-    session = open_ready(folder, create_photos(folder, 12), ["cat", "dog"])
-    with contextlib.ExitStack() as stack:
-        port = stack.enter_context(serve(session))
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/api/state")
-        request.add_header("X-Token", "token")
-        address = ("127.0.0.1", port)
-        idle = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(4)]
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(request, timeout=30)
-        for connection in idle:
-            connection.close()
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            assert json.load(answer)["phase"] == "ready"
+    port = request.getfixturevalue("port")
+    with connect(port, 4), pytest.raises(urllib.error.HTTPError, match="503"):
+        ask(port)
+    assert ask(port)["phase"] == "ready"
 
 
 def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
@@ -418,13 +421,9 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
     def open_like_a_text_browser(address):
         try:
             path = pathlib.Path(address.removeprefix("file://"))
-            (url,) = re.findall(r"url=([^\"]+)", path.read_text())
+            ((port, code),) = re.findall(r"url=http://[^/]+:(\d+)/#([^\"]+)", path.read_text())
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            place, code = url.split("#")
-            headers = {"X-Token": code, "Origin": place[:-1], "Content-Type": "application/json"}
-            request = urllib.request.Request(f"{place}api/open", b"{}", headers)
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                answers.append((address, path, code, json.load(answer)["token"]))
+            answers.append((address, path, code, ask(port, "open", b"{}", code)["token"]))
         finally:
             running[0].should_exit = True
 
@@ -432,6 +431,7 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
         try:
             while True:
                 on_progress(0, 6)
+                time.sleep(0.01)
         finally:
             ended.append(True)
 
@@ -501,7 +501,7 @@ def test_nothing_but_photos_and_sensible_changes_gets_through(labeled, folder, v
     labeled.get("/api/proposals.csv")  # Waits for the classifier, whose accuracy the state has.
     before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
     is_photo = verb in verbs.PHOTO_VERBS
-    headers = {"Content-Type": f"application/{'octet-stream' if is_photo else 'json'}"}
+    headers = get_headers(is_photo)
     for body in BODIES if is_photo else WRONG_JSON:
         answer = labeled.post(f"/api/{verb}?name=../x.png", content=body, headers=headers)
         assert answer.status_code == 200 or "codec" not in answer.text
@@ -527,12 +527,11 @@ def test_nothing_but_photos_and_sensible_changes_gets_through(labeled, folder, v
 def test_an_added_photo_keeps_a_free_name_and_an_undo_takes_no_answer_for_it(
     labeled, folder, wanted, is_kept
 ):
-    headers = {"Content-Type": "application/octet-stream"}
     before = labeled.get("/api/state").json()["counts"]
     own = f"added-{hashlib.sha256(PHOTO).hexdigest()[:16]}"
     expected = f"{wanted.rpartition('.')[0] if is_kept else own}.png"
     for _ in range(2):  # The same photo is not added twice.
-        answer = labeled.post("/api/add", params={"name": wanted}, content=PHOTO, headers=headers)
+        answer = post_photo(labeled, f"add?{urllib.parse.urlencode({'name': wanted})}")
         assert answer.json()["name"] == expected
         assert (folder / expected).read_bytes() == PHOTO
     for _ in range(2):
@@ -551,19 +550,13 @@ def labeled(client, monkeypatch):
 
 
 def test_a_photo_is_classified_and_a_folder_copied(labeled, folder):
-    headers = {"Content-Type": "application/octet-stream"}
     before = sorted(os.listdir(folder))
-    answer = labeled.post("/api/try", content=PHOTO, headers=headers).json()
+    answer = post_photo(labeled, "try").json()
     assert answer["label"] == "dog"  # Kind 0.
     assert [near["label"] for near in answer["nearest"]][:2] == ["dog", "dog"]
     assert sorted(os.listdir(folder)) == before
     preview = Image.open(io.BytesIO(base64.b64decode(answer["preview"])))
     assert (preview.format, preview.size) == ("JPEG", (40, 30))
-    for verb, size, kind in (("try", 2**26, "octet-stream"), ("mark", 2**16, "json")):
-        given = {"Content-Type": f"application/{kind}"}
-        large = labeled.post(f"/api/{verb}", content=b"\0" * (size + 1), headers=given)
-        what = "photo is larger than 64 MB" if verb == "try" else "request is larger than 64 KB"
-        assert (large.status_code, large.json()["message"]) == (413, f"The {what}.")
     described = labeled.get("/api/step/95").json()
     assert (described["labels"], described["classes"]) == (6, 2)
     assert described["accuracy"].endswith("right by the instant classifier (93 to 100%).")
@@ -601,9 +594,8 @@ def test_photos_below_a_limit_are_unsure_in_the_table_and_in_the_folders(labeled
     assert {name: copied[name] for name in labels} == labels
     for given in ("-1", "101", "nan", "x"):
         assert labeled.get(f"/api/proposals.csv?unsure_below={given}").status_code == 400
-    for wrong in (-1, 101, "1", True, None):
-        answer = labeled.post("/api/copies", json={"unsure_below": wrong})
-        assert answer.status_code == 400
+    for given in (-1, 101, "1", True, None):
+        assert labeled.post("/api/copies", json={"unsure_below": given}).status_code == 400
     labeled.post("/api/rename", json={"name": "cat", "text": "Unsure"})
     refused = labeled.post("/api/copies", json={"unsure_below": below})
     assert (refused.status_code, "rename the class" in refused.json()["message"]) == (422, True)
@@ -629,8 +621,7 @@ def read_sheet(content):
 def test_the_workbook_says_the_same_as_the_table_with_names_as_they_are(folder):
     names = ["=HYPERLINK(1).png", "ö & <b>.png", "cr\rlf.png", *(f"{i}.png" for i in range(9))]
     session = open_ready(folder, create_photos(folder, 12, names), ["+cat", "dog"])
-    app = server.create_app(session, TOKEN)
-    client = TestClient(app, base_url=HERE, headers={"Origin": HERE, "X-Token": TOKEN})
+    client = create_client(server.create_app(session, TOKEN))
     for image in range(4):
         decide(client, image, ["+cat", "dog"][image % 2])
     below = 75
@@ -664,35 +655,29 @@ def test_without_labels_there_is_nothing_to_export(client):
     assert (refused.status_code, refused.json()["message"]) == (422, "No photo has a label yet.")
 
 
-def test_which_photos_to_look_at_follows_the_goal(client):
+def look(client, percent):
+    """The photos to look at, once the classifier has learned all answers."""
+    client.get("/api/proposals.csv")
+    return client.post("/api/look", json={"percent": percent}).json()["images"]
+
+
+def test_which_photos_to_look_at_follows_the_goal_and_is_a_promise(client):
     assert "two classes" in client.get("/api/step/95").json()["sentence"]
     for image, label in enumerate(("cat", "dog", "dog")):
         decide(client, image, label)
-    client.get("/api/proposals.csv")  # Waits for the classifier.
+    client.get("/api/proposals.csv")
     assert "Too early" in client.get("/api/step/95").json()["sentence"]
     decide(client, 4, "cat")
-    client.get("/api/proposals.csv")
-    found = [client.post("/api/look", json={"percent": n}).json()["images"] for n in (0, 90, 100)]
-    assert [len(one) for one in found][::2] == [0, 8]
-    assert found[1] == found[2][: len(found[1])]
+    none, some, asked = (look(client, percent) for percent in (0, 90, 100))
+    assert (len(none), len(asked)) == (0, 8)
+    assert some == asked[: len(some)]
+    for place, image in enumerate(asked):
+        assert client.get("/api/step/100").json()["look"] == len(asked) - place
+        decide(client, image, "cat")
+        assert look(client, 100) == asked[place + 1 :]
+    assert client.get("/api/step/100").json()["kind"] == "use"
     assert client.get("/api/step/101").status_code == 404
     assert client.post("/api/look", json={"percent": 101}).status_code == 400
-
-
-def test_a_list_of_photos_to_look_at_is_a_promise(client):
-    for image, label in enumerate(("cat", "dog", "cat", "dog")):
-        decide(client, image, label)
-    client.get("/api/proposals.csv")
-    asked = client.post("/api/look", json={"percent": 100}).json()["images"]
-    for place, image in enumerate(asked):
-        left = client.get("/api/step/100").json()
-        assert left["look"] == len(asked) - place
-        decide(client, image, "cat")
-        client.get("/api/proposals.csv")
-        assert (
-            client.post("/api/look", json={"percent": 100}).json()["images"] == asked[place + 1 :]
-        )
-    assert client.get("/api/step/100").json()["kind"] == "use"
 
 
 def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path, monkeypatch):

@@ -1,17 +1,21 @@
 """Every view in states that few people see: before the first answers, and after the last ones."""
 
-import contextlib
-
 import pytest
 
 from cls_jax.photos.labeling import grid, views
-from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.photos import open_session
-from tests.photos.labeling.pages import VIEWS, read_name
-from tests.photos.labeling.sessions import CLASSES, create_photos, decide, open_ready, serve
+from tests.photos.labeling.pages import VIEWS, find_violations
+from tests.photos.labeling.sessions import (
+    CLASSES,
+    create_photos,
+    decide_all,
+    fit,
+    open_ready,
+    serve,
+)
 
 NUM_IMAGES = 24
-# The labels of the first photos in each state. After the end, the page is still open.
+# The labels of the first photos in each state.
 STATES = {
     "no class": None,
     "classes without answers": [],
@@ -22,10 +26,9 @@ STATES = {
     "all of one class": ["cat"] * NUM_IMAGES,
     "all undone": "undo",
     "loading": "loading",
-    "ended": ["cat", "dog", "owl"],
 }
 
-_QUICK = ("no class", "two classes", "ended")  # In which `make test` opens every view.
+_QUICK = ("no class", "two classes")  # In which `make test` opens every view.
 
 
 def open_in(state, folder):
@@ -36,18 +39,15 @@ def open_in(state, folder):
         return open_session(folder, CLASSES)
     session = open_ready(folder, kinds, () if labels is None else CLASSES)
     if state == "all undone":
-        for image in range(6):
-            decide(session, image, CLASSES[image % 3])
-        SessionClassifier(session)._wait()
+        fit(decide_all(session, CLASSES * 2))
         for _ in range(6):
             session.undo("w")
     else:
-        for image, label in enumerate(labels or []):
-            decide(session, image, label)
+        decide_all(session, labels or [])
     return session
 
 
-@pytest.mark.parametrize("state", [state for state in STATES if state != "ended"])
+@pytest.mark.parametrize("state", STATES)
 def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
     session = open_in(state, folder)
     has_suggestions = state in ("two classes", "all labeled")
@@ -56,11 +56,8 @@ def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
     assert all(bool(one) == has_suggestions for one in proposals)
     rows = views.describe_check(session)["rows"]
     photos, result = grid.describe_photos(session), views.describe_result(session)
-    suggested = [
-        label
-        for label, decision in zip(photos["label"], photos["decision"], strict=True)
-        if label >= 0 and not decision
-    ]
+    answers = zip(photos["label"], photos["decision"], strict=True)
+    suggested = [label for label, decision in answers if label >= 0 and not decision]
     num_open = NUM_IMAGES - described["counts"]["labeled"] if state != "loading" else 0
     expected = num_open if has_suggestions else 0
     assert len(suggested) == sum(result["proposed"]) == expected
@@ -68,8 +65,7 @@ def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
     assert has_suggestions or not any(photos["confidence"])
     assert not result["mixed"] or has_suggestions
     assert views.describe_suspects(session.known)["images"] == []
-    classifier = SessionClassifier(session)
-    classifier._wait()
+    classifier = fit(session)
     message = grid.describe_check(session, 95, classifier.estimate())["message"]
     assert ("two classes" in message) == (not has_suggestions)
     assert bool(classifier.describe_shortly()) == bool(expected)
@@ -81,25 +77,17 @@ def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
 )
 def test_every_view_works_in_every_state(open_page, folder, axe, state):
     """No window may log an error, which `open_page` asserts."""
-    session = open_in(state, folder)
-    with contextlib.ExitStack() as stack:
-        port = stack.enter_context(serve(session))
+    has_suggestions = state in ("two classes", "all labeled")
+    with serve(open_in(state, folder)) as port:
         page = open_page(port)
         page.wait_for_selector("#count:has-text('of 24')")
-        if state == "ended":
-            read_name(page)
-            stack.close()
         page.evaluate(axe)
-        if state == "ended":
-            page.wait_for_selector("#stopped:visible")
-        for view in VIEWS if state != "ended" else ["next"]:
-            if state != "ended":
-                page.click(f"nav button[data-view={view}]")  # Which may have no photo to wait for.
-                page.wait_for_selector("#view:not([aria-busy])")
+        for view in VIEWS:
+            page.click(f"nav button[data-view={view}]")  # Which may have no photo to wait for.
+            page.wait_for_selector("#view:not([aria-busy])")
             page.wait_for_timeout(100)
             assert page.locator("#view h2").count(), view
-            has_suggestions = state in ("two classes", "all labeled")
-            if not has_suggestions and state != "ended":
+            if not has_suggestions:
                 assert page.locator(".confirm, .class.proposed").count() == 0, view
                 shares = page.locator(".share, .cell .caption").all_inner_texts()
                 assert not any("%" in share for share in shares), view
@@ -109,5 +97,4 @@ def test_every_view_works_in_every_state(open_page, folder, axe, state):
                 assert page.locator("progress").count() == 1
             for key in ("Enter", "ArrowRight", "Escape"):
                 page.keyboard.press(key)
-            found = page.evaluate("axe.run()")["violations"]
-            assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], view
+            assert find_violations(page, within="#view") == [], view

@@ -1,26 +1,35 @@
-"""A training from the page is planned, started if it is possible, and ended early."""
+"""Trainings from the page: they are planned, started and ended early. Their runs are used there."""
 
 import json
+import os
 import pathlib
 import signal
 import sys
+import threading
 import time
 import types
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from cls_jax.config import to_json, with_values
 from cls_jax.parallel.preemption import FINISH
-from cls_jax.photos.labeling import start, training
+from cls_jax.photos.inference.list_runs import RUNS, find_newest
+from cls_jax.photos.labeling import start, trained, training, views
 from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
 from cls_jax.photos.labeling.runs import FolderRuns
+from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
+from cls_jax.runs.folder import CONFIG, write_result
+from cls_jax.runs.metrics import METRICS
 from cls_jax.runs.sessions import lock_run_folder
-from tests.photos.labeling.pages import open_labeled, show
-from tests.photos.labeling.test_runs import write_run
+from tests.conftest import load_config, one_of
+from tests.photos.helpers import write_images
+from tests.photos.labeling.pages import DESKTOP, PHONE, find_violations, hear, show
+from tests.photos.labeling.sessions import decide_all, open_ready
+from tests.photos.labeling.test_views import StubNetworks
 
 SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
 SHORT += "about 9 minutes are needed. Pass --minutes 9, or --instant for a classifier without."
@@ -42,6 +51,31 @@ measure.measure_run, measure.time_prediction = measure_run, lambda config: 1.0
 plan.find_resources = lambda: Resources(False, 2**33, False, has_pretrained=True)
 console.main()
 """
+
+
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write_run(name, folder, time, predictor="trained", num_labels=9, is_finished=True):
+    """What a list reads of a run. Its networks are stubs."""
+    workdir = RUNS / name
+    workdir.mkdir(parents=True)
+    values = {"data.name": "folder", "data.data_dir": str(folder)}
+    (workdir / CONFIG).write_text(to_json(with_values(load_config("folder", "all"), values)))
+    result = {"step": 1, "test_accuracy": None, "num_labels": num_labels, "predictor": predictor}
+    result["predictor_gain_images"] = 20  # That have chosen it.
+    if is_finished:
+        write_result(workdir, result)
+    (workdir / METRICS).touch()
+    (workdir / "report.html").write_text(f"<title>{name}</title>")
+    for path in workdir.iterdir():
+        os.utime(path, (time, time))
+    return workdir
 
 
 def test_what_is_printed_about_the_time_is_offered():
@@ -82,17 +116,12 @@ def test_the_time_left_is_that_of_the_steps_or_the_plan():
 
 def test_a_training_that_this_machine_cannot_do_in_the_time_is_not_done(tmp_path, monkeypatch):
     """With an invented clock: 2 minutes are not enough for 40 steps of 15 seconds."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         training,
         "_write_arguments",
         lambda words: [sys.executable, "-c", STUB, "30", *words],
     )
-    folder = tmp_path / "photos"
-    for i in range(12):
-        path = folder / ("cat", "dog")[i % 2] / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((48, 48, 3), 20 * i, np.uint8)).save(path)
+    folder = write_images(tmp_path / "photos", {"cat": 6, "dog": 6}, (48, 48, 3))
     saved = write_run("saved", folder, 500, predictor=None, num_labels=12)
     page, counts = Training(folder), Counts(2, 12, 6, open=0)
     page.start(FINE_TUNE, counts, 2)
@@ -110,9 +139,14 @@ def test_a_training_that_this_machine_cannot_do_in_the_time_is_not_done(tmp_path
     assert "40 steps of about 15.00 s at 96 pixels" in offer["sentence"]
 
 
-def test_the_page_offers_what_is_possible_and_says_what_is_used(visit, folder, tmp_path, axe):
+@pytest.mark.parametrize("viewport", one_of(DESKTOP, PHONE))
+def test_the_page_offers_what_is_possible_and_lists_the_runs(visit, begun, folder, axe, viewport):
     """The process is played by the test: planned too short, planned, trained, and in vain."""
-    session, page_training, started = open_labeled(folder, 24), Training(folder), []
+    older, newer = (
+        write_run(name, folder, time, predictor="instant")
+        for name, time in (("a", 1000), ("b", 2000))
+    )
+    page_training, started = Training(folder), []
     state = page_training._state
     state |= {"kind": FINE_TUNE, "curve": [], "step": 0, "steps": 0, "message": ""}
 
@@ -124,38 +158,55 @@ def test_the_page_offers_what_is_possible_and_says_what_is_used(visit, folder, t
         started.append((kind, minutes))
         sentence = "Not clear: of 20 random photos, … The instant classifier is kept."
         state.update(phase="done", minutes=minutes, message=sentence)
-        return tmp_path
+        return newer
 
     page_training.plan, page_training.start = plan, begin
-    page_training.find_used_run = lambda: pathlib.Path("runs/saved")
-    with visit(session, training=page_training) as page:
+    with visit(begun, viewport, page_training) as page:
         show(page, "result")
-        page.get_by_label("Minutes:").fill("2")
+        minutes, accept = page.get_by_label("Minutes:"), page.locator("#accept:visible")
+        minutes.fill("2")
         page.locator("#train").press("Enter")
         page.wait_for_selector(".training p:has-text('about 9 minutes are needed')")
-        accept = page.locator("#accept:visible")
         assert accept.inner_text().startswith("Train for 9 minutes: until about ")
+        page.wait_for_selector(".runs li:nth-child(2)")
         page.evaluate(axe)
-        assert page.evaluate("axe.run()")["violations"] == []
-        page.get_by_label("Minutes:").fill("9")
+        assert find_violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        minutes.fill("9")
         page.locator("#train").press("Enter")
         page.wait_for_selector(".training p:text-is('9 minutes: 40 steps')")
         assert accept.inner_text().startswith("Start training: until about ")
         assert not started
         show(page, "photos")
         show(page, "result")
-        assert page.get_by_label("Minutes:").input_value() == "9"
+        assert minutes.input_value() == "9"
         accept.press("Enter")
         page.wait_for_selector(".training p:has-text('is kept.')")
-        page.wait_for_selector(".training .command + p:text-is('In use: runs/saved.')")
-    assert started == [(FINE_TUNE, 9)]
+        page.wait_for_selector(".training .command + p:text-is('In use: runs/b.')")
+        assert started == [(FINE_TUNE, 9)]
+        assert page.locator(".runs .used .name").inner_text() == "runs/b"
+        with page.context.expect_page() as opened:
+            page.get_by_label("Report: runs/a").press("Enter")
+        opened.value.wait_for_load_state()
+        assert opened.value.title() == "a"
+        page.get_by_label("Use: runs/a").press("Enter")
+        page.wait_for_selector(".runs .used .name:text-is('runs/a')")
+        assert find_newest() == older
+        page.wait_for_timeout(700)  # A second key means the same for 600.
+        page.get_by_label("Delete: runs/b").press("Enter")
+        page.get_by_label("Delete for good: runs/b").press("Enter")
+        page.wait_for_timeout(700)
+        assert newer.exists()  # The first press asks.
+        page.get_by_label("Delete for good: runs/b").press("Enter")
+        hear(page, "runs/b deleted")
+        page.wait_for_function("() => document.querySelectorAll('.runs li').length === 1")
+        assert not newer.exists()
 
 
 def test_a_training_that_is_stopped_before_it_begins_leaves_nothing(
     folder, kinds, tmp_path, monkeypatch, capsys
 ):
     """No later session would see it: the terminal does not ask, nor say how to resume it."""
-    monkeypatch.chdir(tmp_path)
     begin = "import os, sys, time; os.makedirs(sys.argv[1] + '/checkpoints/1'); time.sleep(600)"
     monkeypatch.setattr(
         training,
@@ -177,7 +228,6 @@ def test_a_training_that_is_stopped_before_it_begins_leaves_nothing(
 
 
 def test_a_training_of_an_earlier_session_is_seen_until_it_ends(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     write_run("saved", folder, 500, predictor=None)
     busy = write_run("busy", folder, 1000, is_finished=False)
     page, said = Training(folder), "began in an earlier session is still running: runs/busy"
@@ -231,3 +281,96 @@ def test_the_curve_is_the_accuracy_on_held_out_photos_where_it_is_known(folder, 
         (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         state = page.describe()
         assert (state["curve_of"], state["curve"], state["step"]) == (of, points, 2)
+
+
+def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_path):
+    older, newer = (write_run(name, folder, time) for name, time in (("a", 1000), ("b", 2000)))
+    other = write_run("other", tmp_path / "elsewhere", 1500)
+    (RUNS / "notes").mkdir()
+    found = FolderRuns(folder)
+    assert [row["name"] for row in found.describe()] == ["runs/b", "runs/a"]
+    assert [row["is_used"] for row in found.describe()] == [True, False]
+    assert found.find_used() == newer == find_newest()
+    found.use("runs/a")  # In a terminal, too.
+    assert found.find_used() == older == find_newest()
+    found.delete("runs/a")
+    assert not older.exists()
+    assert found.find_used() == newer
+    for name in ("runs/a", "runs/other", "runs/notes", str(other), "runs/../runs/b", "", "runs"):
+        for act in (found.use, found.delete):
+            with pytest.raises(RefusedError, match="no such run"):
+                act(name)
+    assert newer.exists()
+    assert other.exists()
+
+
+def test_a_training_that_did_not_help_takes_no_place_and_its_labels_count(folder, kinds, tmp_path):
+    """Nor does one that was stopped. Unless a person says so."""
+    found = FolderRuns(folder)
+    stopped = write_run("stopped", folder, 400, is_finished=False)
+    assert found.find_used() == find_newest() == stopped  # There is no other one.
+    saved = write_run("saved", folder, 500, predictor=None, num_labels=86)
+    in_vain = write_run("in-vain", folder, 1000, predictor="instant", num_labels=66)
+    write_run("unfinished", folder, 1500, is_finished=False)
+    write_run("elsewhere", tmp_path / "elsewhere", 200)
+    assert found.find_used() == find_newest() == saved
+    assert [row["name"] for row in found.describe() if row["is_used"]] == ["runs/saved"]
+    found.use("runs/in-vain")
+    assert found.find_used() == find_newest() == in_vain
+    found.use("runs/saved")
+    assert found.find_used() == find_newest() == saved
+    more = write_run("more", folder, 2e9, predictor="instant", num_labels=99)
+    assert found.find_used() == find_newest() == more  # Better than what has learned fewer.
+    helped = write_run("helped", folder, 3e9, num_labels=66)
+    assert found.find_used() == find_newest() == helped
+
+
+def wait_for_threads():
+    for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
+        thread.join()
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_page_that_is_opened_again_predicts_with_the_run_in_use(folder, kinds, monkeypatch):
+    loaded = []
+
+    def load(run):
+        loaded.append(pathlib.Path(run).name)
+        return StubNetworks()
+
+    monkeypatch.setattr(trained, "load", load)
+    write_run("trained", folder, 2000)
+    write_run("instant", folder, 1000, predictor="instant")
+    session = open_ready(folder, kinds)  # Another one.
+    runs = Training(folder)
+    networks = trained.TrainedNetworks(session, runs.find_used_run)
+    classifier = SessionClassifier(session, networks)
+    classifier._wait()
+
+    def name_photos():
+        networks.follow()
+        wait_for_threads()
+        views.describe_check(session)
+        return {row["label"] for row in classifier.list_rows()[9:28]}
+
+    assert name_photos() == {"c"}, networks.message  # As the stub says.
+    runs.use("runs/instant")
+    assert name_photos() == {"a", "b", "c"}
+    runs.use("runs/trained")
+    assert name_photos() == {"c"}
+    runs.delete("runs/trained")
+    assert name_photos() == {"a", "b", "c"}
+    assert loaded == ["trained"] * 2
+
+
+def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
+    folder, kinds, monkeypatch
+):
+    monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
+    write_run("trained", folder, 2000, num_labels=9)
+    decide_all(open_ready(folder, kinds), ("abc" * 7)[:19])
+    session = open_ready(folder, kinds)
+    networks = trained.TrainedNetworks(session, Training(folder).find_used_run)
+    networks.follow()
+    wait_for_threads()
+    assert networks.find("abc") is None

@@ -26,7 +26,9 @@ from tests.photos.labeling.sessions import (
     CLASSES,
     create_features,
     decide,
+    decide_all,
     describe_some,
+    fit,
     open_ready,
 )
 
@@ -61,27 +63,23 @@ def test_accuracies_count_copies_once(folder, kinds):
     assert classifier.describe_shortly() == "Too early to say how many are named right"
 
 
-def test_views_follow_the_labels(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image in range(9):
-        decide(session, image, "abc"[kinds[image]])
-    rows = views.describe_check(session)["rows"]
+def test_views_follow_the_labels(answered, kinds):
+    rows = views.describe_check(answered)["rows"]
     assert [row["label"] for row in rows] == ["a", "b", "c"]
     for k, row in enumerate(rows):
         assert {kinds[image["image"]] for image in row["images"]} == {k}
-    assert views.describe_suspects(session.known)["images"] == []
-    result = views.describe_result(session)
+    assert views.describe_suspects(answered.known)["images"] == []
+    result = views.describe_result(answered)
     assert result["proposed"] == [7, 7, 7]
     assert result["mixed"] == []  # There is no classifier yet.
-    decide(session, 9, "b")  # Is of kind a.
-    classifier = SessionClassifier(session)
-    classifier._wait()
-    suspects = views.describe_suspects(session.known)["images"]
+    decide(answered, 9, "b")  # Is of kind a.
+    classifier = fit(answered)
+    suspects = views.describe_suspects(answered.known)["images"]
     assert [(image["image"], image["proposals"][0]["label"]) for image in suspects] == [(9, "a")]
-    decide(session, 9, "b")  # A repeated label counts as confirmed.
+    decide(answered, 9, "b")  # A repeated label counts as confirmed.
     classifier._wait()
-    assert views.describe_suspects(session.known)["images"] == []
-    head, *table = csv.reader("".join(SessionClassifier(session).write_table())[1:].splitlines())
+    assert views.describe_suspects(answered.known)["images"] == []
+    head, *table = csv.reader("".join(SessionClassifier(answered).write_table())[1:].splitlines())
     assert head == ["file", "label", "source", "probability"]
     labels = ["abc"[kind] for kind in kinds]
     assert [row[1] for row in table] == [*labels[:9], "b", *labels[10:]]
@@ -122,27 +120,24 @@ class StubNetworks:
 
 
 def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
-    folder, kinds, tmp_path, monkeypatch
+    answered, kinds, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
-    session = open_ready(folder, kinds)
-    for image in range(9):
-        decide(session, image, "abc"[kinds[image]])
     runs = []
-    networks = trained.TrainedNetworks(session, lambda: runs[-1] if runs else None)
-    classifier = SessionClassifier(session, networks)
+    networks = trained.TrainedNetworks(answered, lambda: runs[-1] if runs else None)
+    classifier = SessionClassifier(answered, networks)
 
     def follow(**chosen):
         runs.append(tmp_path / f"run-{len(runs)}")
         runs[-1].mkdir()
         write_result(runs[-1], {"step": 1, "test_accuracy": None, **chosen})
-        networks.expect(runs[-1], session.known.labels_version)
+        networks.expect(runs[-1], answered.known.labels_version)
         networks.follow()
         for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
             thread.join()
-        views.describe_check(session)
+        views.describe_check(answered)
         proposed = [
-            views.describe_image(session.known, i)["proposals"][0]["label"] for i in (18, 28)
+            views.describe_image(answered.known, i)["proposals"][0]["label"] for i in (18, 28)
         ]
         labels = [row["label"] for row in classifier.list_rows()]
         return proposed, set(labels[9:28]), labels[28]
@@ -167,27 +162,24 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     shortly = "About 33% of the other photos are named right by the trained networks"
     assert classifier.describe_shortly() == shortly
     for image in range(9, 19):  # Ten answers that the networks have not learned.
-        decide(session, image, "abc"[kinds[image]])
+        decide(answered, image, "abc"[kinds[image]])
     assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}
     assert classifier.describe_namer() == "the instant classifier after 19 answers"
 
 
-def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image in range(9):
-        decide(session, image, "abc"[kinds[image]])
-    by_coverage = list(session._questions.next)
+def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(answered, kinds):
+    by_coverage = list(answered._questions.next)
     unsure = by_coverage[-1]
     labels = np.array([kinds[i] if i < 9 else -1 for i in range(30)])
     sure = np.tile(np.float32([0.99, 0.01, 0]), (30, 1))
     sure[unsure] = 1 / 3
-    session.adopt(Classified(["a", "b", "c"], labels, sure, (), is_early=False))
-    assert session._questions.next == by_coverage
-    views.describe_check(session)
-    assert session._questions.next[0] == unsure
-    session.adopt(Classified(["a", "b", "c"], labels, sure, (), is_early=True))
-    views.describe_check(session)
-    assert session._questions.next == by_coverage
+    answered.adopt(Classified(["a", "b", "c"], labels, sure, (), is_early=False))
+    assert answered._questions.next == by_coverage
+    views.describe_check(answered)
+    assert answered._questions.next[0] == unsure
+    answered.adopt(Classified(["a", "b", "c"], labels, sure, (), is_early=True))
+    views.describe_check(answered)
+    assert answered._questions.next == by_coverage
 
 
 def test_windows_are_shown_different_photos_and_first_what_was_marked_as_wrong(session):
@@ -203,8 +195,7 @@ def test_windows_are_shown_different_photos_and_first_what_was_marked_as_wrong(s
 
 
 def test_a_class_that_a_photo_was_marked_not_to_be_is_proposed_in_no_view(session):
-    for image in range(6):
-        decide(session, image, CLASSES[image % 3])
+    decide_all(session, CLASSES * 2)
 
     def read_row(label):
         rows = {row["label"]: row["images"] for row in views.describe_check(session)["rows"]}
@@ -290,23 +281,19 @@ def test_a_class_is_mixed_up_with_the_one_that_unsure_photos_may_be():
     assert not any(len(rows) for _, rows in sure)
 
 
-def test_the_result_has_a_line_for_each_class(folder, kinds):
-    session = open_ready(folder, kinds)
-    for image in range(9):
-        decide(session, image, "abc"[kinds[image]])
-    assert views.describe_result(session)["mixed"] == []
-    classifier = SessionClassifier(session)
-    classifier._wait()
+def test_the_result_has_a_line_for_each_class(answered):
+    assert views.describe_result(answered)["mixed"] == []
+    classifier = fit(answered)
     estimate = Estimate(3, 0, 50.0, 40.0, 60.0, confidence=99.9, checks=20)  # Nothing is sure.
-    result = views.describe_result(session, estimate)
+    result = views.describe_result(answered, estimate)
     assert len(result["mixed"]) == 3
     for k, row in enumerate(result["mixed"]):
         assert row["unsure"] == result["proposed"][k]
         assert row["partner"] in set("abc") - {"abc"[k]}
         for image in row["images"]:
-            first, second, *_ = views.describe_image(session.known, image)["proposals"]
+            first, second, *_ = views.describe_image(answered.known, image)["proposals"]
             assert {first["label"], second["label"]} == {"abc"[k], row["partner"]}
-    mixed = views.describe_result(session, classifier.estimate())["mixed"]
+    mixed = views.describe_result(answered, classifier.estimate())["mixed"]
     assert sum(row["unsure"] for row in mixed) < sum(result["proposed"])
 
 
