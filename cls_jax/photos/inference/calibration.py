@@ -19,7 +19,7 @@ Shape suffixes: B images, K classes.
 import json
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.special
@@ -31,7 +31,6 @@ from cls_jax.photos.features.heads import normalize_logits
 CALIBRATION = "calibration.json"
 MIN_IMAGES = 100
 
-Fitted = TypeVar("Fitted", bound=Any)  # Has the field `step`.
 _SMALLEST = 1e-12  # A probability that underflowed to 0 has no logarithm.
 _LOWEST_TEMPERATURE = 0.05
 _HIGHEST_TEMPERATURE = 20.0
@@ -87,7 +86,7 @@ def apply_calibration(p_BK: np.ndarray, temperature: float, uniform_share: float
     return (1 - uniform_share) * q_BK + uniform_share / p_BK.shape[-1]
 
 
-def write_fitted(path: pathlib.Path, fitted: Fitted) -> None:
+def write_fitted(path: pathlib.Path, fitted: Any) -> None:
     """Writes a `Calibration` or an `UnknownScore` as a JSON file."""
     write_atomically(path, json.dumps(fitted._asdict()) + "\n")
 
@@ -108,9 +107,7 @@ def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
     return read_fitted(workdir / CALIBRATION, step, parse, "a calibration")
 
 
-def read_fitted(
-    path: pathlib.Path, step: int, parse: Callable[[dict], Fitted], name: str
-) -> Fitted | None:
+def read_fitted(path: pathlib.Path, step: int, parse: Callable[[dict], Any], name: str) -> Any:
     """Reads what `write_fitted` wrote for the checkpoint of a step. None if there is nothing.
 
     `parse` converts the file's content to a `Calibration` or an `UnknownScore`. If it raises a

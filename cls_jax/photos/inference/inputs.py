@@ -64,33 +64,37 @@ def iterate_inputs(images: Any) -> Iterator[ImageLike]:
 
 def _list_inputs(images: Any) -> Iterable[Any]:
     """The images, which may be a single one."""
-    if isinstance(images, np.ndarray | jax.Array):
-        is_column = images.ndim == 1 and images.dtype.kind in ("O", "U", "T")
-        return images if is_column else [images]
-    if isinstance(images, str | bytes | bytearray | memoryview | os.PathLike | Image.Image):
-        return [images]
+    match images:
+        case np.ndarray() | jax.Array():
+            is_column = images.ndim == 1 and images.dtype.kind in ("O", "U", "T")
+            return images if is_column else [images]
+        case str() | bytes() | bytearray() | memoryview() | os.PathLike() | Image.Image():
+            return [images]
+        case collections.abc.Mapping() | collections.abc.Set():  # Without an order.
+            return [images]
     is_table = len(getattr(images, "shape", ())) > 1  # Iterating it would give names of columns.
-    is_unordered = isinstance(images, collections.abc.Mapping | collections.abc.Set)
-    if hasattr(images, "read") or not hasattr(images, "__iter__") or is_table or is_unordered:
-        return [images]
-    return iter(images)
+    is_one = is_table or hasattr(images, "read") or not hasattr(images, "__iter__")
+    return [images] if is_one else iter(images)
 
 
 def _convert(image: Any) -> ImageLike:
     """An image as `read_ahead` takes it. Raises an ImageError if it is none."""
-    if isinstance(image, os.PathLike):
-        return os.fsdecode(image)
-    if isinstance(image, Image.Image) or (isinstance(image, str) and image):
-        return image
-    if isinstance(image, bytes | bytearray | memoryview) and len(image):
-        return bytes(image)
-    if isinstance(image, np.ndarray | jax.Array):
-        array = np.asarray(image)
-        is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in _CHANNELS)
-        if is_image and array.dtype == np.uint8 and array.size:
-            return array
-    elif hasattr(image, "read"):
-        return _read(image)
+    match image:
+        case os.PathLike():
+            return os.fsdecode(image)
+        case Image.Image():
+            return image
+        case str() if image:
+            return image
+        case bytes() | bytearray() | memoryview() if len(image):
+            return bytes(image)
+        case np.ndarray() | jax.Array():
+            array = np.asarray(image)
+            is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in _CHANNELS)
+            if is_image and array.dtype == np.uint8 and array.size:
+                return array
+        case _ if hasattr(image, "read"):
+            return _read(image)
     raise ImageError(f"it is {_describe(image)}, not {_KINDS}")
 
 

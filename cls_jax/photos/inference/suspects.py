@@ -111,12 +111,18 @@ def write_suspects(
     names: Sequence[str],
 ) -> None:
     """Writes `suspects.csv` into a run's folder, with the `names` of the images."""
-    rows: list[Sequence[object]] = [_COLUMNS]
-    for rank, (row, name) in enumerate(zip(suspects, names, strict=True), 1):
-        part = "test" if row.is_test else "labeled"
-        classes = class_names[row.label], class_names[row.suggested]
-        rows.append([rank, name, part, *classes, f"{row.quality:.6f}"])
-    write_atomically(workdir / SUSPECTS, to_csv(rows))
+    rows = [
+        (
+            rank,
+            name,
+            "test" if row.is_test else "labeled",
+            class_names[row.label],
+            class_names[row.suggested],
+            f"{row.quality:.6f}",
+        )
+        for rank, (row, name) in enumerate(zip(suspects, names, strict=True), 1)
+    ]
+    write_atomically(workdir / SUSPECTS, to_csv([_COLUMNS, *rows]))
 
 
 def take_unlabeled(num_images: int, labeled: np.ndarray) -> np.ndarray:

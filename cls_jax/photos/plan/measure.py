@@ -364,7 +364,8 @@ class Facts(NamedTuple):
 
     origins: tuple[Origin, ...] = ()  # Of its pretrained weights.
     is_begun: bool = False  # Whether its folder has this run already.
-    measured: Measurement | None = None  # None if nothing was tried, or nothing is trained.
+    # None if nothing was tried, nothing is trained, or only another step was measured.
+    measured: Measurement | None = None
     held_out: tuple[int, ...] = ()  # Labels of each class for validation, if they were counted.
     sources: str = ""  # A sentence that proposes some by what is in the images, or "".
 
@@ -383,13 +384,16 @@ def try_plan(plan: Plan) -> Facts:
 
     Raises a UserError if weights cannot be read, or as `measure_run` does.
     """
-    config = resolve_model(plan.config)
+    config, budget, measured = resolve_model(plan.config), plan.budget, None
     if plan.method is None:  # Measuring would read the weights.
         weights = read_weights(config.model.init, PHOTO_WEIGHT_READERS)
         read_networks(config, weights, config.data.image_size, config.data.channels)
-        measured = None
-    else:
-        measured = _measure(plan, config)
+    elif budget is None:
+        measured = measure_run(config, plan.summary)
+    elif plan.needed_minutes is None and budget.is_compiled(
+        config.data.image_size, config.batch_size, config.num_steps
+    ):
+        measured = budget.measured
     return gather_facts(plan)._replace(
         measured=measured, held_out=_count_held_out(plan), sources=propose_sources(plan.summary)
     )
@@ -412,15 +416,6 @@ def _count_held_out(plan: Plan) -> tuple[int, ...]:
         rows = choose_validation_sources(labels, num_classes, share, seed, numbers)
     known = labels[rows][labels[rows] >= 0]
     return tuple(np.bincount(known, minlength=num_classes).tolist())
-
-
-def _measure(plan: Plan, config: ConfigDict) -> Measurement | None:
-    """The time and the memory of a step of the plan. None if only another one was measured."""
-    if plan.budget is None:
-        return measure_run(config, plan.summary)
-    size, batch_size = config.data.image_size, config.batch_size
-    is_known = plan.budget.is_compiled(size, batch_size, config.num_steps)
-    return plan.budget.measured if is_known and plan.needed_minutes is None else None
 
 
 def propose_sources(summary: FolderSummary) -> str:

@@ -256,12 +256,10 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
         return None
     mean = probabilities.mean(axis=0)
     whose = run.predictions.whose.removeprefix("the ").capitalize() if run.predictions else ""
-    predicted = {whose: probabilities[0]}
-    if len(probabilities) > 1:
-        predicted["Ensemble"] = mean
+    name = "Ensemble" if len(probabilities) > 1 else whose
+    predicted = {whose: probabilities[0], name: mean}
     if (fitted := run.calibration) is not None:
         calibrated = apply_calibration(mean, fitted.temperature, fitted.uniform_share)
-        name = "Ensemble" if len(probabilities) > 1 else whose
         predicted[f"{name}, calibrated"] = calibrated
     diagrams = []
     for name, p in predicted.items():
