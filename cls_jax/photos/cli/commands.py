@@ -34,7 +34,12 @@ from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.inference.list_runs import RUNS, find_newest, format_runs, is_run, list_runs
 from cls_jax.photos.inference.run import Run, load
 from cls_jax.photos.inference.tables import check_path, is_prediction_table, write_table
-from cls_jax.photos.report.outcome import describe_accuracies, describe_monitors, describe_outcome
+from cls_jax.photos.report.outcome import (
+    count_copies,
+    describe_accuracies,
+    describe_monitors,
+    describe_outcome,
+)
 from cls_jax.photos.shell import find_program, write_command
 from cls_jax.runs.folder import CONFIG, RESULT
 
@@ -165,8 +170,7 @@ def evaluate_workdir(
     if found.num_copies is None:
         print("Near-copies of training images were not looked for: the run's were moved.")
     elif found.num_copies:
-        are = "is a near-copy" if found.num_copies == 1 else "are near-copies"
-        copies = f"{found.num_copies:,} of {found.num_images:,} images {are} of training images"
+        copies = count_copies(found.num_copies, found.num_images)
         print(f"{copies}, so the accuracy with them is not to be reported.")
     if found.figures:
         low, high = found.figures.interval
@@ -215,7 +219,7 @@ def predict(
     if path is None:
         found = lib.print_files(classifier, files, as_json, all_columns)
     else:
-        found, seconds, share = lib.predict_files(classifier, files, path, overwrite, all_columns)
+        found, seconds, share = lib.predict_files(classifier, files, path, all_columns)
         images = write_count(len(found), "image", "images")
         print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     labels, are_foreign = zip(*found, strict=True)

@@ -22,7 +22,6 @@ from cls_jax.models import MODELS
 from cls_jax.models.weights.sources import read_init
 from cls_jax.parallel.distributed import gather_rows, take_local
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, get_backbone
-from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import (
     FrozenFeatures,
     FrozenNetwork,
@@ -62,11 +61,6 @@ def open_backbones(
     networks = [open_backbone(init) for init in inits]
     image_size = image_size or networks[0].image_size
     return tuple(dataclasses.replace(each, image_size=image_size, **settings) for each in networks)
-
-
-def load_features(files: Sequence[str | os.PathLike], init: str = DEFAULT_BACKBONE) -> np.ndarray:
-    """Descriptors by `open_backbone`, float32 [B, C] of norm 1. Zeros where one cannot be read."""
-    return normalize_rows(extract_features(files, open_backbone(init)).descriptors)
 
 
 def extract_all_features(

@@ -135,7 +135,7 @@ class Classifier:
         self.image_shape = networks.format.shape
         self.num_networks = networks.num_networks
 
-    def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Any:
+    def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Prediction:
         """Predicts the classes of images, a `Prediction`, or their tags, a `TaggedPrediction`.
 
         `images` are uint8 [n, H, W, C] of `image_shape`, or one image or any number of them, of any
@@ -228,8 +228,8 @@ def tag_images(
     names: Sequence[str],
     thresholds: np.ndarray,
     unknown: np.ndarray | None = None,
-) -> TaggedPrediction:
-    """The tags of images with these probabilities, float32 [B, T]."""
+) -> Any:
+    """The `TaggedPrediction` of images with these probabilities, float32 [B, T]."""
     named = np.asarray(names, dtype=str)
     tags = tuple(frozenset(named[has_T].tolist()) for has_T in p_BT >= thresholds)
     return TaggedPrediction(tags, p_BT, named, thresholds, unknown)

@@ -139,12 +139,10 @@ class Networks:
 
         parts = []
         for start in range(0, len(images), size):
-            # The last batch overlaps the one before, so that one program serves all.
-            first = min(start, len(images) - size)
-            part = slice(first, first + size)
-            maps = compute(variables, images[part], classes[part])
-            parts.append(np.asarray(maps)[start - first :])
-        return np.concatenate(parts)
+            # The last batch ends with the first images again, so that one program serves all.
+            rows = np.arange(start, start + size) % len(images)
+            parts.append(np.asarray(compute(variables, images[rows], classes[rows])))
+        return np.concatenate(parts)[: len(images)]
 
     def normalize(self, images: jax.Array) -> jax.Array:
         """Normalizes uint8 [..., C] as in training."""

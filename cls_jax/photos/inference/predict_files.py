@@ -24,8 +24,6 @@ from cls_jax.photos.inference.tables import (
     SHORT_COLUMNS,
     WITHOUT_ERRORS,
     Row,
-    check_path,
-    is_prediction_table,
     write_table,
 )
 from cls_jax.photos.inference.unknown import FOREIGN
@@ -41,19 +39,17 @@ def predict_files(
     classifier: Classifier,
     files: Sequence[str],
     output: pathlib.Path,
-    overwrite: bool = False,
     all_columns: bool = False,
 ) -> tuple[list[tuple[Label, bool]], float, float]:
     """Predicts files and writes one row each, in order. Unreadable files get a reason.
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
     interruption, the same command continues with the files that have no row, or have changed, or
-    could not be read. With `overwrite`, the output may replace a file that is not a table of
-    predictions. Its columns are those of `create_rows`. Returns the result of `take_label` for each
-    file, the seconds that it took, and the networks' share of them. Raises a UserError if the
-    output cannot be written, or another process is writing it, and a StoppedError after Ctrl-C.
+    could not be read. `check_path` has accepted the output, whose columns are those of
+    `create_rows`. Returns the result of `take_label` for each file, the seconds that it took, and
+    the networks' share of them. Raises a UserError if the output cannot be written, or another
+    process is writing it, and a StoppedError after Ctrl-C.
     """
-    check_path(output, is_prediction_table, overwrite)
     rows = create_rows(classifier, all_columns)
     journal = output.with_name(f"{output.name}.{_identify(classifier, rows)}{PARTIAL}")
     keys = [_identify_file(file) for file in files]

@@ -20,7 +20,6 @@ from ml_collections import ConfigDict
 from cls_jax.config import validate_config, with_values
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
-from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.photos.features.instant import InstantClassifier, read_instant
 from cls_jax.photos.features.instant_file import INSTANT_FILE
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
@@ -89,9 +88,7 @@ class Run(abc.ABC):
         See `Classifier.predict`. Each call opens the run. For repeated predictions, keep
         `cls_jax.load(run)`.
         """
-        refuse_forked_child()
-        opened = type(self)(self.config, self.workdir)
-        return opened.predictor.classifier.predict(images)
+        return load(self).predict(images)
 
     @functools.cached_property
     def dataset(self) -> Dataset:
@@ -117,11 +114,6 @@ class Run(abc.ABC):
     def has_classifier(self) -> bool:
         """Whether there is one. A finished run keeps its result even without its checkpoints."""
         return True
-
-    @property
-    def backbone(self) -> str:
-        """The backbone whose features the classifier uses unchanged, or ""."""
-        return ""
 
     @abc.abstractmethod
     def train(self) -> None:
@@ -312,12 +304,6 @@ class InstantRun(Run):
             _, _, tags, thresholds = self._instant
             return self._create_classifier(networks, 0, images, tags, thresholds)
         return self._create_classifier(networks, 0, images)
-
-    @property
-    def backbone(self) -> str:
-        """Its network, if that is one of the table."""
-        init: str = self.config.model.init
-        return init if init in BACKBONES else ""
 
     def train(self) -> None:
         """Fits it."""

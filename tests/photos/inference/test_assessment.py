@@ -158,13 +158,9 @@ def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, train
     dataset, calibration = load_dataset(create_tiny_config()), read_calibration(assessed, 6)
     assert calibration.num_images == 450
     prediction = load(assessed).predict(dataset.test.images)
-    numbers = (calibration.temperature, calibration.uniform_share)
-    likelihoods = [
-        np.log(apply_calibration(prediction.probabilities, t, e)[range(450), dataset.test.labels])
-        for t, e in (numbers, (0.9 * numbers[0], numbers[1]), (numbers[0], 0.5), (1.0, 0.0))
-    ]
-    assert likelihoods[0].mean() >= max(value.mean() for value in likelihoods)
-    expected = apply_calibration(prediction.probabilities, *numbers).max(axis=1)
+    numbers = fit_calibration(prediction.probabilities, dataset.test.labels)
+    assert calibration[1:3] == pytest.approx(numbers, rel=1e-4)
+    expected = apply_calibration(prediction.probabilities, *calibration[1:3]).max(axis=1)
     np.testing.assert_allclose(prediction.calibrated_confidence, expected, rtol=1e-6)
     np.testing.assert_array_equal(prediction.abstain, expected < calibration.abstain_below)
     assert load(trained_run).predict(dataset.test.images[:1]).calibrated_confidence is None
@@ -252,20 +248,27 @@ def test_labels_are_suspect_that_others_contradict_clearly_in_classes_with_three
     assert second[:3] == ["2", "odd\n\udcff.png", "labeled"]
 
 
-def test_wrong_labels_of_a_run_are_suspect_among_labeled_and_test_images(digits):
-    pixels, truth = digits
-    images, labels = pixels.astype(np.uint8).reshape(-1, 8, 8, 1), truth.astype(np.int32)
-    labels[[6, 1506]] = (labels[[6, 1506]] + 4) % 10  # A labeled image and a test image.
-    known = np.where(np.arange(len(images)) < 1500, labels, -1)
-    known[200:1500] = -1
-    train, test = Split(images[:1500], known[:1500]), Split(images[1500:], labels[1500:])
+def find_suspects(pixels, labels, num_labeled, num_train, sources=None):
+    """Suspects among the first labels of training images, and those of test images, the rest."""
+    images, known = np.zeros((len(pixels), 8, 8, 1), np.uint8), labels.astype(np.int32)
+    known[num_labeled:num_train] = -1
+    train = Split(images[:num_train], known[:num_train], sources=sources)
+    test = Split(images[num_train:], known[num_train:])
     dataset = Dataset("digits", tuple("0123456789"), train, test, (8, 8, 1))
 
     def extract(part, rows):
-        features = pixels[rows + 1500 if part == "test" else rows]
+        features = pixels[rows + num_train if part == "test" else rows]
         return FrozenFeatures(features, features, features[:, :0])
 
-    suspects, _ = suspects_lib.judge_labels(extract, dataset, np.arange(200, dtype=np.int32))
+    suspects, _ = suspects_lib.judge_labels(extract, dataset, np.arange(num_labeled))
+    return suspects
+
+
+def test_wrong_labels_of_a_run_are_suspect_among_labeled_and_test_images(digits):
+    pixels, truth = digits
+    labels = truth.copy()
+    labels[[6, 1506]] = (labels[[6, 1506]] + 4) % 10  # A labeled image and a test image.
+    suspects = find_suspects(pixels, labels, 200, 1500)
     found = {(row.is_test, row.position): row for row in suspects}
     assert found[True, 6].suggested == truth[1506]
     assert found[True, 6] in suspects[:5]
@@ -277,26 +280,19 @@ def test_wrong_labels_of_a_run_are_suspect_among_labeled_and_test_images(digits)
 def test_labels_of_one_source_do_not_defend_each_other(digits):
     """All labels of one source are wrong in the same way, as where a person has misunderstood."""
     pixels, truth = digits
-    labels = truth[:400].astype(np.int32)
+    labels = truth[:400].copy()
     sources = np.random.default_rng(0).integers(0, 6, 400).astype(np.int32)
     wrong = np.flatnonzero((sources == 0) & (labels == 3))
     pixels = pixels[:400].copy()
     pixels[sources == 0] += 8  # They resemble each other.
     labels[wrong] = 5
 
-    def find(sources):
-        train = Split(np.zeros((400, 8, 8, 1), np.uint8), labels, sources=sources)
-        test = Split(np.zeros((0, 8, 8, 1), np.uint8), np.zeros(0, np.int32))
-        dataset = Dataset("digits", tuple("0123456789"), train, test, (8, 8, 1))
-
-        def extract(part, rows):
-            return FrozenFeatures(pixels[rows], pixels[rows], pixels[rows, :0])
-
-        suspects, _ = suspects_lib.judge_labels(extract, dataset, np.arange(400))
-        return np.isin(wrong, [row.position for row in suspects]).mean()
-
+    together, alone = (
+        [row.position for row in find_suspects(pixels, labels, 400, 400, given)]
+        for given in (sources, None)
+    )
     assert len(wrong) >= 4
-    assert find(sources) > find(None) + 0.3
+    assert np.isin(wrong, together).mean() > np.isin(wrong, alone).mean() + 0.3
 
 
 def test_without_checkpoints_a_run_has_its_result_and_one_remedy(trained_run, tmp_path):

@@ -1,13 +1,14 @@
 """A trained run as a function: of images, of files, and as a table with a row for each file."""
 
 import dataclasses
-import io
 import json
 import os
 import pathlib
 import shutil
 import sys
+import types
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,15 +16,17 @@ from PIL import Image
 import cls_jax
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.resize import ImageError
+from cls_jax.data.resize import CENTER_CROP, ImageError
 from cls_jax.errors import StoppedError, UserError
+from cls_jax.models.ensemble import Ensemble
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
-from cls_jax.photos.inference.classifier import describe_top
+from cls_jax.photos.inference.classifier import Classifier, describe_top
 from cls_jax.photos.inference.evaluate_run import evaluate_folder
-from cls_jax.photos.inference.predict_files import predict_files
+from cls_jax.photos.inference.networks import ImageFormat
+from cls_jax.photos.inference.predict_files import predict_files, print_files
 from cls_jax.photos.inference.run import create_run, load
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
@@ -34,8 +37,10 @@ from cls_jax.photos.inference.tables import (
     is_prediction_table,
     write_table,
 )
+from cls_jax.photos.inference.unknown import UnknownScore
 from cls_jax.runs.folder import CONFIG, read_result
 from tests.outcomes import read_table
+from tests.photos.helpers import write_image
 
 
 @pytest.fixture(params=["csv", "parquet"])
@@ -147,18 +152,8 @@ def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
     np.testing.assert_array_equal(by_path.complementary_label, least)
     np.testing.assert_array_equal(by_path.confidence, by_path.probabilities.max(axis=1))
     np.testing.assert_allclose(by_path.weight, compute_weight(by_path.probabilities), atol=1e-6)
-    exif, buffer = Image.Exif(), io.BytesIO()
-    exif[0x0112] = 6  # Turned by a quarter.
-    turned = Image.fromarray(images[5, ..., 0]).transpose(Image.Transpose.ROTATE_90)
-    turned.save(buffer, "PNG", exif=exif)
-    for image, place in (
-        *((Image.open(buffer), 5), (str(files[3]), 3), (np.array(files[:5]), slice(5))),
-        *((Image.open(files[2]), 2), (map(Image.open, files[:3]), slice(3))),
-        *((images[4, ..., 0], 4), (images[4], 4), (np.repeat(images[4], 3, axis=-1), 4)),
-        ([files[0], Image.open(files[1]), images[2]], slice(3)),
-    ):
-        found = classifier.predict(image).probabilities
-        np.testing.assert_allclose(found, np.atleast_2d(by_path.probabilities[place]), rtol=1e-5)
+    found = classifier.predict([files[0], Image.open(files[1]), images[2]]).probabilities
+    np.testing.assert_allclose(found, by_path.probabilities[:3], rtol=1e-5)
     assert classifier.predict([]).probabilities.shape == (0, 10)
     with pytest.raises(ImageError, match="Image 2 cannot be read: it is an array float64"):
         classifier.predict([images[0], np.zeros((8, 8))])
@@ -289,10 +284,10 @@ def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path,
     output = tmp_path / f"labels.{ending}"
     output.write_text("file,label\na.png,cat\n")
     with pytest.raises(UserError, match="or add --overwrite"):
-        predict_files(classifier, noise[:2], output)
-    assert output.read_text() == "file,label\na.png,cat\n"
-    predict_files(classifier, noise[:2], output, overwrite=True)
+        check_path(output, is_prediction_table)
+    check_path(output, is_prediction_table, overwrite=True)
     predict_files(classifier, noise[:3], output)
+    check_path(output, is_prediction_table)
     content = output.read_bytes()
 
     def stop_after_one():
@@ -389,3 +384,73 @@ def test_sorted_files(trained_run, classifier, noise, tmp_path, monkeypatch):
         sort_files([rows[0], (str(tmp_path / "gone.png"), "x")], tmp_path / "other")
     made = {path.name for path in tmp_path.iterdir() if path.is_dir()}
     assert made == {*"123", "noise", "new", "odd"}
+
+
+P_BT = np.float32([[0.9, 0.4, 0.8], [0.2, 0.1, 0.3], [0.9, 0.9, 0.6]])
+
+
+def create_tagger(tmp_path, thresholds=(0.5, 0.5, 0.7), names=("boots", "coat", "hat")):
+    """A classifier that gives each batch of images these probabilities."""
+    networks = types.SimpleNamespace(
+        name="none",
+        ensemble=Ensemble(None),
+        format=ImageFormat((4, 4, 3), CENTER_CROP, None),
+        variables={},
+        num_networks=1,
+        batch_size=8,
+        activation=jax.nn.sigmoid,
+        predict_with_features=lambda images: (P_BT[None, : len(images)], np.eye(3, 5)),
+    )
+    score = UnknownScore(0, (1.0, 0, 0, 0, 0), (0.0, 1.0))
+    return Classifier(
+        tmp_path,
+        networks,
+        names,
+        0,
+        unknown=score,
+        thresholds=np.float32(thresholds),
+    )
+
+
+def test_a_prediction_has_the_tags_that_reach_their_thresholds(tmp_path):
+    found = create_tagger(tmp_path).predict(np.zeros((3, 4, 4, 3), np.uint8))
+    assert found.tags == ({"boots", "hat"}, frozenset(), {"boots", "coat"})
+    np.testing.assert_array_equal(found.probabilities, P_BT)
+    assert found.class_names.tolist() == ["boots", "coat", "hat"]
+    np.testing.assert_allclose(found.thresholds, [0.5, 0.5, 0.7])
+    np.testing.assert_allclose(found.unknown, [1, 0, 0])
+
+
+def test_a_table_has_a_column_for_each_tag_whatever_its_name(tmp_path):
+    names = ("error", "file", "tag file")
+    tagger = create_tagger(tmp_path, names=names)
+    files = [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(3)]
+    output = tmp_path / "p.csv"
+    for _ in range(2):  # A table of tags may be replaced.
+        found, *_ = predict_files(tagger, [*files, "gone.png"], output)
+    assert [label for (_, label, _), _ in found] == ["error;tag file", "", "error;file", None]
+    rows = read_table(output)
+    columns = ["file", "tags", "tag error", "tag tag file", "tag file", "unknown", "error"]
+    assert list(rows[0]) == columns
+    assert rows[0]["tags"] == "error;tag file"
+    assert [float(rows[0][name]) for name in columns[2:5]] == pytest.approx([0.9, 0.4, 0.8])
+    assert [row["tags"] for row in rows] == ["error;tag file", "", "error;file", ""]
+    assert rows[3]["tag file"] == ""
+    assert "no such file" in rows[3]["error"].lower()
+
+
+def test_a_line_says_the_tags_or_the_likeliest_one(tmp_path, capsys):
+    tagger = create_tagger(tmp_path)
+    files = [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(3)]
+    print_files(tagger, files, as_json=False, all_columns=False)
+    lines = [line.split("/")[-1] for line in capsys.readouterr().out.splitlines()]
+    expected = "boots 0.90, hat 0.80", "no tag (hat 0.30)", "boots 0.90, coat 0.90"
+    assert lines == [f"{i}.png: {text}" for i, text in enumerate(expected)]
+    print_files(tagger, files[:1], as_json=True, all_columns=False)
+    row = json.loads(capsys.readouterr().out)
+    assert (row["tags"], row["error"]) == ("boots;hat", None)
+
+
+def test_thresholds_decide_whether_an_interrupted_prediction_continues(tmp_path):
+    one, other = (create_tagger(tmp_path, thresholds=(p, 0.5, 0.5)) for p in (0.5, 0.6))
+    assert one.compute_fingerprint() != other.compute_fingerprint()

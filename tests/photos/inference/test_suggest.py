@@ -10,6 +10,7 @@ from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.inference import suggest
 from cls_jax.photos.inference.suggest import suggest_files, suggest_from
@@ -97,10 +98,11 @@ def test_sources_get_their_turn_by_column_or_pattern(folder, capsys):
 def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch, capsys):
     used = []
 
-    def load_features(files, init):
+    def extract_features(files, init):
         used.append(init)
         colors = [pathlib.Path(file).name[:-5] for file in files]
-        return np.array([[name == color for name in COLORS] for color in colors], np.float32)
+        features = np.array([[name == color for name in COLORS] for color in colors], np.float32)
+        return FrozenFeatures(features, features, features[:, :0])
 
     fill(tmp_path, size=40)
     with pytest.raises(
@@ -108,7 +110,8 @@ def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch, capsys):
     ):
         suggest_files(tmp_path, 2)
     monkeypatch.setattr(suggest, "has_weights", lambda init: init == DEFAULT_BACKBONE)
-    monkeypatch.setattr(suggest, "load_features", load_features)
+    monkeypatch.setattr(suggest, "open_backbone", str)
+    monkeypatch.setattr(suggest, "extract_features", extract_features)
     assert get_colors(suggest_files(tmp_path, 3)) == set(COLORS)
     monkeypatch.setattr(suggest, "has_weights", None)  # Which the default alone needs to ask.
     commands.suggest(str(tmp_path), 3, backbone="efficientnet_lite2,efficientnet_lite1")
@@ -119,7 +122,7 @@ def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch, capsys):
     fill(tmp_path, size=12)  # Not photos.
     assert get_colors(suggest_files(tmp_path, 3, init=DEFAULT_BACKBONE)) == set(COLORS)
     assert used == [DEFAULT_BACKBONE, f"{BUILTIN}efficientnet_lite2", DEFAULT_BACKBONE]
-    monkeypatch.setattr(suggest, "load_features", None)
+    monkeypatch.setattr(suggest, "extract_features", None)
     assert len(suggest_files(tmp_path, 2)) == 2
 
 

@@ -1,14 +1,20 @@
-"""What a plan says, written from values alone."""
+"""What a plan says, written from values alone, and what a dry run finds out about images."""
 
 import pathlib
 
+import pytest
+from PIL import Image
+
 from cls_jax.models.weights.sources import Origin
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
+from cls_jax.photos.folder.dataset import summarize_folder
 from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.describe import describe_dry_run
 from cls_jax.photos.plan.estimate import Measurement
-from cls_jax.photos.plan.measure import Facts
+from cls_jax.photos.plan.measure import Facts, propose_sources
 from tests.outcomes import count_reads
+from tests.photos.features.test_copies import change, create_photos
+from tests.photos.helpers import place
 from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
 
 MEASURED = Measurement(
@@ -60,3 +66,23 @@ def test_an_instant_classifier_has_no_steps():
     text = describe(Facts(), method=None)
     assert "Method:      instant classifier, on frozen features of" in text
     assert "Steps" not in text
+
+
+CHANGES = "mirrored", "turned", "resized", "cropped"
+
+
+@pytest.mark.parametrize("end", ["_aug_1", "-1", " (1)", " copy"])
+def test_copies_by_name_are_proposed_as_sources_if_they_look_alike(tmp_path, end):
+    """Independent photos are called so, too: downloads of one name, and numbered ones."""
+    photos, others = create_photos(8), create_photos(8, seed=1)
+    for kind in ("copies", "independent"):
+        for i, photo in enumerate(photos):
+            second = change(photo, CHANGES[i // 2]) if kind == "copies" else others[i]
+            for name, image in ((f"{i}.png", photo), (f"{i}{end}.png", second)):
+                path = place(tmp_path / kind, f"{('cat', 'dog')[i % 2]}/photo{name}")
+                Image.fromarray(image).save(path)
+    sentence = propose_sources(summarize_folder(tmp_path / "copies"))
+    assert f"'cat/photo0.png' and 'cat/photo0{end}.png' are those of copies: with" in sentence
+    (tmp_path / f"copies/cat/photo0{end}.png").write_text("no image")
+    assert propose_sources(summarize_folder(tmp_path / "copies")) == sentence
+    assert propose_sources(summarize_folder(tmp_path / "independent")) == ""

@@ -122,11 +122,8 @@ def test_planning_by_time_builds_few_configurations(monkeypatch):
     assert counts["create_folder_config"] <= 18
 
 
-@pytest.mark.parametrize(
-    ("took", "slowdown", "is_more"), [(20, 1.0, True), (300, 1.0, False), (91, 3.0, False)]
-)
-def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdown, is_more):
-    """They take longer or shorter than expected, and meanwhile the machine may be busy."""
+def take_time(patch, took, slowdown):
+    """Lets features take so many seconds on a machine that is so busy. Returns the images."""
     clock, busy = [1000.0], types.SimpleNamespace(slowdown=slowdown)
     dataset = types.SimpleNamespace(train=range(3_000))
 
@@ -134,9 +131,18 @@ def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdo
         clock[0] += took
         return dataset
 
-    monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(measure, "_decode_and_extract", decode_and_extract)
-    monkeypatch.setattr(measure, "ContentionMeter", lambda: contextlib.nullcontext(busy))
+    patch.setattr(measure.time, "monotonic", lambda: clock[0])
+    patch.setattr(measure, "_decode_and_extract", decode_and_extract)
+    patch.setattr(measure, "ContentionMeter", lambda: contextlib.nullcontext(busy))
+    return dataset
+
+
+@pytest.mark.parametrize(
+    ("took", "slowdown", "is_more"), [(20, 1.0, True), (300, 1.0, False), (91, 3.0, False)]
+)
+def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdown, is_more):
+    """They take longer or shorter than expected, and meanwhile the machine may be busy."""
+    dataset = take_time(monkeypatch, took, slowdown)
     before, (plan, images) = choose(
         monkeypatch, 1.0, 10.0, per_image=0.01, changes=measure.start_in_time
     )
@@ -212,11 +218,6 @@ def test_what_was_compiled_to_measure_is_what_runs(tmp_path, monkeypatch, pipeli
     assert len({(program.code, str(program.options)) for program in steps}) == 1
 
 
-def test_a_plan_without_a_time_is_not_changed(monkeypatch):
-    _, (plan, images) = choose(monkeypatch, 1.0, 10.0, num_steps=17, changes=measure.start_in_time)
-    assert (plan.config.num_steps, images) == (17, None)
-
-
 def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatch):
     few, sentence = choose(monkeypatch, 1.0, 10.0, per_image=0.01)
     assert (few.model.inferred_images, "in the graph" in sentence) == (0, False)
@@ -251,6 +252,8 @@ def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatc
 def test_what_the_user_sets_wins_and_small_photos_are_enlarged_to_160_pixels(monkeypatch):
     config, sentence = choose(monkeypatch, 1.0, 10.0, num_steps=17)
     assert (config.num_steps, config.data.image_size, sentence) == (17, 128, None)
+    _, (plan, images) = choose(monkeypatch, 1.0, 10.0, num_steps=17, changes=measure.start_in_time)
+    assert (plan.config.num_steps, images) == (17, None)
     config, _ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})
     assert (config.data.image_size, config.batch_size) == (160, 16)
     assert choose(monkeypatch, 1e-3, 10.0, side=100)[0].data.image_size == 160
@@ -333,15 +336,7 @@ def test_what_is_said_to_be_needed_is_enough_and_is_the_default(monkeypatch, sec
 
 def test_a_time_that_turns_out_too_short_becomes_longer_once_features_are_done(monkeypatch):
     """The features are there, and a training of 20 steps would be worse than none."""
-    clock, busy = [1000.0], types.SimpleNamespace(slowdown=9.0)
-
-    def decode_and_extract(plan):
-        clock[0] += 500
-        return types.SimpleNamespace(train=range(3_000))
-
-    monkeypatch.setattr(measure.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(measure, "_decode_and_extract", decode_and_extract)
-    monkeypatch.setattr(measure, "ContentionMeter", lambda: contextlib.nullcontext(busy))
+    take_time(monkeypatch, 500, 9.0)
     _, (plan, _) = choose(monkeypatch, 2.0, 10.0, per_image=0.01, changes=measure.start_in_time)
     assert plan.config.num_steps >= 40
     found = re.search(r"the fewest worth training, for (\d+) minutes in all", plan.reason)

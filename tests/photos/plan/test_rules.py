@@ -1,4 +1,4 @@
-"""What is chosen for a folder of images and a machine."""
+"""What is chosen for a folder of images and a machine, and the defaults for any folder."""
 
 import functools
 import pathlib
@@ -18,6 +18,7 @@ from cls_jax.photos.plan import rules
 from cls_jax.photos.plan.rules import Plan, Resources, apply_settings, create_folder_config
 from cls_jax.training.prepare import resolve_model
 from cls_jax.training.setup import create_model
+from tests.conftest import load_config
 from tests.core.training.test_schedule import lower_step
 
 GIB = 2**30
@@ -204,3 +205,16 @@ def test_nothing_that_follows_from_the_number_of_steps_changes_the_step(
     ]
     assert len({config.ema_decay for config in configs}) == 3
     assert len({lower_step(config, channels=3) for config in configs[::2]}) == 1
+
+
+@pytest.mark.parametrize("path", ["/data", "/data,fixmatsch", "/da,ta", "", "/data,"])
+def test_folder_path_may_contain_commas_and_sizes_follow_the_image_size(path):
+    config = load_config("folder", path)
+    assert (config.data.data_dir, config.method.name) == (path, "cls")
+    other = load_config("folder", f"{path},uda")
+    assert (other.data.data_dir, other.method.name, other.num_labels) == (path, "uda", 0)
+    assert (config.data.image_size, config.data.shift, config.data.cutout) == (64, 8, 32)
+    config.data.image_size = 224
+    assert (config.data.shift, config.data.cutout) == (28, 112)
+    config.data.shift = 5
+    assert (config.data.image_size, config.data.shift) == (224, 5)
