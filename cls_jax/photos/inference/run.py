@@ -298,11 +298,10 @@ class InstantRun(Run):
     @functools.cached_property
     def classifier(self) -> Classifier:
         """The frozen network with its heads."""
-        networks = open_instant_networks(self._instant)
+        instant, networks = self._instant, open_instant_networks(self._instant)
         images = read_folder_images(self.workdir / FOLDER_IMAGES, networks.num_features)
-        if isinstance(self._instant, TaggedClassifier):
-            _, _, tags, thresholds = self._instant
-            return self._create_classifier(networks, 0, images, tags, thresholds)
+        if isinstance(instant, TaggedClassifier):
+            return self._create_classifier(networks, 0, images, instant.names, instant.thresholds)
         return self._create_classifier(networks, 0, images)
 
     def train(self) -> None:

@@ -66,6 +66,11 @@ class Predictions:
         return "network 1" if self.step else "the instant classifier"
 
     @functools.cached_property
+    def figures(self) -> Figures:
+        """Figures of network 1 on test images, by class or tag."""
+        return self.scoring.compute_figures(self.probabilities[0], self.labels)
+
+    @functools.cached_property
     def predicted(self) -> np.ndarray:
         """The most probable class by network, int64 [N, B]."""
         return decide(self.probabilities).best
@@ -121,19 +126,10 @@ class RunData:
     heat_maps: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)  # What is missing and why.
 
-    @functools.cached_property
-    def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities [N, B, K] and labels [B] of the test images. B may be 0."""
-        if self.predictions is None or not self.predictions.is_test:
-            return np.zeros((1, 0, 1)), np.zeros(0, int)
-        return self.predictions.probabilities, self.predictions.labels
-
-    @functools.cached_property
-    def figures(self) -> Figures | None:
-        """Figures of network 1 by class or tag. None without test images."""
-        if self.predictions is None or not len(self.tested[1]):
-            return None
-        return self.predictions.scoring.compute_figures(self.tested[0][0], self.tested[1])
+    @property
+    def tested(self) -> Predictions | None:
+        """The predictions, if they are of test images."""
+        return self.predictions if self.predictions and self.predictions.is_test else None
 
     @property
     def target(self) -> Target:
@@ -267,21 +263,19 @@ def collect_run(
         rows = read_labeled_rows(workdir, run.dataset)
         return rows, run.dataset.train.labels[rows]
 
-    labeled = None
     if found := attempt("The labeled images are unknown", find_labeled):
-        run.labeled = labeled = found[0]
-        classes = run.list_named(found[1])[1]
-        run.label_counts = np.bincount(classes, minlength=len(run.class_names))
+        run.labeled, numbers = found
+        run.label_counts = np.bincount(run.list_named(numbers)[1], minlength=len(run.class_names))
     if run.dataset is not None:
         source = attempt("No predictions", lambda: source.predictor, source)
-        run.predictions = attempt("No predictions", lambda: predict(source, labeled))
+        run.predictions = attempt("No predictions", lambda: predict(source, run.labeled))
     if (predicted := run.predictions) is not None and run.target is CLASSES:
         read = functools.partial(read_calibration, source.workdir, predicted.step)
         run.calibration = attempt("No calibration", read)
 
         # Judging takes one core, while the program of the heat maps is compiled.
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            judging = pool.submit(judge_labels, source.extract, source.dataset, labeled)
+            judging = pool.submit(judge_labels, source.extract, source.dataset, run.labeled)
             run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, predicted), {})
         run.suspects, run.confusions = attempt("No suspect labels", judging.result) or ([], None)
     named = attempt("The other images cannot be counted", lambda: count_named(run, source))

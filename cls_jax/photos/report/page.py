@@ -76,8 +76,8 @@ def write_report(
     _check_richer(path, run)
     text = render_page(run, has_images)  # Some of Jinja's errors are OSErrors, but not of writing.
     with explain_writing(path, "free disk space or allow writing there"):
-        if run.figures is not None:
-            write_class_table(workdir, run.figures)
+        if run.tested is not None:
+            write_class_table(workdir, run.tested.figures)
         are_judged = "suspects" not in _OTHERS[run.target]
         if run.predictions is not None and run.labeled is not None and are_judged:
             names = [run.name_image(row.position, row.is_test)[0] for row in run.suspects]

@@ -8,7 +8,7 @@ import shlex
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 from sklearn.metrics import confusion_matrix, log_loss
 
 from cls_jax.config import create_defaults, flatten, show_value
@@ -31,21 +31,10 @@ MAX_SIDE = 96
 # From this side on, WebP takes a fraction of PNG's bytes. Smaller images stay lossless.
 _LOSSY_SIDE = 64
 _RIGHT_COLOR, _WRONG_COLOR = (26, 127, 55), (207, 70, 20)  # As in style.css.
-# Of heat maps, at 0, 0.1, …, 1: Matplotlib's "inferno". Its lightness rises evenly, so that a map
-# can be read in gray and with any color vision.
-_HEAT_COLORS = (
-    (0, 0, 4),
-    (22, 11, 57),
-    (66, 10, 104),
-    (106, 23, 110),
-    (147, 38, 103),
-    (188, 55, 84),
-    (221, 81, 58),
-    (243, 120, 25),
-    (252, 165, 10),
-    (246, 215, 70),
-    (252, 255, 164),
-)
+# Of heat maps, from 0 over 0.5 to 1, as in Matplotlib's "inferno": the lightness rises evenly, so
+# that a map can be read in gray and with any color vision.
+_COLD, _WARM, _HOT = (0, 0, 4), (188, 55, 84), (252, 255, 164)
+_HEAT_SHARE = 0.6  # Of a heat map in the image that it is painted over.
 _NUM_PAIRS = 20
 _FEW_LABELS, _NUM_FEW = 5, 5  # Classes with fewer labels are named, up to a number.
 _NUM_TAGS, _NUM_OF_TAG = 30, 6  # Tags with pictures, and pictures of each kind.
@@ -145,7 +134,7 @@ def _find_places(run: RunData) -> tuple[str, str] | None:
 def view_answers(run: RunData) -> dict[str, Any] | None:
     """Which classes are mixed up, by labels that were held out. None with test images."""
     confusions = run.confusions
-    if confusions is None or not confusions.sum() or len(run.tested[1]):
+    if confusions is None or not confusions.sum() or run.tested:
         return None
     return {
         "confusions": confusions.tolist(),
@@ -171,18 +160,17 @@ def view_training(run: RunData) -> dict[str, Any] | None:
 
 def view_classes(run: RunData) -> dict[str, Any] | None:
     """Figures of network 1 by class or tag, and the confusion matrix of classes."""
-    predictions = run.predictions
-    if predictions is None or run.figures is None:
+    if (tested := run.tested) is None:
         return None
-    p_BK, known = predictions.probabilities[0], predictions.labels
-    num_right = int(predictions.scoring.find_right(p_BK, known).sum())
-    view = {"figures": run.figures, "num_right": num_right, "num_images": len(known)}
+    p_BK, known = tested.probabilities[0], tested.labels
+    num_right = int(tested.scoring.find_right(p_BK, known).sum())
+    view = {"figures": tested.figures, "num_right": num_right, "num_images": len(known)}
     num_classes = len(run.class_names)
-    is_written = num_classes <= MAX_WRITTEN_CLASSES
     if run.target is TAGS:
         return view | {"order": range(num_classes), "is_written": True, "confusions": None}
     confusions = confusion_matrix(known, decide(p_BK).best, labels=range(num_classes))
-    f1 = [row.f1 for row in run.figures.classes]  # NaN, for classes without images, comes last.
+    is_written = num_classes <= MAX_WRITTEN_CLASSES
+    f1 = [row.f1 for row in tested.figures.classes]  # NaN, for classes without images, comes last.
     return view | {
         "confusions": confusions.tolist(),
         "is_written": is_written,
@@ -251,11 +239,11 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
 
     None with fewer images than calibration needs: their diagram would be a bar or two.
     """
-    probabilities, labels = run.tested
-    if len(labels) < MIN_IMAGES:
+    if (tested := run.tested) is None or len(tested.labels) < MIN_IMAGES:
         return None
+    probabilities, labels = tested.probabilities, tested.labels
     mean = probabilities.mean(axis=0)
-    whose = run.predictions.whose.removeprefix("the ").capitalize() if run.predictions else ""
+    whose = tested.whose.removeprefix("the ").capitalize()
     name = "Ensemble" if len(probabilities) > 1 else whose
     predicted = {whose: probabilities[0], name: mean}
     if (fitted := run.calibration) is not None:
@@ -271,9 +259,9 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
 
 def view_mistakes(run: RunData) -> dict[str, Any] | None:
     """The test images that network 1 misclassifies most confidently."""
-    if run.predictions is None or not run.predictions.is_test:
+    if run.tested is None:
         return None
-    wrong = run.predictions.mistakes
+    wrong = run.tested.mistakes
     return {"num_wrong": len(wrong), "shown": wrong[:NUM_PICTURES].tolist()}
 
 
@@ -362,17 +350,11 @@ def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
     scale = max(1, MAX_SIDE // max(height, width))
     size = (width * scale, height * scale)
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    gray = np.asarray(image.convert("L").resize(size, Image.Resampling.NEAREST), np.float32) / 255
-    heat = np.asarray(Image.fromarray(heat_map).resize(size, Image.Resampling.BICUBIC)).clip(0, 1)
-    blended = 0.35 * gray[..., None] + 0.65 * color_heat(heat) * (0.4 + 0.6 * gray[..., None])
-    return np.rint(255 * blended.clip(0, 1)).astype(np.uint8)
-
-
-def color_heat(heat: np.ndarray) -> np.ndarray:
-    """The colors of heat from 0 to 1, float [...]. Returns float64 [..., 3], RGB from 0 to 1."""
-    levels = np.linspace(0, 1, len(_HEAT_COLORS))
-    channels = np.array(_HEAT_COLORS).T / 255
-    return np.stack([np.interp(heat, levels, channel) for channel in channels], axis=-1)
+    gray = image.convert("L").resize(size, Image.Resampling.NEAREST)
+    heat = Image.fromarray(np.rint(255 * heat_map).astype(np.uint8))
+    heat = heat.resize(size, Image.Resampling.BICUBIC)
+    colored = ImageOps.colorize(heat, black=_COLD, mid=_WARM, white=_HOT)
+    return np.asarray(Image.blend(gray.convert("RGB"), colored, _HEAT_SHARE))
 
 
 def encode_image(image: np.ndarray, is_exact: bool = False) -> str:
