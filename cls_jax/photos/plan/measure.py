@@ -413,7 +413,7 @@ def _count_held_out(plan: Plan) -> tuple[int, ...]:
         rows = choose_validation_indices(labels, num_classes, share, seed)
     else:
         numbers = layout.sources.numbers
-        rows = choose_validation_sources(labels, num_classes, share, seed, numbers)
+        rows = choose_validation_sources(labels, share, seed, numbers)
     known = labels[rows][labels[rows] >= 0]
     return tuple(np.bincount(known, minlength=num_classes).tolist())
 

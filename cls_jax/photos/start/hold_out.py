@@ -6,6 +6,7 @@ validation images in its folder, so that no image it was trained on ever validat
 
 import functools
 import pathlib
+from collections.abc import Iterable
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -43,20 +44,17 @@ def hold_out_images(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset)
     """
     if read_fingerprint(workdir) == dataset.fingerprint:
         return dataset.hold_out(_read_held_out(workdir, len(dataset.train)))
+    train, share = dataset.train, config.data.validation
     if len(checked := _find_checked(config, dataset)) >= MIN_CHECKS:
-        check_no_validation(dataset)
-        return dataset.hold_out(_choose_checked(dataset.train.labels, checked, config))
-    if dataset.train.sources is not None:
-        check_no_validation(dataset)
-        labels, share = dataset.train.labels, config.data.validation
-        return dataset.hold_out(
-            choose_validation_sources(
-                labels, dataset.num_classes, share, config.seed, dataset.train.sources
-            )
-        )
-    if not config.model.init or not dataset.train.files:
-        return hold_out_validation(config, dataset)
-    return hold_out_validation(config, dataset, _group_labeled(config, dataset))
+        rows = _choose_checked(train.labels, checked, share)
+    elif train.sources is not None:
+        rows = choose_validation_sources(train.labels, share, config.seed, train.sources)
+    else:
+        has_features = config.model.init and train.files
+        groups = _group_labeled(config, dataset) if has_features else None
+        return hold_out_validation(config, dataset, groups)
+    check_no_validation(dataset)
+    return dataset.hold_out(rows)
 
 
 def list_checked_files(config: ConfigDict) -> list[str]:
@@ -78,19 +76,31 @@ def _find_checked(config: ConfigDict, dataset: Dataset) -> np.ndarray:
     return np.array([row for row in found if dataset.train.labels[row] >= 0], int)
 
 
-def _choose_checked(labels: np.ndarray, checked: np.ndarray, config: ConfigDict) -> np.ndarray:
-    """The newest checked images up to the share `data.validation` of all labels, int [m].
+def _choose_checked(labels: np.ndarray, checked: np.ndarray, share: float) -> np.ndarray:
+    """The newest checked images up to a share of all labels, int [m].
 
     Every class keeps an image for training.
     """
-    left = np.bincount(labels[labels >= 0])
-    most = max(round(config.data.validation * left.sum()), 1)
-    chosen = list[int]()
-    for row in checked[::-1]:
-        if len(chosen) < most and left[labels[row]] > 1:
-            left[labels[row]] -= 1
-            chosen.append(row)
-    return np.array(chosen, int)
+    most = max(round(share * (labels >= 0).sum()), 1)
+    chosen = _choose_groups(labels, checked[::-1, None], most)
+    return np.array([row for (row,) in chosen], int)
+
+
+def _choose_groups(
+    labels: np.ndarray, groups: Iterable[np.ndarray], most: float
+) -> list[np.ndarray]:
+    """Chooses groups of labeled images, int [m] each, with at most so many images, in this order.
+
+    Those that would be too many, or all images of a class, are passed over. Labels are int [n].
+    """
+    chosen, left = list[np.ndarray](), np.bincount(labels[labels >= 0])
+    for rows in groups:
+        counts = np.bincount(labels[rows], minlength=len(left))
+        if len(rows) <= most and (left - counts >= np.minimum(left, 1)).all():
+            left -= counts
+            most -= len(rows)
+            chosen.append(rows)
+    return chosen
 
 
 def _group_labeled(config: ConfigDict, dataset: Dataset) -> np.ndarray:
@@ -121,7 +131,7 @@ def _read_held_out(workdir: pathlib.Path, num_images: int) -> np.ndarray:
 
 
 def choose_validation_sources(
-    labels: np.ndarray, num_classes: int, share: float, seed: int, sources: np.ndarray
+    labels: np.ndarray, share: float, seed: int, sources: np.ndarray
 ) -> np.ndarray:
     """Draws whole sources for validation, with about a share of the images of known class.
 
@@ -130,7 +140,6 @@ def choose_validation_sources(
 
     Args:
         labels: int [n], -1 where unknown.
-        num_classes: K.
         share: Of the images of known class.
         seed: Decides the draw.
         sources: The source of each image, int [n], -1 where unknown.
@@ -141,22 +150,14 @@ def choose_validation_sources(
     Raises:
         UserError: If no source is small enough.
     """
-    is_known = labels >= 0
-    is_counted = is_known & (sources >= 0)
-    numbers, places = np.unique(sources[is_counted], return_inverse=True)
-    counts_SK = np.zeros((len(numbers), num_classes), int)
-    np.add.at(counts_SK, (places, labels[is_counted]), 1)
-    left = np.bincount(labels[is_known], minlength=num_classes)
-    most, drawn = share * is_known.sum(), list[int]()
-    for s in np.random.default_rng([seed, 3]).permutation(len(numbers)):
-        has_classes = (left - counts_SK[s] >= np.minimum(left, 1)).all()
-        if counts_SK[s].sum() <= most and has_classes:
-            left = left - counts_SK[s]
-            most -= counts_SK[s].sum()
-            drawn.append(numbers[s])
+    is_counted = (labels >= 0) & (sources >= 0)
+    numbers = np.unique(sources[is_counted])
+    order = np.random.default_rng([seed, 3]).permutation(numbers)
+    groups = (np.flatnonzero(is_counted & (sources == number)) for number in order)
+    drawn = _choose_groups(labels, groups, share * (labels >= 0).sum())
     if not drawn:
         raise UserError(
             f"data.validation={share:g} holds out none of {len(numbers):,} sources, since each is "
             "held out as a whole: choose a larger share, or put validation images into val/."
         )
-    return np.flatnonzero(np.isin(sources, drawn)).astype(np.int64)
+    return np.flatnonzero(np.isin(sources, [sources[rows[0]] for rows in drawn])).astype(np.int64)

@@ -179,10 +179,10 @@ def test_validation_takes_whole_sources_and_leaves_every_class():
     sources = np.repeat(np.arange(10), 12)
     labels = np.where(rng.random(120) < 0.5, rng.integers(0, K, 120), -1)
     for seed in range(20):
-        rows = choose_validation_sources(labels, K, 0.25, seed, sources)
+        rows = choose_validation_sources(labels, 0.25, seed, sources)
         held = np.isin(np.arange(120), rows)
         assert not set(sources[held]) & set(sources[~held])
         assert 0 < (labels[held] >= 0).sum() <= 0.25 * (labels >= 0).sum()
         assert set(labels[~held]) >= set(range(K))
     with pytest.raises(UserError, match="holds out none of 2 sources"):
-        choose_validation_sources(labels, K, 0.2, 0, np.repeat([0, 1], 60))
+        choose_validation_sources(labels, 0.2, 0, np.repeat([0, 1], 60))
