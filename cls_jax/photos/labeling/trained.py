@@ -16,7 +16,7 @@ from cls_jax.photos.features.accuracy import describe_estimate, measure_accuracy
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.inference.classifier import Classifier
-from cls_jax.photos.inference.predictor import TRAINED, describe_choice
+from cls_jax.photos.inference.predictor import RANDOM, TRAINED, describe_choice
 from cls_jax.photos.inference.run import load
 from cls_jax.photos.labeling.fitting import Fitted
 from cls_jax.photos.labeling.known import count, list_checked, list_paths
@@ -82,16 +82,10 @@ class TrainedNetworks:
         self._session = session
         self._find_run = find_run
         self._lock = threading.Lock()
-        # By the run that has begun: the version of the labels that it learns.
-        self._labels_versions: dict[pathlib.Path, int] = {}
         self._seen: pathlib.Path | None = None  # The run that has been looked at.
         self._found: Trained | None = None
         self.on_ready: Callable[[], None] = lambda: None
         self.message = ""  # Why they cannot be used.
-
-    def expect(self, run: pathlib.Path, labels_version: int) -> None:
-        """Notes that the training of a run has begun, with labels of this version."""
-        self._labels_versions[run] = labels_version
 
     def follow(self) -> None:
         """Opens the networks in a thread if another run predicts now and has chosen them.
@@ -125,11 +119,10 @@ class TrainedNetworks:
     def _read(self, run: pathlib.Path, result: Mapping[str, Any]) -> Trained:
         """What the networks of a run with some `result` say."""
         known = self._session.known
-        labels_version = self._labels_versions.get(run)
-        if labels_version is None:  # It was trained in an earlier session.
-            num_labels = count(known).labels
-            learned = result.get("num_labels") or num_labels
-            labels_version = known.labels_version - abs(num_labels - learned)
+        are_of_folder = result.get("predictor_images") == RANDOM
+        num_labels = count(known).labels  # Without those that were kept out of the training.
+        num_labels -= result["predictor_gain_images"] if are_of_folder else 0
+        num_since = abs(num_labels - (result.get("num_labels") or num_labels))
         classifier = load(run)
         parts = []
         for batch in classifier.read_files(list_paths(known)):
@@ -138,7 +131,8 @@ class TrainedNetworks:
             part[is_read] = classifier.predict(batch.images).probabilities
             parts.append(part)
         choice = describe_choice(result) or ""
-        return Trained(run, choice, classifier, np.concatenate(parts), labels_version)
+        p_BK = np.concatenate(parts)
+        return Trained(run, choice, classifier, p_BK, known.labels_version - num_since)
 
     def find(self, class_names: Collection[str]) -> Trained | None:
         """What they say, if they are in use and have exactly these classes, in any order."""

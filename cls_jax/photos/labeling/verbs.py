@@ -32,7 +32,7 @@ from cls_jax.photos.labeling.next_step import ask
 from cls_jax.photos.labeling.photos import add_photo, encode_file, find_new
 from cls_jax.photos.labeling.session import Session
 from cls_jax.photos.labeling.trained import TrainedNetworks
-from cls_jax.photos.labeling.training import FINE_TUNE, Training
+from cls_jax.photos.labeling.training import Training
 
 MAX_CHANGES = 50_000  # In one request, which is one step to undo.
 _MAX_MARKED = 200  # The same.
@@ -194,10 +194,7 @@ def _add(parts: Parts, photo: tuple[BinaryIO, str], window: str) -> Answer:
 
 def _train(parts: Parts, wanted: tuple[str, float], _: str) -> None:
     kind, minutes = wanted
-    version = parts.session.known.labels_version
-    run = parts.training.start(kind, count(parts.session.known), minutes)
-    if kind == FINE_TUNE:
-        parts.trained.expect(run, version)
+    parts.training.start(kind, count(parts.session.known), minutes)
 
 
 def _open_report(parts: Parts, name: str, _: str) -> Answer:

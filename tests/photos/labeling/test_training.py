@@ -61,14 +61,14 @@ def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def write_run(name, folder, time, predictor="trained", num_labels=9, is_finished=True):
+def write_run(name, folder, time, predictor="trained", num_labels=9, is_finished=True, **others):
     """What a list reads of a run. Its networks are stubs."""
     workdir = RUNS / name
     workdir.mkdir(parents=True)
     values = {"data.name": "folder", "data.data_dir": str(folder)}
     (workdir / CONFIG).write_text(to_json(with_values(load_config("folder", "all"), values)))
     result = {"step": 1, "test_accuracy": None, "num_labels": num_labels, "predictor": predictor}
-    result["predictor_gain_images"] = 20  # That have chosen it.
+    result |= {"predictor_gain_images": 20} | others  # Those have chosen it.
     if is_finished:
         write_result(workdir, result)
     (workdir / METRICS).touch()
@@ -367,10 +367,13 @@ def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
     folder, kinds, monkeypatch
 ):
     monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
-    write_run("trained", folder, 2000, num_labels=9)
     decide_all(open_ready(folder, kinds), ("abc" * 7)[:19])
     session = open_ready(folder, kinds)
-    networks = trained.TrainedNetworks(session, Training(folder).find_used_run)
-    networks.follow()
-    wait_for_threads()
-    assert networks.find("abc") is None
+    # Ten random photos were no part of the training, but those that its networks were chosen by.
+    kept_out = {"predictor_images": "random", "predictor_gain_images": 10}
+    for name, others, is_used in (("trained", {}, False), ("checked", kept_out, True)):
+        run = write_run(name, folder, 2000, num_labels=9, **others)
+        networks = trained.TrainedNetworks(session, lambda run=run: run)
+        networks.follow()
+        wait_for_threads()
+        assert bool(networks.find("abc")) == is_used
