@@ -19,8 +19,8 @@ from cls_jax.photos.folder import dataset as folder_source
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.images import files as files_lib
 from cls_jax.photos.images.store import get_cache_folder
-from cls_jax.photos.inference import open as open_lib
 from cls_jax.photos.inference import suggest
+from cls_jax.photos.inference.run import load
 from cls_jax.photos.inference.tables import ALL_COLUMNS, SHORT_COLUMNS, WITHOUT_ERRORS
 from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
@@ -132,9 +132,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
     still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
     begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
     assert run_console("train", images, *TINY, *still, *begin) == 0
-    first, second = (
-        open_lib.load(name).networks.variables["params"] for name in (workdir, "second")
-    )
+    first, second = (load(name).networks.variables["params"] for name in (workdir, "second"))
     for name, is_same in (("stem", True), ("head", False)):  # Heads are fitted to the labels.
         kernels = (np.asarray(params[name]["kernel"]) for params in (first, second))
         assert np.allclose(*kernels, atol=1e-6 if is_same else 1e-3) == is_same
