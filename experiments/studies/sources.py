@@ -28,7 +28,7 @@ from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import fit_classifier
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.folder.sources import find_sources
+from cls_jax.photos.folder.sources import search_names
 from cls_jax.process import prepare_process
 from experiments.studies.instant import draw_labels
 
@@ -139,7 +139,7 @@ def prepare_draws(folder: str, pattern: str | None) -> Callable[[np.random.Gener
         return lambda rng: draw_made(rng, found, truth)
     files, truth = list_photos(folder)
     names = [file.relative_to(folder).as_posix() for file in files]
-    by_name = find_sources(names, pattern)
+    by_name = search_names(names, pattern)
     sources = np.unique([by_name[name] for name in names], return_inverse=True)[1]
     features = extract_features(files, open_backbone())
     return lambda rng: draw_real(rng, features, truth, sources)

@@ -84,10 +84,10 @@ from cls_jax.photos.folder.sources import (
     NUM_NAMES,
     Sources,
     describe_shared,
-    find_sources,
     number_sources,
     propose_by_folders,
     propose_pattern,
+    search_names,
 )
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing, SkippedFile, list_images
 
@@ -274,11 +274,11 @@ class Catalog:
     def sources(self) -> tuple[dict[str, str], str]:
         """Image → what it comes from, as far as anything says it, and what does, as a column.
 
-        Raises a UserError as `find_sources` does.
+        Raises a UserError as `search_names` does.
         """
         if pattern := self.folder.options.source_pattern:
             names = list(self.folder.listing.files.names())
-            return find_sources(names, pattern), f"the pattern {pattern!r:.100}"
+            return search_names(names, pattern), f"the pattern {pattern!r:.100}"
         column = self.base.source_origin or self.told.source_origin
         if not column:
             return {}, ""

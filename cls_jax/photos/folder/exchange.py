@@ -15,17 +15,12 @@ from cls_jax.photos.folder.kinds import ONE_CLASS, Classes
 from cls_jax.photos.folder.label_table import (
     LABEL,
     LabelRow,
-    LabelTable,
     append_rows,
     find_next_time,
 )
 from cls_jax.photos.folder.log import fold_label
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.propose.tables import (
-    collect_labels,
-    read_all_sidecars,
-    read_named,
-)
+from cls_jax.photos.folder.propose.tables import read_named
 from cls_jax.photos.folder.reading import HELD_OUT
 from cls_jax.photos.images.files import list_images
 
@@ -60,9 +55,7 @@ def import_labels(
     # The options are those of the file that is read, and not of the folder's table.
     own = options._replace(file_column="", label_column="", source_column="")
     catalog = read_catalog(root, listing, own)
-    folder = catalog.folder._replace(options=options)
-    sidecars = read_all_sidecars(path, folder.files, options) if path.is_dir() else LabelTable([])
-    found = collect_labels(sidecars) if sidecars.rows else read_named(folder, path, kind=name)
+    found = read_named(catalog.folder._replace(options=options), path, kind=name)
     known, labels = catalog.labelable(), found.list_labels()
     held_out = {file for file in labels if file not in known or found.parts.get(file) in HELD_OUT}
     warnings = list(found.warnings)

@@ -121,20 +121,13 @@ def describe_class_folders(
             f"{example!r}: {_describe_inner(folder, labeled, depth)}."
         )
     if with_images and not bases and all(map(find_part, with_images)):
-        held_out = [name for name, kind in splits.items() if kind != "train"]
-        held_out += [name for name in with_images if find_part(name) != "train"]
+        held_out = [*splits, *(name for name in with_images if find_part(name) != "train")]
         return (
             f"{folder.root} has no labeled image, because there is no class folder in "
             f"{' or '.join(map(repr, sorted(with_images)))}: "
             f"{_find_remedy(folder, held_out) or _REMEDY}."
         )
-    inside = [name.rpartition("/") for name in folder.listing.folders]
-    classes = {
-        f"{top}{sign}{name}"
-        for top, sign, name in inside
-        if (top in bases if bases else not top) and not means_unlabeled(name)
-    }
-    empty = sorted(classes - with_images - splits.keys())
+    empty = sorted(_list_classes(folder.listing.folders, bases) - with_images - splits.keys())
     if not (with_images and empty):
         return None
     return (
@@ -142,6 +135,16 @@ def describe_class_folders(
         f"{describe_skipped(skipped, empty[0] + '/')}: add at least one, or move the folder "
         "elsewhere."
     )
+
+
+def _list_classes(folders: Iterable[str], bases: Collection[str]) -> set[str]:
+    """The folders that are classes, in those for training if there are any, or else at the top."""
+    inside = [name.rpartition("/") for name in folders]
+    return {
+        f"{top}{sign}{name}"
+        for top, sign, name in inside
+        if (top in bases if bases else not top) and not means_unlabeled(name)
+    }
 
 
 def _describe_inner(folder: Folder, labeled: Collection[str], depth: int) -> str:

@@ -6,6 +6,7 @@ A column of the label table says it, or a pattern of the names of files.
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -50,39 +51,32 @@ class Sources(NamedTuple):
     origin: str  # What says it, such as "the column 'patient'".
 
 
-def compile_pattern(
+def search_names(
+    names: Sequence[str],
     pattern: str,
     option: str = "--source-pattern",
     what: str = "source",
     example: str = r"'(P\d+)_'",
-) -> re.Pattern[str]:
-    """A regular expression with a group, for `what`. Raises a UserError for any other text."""
+) -> dict[str, str]:
+    """Name → what the group of a pattern finds in it, with all folders, if it finds something.
+
+    Raises a UserError with the `option` if the pattern is none with one group, for `what`, or fits
+    no name.
+    """
+    shown = f"{option} {make_printable(shlex.quote(pattern)):.200}"
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UserError(
-            f"{option} {pattern!r:.200} is no regular expression ({error}): write one such as "
-            f"{example}."
+            f"{shown} is no regular expression ({error}): write one such as {example}."
         ) from error
     if compiled.groups != 1:
         raise UserError(
-            f"{option} {pattern!r:.200} needs one group, in parentheses, for the {what}, such as "
-            f"{example}."
+            f"{shown} needs one group, in parentheses, for the {what}, such as {example}."
         )
-    return compiled
-
-
-def find_sources(names: Sequence[str], pattern: str) -> dict[str, str]:
-    """The source of each file by a pattern, searched in its name with all folders.
-
-    Raises a UserError if no name has one.
-    """
-    compiled = compile_pattern(pattern)
     found = {name: match[1] for name in names if (match := compiled.search(name)) and match[1]}
     if names and not found:
-        raise UserError(
-            f"--source-pattern {pattern!r:.200} fits no name, such as {names[0]!r:.200}."
-        )
+        raise UserError(f"{shown} fits no name, such as {names[0]!r:.200}.")
     return found
 
 

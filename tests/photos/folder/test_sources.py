@@ -10,12 +10,12 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder.dataset import pack_layout, unpack_layout
 from cls_jax.photos.folder.sources import (
     describe_sources,
-    find_sources,
     number_sources,
     propose_by_folders,
     propose_copies,
     propose_origins,
     propose_pattern,
+    search_names,
 )
 from cls_jax.photos.images.decode import read_origin
 from tests.photos.helpers import make_folder, read_layout
@@ -136,7 +136,7 @@ def test_names_of_copies_propose_their_photo_if_they_look_alike(ends):
         names += ["train/cat/other.jpg"]
         sentence = propose_copies(names, lambda name, _: int(re.search(r"\d", name)[0]) % 2 == 0)
         (pattern,) = (word for word in sentence.split("'") if word.startswith("(?i)"))
-        sources = number_sources(names, find_sources(names, pattern))
+        sources = number_sources(names, search_names(names, pattern))
         assert sources.tolist() == [*np.repeat(np.arange(8), len(ends)), 8]
         is_sure = "rf" in ends[0]
         assert (propose_copies(names, lambda *_: False) is not None) == is_sure
@@ -233,8 +233,3 @@ def test_sources_in_training_and_test_are_told(tmp_path):
         warning.startswith("2 test images are from sources that training images have, too")
         for warning in layout.warnings
     )
-
-
-def test_sources_are_numbered_in_order():
-    sources = {"a": "x", "b": " X", "c": "y"}
-    assert number_sources(["d", "b", "c", "a"], sources).tolist() == [-1, 0, 1, 0]

@@ -8,7 +8,7 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.dataset import load_folder, summarize_folder
 from cls_jax.photos.folder.exchange import WRITERS, export_labels, import_labels
-from cls_jax.photos.folder.kinds import join_tags, read_sets, split_tags
+from cls_jax.photos.folder.kinds import read_sets
 from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.labeling.photos import open_session
@@ -212,9 +212,3 @@ def test_a_tag_whose_images_are_all_damaged_is_named(tmp_path):
     (root / "2.png").write_bytes(b"x")
     with pytest.raises(UserError, match="None of the labeled images of class 'bird' can be read"):
         load(root)
-
-
-def test_labels_are_split_and_joined():
-    assert join_tags(["b", "a", "b"]) == "a;b"
-    assert join_tags([]) == ";"
-    assert split_tags(";") == split_tags("") == ()

@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.photos.folder.names import clean, find_part, fold_class, list_names, means_unlabeled
 from cls_jax.photos.folder.options import CLASSES, SPLITS, FolderOptions
 from cls_jax.photos.folder.reading import CHOSEN, SORTED, Reading
-from cls_jax.photos.folder.sources import compile_pattern
+from cls_jax.photos.folder.sources import search_names
 from cls_jax.photos.images.files import Listing
 
 _EXAMPLE = r"'([^/]+)_\d+\.'"
@@ -196,22 +195,15 @@ def _are_classes(folders: Iterable[str], options: FolderOptions) -> bool:
 def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) -> Reading:
     """The reading by a pattern that the user gives, searched in each name with all folders.
 
-    Files in folders of unlabeled images, by `splits`, have no class. Raises a UserError if the
-    pattern is none, or fits no name.
+    Files in folders of unlabeled images, by `splits`, have no class. Raises a UserError as
+    `search_names` does.
     """
-    compiled = compile_pattern(pattern, "--label-pattern", "class", _EXAMPLE)
+    names = [name for name in names if splits.get(name.partition("/")[0]) != "unlabeled"]
+    found = search_names(names, pattern, "--label-pattern", "class", _EXAMPLE)
+    labels = {name: clean(found.get(name, "")) for name in names}
+    labels = {name: "" if means_unlabeled(label) else label for name, label in labels.items()}
     shown = f"--label-pattern {make_printable(shlex.quote(pattern)):.200}"
-    labels: dict[str, str] = {}
-    for name in names:
-        top, _, rest = name.partition("/")
-        if not rest or splits.get(top) != "unlabeled":
-            match = compiled.search(name)
-            label = clean(match[1] or "") if match else ""
-            labels[name] = "" if means_unlabeled(label) else label
-    num_found = sum(map(bool, labels.values()))
-    if labels and not num_found:
-        raise UserError(f"{shown} fits no name, such as {next(iter(labels))!r:.200}.")
-    of_files = f"{num_found:,} of {write_count(len(labels), 'file', 'files')}"
+    of_files = f"{sum(map(bool, labels.values())):,} of {write_count(len(labels), 'file', 'files')}"
     return Reading(
         "--label-pattern",
         labels=labels,

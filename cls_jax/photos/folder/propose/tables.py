@@ -133,7 +133,9 @@ def _read_sidecars(
     return read_cells(table, index, AUTOMATIC._replace(tags=options.tags))
 
 
-def read_all_sidecars(folder: pathlib.Path, index: FileIndex, options: FolderOptions) -> LabelTable:
+def _read_all_sidecars(
+    folder: pathlib.Path, index: FileIndex, options: FolderOptions
+) -> LabelTable:
     """The same of a folder that has such files without the images.
 
     Of several endings, the most frequent one counts. Raises a UserError if a file is damaged.
@@ -156,10 +158,12 @@ def read_chosen(folder: Folder) -> Reading:
 def read_named(folder: Folder, path: pathlib.Path, name: str = "", kind: str = "") -> Reading:
     """The reading by a file that a user names, which may lie outside of the folder.
 
-    Sentences call it `name`, and `kind` is one of `FORMATS`, "" for the one that the content has.
-    Raises a UserError if it cannot be read.
+    The same by a folder of files about an image each. Sentences call it `name`, and `kind` is one
+    of `FORMATS`, "" for the one that the content has. Raises a UserError if it cannot be read.
     """
     index, options = folder.files, folder.options
+    if path.is_dir() and (sidecars := _read_all_sidecars(path, index, options)).rows:
+        return collect_labels(sidecars)
     inside = os.path.relpath(path, folder.root).replace(os.sep, "/")
     if not inside.startswith(os.pardir):
         index = index.near(os.path.dirname(inside))
