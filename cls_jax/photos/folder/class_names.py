@@ -74,21 +74,19 @@ def find_class_names(
     keys = {_read_key(label) for label in labels}
     if len(keys) < 2 or "" in keys or len(keys) < len(set(map(fold_class, labels))):
         return ClassNames()
-    found: dict[str, dict[str, str]] = {}
-    others = []
-    for file in (one for one in list_rare(listing.others, _SUFFIXES) if one not in tables):
-        names = list(_read_names(root / file))
-        fits = [fit for one in names if (fit := _fit(one, keys))]
-        if fits and all(fit == fits[0] for fit in fits):
-            found[file] = fits[0]
-        elif names and simplify(os.path.basename(file).split(".")[0]) in _LISTS:
-            others.append(file)
+    files = [file for file in list_rare(listing.others, _SUFFIXES) if file not in tables]
+    names = {file: list(_read_names(root / file)) for file in files}
+    fits = {file: list(filter(None, (_fit(one, keys) for one in names[file]))) for file in files}
+    found = {
+        file: one[0] for file, one in fits.items() if one and all(fit == one[0] for fit in one)
+    }
     if not found:
         listed = ", ".join(sorted(keys, key=lambda key: (len(key), key))[:3])
         warnings = (
             f"{file!r} does not name the classes, which stay numbers such as {listed}: write one "
             'line for each, as in "0,cat".'
-            for file in others
+            for file in files
+            if names[file] and simplify(os.path.basename(file).split(".")[0]) in _LISTS
         )
         return ClassNames(warning=next(warnings, ""))
     file, chosen = next(iter(found.items()))

@@ -503,11 +503,11 @@ def _are_shares(columns: Sequence[Column]) -> bool:
     return are_ones and any(0 < value < 1 for row in values for value in row)
 
 
-def find_largest(shares: Sequence[str]) -> int | None:
-    """The place of the largest of some cells with shares, None unless it clearly leads."""
+def find_largest(names: Sequence[str], shares: Sequence[str]) -> Sequence[str]:
+    """The class whose cell has the largest of some shares, nothing unless it clearly leads."""
     values = [float(_read_number(cell) or 0) for cell in shares]
     second, first = sorted(values)[-2:]
-    return values.index(first) if first - second >= _CLEAR_LEAD else None
+    return [names[values.index(first)]] if first - second >= _CLEAR_LEAD else []
 
 
 def _add_label(found: Columns, table: Table, columns: Sequence[Column]) -> Columns | Fault:

@@ -80,12 +80,10 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     Training images are ordered by name, labeled before unlabeled (label -1). Raises a UserError if
     there is nothing to train on, or a class has no image.
     """
-    root = pathlib.Path(data_config.data_dir).expanduser()
-    if not data_config.data_dir or not root.is_dir():
-        raise UserError(
-            f"{data_config.data_dir or 'The path after the colon'} is not a folder. Pass a folder "
-            "of images, as in --config configs/folder.py:/path/to/images."
-        )
+    root = find_folder(
+        data_config.data_dir or "The path after the colon",
+        "a folder of images, as in --config configs/folder.py:/path/to/images",
+    )
     layout = layout or list_layout(root, get_folder_options(data_config))
     options, kind = get_decode_options(data_config), get_folder_options(data_config).kind
     shape = get_image_shape(data_config)

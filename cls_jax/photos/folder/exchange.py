@@ -101,8 +101,8 @@ def export_labels(
     if path.exists():
         raise UserError(f"{path} exists: choose a new file.")
     catalog = read_catalog(root, list_images(root), options)
-    marks = {file: catalog.marks.get(file) for file in sorted(catalog.labelable())}
-    rows = [(file, mark.labels) for file, mark in marks.items() if mark.label]
+    labeled = sorted(file for file, label in catalog.labelable().items() if label)
+    rows = [(file, catalog.marks.get(file).labels) for file in labeled]
     if not rows:
         raise UserError(f"No image in {root} has a label: label some with cls-jax label.")
     content = write_labels(root, rows, name, options.kind)

@@ -40,7 +40,7 @@ from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 
 Named = tuple[str, Iterable[str], str]  # An image, its classes, and the part of the data, or "".
 CSV, CVAT, LABEL_STUDIO, WORDS = "csv", "cvat", "label-studio", "words"
-_NO_FILES = FileIndex(())
+_NO_FILES = FileIndex((), pathlib.Path())
 _HEAD_CHARACTERS = 10_000  # That show whether a file is a table with separators.
 _ZIP = b"PK\x03\x04"
 _MAX_BYTES = 2**28

@@ -65,7 +65,7 @@ class FileIndex:
     Names are indexed once, by their last part without its extension.
     """
 
-    def __init__(self, files: ImageFiles | Sequence[str], root: pathlib.Path | None = None):
+    def __init__(self, files: ImageFiles | Sequence[str], root: pathlib.Path):
         """`files` are all in `root`, "/" in their names, to which names are relative."""
         self._files = files
         self._root = root
@@ -166,16 +166,14 @@ class FileIndex:
 
     def _list_roots(self, top: str) -> list[str]:
         """The paths that the folder `top` has."""
-        if self._root is None:
-            return []
         path = self._root / top
         paths = dict.fromkeys([os.path.abspath(path), os.path.realpath(path)])
         return [path.replace(os.sep, "/").rstrip("/") for path in paths]
 
     def _match_without_folders(self, cells: Iterable[str], top: str) -> Matches:
         """Finds files without the first folders that all cells have, as few as possible."""
-        paths = {cell: _normalize(_decode(cell)) for cell in cells if not _exists(cell)}
-        paths = {cell: path for cell, path in paths.items() if path}
+        others = (cell for cell in cells if not _exists(cell))
+        paths = {cell: path for cell in others if (path := _normalize(_decode(cell)))}
         folders = [posixpath.dirname(path) for path in paths.values()]
         common = posixpath.commonpath(folders) if all(folders) and folders else ""
         shared = common.split("/") if common else []

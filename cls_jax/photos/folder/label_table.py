@@ -53,8 +53,8 @@ _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _DECISIONS = (LABEL, CHECK, NONE, SKIP, UNDO, *NOTES)
 _DETAILED = (CHECK, NONE, SKIP)  # Decisions whose cell may say more, see `log`.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
-_LAST_TIME = "9999"  # Times from here on count as unknown.
+# Times from the year 9000 on count as unknown.
+_TIME = re.compile(r"[0-8]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
 
 
 class LabelRow(NamedTuple):
@@ -287,10 +287,8 @@ def _list_marked(line: Sequence[str], table: Table, columns: Columns) -> Sequenc
         return []
     cells = _take_cells(line, columns.one_hot)
     names = _take_cells(table.header, columns.one_hot)
-    if columns.are_shares:
-        largest = find_largest(cells)
-        return [] if largest is None else [names[largest]]
-    return columns.kind.mark(names, cells)
+    choose = find_largest if columns.are_shares else columns.kind.mark
+    return choose(names, cells)
 
 
 def _find_fault(line: Sequence[str], table: Table, columns: Columns) -> Fault | None:
@@ -333,15 +331,11 @@ def append_rows(
     content = read_content(path)
     with _explain(path):
         text, encoding = _decode(content)
-        start, has_rows = to_csv([HEADER]), False
-        if not text.strip():
-            table = LabelTable([])
-        else:
-            if _take_first(text) != table.cells.first_line:
-                table = read_label_table(path, index, options, content)
-            head = _read_csv(_take_head(text), table.cells.delimiter)
-            has_rows = len(head) > any(table.cells.header)
-            start = _find_end(text, table.cells.delimiter)
+        if _take_first(text) != table.cells.first_line:
+            table = read_label_table(path, index, options, content)
+        head = _read_csv(_take_head(text), table.cells.delimiter)
+        has_rows = len(head) > any(table.cells.header)
+        start = _find_end(text, table.cells.delimiter) if text.strip() else to_csv([HEADER])
     table.check_appending()
     # The first row shows who started the table.
     may_be_plain = has_rows and not table.has_decisions and not has_numbers
@@ -418,10 +412,9 @@ def _read_time(text: str) -> str:
     if not _TIME.fullmatch(text):
         return ""
     try:
-        moment = _write_time(datetime.datetime.fromisoformat(text))
+        return _write_time(datetime.datetime.fromisoformat(text))
     except ValueError:  # Such as February 30.
         return ""
-    return moment if moment < _LAST_TIME else ""
 
 
 def read_content(path: pathlib.Path) -> bytes:

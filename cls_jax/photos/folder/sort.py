@@ -27,13 +27,12 @@ def set_unsure_apart(
     UserError if a class has the name of that folder.
     """
     is_unsure = [confidence is not None and confidence < below for _, _, confidence in rows]
-    if any(is_unsure):
-        for _, label, _ in rows:
-            if label is not None and fold_class(label) == UNSURE:
-                raise UserError(
-                    f"Photos that are not certain enough go into the folder {UNSURE}, and a class "
-                    f"is called {label}: rename the class, or sort without a limit."
-                )
+    taken = [label for _, label, _ in rows if label is not None and fold_class(label) == UNSURE]
+    if any(is_unsure) and taken:
+        raise UserError(
+            f"Photos that are not certain enough go into the folder {UNSURE}, and a class is "
+            f"called {taken[0]}: rename the class, or sort without a limit."
+        )
     return [
         (file, UNSURE if unsure else label)
         for (file, label, _), unsure in zip(rows, is_unsure, strict=True)
