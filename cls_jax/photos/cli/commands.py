@@ -12,6 +12,7 @@ import pathlib
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from cls_jax.photos.folder.sort import check_sorting, set_unsure_apart, sort_fil
 from cls_jax.photos.images.files import find_images, is_list, list_images, read_ahead
 from cls_jax.photos.images.packed import pack_folder
 from cls_jax.photos.images.store import Store, get_cache_folder
+from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.list_runs import RUNS, find_newest, format_runs, is_run, list_runs
 from cls_jax.photos.inference.run import Run, load
 from cls_jax.photos.inference.tables import check_path, is_prediction_table, write_table
@@ -212,16 +214,14 @@ def predict(
     path = _choose_table(images, output, as_json, overwrite, target is not None)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     classifier = load(workdir, step=step)
-    if has_tags and classifier.thresholds is None:
-        raise UserError(f"The photos of {workdir} have one class each: remove --tags.")
-    if target and classifier.thresholds is not None:
-        raise UserError("--sort-into is for photos of one class, and these have tags: remove it.")
+    _check_tags(classifier, has_tags, is_sorted=target is not None)
     if path is None:
         found = lib.print_files(classifier, files, as_json, all_columns)
     else:
-        found, seconds, share = lib.predict_files(classifier, files, path, all_columns)
+        started = time.monotonic()
+        found = lib.predict_files(classifier, files, path, all_columns)
         images = write_count(len(found), "image", "images")
-        print(f"{images} in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
+        print(f"{images} in {time.monotonic() - started:.1f} s: {path}")
     labels, are_foreign = zip(*found, strict=True)
     num_read = sum(label is not None for _, label, _ in labels)
     if not num_read:
@@ -234,6 +234,14 @@ def predict(
         sort_files(set_unsure_apart(labels, unsure_below or 0.0), target)
         if not as_json:
             print(f"Copied by class into {target}")
+
+
+def _check_tags(classifier: Classifier, has_tags: bool, is_sorted: bool) -> None:
+    """Raises a UserError if options are for classes, and a classifier for tags, or the reverse."""
+    if has_tags and classifier.thresholds is None:
+        raise UserError(f"The photos of {classifier.workdir} have one class each: remove --tags.")
+    if is_sorted and classifier.thresholds is not None:
+        raise UserError("--sort-into is for photos of one class, and these have tags: remove it.")
 
 
 def _choose_table(

@@ -11,7 +11,6 @@ import json
 import pathlib
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -170,33 +169,31 @@ def predict_files(
     files: Sequence[str],
     output: pathlib.Path,
     all_columns: bool = False,
-) -> tuple[list[tuple[Label, bool]], float, float]:
+) -> list[tuple[Label, bool]]:
     """Predicts files and writes one row each, in order. Unreadable files get a reason.
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
     interruption, the same command continues with the files that have no row, or have changed, or
     could not be read. `check_path` has accepted the output, whose columns are those of
-    `create_rows`. Returns the result of `take_label` for each file, the seconds that it took, and
-    the networks' share of them. Raises a UserError if the output cannot be written, or another
-    process is writing it, and a StoppedError after Ctrl-C.
+    `create_rows`. Returns the result of `take_label` for each file. Raises a UserError if the
+    output cannot be written, or another process is writing it, and a StoppedError after Ctrl-C.
     """
     rows = create_rows(classifier, all_columns)
     journal = output.with_name(f"{output.name}.{_identify(classifier, rows)}{PARTIAL}")
     keys = [_identify_file(file) for file in files]
-    started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_lock(output))
-        places = _find_rows(journal)
+        with explain_writing(output, "choose another --output"):
+            rows_file = stack.enter_context(journal.open("a+b"))
+        places = _find_rows(rows_file)
         num_done = sum(key in places for key in keys)
         if num_done:
             known = f"{num_done:,} of {len(files):,} images were predicted before"
             print(f"{known}: continuing with the others.", file=sys.stderr, flush=True)
         left = [(key, file) for key, file in zip(keys, files, strict=True) if key not in places]
-        with explain_writing(output, "choose another --output"):
-            rows_file = stack.enter_context(journal.open("ab"))
         try:
             with show_progress(total=len(files), initial=num_done, unit="image") as bar:
-                network_seconds = _append_rows(classifier, rows, left, rows_file, places, bar)
+                _append_rows(classifier, rows, left, rows_file, places, bar)
         except KeyboardInterrupt as stop:
             done = sum(key in places for key in keys)
             sentence = f"Stopped with {done:,} of {len(files):,} images predicted: rerun the same "
@@ -209,8 +206,7 @@ def predict_files(
         # Also those of other classifiers, and of programs that were killed.
         for path in output.parent.glob(f"{glob.escape(output.name)}.{'[0-9a-f]' * 12}{PARTIAL}"):
             path.unlink()
-    seconds = time.perf_counter() - started
-    return found, seconds, network_seconds / seconds
+    return found
 
 
 def _append_rows(
@@ -220,24 +216,17 @@ def _append_rows(
     rows_file: BinaryIO,
     places: dict[bytes, int],
     bar: tqdm,
-) -> float:
-    """Predicts the files that are left, by key, and notes the places of their rows.
-
-    Returns the seconds that the networks took.
-    """
+) -> None:
+    """Predicts the files that are left, by key, and notes the places of their rows."""
     keys = (key for key, _ in left)
-    seconds = 0.0
     with contextlib.closing(classifier.read_files([file for _, file in left])) as batches:
         for batch in batches:
-            before = time.perf_counter()
-            prediction: Any = classifier.predict(batch.images)
-            seconds += time.perf_counter() - before
-            for row, key in zip(rows.iterate(batch, prediction), keys, strict=False):
+            found = rows.iterate(batch, classifier.predict(batch.images))
+            for row, key in zip(found, keys, strict=False):
                 places[key] = rows_file.tell()
                 rows_file.write(f"{json.dumps({'key': key.hex(), **row})}\n".encode("ascii"))
             rows_file.flush()
             bar.update(len(batch.files))
-    return seconds
 
 
 def print_files(
@@ -250,9 +239,9 @@ def print_files(
         prediction = classifier.predict(batch.images)
         for row in rows.iterate(batch, prediction):
             found.append(take_label(classifier, rows, row))
-            in_table = {name: row[name] for name in rows.columns}
-            line = describe_row(rows, row, found[-1][1])
-            print(json.dumps(in_table) if as_json else line, flush=True)
+            known = {name: row[name] for name in rows.columns}
+            line = json.dumps(known) if as_json else describe_row(rows, row, found[-1][1])
+            print(line, flush=True)
     return found
 
 
@@ -280,23 +269,19 @@ def _identify_file(file: str) -> bytes:
         return hash_content(file.encode("utf-8", "surrogateescape"))
 
 
-def _find_rows(journal: pathlib.Path) -> dict[bytes, int]:
+def _find_rows(journal: BinaryIO) -> dict[bytes, int]:
     """Where the rows of an interrupted prediction are, by file, without those of unreadable files.
 
-    A row cut short is removed.
+    A row cut short is removed, and the next one will be written behind the others.
     """
-    places = dict[bytes, int]()
-    if not journal.exists():
-        return places
-    end = 0
-    with journal.open("r+b") as file:
-        for line in file:  # There may be millions.
-            if line.endswith(b"\n"):
-                row = json.loads(line)
-                if row["error"] is None:  # Otherwise what it lacked may be installed now.
-                    places[bytes.fromhex(row["key"])] = end
-                end += len(line)
-        file.truncate(end)
+    places, end = dict[bytes, int](), journal.seek(0)
+    for line in journal:  # There may be millions.
+        if line.endswith(b"\n"):
+            row = json.loads(line)
+            if row["error"] is None:  # Otherwise what it lacked may be installed now.
+                places[bytes.fromhex(row["key"])] = end
+            end += len(line)
+    journal.truncate(journal.seek(end))
     return places
 
 

@@ -148,26 +148,25 @@ class Budget:
         """
         measured, summary = self.measured, self.summary
         num_networks = get_method(config.method.name).num_networks
-        infer = measured.step_seconds * (image_size / measured.image_size) ** 2
-        infer /= _PREDICTIONS_PER_STEP * measured.batch_size * _count_views(config)
+        infer = measured.estimate_step(image_size, 1) / _PREDICTIONS_PER_STEP / _count_views(config)
         num_held_out = summary.num_validation + summary.num_test
         num_labeled, num_others = self._count_training()
-        num_linked = min(num_others, config.model.inferred_images or num_others)
-        is_started, seconds = self.num_decoded is not None, _FIXED_SECONDS
-        if not is_started:
-            seconds += (num_labeled + num_others + num_held_out) * measured.decode_seconds
+        num_fitted = num_labeled + min(num_others, config.model.inferred_images or num_others)
+        seconds = _FIXED_SECONDS
         if measured.feature_seconds:
-            seconds += (num_labeled + num_linked) * _FIT_SECONDS
-            if not is_started:
+            seconds += num_fitted * _FIT_SECONDS
+        if self.num_decoded is None:
+            seconds += (num_labeled + num_others + num_held_out) * measured.decode_seconds
+            if measured.feature_seconds:
                 per_image = measured.feature_seconds + measured.decode_seconds
-                seconds += (num_labeled + num_linked + num_held_out) * per_image
-                if config.model.inferred_by:
-                    seconds += (num_labeled + num_linked) * measured.other_seconds
+                seconds += (num_fitted + num_held_out) * per_image
+            if config.model.inferred_by:
+                seconds += num_fitted * measured.other_seconds
         # What the trained networks see after the last step: for the report, and for their last
         # layers.
         num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)
         if config.model.final_head == "inferred":
-            num_seen += min(num_labeled, heads.MAX_IMAGES) + num_linked
-            seconds += (num_labeled + num_linked) * _FIT_SECONDS
+            num_seen += min(num_labeled, heads.MAX_IMAGES) + num_fitted - num_labeled
+            seconds += num_fitted * _FIT_SECONDS
         seconds += num_networks * num_seen * infer
         return seconds, 2 * num_networks * num_held_out * infer

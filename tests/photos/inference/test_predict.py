@@ -169,7 +169,7 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
         shutil.copy(image, file)
     (tmp_path / "broken.jpg").write_text("hello")
     output = tmp_path / f"predictions.{ending}"
-    found, *_ = predict_files(classifier, files, output)
+    found = predict_files(classifier, files, output)
     given = [label for label, _ in found]
     if ending == "csv":
         rows = read_table(output)
@@ -207,7 +207,7 @@ def test_a_table_of_one_network_has_what_people_read(
     calibration = Calibration(classifier.step, temperature=3, uniform_share=0.2, num_images=100)
     for given, expected_BK in ((None, p_BK), (calibration, apply_calibration(p_BK, 3, 0.2))):
         monkeypatch.setattr(classifier, "calibration", given)
-        labels, *_ = predict_files(classifier, noise, output)
+        labels = predict_files(classifier, noise, output)
         confidences = [confidence for (_, _, confidence), _ in labels]
         rows = read()
         assert list(rows[0]) == list(WITHOUT_ERRORS)
@@ -427,7 +427,7 @@ def test_a_table_has_a_column_for_each_tag_whatever_its_name(tmp_path):
     files = [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(3)]
     output = tmp_path / "p.csv"
     for _ in range(2):  # A table of tags may be replaced.
-        found, *_ = predict_files(tagger, [*files, "gone.png"], output)
+        found = predict_files(tagger, [*files, "gone.png"], output)
     assert [label for (_, label, _), _ in found] == ["error;tag file", "", "error;file", None]
     rows = read_table(output)
     columns = ["file", "tags", "tag error", "tag tag file", "tag file", "unknown", "error"]

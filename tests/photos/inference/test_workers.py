@@ -1,11 +1,10 @@
 """A classifier in several threads, in a forked process, and pickled for others."""
 
 import concurrent.futures
+import multiprocessing
 import os
 import pickle
-import select
 import shutil
-import signal
 import warnings
 
 import numpy as np
@@ -37,26 +36,22 @@ def test_threads_predict_the_same_as_one(classifier):
 
 def run_in_fork(function):
     """The UserError of a function in a forked process, or what else became of it."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX and Python warn of forks.
-        child = os.fork()
-    if not child:
+    context = multiprocessing.get_context("fork")
+    said = context.SimpleQueue()
+
+    def report():
         try:
             function()
-            text = "no error"
         except UserError as error:
-            text = str(error)
-        finally:
-            os.write(writing, text.encode())
-            os._exit(0)
-    os.close(writing)
-    ready, _, _ = select.select([reading], [], [], 60)
-    text = os.read(reading, 10_000).decode() if ready else "waits"
-    os.close(reading)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return text
+            said.put(str(error))
+
+    process = context.Process(target=report)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX and Python warn of forks.
+        process.start()
+    process.join(60)
+    process.kill()
+    return "nothing" if said.empty() else said.get()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
