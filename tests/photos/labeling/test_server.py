@@ -32,7 +32,6 @@ from starlette.testclient import TestClient
 
 from cls_jax.errors import UserError
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.folder import exchange
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
@@ -184,27 +183,8 @@ def test_other_hosts_are_refused(client, host):
     assert client.get("/api/state", headers={"Host": host}).status_code == 421
 
 
-JSON_VERBS = (
-    "decide",
-    "undo",
-    "classes",
-    "mark",
-    "rename",
-    "describe",
-    "example",
-    "key",
-    "find",
-    "use",
-    "delete",
-    "report",
-)
-JSON_VERBS += ("plan", "train", "stop", "sample", "scan", "copies", "look")
 WITH_OWN_TESTS = {"decide", "undo", "classes"}  # Of what they refuse.
 WITHOUT_VALUES = {"sample", "scan", "plan"}  # Or with minutes, which any body may have.
-
-
-def test_every_verb_is_tested():
-    assert sorted(verbs.VERBS) == sorted([*JSON_VERBS, *verbs.PHOTO_VERBS])
 
 
 @pytest.mark.parametrize("name", verbs.VERBS)
@@ -233,8 +213,8 @@ def test_changes_come_only_from_the_page(client, folder, name, values):
     before = sorted(folder.iterdir())
     for value in values:
         assert decide(client, headers={name: value}).status_code in (403, 415, 421)
-        for verb in (*JSON_VERBS, *verbs.PHOTO_VERBS):
-            headers = get_headers(verb in verbs.PHOTO_VERBS) | {name: value}
+        for verb in verbs.VERBS:
+            headers = get_headers(verbs.VERBS[verb].is_photo) | {name: value}
             answer = client.post(f"/api/{verb}", content=PHOTO, headers=headers)
             assert answer.status_code in (403, 415, 421), verb
     assert sorted(folder.iterdir()) == before
@@ -490,17 +470,11 @@ def recognize(file, backbones):
     return FrozenFeatures(features, features, features[:, :0])
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        *(verb for verb in JSON_VERBS if verb not in WITH_OWN_TESTS | WITHOUT_VALUES),
-        *verbs.PHOTO_VERBS,
-    ],
-)
+@pytest.mark.parametrize("verb", sorted(verbs.VERBS.keys() - WITH_OWN_TESTS - WITHOUT_VALUES))
 def test_nothing_but_photos_and_sensible_changes_gets_through(labeled, folder, verb):
     labeled.get("/api/proposals.csv")  # Waits for the classifier, whose accuracy the state has.
     before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
-    is_photo = verb in verbs.PHOTO_VERBS
+    is_photo = verbs.VERBS[verb].is_photo
     headers = get_headers(is_photo)
     for body in BODIES if is_photo else WRONG_JSON:
         answer = labeled.post(f"/api/{verb}?name=../x.png", content=body, headers=headers)
@@ -637,22 +611,13 @@ def test_the_workbook_says_the_same_as_the_table_with_names_as_they_are(folder):
         assert (f"{row[3]:.4f}" if row[3] != "" else "") == same["probability"]
 
 
-@pytest.mark.parametrize("name", [name for name in exchange.WRITERS if name != "csv"])
-def test_labels_for_other_programs_are_read_again(labeled, folder, tmp_path, name):
-    answer = labeled.get(f"/api/labels/{name}")
-    path = tmp_path / "exported"
-    path.write_bytes(answer.content)
-    table = folder / LABELS_CSV
-    before = {r["file"]: r["label"] for r in read_table(table) if r["decision"] != "key"}
-    table.unlink()
-    assert exchange.import_labels(folder, path).num_added == 6
-    assert {row["file"]: row["label"] for row in read_table(table)} == before
-    assert labeled.get("/api/labels/yolo").status_code == 404
-
-
-def test_without_labels_there_is_nothing_to_export(client):
+def test_labels_are_written_for_other_programs_once_there_are_some(client):
     refused = client.get("/api/labels/coco")
     assert (refused.status_code, refused.json()["message"]) == (422, "No photo has a label yet.")
+    decide(client)
+    (image,) = client.get("/api/labels/coco").json()["images"]
+    assert image["file_name"] == "IMG_0000.png"
+    assert client.get("/api/labels/yolo").status_code == 404
 
 
 def look(client, percent):

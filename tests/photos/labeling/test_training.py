@@ -5,7 +5,6 @@ import os
 import pathlib
 import signal
 import sys
-import threading
 import time
 import types
 
@@ -14,13 +13,12 @@ import pytest
 from cls_jax.config import to_json, with_values
 from cls_jax.parallel.preemption import FINISH
 from cls_jax.photos.inference.list_runs import RUNS, find_newest
-from cls_jax.photos.labeling import start, trained, training, views
+from cls_jax.photos.labeling import start, trained, training
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
 from cls_jax.photos.labeling.runs import FolderRuns
-from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
 from cls_jax.runs.folder import CONFIG, write_result
 from cls_jax.runs.metrics import METRICS
@@ -29,7 +27,7 @@ from tests.conftest import load_config, one_of
 from tests.photos.helpers import write_images
 from tests.photos.labeling.pages import DESKTOP, PHONE, find_violations, hear, show
 from tests.photos.labeling.sessions import decide_all, open_ready
-from tests.photos.labeling.test_views import StubNetworks
+from tests.photos.labeling.test_views import StubNetworks, name_photos
 
 SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
 SHORT += "about 9 minutes are needed. Pass --minutes 9, or --instant for a classifier without."
@@ -325,11 +323,6 @@ def test_a_training_that_did_not_help_takes_no_place_and_its_labels_count(folder
     assert found.find_used() == find_newest() == helped
 
 
-def wait_for_threads():
-    for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
-        thread.join()
-
-
 @pytest.mark.usefixtures("answered")
 def test_a_page_that_is_opened_again_predicts_with_the_run_in_use(folder, kinds, monkeypatch):
     loaded = []
@@ -346,20 +339,15 @@ def test_a_page_that_is_opened_again_predicts_with_the_run_in_use(folder, kinds,
     networks = trained.TrainedNetworks(session, runs.find_used_run)
     classifier = SessionClassifier(session, networks)
     classifier._wait()
-
-    def name_photos():
-        networks.follow()
-        wait_for_threads()
-        views.describe_check(session)
-        return {row["label"] for row in classifier.list_rows()[9:28]}
-
-    assert name_photos() == {"c"}, networks.message  # As the stub says.
-    runs.use("runs/instant")
-    assert name_photos() == {"a", "b", "c"}
-    runs.use("runs/trained")
-    assert name_photos() == {"c"}
-    runs.delete("runs/trained")
-    assert name_photos() == {"a", "b", "c"}
+    labels = name_photos(session, networks, classifier)
+    assert set(labels[9:28]) == {"c"}, networks.message  # As the stub says.
+    for act, run, names in (
+        (runs.use, "runs/instant", "abc"),
+        (runs.use, "runs/trained", "c"),
+        (runs.delete, "runs/trained", "abc"),
+    ):
+        act(run)
+        assert set(name_photos(session, networks, classifier)[9:28]) == {*names}, run
     assert loaded == ["trained"] * 2
 
 
@@ -374,6 +362,5 @@ def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
     for name, others, is_used in (("trained", {}, False), ("checked", kept_out, True)):
         run = write_run(name, folder, 2000, num_labels=9, **others)
         networks = trained.TrainedNetworks(session, lambda run=run: run)
-        networks.follow()
-        wait_for_threads()
+        name_photos(session, networks, SessionClassifier(session, networks))
         assert bool(networks.find("abc")) == is_used

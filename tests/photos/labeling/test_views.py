@@ -119,6 +119,15 @@ class StubNetworks:
         return create_prediction(np.tile(np.float32([0.8, 0.1, 0.1]), (1, len(images), 1)), "cba")
 
 
+def name_photos(session, networks, classifier):
+    """The labels of all photos, once the newest networks have named them."""
+    networks.follow()
+    for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
+        thread.join()
+    views.describe_check(session)
+    return [row["label"] for row in classifier.list_rows()]
+
+
 def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     answered, kinds, tmp_path, monkeypatch
 ):
@@ -131,14 +140,9 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
         runs.append(tmp_path / f"run-{len(runs)}")
         runs[-1].mkdir()
         write_result(runs[-1], {"step": 1, "test_accuracy": None, **chosen})
-        networks.follow()
-        for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
-            thread.join()
-        views.describe_check(answered)
-        proposed = [
-            views.describe_image(answered.known, i)["proposals"][0]["label"] for i in (18, 28)
-        ]
-        labels = [row["label"] for row in classifier.list_rows()]
+        labels = name_photos(answered, networks, classifier)
+        images = (views.describe_image(answered.known, image) for image in (18, 28))
+        proposed = [image["proposals"][0]["label"] for image in images]
         return proposed, set(labels[9:28]), labels[28]
 
     classifier._wait()
