@@ -194,8 +194,9 @@ def _extract_local(
             recalled |= new
             # A full disk must not stop a command that only needs the features.
             with contextlib.suppress(OSError):
-                finite = dict(filter(_is_finite, new.items()))
-                store.write(options, finite, find_settled(batch))
+                # The first value of a row is no number, see `_pack`.
+                finite = [digests[i] for i in read if np.isfinite(rows[i, 1:]).all()]
+                store.write(options, {each: new[each] for each in finite}, find_settled(batch))
             report(start + len(part))
     with contextlib.suppress(OSError):
         store.shrink()
@@ -203,11 +204,6 @@ def _extract_local(
     for i in np.flatnonzero(~is_done):
         rows[i] = np.frombuffer(recalled.get(digests[i], opened.blank), np.float16)
     return rows
-
-
-def _is_finite(item: tuple[bytes, bytes]) -> bool:
-    """Whether a row of the store has only numbers, by its digest. Its first value is none."""
-    return bool(np.isfinite(np.frombuffer(item[1], np.float16)[1:]).all())
 
 
 def _cut_batches(

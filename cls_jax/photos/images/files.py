@@ -490,8 +490,7 @@ def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]
     if isinstance(path, bytes):
         if len(path) > MAX_FILE_BYTES:
             raise ImageError(f"more than {MAX_FILE_BYTES:,} bytes")
-        yield io.BytesIO(path), b"", b""
-        return
+        path = io.BytesIO(path)
     if not isinstance(path, str | os.PathLike):
         yield path, b"", b""
         return
