@@ -158,16 +158,12 @@ def describe_predictor(result: dict[str, Any]) -> str | None:
     """Sentences about the classifier that is used, and why. None if nothing was chosen."""
     if (choice := describe_choice(result)) is None:
         return None
-    sentences = [choice]
+    hint = ""
     if result.get("predictor_gain") is None:
-        is_asked = result.get("predictor_images") == RANDOM
-        sentences.append(
-            "Check 20 random photos in the view Result of cls-jax label."
-            if is_asked
-            else "Keep some labels for comparing them: --config.data.validation=0.2."
-        )
-    sentences.append("predict, evaluate, export and report use the same one.")
-    return " ".join(sentences)
+        hint = " Keep some labels for comparing them: --config.data.validation=0.2."
+        if result.get("predictor_images") == RANDOM:
+            hint = " Check 20 random photos in the view Result of cls-jax label."
+    return f"{choice}{hint} predict, evaluate, export and report use the same one."
 
 
 def describe_monitors(monitors: dict[str, float]) -> str:

@@ -35,14 +35,15 @@ def choose(
     changes=None,
     compile_seconds=1.0,
     guess=1.0,
+    now=lambda: 0.0,
     **settings,
 ):
     """What is chosen and said where a step at 128 pixels takes these seconds.
 
     Decoding and features take `per_image` seconds each, and a step is guessed to take `guess` times
-    as long as it does. `changes` is applied to the plan.
+    as long as it does. `changes` is applied to the plan, and `now` is the time without compiling.
     """
-    now, compiled = measure.time.monotonic, []
+    compiled = []
 
     def measure_run(config, summary):
         compiled.append(compile_seconds)
@@ -123,7 +124,7 @@ def test_planning_by_time_builds_few_configurations(monkeypatch):
 
 
 def take_time(patch, took, slowdown):
-    """Lets features take so many seconds on a machine that is so busy. Returns the images."""
+    """Lets features take so many seconds on a machine that is so busy: the images, and a clock."""
     clock, busy = [1000.0], types.SimpleNamespace(slowdown=slowdown)
     dataset = types.SimpleNamespace(train=range(3_000))
 
@@ -131,10 +132,9 @@ def take_time(patch, took, slowdown):
         clock[0] += took
         return dataset
 
-    patch.setattr(measure.time, "monotonic", lambda: clock[0])
     patch.setattr(measure, "_decode_and_extract", decode_and_extract)
     patch.setattr(measure, "ContentionMeter", lambda: contextlib.nullcontext(busy))
-    return dataset
+    return dataset, lambda: clock[0]
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def take_time(patch, took, slowdown):
 )
 def test_steps_are_chosen_again_when_features_are_done(monkeypatch, took, slowdown, is_more):
     """They take longer or shorter than expected, and meanwhile the machine may be busy."""
-    dataset = take_time(monkeypatch, took, slowdown)
+    dataset, now = take_time(monkeypatch, took, slowdown)
     before, (plan, images) = choose(
-        monkeypatch, 1.0, 10.0, per_image=0.01, changes=measure.start_in_time
+        monkeypatch, 1.0, 10.0, per_image=0.01, changes=measure.start_in_time, now=now
     )
     config = plan.config
     validate_config(config)
@@ -336,8 +336,10 @@ def test_what_is_said_to_be_needed_is_enough_and_is_the_default(monkeypatch, sec
 
 def test_a_time_that_turns_out_too_short_becomes_longer_once_features_are_done(monkeypatch):
     """The features are there, and a training of 20 steps would be worse than none."""
-    take_time(monkeypatch, 500, 9.0)
-    _, (plan, _) = choose(monkeypatch, 2.0, 10.0, per_image=0.01, changes=measure.start_in_time)
+    _, now = take_time(monkeypatch, 500, 9.0)
+    _, (plan, _) = choose(
+        monkeypatch, 2.0, 10.0, per_image=0.01, changes=measure.start_in_time, now=now
+    )
     assert plan.config.num_steps >= 40
     found = re.search(r"the fewest worth training, for (\d+) minutes in all", plan.reason)
     assert int(found[1]) > 10
