@@ -306,8 +306,9 @@ def _find_bare_files(table: Table, index: FileIndex) -> _Named | None:
     and those of the other one repeat, so they are classes.
     """
     columns = table.columns
-    are_numbers = all(cell.strip().isdecimal() for column in columns for cell in column.cells)
-    if len(columns) != 2 or any(table.header) or not are_numbers:
+    if len(columns) != 2 or any(table.header):
+        return None
+    if not all(cell.strip().isdecimal() for column in columns for cell in column.cells):
         return None
     for column, other in (columns, columns[::-1]):
         repeat = 3 * len(other.distinct) <= 2 * len(other.cells)
@@ -521,6 +522,8 @@ def _add_label(found: Columns, table: Table, columns: Sequence[Column]) -> Colum
             "--label-column.",
             NO_CLASSES,
         )
+    if len(columns) == 1 and not columns[0].has_files():
+        return found._replace(label=columns[0].place)
     listed = list_names([column.name for column in columns])
     if _hold_marks(columns):
         return Fault(
@@ -532,13 +535,10 @@ def _add_label(found: Columns, table: Table, columns: Sequence[Column]) -> Colum
             f"{table.name} may have the classes in {listed}: pass --label-column with one of them.",
             UNCLEAR,
         )
-    if columns[0].has_files():
-        return Fault(
-            f"{listed} of {table.name} has names of images, such as "
-            f"{columns[0].distinct[0]!r:.100}, not classes: pass --label-column with the column of "
-            "the classes."
-        )
-    return found._replace(label=columns[0].place)
+    return Fault(
+        f"{listed} of {table.name} has names of images, such as {columns[0].distinct[0]!r:.100}, "
+        "not classes: pass --label-column with the column of the classes."
+    )
 
 
 def find_header(

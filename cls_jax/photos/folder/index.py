@@ -128,8 +128,10 @@ class FileIndex:
             return self._match_in("", cells)
         found = []
         for top in self._tops:
-            found.append(_keep_alike(self._match_in(top, cells), top))
-            if cells and found[-1].count_whole() == len(set(cells)):
+            matches = self._match_in(top, cells)
+            is_whole = matches.count_whole() == len(matches.files) > 0
+            found.append(matches if is_whole else _keep_alike(matches, top))
+            if is_whole:
                 break
         best = functools.reduce(_choose, found)
         files = dict(best.files)

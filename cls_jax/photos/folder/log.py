@@ -159,8 +159,8 @@ def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
     """The rows of a table by `time`. One without a time comes after all rows above it."""
     rows = list(rows)
     latest = itertools.accumulate((row.time for row in rows), max)
-    pairs = [(row.time or so_far, row) for row, so_far in zip(rows, latest, strict=True)]
-    return [row for _, row in sorted(pairs, key=lambda pair: pair[0])]
+    keys = [row.time or so_far for row, so_far in zip(rows, latest, strict=True)]
+    return [rows[place] for place in sorted(range(len(rows)), key=keys.__getitem__)]
 
 
 def choose_spellings(names: Iterable[str]) -> dict[str, str]:

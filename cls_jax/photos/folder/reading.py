@@ -147,7 +147,7 @@ class Question(NamedTuple):
 
 def judge(reading: Reading) -> float:
     """How likely it is that a reading is what a person means. More is better."""
-    return sum(WEIGHTS[kind] for kind in reading.evidence)
+    return sum(map(WEIGHTS.__getitem__, reading.evidence))
 
 
 def choose(readings: Sequence[Reading]) -> Reading | Question:

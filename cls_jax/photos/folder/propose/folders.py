@@ -68,6 +68,8 @@ def propose_folders(listing: Listing, options: FolderOptions) -> Iterator[Readin
 
 def find_splits(listing: Listing, options: FolderOptions) -> dict[str, str]:
     """Folder → its contents, as `find_part` names them, where a table has the classes."""
+    if not listing.folders:
+        return {}
     return _find_splits(listing, _list_tops(listing), options.layout, has_table=True)
 
 
@@ -81,7 +83,7 @@ def _list_tops(listing: Listing) -> dict[str, _Top]:
     """The folders at the top, by name."""
     counts = Counter[str]()
     inner: dict[str, set[str]] = {}
-    for name in listing.files.names() if listing.folders else ():
+    for name in listing.files.names():
         top, *rest = name.split("/", 2)
         if len(rest) == 1:
             counts[top] += 1
