@@ -134,12 +134,16 @@ class FileIndex:
             if is_whole:
                 break
         best = functools.reduce(_choose, found)
-        files = dict(best.files)
-        for cell, one in files.items():
-            for other in found:
-                match = other.files.get(cell, one)
-                if match.name and match.name != one.name and match.how < one.how:
-                    files[cell] = Match(None, one.how)
+        surer = {
+            cell
+            for other in found
+            for cell, match in other.files.items()
+            if match.name not in ("", None, best.files[cell].name)
+            and match.how < best.files[cell].how
+        }
+        files = {
+            cell: Match(None, one.how) if cell in surer else one for cell, one in best.files.items()
+        }
         return Matches(files, best.dropped)
 
     def _match_in(self, top: str, cells: Sequence[str]) -> Matches:
@@ -150,15 +154,14 @@ class FileIndex:
         """
         found = self._look_up({cell: [cell] for cell in cells}, EXACT, top)
         rest = [cell for cell, one in found.items() if not one.name]
-        dropped = ""
         if not rest:
-            return Matches(found, dropped)
+            return Matches(found)
         roots = self._list_roots(top)
         wanted = {cell: list(dict.fromkeys(_spell(cell, roots))) for cell in rest}
         found |= self._look_up(wanted, STEM, top)
-        if not any(one.name for one in found.values()):
-            others, dropped = self._match_without_folders(found, top)
-            found |= others
+        has_found = any(one.name for one in found.values())
+        others, dropped = Matches({}) if has_found else self._match_without_folders(found, top)
+        found |= others
         named = {one.name for one in found.values() if one.name and one.how <= INNER}
         files = {
             cell: NO_MATCH if one.how > INNER and one.name in named else one

@@ -367,11 +367,9 @@ def _write_line(row: LabelRow, table: LabelTable, may_be_plain: bool) -> list[st
     is_read = not row.label or is_read_as_written(header[columns.label], row.label)
     if may_be_plain and is_read and row.decision in ("", LABEL, UNDO):
         places = places[:2]
-    line = [""] * (max([len(header) - 1, *places]) + 1)
     cells = [row.file, row.label, f"{row.decision} {row.detail}".rstrip(), row.time]
-    for place, value in zip(places, cells, strict=False):
-        line[place] = value
-    return line
+    values = dict(zip(places, cells, strict=False))
+    return [values.get(place, "") for place in range(max([len(header) - 1, *places]) + 1)]
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
