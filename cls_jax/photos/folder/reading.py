@@ -159,7 +159,7 @@ def choose(readings: Sequence[Reading]) -> Reading | Question:
 
 
 def compare(first: Reading, second: Reading) -> Question | str:
-    """A sentence about images with other classes by the second reading, "" without a word to say.
+    """A sentence about images with other classes by the second reading, or "".
 
     It is a question if these are most of the images. Files about an image each may have one class
     for all, such as that of a detector, or other names for the same classes.
@@ -189,13 +189,13 @@ def join_alike(readings: Iterable[Reading]) -> list[Reading]:
     Those that label the same images stay as they are.
     """
     kinds = group_pairs((_split_name(one.origin)[0], one) for one in readings)
-    return [one for alike in kinds.values() for one in (_join(alike) if len(alike) > 1 else alike)]
+    return [one for alike in kinds.values() for one in _join(alike)]
 
 
 def _join(alike: Sequence[Reading]) -> list[Reading]:
-    """The same of tables of one kind. One that cannot be read makes the others unreadable, too.
+    """The same of tables of one kind.
 
-    That is not so if it need not have classes.
+    One that cannot be read makes the others unreadable, too, unless it need not have classes.
     """
     good = [one for one in alike if not one.fault]
     wrong = [one for one in alike if one.fault and one.fault.kind != UNCLEAR]

@@ -208,9 +208,7 @@ def test_a_plan_tells_which_images_cannot_be_read(folder, monkeypatch):
         summarize_folder(folder)
 
 
-def test_a_folder_that_cannot_be_used_is_named(folder, tmp_path):
-    with pytest.raises(UserError, match="nothing is not a folder"):
-        summarize_folder(tmp_path / "nothing")
+def test_a_folder_that_cannot_be_used_is_named(folder):
     for path in folder.rglob("*.png"):
         path.write_text("no image")
     with pytest.raises(UserError, match=r"can be read \(.*0.png.*\): convert them"):
