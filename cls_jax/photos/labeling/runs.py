@@ -26,14 +26,13 @@ _NUM_SHOWN = 50
 class FolderRuns:
     """Those in `runs/` whose images are in a folder. One predicts, as in a terminal."""
 
-    def __init__(self, folder: pathlib.Path, root: pathlib.Path = RUNS):
-        """`folder` is resolved. `root` has the runs of any folder."""
+    def __init__(self, folder: pathlib.Path):
+        """`folder` is resolved."""
         self._folder = folder
-        self._root = root
 
     def list_all(self) -> list[ListedRun]:
         """The runs, the most recently changed first, without damaged ones."""
-        return [run for run in list_runs(self._root) if self._is_here(run.workdir)]
+        return [run for run in list_runs(RUNS) if self._is_here(run.workdir)]
 
     def _is_here(self, workdir: pathlib.Path) -> bool:
         with contextlib.suppress(UserError):
@@ -48,7 +47,7 @@ class FolderRuns:
 
     def find_held(self) -> pathlib.Path | None:
         """An unfinished run in which a process trains now. None without any."""
-        folders = sorted(path.parent for path in self._root.glob(f"*/{LOCK}"))
+        folders = sorted(path.parent for path in RUNS.glob(f"*/{LOCK}"))
         unfinished = (one for one in folders if not (one / RESULT).exists())
         return next((one for one in unfinished if self._is_here(one) and is_held(one)), None)
 

@@ -217,7 +217,8 @@ class Session:
                 new = [name for name in files if name not in before.index] + replaced
                 current = before.index.keys() & set(files) - set(replaced)
                 gone = set(range(len(before.files))) - {before.index[name] for name in current}
-                unreadable = {k: why for k, why in before.unreadable.items() if k in new}
+                unread = before.unreadable.keys() & set(new)
+                unreadable = {name: before.unreadable[name] for name in unread}
                 self._known = dataclasses.replace(before, sources=sources, unreadable=unreadable)
                 if new or gone != before.gone:
                     self._answers.index(names, base)

@@ -20,15 +20,15 @@ export function mount(root, app) {
     if (state.version === version) return;
     version = state.version;
     const { rows: found } = await get("check");
-    const groups = new Map(found.map(({ label, images }) => [label, images]));
-    for (const [label, images] of groups) {
+    for (const { label, images } of found) {
       if (rows.has(label) || !images.length) continue;
       rows.set(label, createRow(label));
       list.append(rows.get(label).element);
     }
     const names = state.classes.map(({ name }) => name);
     for (const [label, row] of rows) {
-      if (kind.split(label).every((name) => names.includes(name))) row.follow(groups.get(label) ?? []);
+      const images = found.find((one) => one.label === label)?.images ?? [];
+      if (kind.split(label).every((name) => names.includes(name))) row.follow(images);
       else row.close();
     }
     const isEarly = state.classes.filter(({ count }) => count).length < 2;

@@ -83,13 +83,13 @@ export function mount(root, app) {
     // Half a name could be another class's, and merge the two: only Enter takes it.
     nameField.defaultValue = name;
     nameField.addEventListener("input", () => (isDone = false));
-    nameField.addEventListener("keydown", (event) => {
+    nameField.addEventListener("keydown", ({ key: pressed }) => {
       const text = nameField.value.trim();
-      if (event.key === "Escape" || (event.key === "Enter" && (!text || text === name))) {
+      if (pressed === "Escape" || (pressed === "Enter" && (!text || text === name))) {
         nameField.value = name;
         nameField.blur();
         if (!text) app.announce(`A ${kind.noun} needs a name: it is still ${name}.`);
-      } else if (event.key === "Enter") {
+      } else if (pressed === "Enter") {
         isDone = true;
         rename(text);
       }
@@ -98,9 +98,9 @@ export function mount(root, app) {
       if (!isDone && nameField.value !== name) app.announce(`Press Enter in the name field to rename ${name}.`);
     });
     note.defaultValue = description;
-    note.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") note.value = description;
-      if (["Enter", "Escape"].includes(event.key)) note.blur();
+    note.addEventListener("keydown", ({ key: pressed }) => {
+      if (pressed === "Escape") note.value = description;
+      if (["Enter", "Escape"].includes(pressed)) note.blur();
     });
     // Not only when it has changed: it may not have been saved before.
     note.addEventListener("blur", () => {
