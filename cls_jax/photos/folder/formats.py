@@ -459,10 +459,9 @@ def _read_parquet(file: LabelFile) -> Table:
 def _is_mapping(file: LabelFile) -> bool:
     """Whether an object has a class for each file, or a list of files for each class."""
     values = file.json.values() if file.start == b"{" else ()
-    if not values:
-        return False
     are_files = (isinstance(v, list) and all(isinstance(w, str) for w in v) for v in values)
-    return all(isinstance(value, str | int) for value in values) or all(are_files)
+    are_classes = all(isinstance(value, str | int) for value in values)
+    return bool(values) and (are_classes or all(are_files))
 
 
 def _read_mapping(file: LabelFile) -> Table:

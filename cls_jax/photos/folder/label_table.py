@@ -175,8 +175,7 @@ def _place_decisions(header: Sequence[str]) -> tuple[int, int]:
 def is_begun_here(table: Table) -> bool:
     """Whether a table has no row, or its first one has a decision of `cls-jax label`."""
     places = _place_decisions(table.header)
-    first = [*table.lines[:1]]
-    return not first or any(map(_read_decision, _take_cells(first[0], places)))
+    return not table.lines or any(map(_read_decision, _take_cells(table.lines[0], places)))
 
 
 def read_more_rows(
