@@ -81,9 +81,9 @@ class Columns(NamedTuple):
     parts: tuple[int, ...] = ()  # Those that say which part a row belongs to.
     matches: Matches | None = None  # The files of the column of files, once they are looked up.
     one_hot: tuple[int, ...] = ()  # Columns of 0 and 1 for each class, the first of them `label`.
-    source: int | None = None  # What an image comes from.
+    source: tuple[int, ...] = ()  # What an image comes from, if a column says it.
     are_shares: bool = False  # Whether the columns of `one_hot` have shares that add up to 1.
-    person: int | None = None  # Who has labeled the image.
+    has_people: bool = False  # Whether one says who has labeled the image.
     kind: Classes = ONE_CLASS  # What a label can be.
 
 
@@ -211,8 +211,8 @@ def find_columns(table: Table, index: FileIndex, options: FolderOptions) -> Colu
         file.place,
         parts=tuple(column.place for column in parts),
         matches=named.matches,
-        source=source.place if source else None,
-        person=person.place if person else None,
+        source=(source.place,) if source else (),
+        has_people=person is not None,
         kind=options.kind,
     )
     return _add_labels(found, table, labels, rest)

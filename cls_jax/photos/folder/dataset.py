@@ -238,19 +238,17 @@ def list_layout(root: pathlib.Path, options: FolderOptions = AUTOMATIC) -> Layou
 
 def pack_layout(layout: Layout) -> bytes:
     """A layout as bytes, for other processes: columns, and the rest as JSON."""
-    buffer = io.BytesIO()
-    files, sources = layout.train.files, layout.sources
+    buffer, files = io.BytesIO(), layout.train.files
+    sources = layout.sources or Sources(np.zeros(0, np.int32), "")
     parts = zip(PARTS, (layout.train, layout.validation, layout.test), strict=True)
     columns: Any = {part: np.stack([rows.places, rows.labels]) for part, rows in parts}
-    if sources:
-        columns["sources"] = sources.numbers
-    origin = sources.origin if sources else ""
-    rest = layout.class_names, layout.skipped, layout.warnings, layout.table, origin
+    rest = layout.class_names, layout.skipped, layout.warnings, layout.table, sources.origin
     np.savez(
         buffer,
         text=np.frombuffer(files.text, np.uint8),
         numbers=np.frombuffer(files.numbers, np.int64),
         rest=np.array(json.dumps(rest)),
+        sources=sources.numbers,
         **columns,
     )
     return buffer.getvalue()

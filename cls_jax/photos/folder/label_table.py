@@ -234,9 +234,8 @@ def _find_files(
     rows: list[LabelRow], table: Table, columns: Columns, index: FileIndex
 ) -> LabelTable:
     """The rows with the names of their files, each with the class that most people have chosen."""
-    has_people = columns.person is not None and not columns.are_shares
     votes = ((row.cell, row.label) for row in rows if not row.decision)
-    settled = columns.kind.settle(votes, has_people)
+    settled = columns.kind.settle(votes, columns.has_people and not columns.are_shares)
     rows = [
         row if row.decision else row._replace(label=label, rival=rival)
         for row in rows
@@ -275,8 +274,7 @@ def _read_row(line: Sequence[str], table: Table, columns: Columns) -> LabelRow:
         decision = detail = moment = ""
     label = clean(label) if decision else label
     part = "" if decision else "\0".join(_take_cells(line, columns.parts))
-    sources = [] if columns.source is None else [columns.source]
-    source = "".join(_take_cells(line, sources)).strip()
+    source = "".join(_take_cells(line, columns.source)).strip()
     return LabelRow("", label, decision, moment, part, detail, source, cell=file)
 
 

@@ -253,7 +253,7 @@ def collect_labels(table: LabelTable) -> Reading:
         labels={name: mark.given and join_tags(mark.spelled) for name, mark in marks.items()},
         parts={name: mark.part for name, mark in marks.items() if mark.part},
         sources=sources,
-        source_origin=repr(names[columns.source or 0]) if sources else "",
+        source_origin=repr(names[columns.source[0]]) if sources else "",
         rivals={name: mark.rival for name, mark in marks.items() if mark.rival},
         files={shown},
         skipped=[(cell, f"in {shown}, but {why[cell in table.unclear]}") for cell in unnamed],
