@@ -145,7 +145,6 @@ def describe_training(plan: Plan, facts: Facts) -> list[str]:
     network = f"{describe_model(config)} at {config.data.image_size} pixels, with {labels}"
     if others := Backbones.of(config.model).describe_others():
         network += f"; {others}"
-    place = f"Run:         {verb} {plan.workdir}"
     origins = ", ".join(map(_describe_origin, facts.origins))
     if plan.method is None:
         how = [f"Method:      instant classifier, on frozen features of {network}"]
@@ -157,9 +156,12 @@ def describe_training(plan: Plan, facts: Facts) -> list[str]:
             f"Method:      {config.method.name}, {method.num_networks} x {network}",
             f"Steps:       {config.num_steps:,} with {kinds} images each",
         ]
-    time = f"Time:        {plan.reason}" if plan.reason else None
-    weights = f"Weights:     {origins}" if origins else None
-    lines = (time, place, *how, weights)
+    lines = (
+        f"Time:        {plan.reason}" if plan.reason else None,
+        f"Run:         {verb} {plan.workdir}",
+        *how,
+        f"Weights:     {origins}" if origins else None,
+    )
     return [line for line in lines if line]
 
 

@@ -103,7 +103,7 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
     if is_known:
         num_steps = MAX_DEFAULT_STEPS if is_fast else ENOUGH_STEPS
         likely = _suppose(plan, num_steps, max(sizes))
-    validate_config(resolve_model(likely.choose(num_steps=max_steps).config))
+    validate_config(resolve_model(likely.choose({"num_steps": max_steps}).config))
     started = time.monotonic()
     if is_known and not is_fast and len(sizes) > 1:
         likely = _suppose(plan, num_steps, _guess_size(plan, likely.config, 60 * minutes))
@@ -136,13 +136,7 @@ def fit_to_time(plan: Plan, minutes: float | None) -> Plan:
 def _suppose(plan: Plan, num_steps: int, image_size: int) -> Plan:
     """The plan if these were set."""
     supposed = {"num_steps": num_steps, "data.image_size": image_size}
-    return fit(
-        dataclasses.replace(
-            plan,
-            settings={**plan.settings, **supposed},
-            set_by_user=plan.set_by_user | supposed.keys(),
-        )
-    )
+    return fit(plan.choose(supposed, set_by_user=plan.set_by_user | supposed.keys()))
 
 
 def _guess_size(plan: Plan, config: ConfigDict, seconds: float) -> int:

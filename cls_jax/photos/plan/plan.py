@@ -140,7 +140,7 @@ def plan_run(request: Request) -> Plan:
     config = resolve_model(plan.config)
     _check_channels(config)
     validate_config(resolve_model(plan.create_draft()))  # Two values may contradict each other.
-    return plan.choose(model__name=config.model.name)
+    return plan.choose({"model.name": config.model.name})
 
 
 def _choose_method(plan: Plan, method: str | None, workdir: str | pathlib.Path | None) -> Plan:
@@ -195,7 +195,7 @@ def _take_over(plan: Plan) -> Plan:
         raise UserError(f"{plan.workdir} already has {what}: choose another --workdir.")
     stored, planned = flatten(config.to_dict()), flatten(plan.config.to_dict())
     keys = RULES.keys() & stored.keys() & planned.keys() - plan.set_by_user
-    return dataclasses.replace(plan, settings={**plan.settings, **{k: stored[k] for k in keys}})
+    return plan.choose({key: stored[key] for key in keys})
 
 
 def _check_channels(config: ConfigDict) -> None:

@@ -95,10 +95,9 @@ class Plan:
         apply_settings(config, self.settings)
         return config
 
-    def choose(self, **settings: Any) -> "Plan":
-        """The plan with these settings, "__" for ".", in addition to those so far."""
-        values = {key.replace("__", "."): value for key, value in settings.items()}
-        return dataclasses.replace(self, settings={**self.settings, **values})
+    def choose(self, settings: Mapping[str, Any], **changes: Any) -> "Plan":
+        """The plan with these settings in addition to those so far, and changed fields."""
+        return dataclasses.replace(self, settings={**self.settings, **settings}, **changes)
 
 
 def create_folder_config(path: str, method_name: str) -> ConfigDict:

@@ -17,7 +17,7 @@ from cls_jax.photos.inference.run import Run
 from cls_jax.photos.inference.scores import CLASSES, TAGS, format_percent, write_class_table
 from cls_jax.photos.inference.suspects import write_suspects
 from cls_jax.photos.report import sections
-from cls_jax.photos.report.data import RunData, collect_run
+from cls_jax.photos.report.data import NUM_PICTURES, RunData, collect_run
 from cls_jax.photos.report.outcome import describe_labelers
 
 REPORT = "report.html"
@@ -26,12 +26,15 @@ _View = Callable[[RunData], Any]
 # the function that returns what the template shows, or None to omit the section.
 _SECTIONS: dict[str, tuple[str, _View]] = {
     "next": ("What to do next", sections.view_next),
-    "photos": ("Photos by {}", sections.view_photos),
+    "photos": ("Photos by {}", lambda run: run.label_counts if run.is_folder else None),
     "classes": ("Figures by {}", sections.view_classes),
     "tags": ("Photos of each tag", sections.view_tags),
     "answers": ("Mixed up", sections.view_answers),
-    "mistakes": ("Mistakes", sections.view_mistakes),
-    "suspects": ("Suspect labels", sections.view_suspects),
+    "mistakes": ("Mistakes", lambda run: None if run.tested is None else run.tested.mistakes),
+    "suspects": (
+        "Suspect labels",
+        lambda run: run.suspects if run.dataset and run.suspects else None,
+    ),
     "uncertain": ("Uncertain images", sections.view_uncertain),
     "labeled": ("Labeled images", sections.view_labeled),
 }
@@ -133,6 +136,7 @@ def create_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["num_pictures"] = NUM_PICTURES
     environment.filters |= {
         "percent": format_percent,
         # Anything else than an integer in a result stays as it is.

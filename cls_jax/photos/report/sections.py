@@ -80,22 +80,8 @@ def _format_duration(seconds: Any) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def view_photos(run: RunData) -> dict[str, Any] | None:
-    """For each class, how many images have a label and how many others are named so."""
-    if run.label_counts is None or not run.is_folder:
-        return None
-    counts = run.label_counts.tolist()
-    named = run.named.tolist() if run.named is not None else [None] * len(counts)
-    return {
-        "rows": list(zip(run.class_names, counts, named, strict=True)),
-        "num_named": run.num_named,
-        "num_others": run.num_images - (run.num_labels or 0),
-        "whose": run.predictions.whose if run.predictions else "the instant classifier",
-    }
-
-
 def view_next(run: RunData) -> dict[str, Any] | None:
-    """What the person who labeled can do next: sentences, and a command or None for each."""
+    """What the person who labeled can do next, with the commands where their paths may be shown."""
     if not run.is_folder or not run.class_names or not (run.result or run.method is None):
         return None
     label, predict = None, None
@@ -104,21 +90,16 @@ def view_next(run: RunData) -> dict[str, Any] | None:
         options = get_folder_options(run.config.data).to_arguments(pathlib.Path(photos))
         label = shlex.join(["cls-jax", "label", photos, *options])
         predict = shlex.join(["cls-jax", "predict", own, photos])
-    steps: list[tuple[str, str | None]] = []
-    if run.suspects:
-        steps.append(("Look at the suspect labels below, and correct those that are wrong.", None))
-    if (counts := run.label_counts) is not None:
-        few = [name for name, n in zip(run.class_names, counts, strict=True) if n < _FEW_LABELS]
-        if few:
-            names = ", ".join(few[:_NUM_FEW]) + (" and others" if len(few) > _NUM_FEW else "")
-            steps.append((f"Label more photos of {names}: there are fewer than 5 labels.", None))
+    counts = [] if run.label_counts is None else run.label_counts.tolist()
+    few = [name for name, n in zip(run.class_names, counts, strict=False) if n < _FEW_LABELS]
     expected = expect_accuracy(run.result or {})
-    said = "Label more photos: the page asks for those that help most."
-    if expected is None or expected.images is None:
-        said = "Measure the accuracy: check 20 random photos on the labeling page."
-    steps.append((said, label))
-    steps.append(("Name all photos of the folder.", predict))
-    return {"steps": steps, "places": places}
+    return {
+        "places": places,
+        "few": ", ".join(few[:_NUM_FEW]) + (" and others" if len(few) > _NUM_FEW else ""),
+        "is_measured": expected is not None and expected.images is not None,
+        "label": label,
+        "predict": predict,
+    }
 
 
 def _find_places(run: RunData) -> tuple[str, str] | None:
@@ -257,14 +238,6 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
     return {"diagrams": diagrams}
 
 
-def view_mistakes(run: RunData) -> dict[str, Any] | None:
-    """The test images that network 1 misclassifies most confidently."""
-    if run.tested is None:
-        return None
-    wrong = run.tested.mistakes
-    return {"num_wrong": len(wrong), "shown": wrong[:NUM_PICTURES].tolist()}
-
-
 def view_uncertain(run: RunData) -> dict[str, Any] | None:
     """Images that two networks classify differently, or that one is least confident about."""
     predictions = run.predictions
@@ -281,19 +254,6 @@ def view_uncertain(run: RunData) -> dict[str, Any] | None:
         "is_known": len(uncertain) > 0 and bool((labels >= 0).all()),
         "num_right": num_right,
         "shown": uncertain[:NUM_PICTURES].tolist(),
-    }
-
-
-def view_suspects(run: RunData) -> dict[str, Any] | None:
-    """Labels that the others contradict, with the pictures of the first."""
-    if not run.suspects or run.dataset is None:
-        return None
-    shown = run.suspects[:NUM_PICTURES]
-    pictures = [run.take_picture(row.position, row.is_test) for row in shown]
-    return {
-        "num_suspects": len(run.suspects),
-        "has_test": any(row.is_test for row in run.suspects),
-        "shown": list(zip(shown, pictures, strict=True)),
     }
 
 

@@ -14,7 +14,7 @@ from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.inference import suggest
 from cls_jax.photos.inference.suggest import suggest_files, suggest_from
-from tests.photos.helpers import write_image
+from tests.photos.helpers import make_folder, write_image
 
 COLORS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
 
@@ -127,18 +127,17 @@ def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch, capsys):
 
 
 def test_mistakes_name_the_remedy(trained_run, tmp_path):
-    with pytest.raises(UserError, match="trained on digits, which is fully labeled"):
-        suggest_files(trained_run, 3)
-    with pytest.raises(UserError, match="has its own network: remove --backbone"):
-        suggest_files(trained_run, 3, init=DEFAULT_BACKBONE)
-    with pytest.raises(UserError, match=r"is not a folder\. Pass a folder of images"):
-        suggest_files(tmp_path / "nothing", 3)
-    (tmp_path / "a.png").write_text("no image")
-    with pytest.raises(UserError, match="None of the unlabeled images can be read"):
-        suggest_files(tmp_path, 3)
+    make_folder(tmp_path / "broken", ["a.png"])
     save(tmp_path / "pets/labeled/red/1.png", COLORS["red"], 0)
-    with pytest.raises(UserError, match="counts as labeled by its folder: put those"):
-        suggest_files(tmp_path / "pets", 3)
+    for place, init, sentence in (
+        (trained_run, "", "trained on digits, which is fully labeled"),
+        (trained_run, DEFAULT_BACKBONE, "has its own network: remove --backbone"),
+        (tmp_path / "nothing", "", r"is not a folder\. Pass a folder of images"),
+        (tmp_path / "broken", "", "None of the unlabeled images can be read"),
+        (tmp_path / "pets", "", "counts as labeled by its folder: put those"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            suggest_files(place, 3, init=init)
 
 
 def test_copies_are_not_suggested(folder):
