@@ -79,7 +79,7 @@ class ClassRows(Rows):
 
     label = "label"
 
-    def __init__(self, classifier: Classifier, all_columns: bool = False):
+    def __init__(self, classifier: Classifier, all_columns: bool):
         """With the networks' own labels if there are several networks, or with all columns."""
         self._calibration = classifier.calibration
         self.columns = PREDICTION_COLUMNS if classifier.num_networks > 1 else SHORT_COLUMNS
@@ -123,7 +123,7 @@ class TagRows(Rows):
 
     label = "tags"
 
-    def __init__(self, classifier: Classifier, all_columns: bool = False):
+    def __init__(self, classifier: Classifier):
         """A tag's column has its name, or another one if `TAG_COLUMNS` have it."""
         taken, self._names = {*TAG_COLUMNS, *classifier.class_names}, dict[str, str]()
         for name in classifier.class_names:
@@ -153,9 +153,9 @@ class TagRows(Rows):
 
 
 def create_rows(classifier: Classifier, all_columns: bool = False) -> Rows:
-    """The form of a classifier's rows."""
-    form = ClassRows if classifier.thresholds is None else TagRows
-    return form(classifier, all_columns)
+    """The form of a classifier's rows. Those of tags always have all columns."""
+    of_classes = classifier.thresholds is None
+    return ClassRows(classifier, all_columns) if of_classes else TagRows(classifier)
 
 
 def get_confidence(row: Row) -> float | None:

@@ -141,8 +141,7 @@ def _was_labeled_here(config: ConfigDict) -> bool:
         return False
     root = pathlib.Path(config.data.data_dir).expanduser()
     catalog = read_catalog(root, list_images(root), get_folder_options(config.data))
-    rows = [row for row in catalog.table.rows if row.decision in (LABEL, CHECK)]
-    here = {row.file for row in rows}
+    here = {row.file for row in catalog.table.rows if row.decision in (LABEL, CHECK)}
     return len(here) > len(catalog.base.list_labels().keys() - here)
 
 

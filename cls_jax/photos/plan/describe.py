@@ -95,10 +95,12 @@ def describe_folder(summary: FolderSummary, sources: str = "") -> list[str]:
     lines = [
         f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
         f"{validation} and {summary.num_test:,} test images; {len(counts):,} "
-        f"{summary.kind.word} with labels:"
+        f"{summary.kind.word} with labels:",
+        *(
+            f"  {make_printable(name):{width}}  {count:,}"
+            for name, count in list(counts.items())[:_NUM_SHOWN_CLASSES]
+        ),
     ]
-    for name, count in list(counts.items())[:_NUM_SHOWN_CLASSES]:
-        lines.append(f"  {make_printable(name):{width}}  {count:,}")
     if len(counts) > _NUM_SHOWN_CLASSES:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     lines += [
