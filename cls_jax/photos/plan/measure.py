@@ -202,17 +202,17 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
     began = time.monotonic()
     with leave_when_asked(), ContentionMeter() as contention:
         dataset = _decode_and_extract(plan)
-    took, slowdown = time.monotonic() - began, contention.slowdown
-    spent = time.monotonic() - plan.budget.began
-    took, slowdown, spent = from_main_process([took, slowdown, spent])
+    ended = time.monotonic()
+    took, slowdown, spent = from_main_process(
+        [ended - began, contention.slowdown, ended - plan.budget.began]
+    )
     measured = plan.budget.measured
     if jax.default_backend() == "cpu" and took >= _ENOUGH_SECONDS:
         alone = measured.step_seconds / measured.slowdown
         measured = dataclasses.replace(measured, step_seconds=alone * slowdown, slowdown=slowdown)
     fixed = {"model.inferred_images", "data.image_size"}
-    num_decoded = len(dataset.train)
     budget = dataclasses.replace(
-        plan.budget, spent=spent, measured=measured, num_decoded=num_decoded
+        plan.budget, spent=spent, measured=measured, num_decoded=len(dataset.train)
     )
     fitted, needed = _lengthen(
         fit(dataclasses.replace(plan, budget=budget, set_by_user=plan.set_by_user | fixed))
@@ -220,7 +220,6 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
     fit_the_rest = "fit the rest of the time"
     if needed is not None:
         fit_the_rest = f"are the fewest worth training, for {needed:,} minutes in all"
-    fitted = dataclasses.replace(fitted, set_by_user=plan.set_by_user)
     config = fitted.config
     step = measured.estimate_step(config.data.image_size, config.batch_size)
     busy = measured.describe_slowdown()
@@ -229,7 +228,8 @@ def start_in_time(plan: Plan) -> tuple[Plan, Dataset | None]:
         f"{step:.2f} s {fit_the_rest}.{f' {busy}' if busy else ''}"
     )
     is_same = config.num_steps == plan.config.num_steps and needed is None
-    return dataclasses.replace(fitted, reason=None if is_same else reason), dataset
+    shown = None if is_same else reason
+    return dataclasses.replace(fitted, set_by_user=plan.set_by_user, reason=shown), dataset
 
 
 def _decode_and_extract(plan: Plan) -> Dataset:
