@@ -44,8 +44,8 @@ LOWEST_CONTRAST = """() => {
     return (high + 0.05) / (low + 0.05);
   }));
 }"""
-# Presses a key, or clicks a button for which the answer is none, once more: as soon as the page has
-# followed, and for the page 300 ms after the first time, however slow this machine is.
+# Clicks a button, and its place again as soon as the page has followed. For the page, that is 300 ms
+# later, however slow this machine is.
 CLICK_AGAIN = """(button) => new Promise((resolve) => {
   const { x, y, width, height } = button.getBoundingClientRect();
   const [clientX, clientY] = [x + width / 2, y + height / 2];
@@ -63,6 +63,7 @@ CLICK_AGAIN = """(button) => new Promise((resolve) => {
   watch.observe(document.querySelector("#strip"), { childList: true });
   click(1, first);
 })"""
+# Presses Enter again, 300 ms for the page after the first time, which `NOTE_ENTER` notes.
 ENTER_AGAIN = """() => {
   const event = new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true });
   Object.defineProperty(event, "timeStamp", { value: window.entered + 300 });
