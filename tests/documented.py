@@ -1,6 +1,6 @@
 """The commands in the documentation's fences: which are run, with what setup, and which are not.
 
-A page cannot promise what does not run: `tests/test_supply.py` parses every command, and
+A page cannot promise what does not run: `tests/photos/cli` parses every command, and
 `make doors` runs it with its own text, and options behind it that make it small.
 """
 

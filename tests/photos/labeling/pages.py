@@ -44,8 +44,8 @@ LOWEST_CONTRAST = """() => {
     return (high + 0.05) / (low + 0.05);
   }));
 }"""
-# Clicks a button, and its place again as soon as the page has followed. For the page, that is 300 ms
-# later, however slow this machine is.
+# Clicks a button, and its place again as soon as the page has followed: for the page 300 ms later,
+# however slow this machine is.
 CLICK_AGAIN = """(button) => new Promise((resolve) => {
   const { x, y, width, height } = button.getBoundingClientRect();
   const [clientX, clientY] = [x + width / 2, y + height / 2];
