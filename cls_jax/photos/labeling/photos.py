@@ -96,11 +96,13 @@ def find_new(session: Session, window: str = "") -> dict[str, int]:
 
 def _find_replaced(known: Known) -> list[str]:
     """The photos that have another content than when they were read."""
-    before = known.digests
-    paths = [str(path) for path in before]
-    digests = zip(before, find_digests(Store(get_cache_folder()), paths, reads=True), strict=True)
-    changed = [path for path, digest in digests if digest not in (b"", before[path])]
-    return [path.relative_to(known.root).as_posix() for path in changed]
+    paths = [known.root / name for name in known.files]
+    digests = find_digests(Store(get_cache_folder()), [str(path) for path in paths], reads=True)
+    return [
+        name
+        for name, path, digest in zip(known.files, paths, digests, strict=True)
+        if digest not in (b"", known.digests.get(path, digest))
+    ]
 
 
 def load_all(

@@ -234,7 +234,7 @@ def test_photos_that_come_later_are_offered_and_broken_ones_tried_again(folder, 
         shutil.copy(folder / "IMG_0000.png", folder / name)
     (folder / "c.png").write_bytes(b"half of a photo")
 
-    monkeypatch.setattr(photos, "load_all", lambda paths, **_: load_all(paths)._replace(digests={}))
+    monkeypatch.setattr(photos, "load_all", load_all)
     assert photos.find_new(session) == NOTHING | {"new": 2, "unreadable": 1}
     result = views.describe_result(session)
     assert result["unreadable"] == [{"name": "c.png", "reason": "damaged"}]
