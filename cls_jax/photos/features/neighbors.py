@@ -20,9 +20,8 @@ from cls_jax.parallel import compilation
 from cls_jax.parallel.distributed import gather_rows, take_local
 from cls_jax.photos.features.heads import standardize
 
-# Inner products in memory at once: 256 MB in float32 on an accelerator, and 64 MB on a CPU, where
-# their order takes three times as much.
-_BLOCK_ELEMENTS, _CPU_ELEMENTS = 2**26, 2**24
+# Inner products in memory at once, 256 MB in float32.
+_BLOCK_ELEMENTS = 2**26
 _MAX_BLOCK_ROWS = 1024
 # From this many images on, an accelerator searches, if there is one. Before, compiling for it takes
 # longer than the search on a CPU.
@@ -116,7 +115,7 @@ def search_rows(
     Among 100,000 images and more, prints how long it takes.
     """
     num_images, parts, began = len(unit_BC), [], time.monotonic()
-    rows_at_once = max(min(_MAX_BLOCK_ROWS, _CPU_ELEMENTS // num_images), 1)
+    rows_at_once = max(min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // num_images), 1)
     steps = range(0, max(len(queries), 1), rows_at_once)
     blocks = show_progress(steps, "Neighbors", unit="block", disable=len(queries) < _MIN_SHOWN)
     for start in blocks:
