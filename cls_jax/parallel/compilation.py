@@ -4,9 +4,10 @@ On a GPU, XLA's autotuner times several kernels for each convolution, product an
 program. If the program then runs a few times, tuning it takes longer than it saves.
 """
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -51,7 +52,7 @@ def choose_options(runs: int) -> dict[str, Any]:
     if is_tuned(runs):
         return {}
     with _ASKING:  # Networks compile in threads of their own, and one of them asks the compiler.
-        return keep_known(tuple(_UNTUNED.get(jax.default_backend(), {}).items()))
+        return keep_known(tuple(_UNTUNED.get(_get_platform(), {}).items()))
 
 
 @functools.cache
@@ -69,3 +70,20 @@ def _accepts(options: dict[str, Any]) -> bool:
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+def _get_platform() -> str:
+    """Where programs run by default: "cpu", "gpu" or "tpu"."""
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]  # Defined at run time.
+    return device.platform if isinstance(device, jax.Device) else jax.default_backend()
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[None]:
+    """Runs programs on the CPU, or on the default backend if there is no other."""
+    try:
+        device = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS excludes it.
+        device = None
+    with jax.default_device(device):
+        yield

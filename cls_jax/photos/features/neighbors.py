@@ -1,6 +1,6 @@
 """The nearest neighbors of each image, by the cosine of their features.
 
-Shape suffixes: B images, C features.
+Shape suffixes: B images, C features, R rows of a block.
 """
 
 import importlib
@@ -26,7 +26,7 @@ _MAX_BLOCK_ROWS = 1024
 # From this many images on, an accelerator searches, if there is one. Before, compiling for it takes
 # longer than the search on a CPU.
 _MIN_ON_ACCELERATOR = 4096
-_MIN_SHOWN = 20_000  # From this many images on, a CPU shows a progress bar.
+_MIN_SHOWN = 20_000  # From this many images on, the search shows a progress bar.
 # From this many images on, the search is approximate.
 _MIN_APPROXIMATE = 100_000
 _LINKS = 32  # Links per image in faiss's graph.
@@ -57,15 +57,16 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> Neighbors:
     if num_neighbors <= 0:
         nothing = np.zeros((num_images, 0))
         return Neighbors(nothing.astype(np.int32), nothing.astype(np.float32))
-    unit_BC, is_large = normalize_rows(features_BC), num_images >= _MIN_APPROXIMATE
-    rows = np.arange(num_images)[take_local(num_images)]
-    if num_images >= _MIN_ON_ACCELERATOR and jax.default_backend() != "cpu":
-        found = search_on_accelerator(unit_BC, num_neighbors, rows, is_exact=not is_large)
-    elif is_large and is_installed("scale"):
-        found = _search_links(unit_BC, num_neighbors, rows)
+    normalized, local = normalize_rows(features_BC), take_local(num_images)
+    is_cpu = jax.default_backend() == "cpu"
+    if num_images < _MIN_ON_ACCELERATOR and not is_cpu:
+        with compilation.on_cpu():
+            found = _search_blocks(normalized, local, num_neighbors, is_cpu=True)
+    elif num_images >= _MIN_APPROXIMATE and is_cpu and is_installed("scale"):
+        found = _search_links(normalized, num_neighbors)
     else:
-        found = search_rows(unit_BC[rows], unit_BC, num_neighbors, rows)
-    indices, cosines = (gather_rows(each, num_images) for each in found)
+        found = _search_blocks(normalized, local, num_neighbors, is_cpu)
+    indices, cosines = (gather_rows(each[local], num_images) for each in found)
     return Neighbors(indices, cosines)
 
 
@@ -112,69 +113,83 @@ def search_rows(
     """The nearest of B images to n others, exactly, given features of unit length.
 
     With `rows`, int [n], the others are the images at these rows, and none is its own neighbor.
-    Among 100,000 images and more, prints how long it takes.
     """
-    num_images, parts, began = len(unit_BC), [], time.monotonic()
-    rows_at_once = max(min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // num_images), 1)
-    steps = range(0, max(len(queries), 1), rows_at_once)
-    blocks = show_progress(steps, "Neighbors", unit="block", disable=len(queries) < _MIN_SHOWN)
-    for start in blocks:
-        products = queries[start : start + rows_at_once] @ unit_BC.T
+    parts = []
+    for start in range(0, max(len(queries), 1), _MAX_BLOCK_ROWS):
+        products = queries[start : start + _MAX_BLOCK_ROWS] @ unit_BC.T
         if rows is not None:
-            products[np.arange(len(products)), rows[start : start + rows_at_once]] = -np.inf
-        nearest = np.argpartition(products, num_images - num_neighbors, axis=1)[:, -num_neighbors:]
+            products[np.arange(len(products)), rows[start : start + _MAX_BLOCK_ROWS]] = -np.inf
+        nearest = np.argpartition(-products, num_neighbors - 1, axis=1)[:, :num_neighbors]
         cosines = np.take_along_axis(products, nearest, axis=1)
         order = np.lexsort((nearest, -cosines), axis=1)
         parts.append([np.take_along_axis(each, order, axis=1) for each in (nearest, cosines)])
-        if start == 0 and num_images >= _MIN_APPROXIMATE:
-            minutes = len(steps) * (time.monotonic() - began) / 60
-            text = f"The neighbors of {num_images:,} images take about {minutes:,.0f} minutes"
-            blocks.write(f"{text}: {write_install('scale')} for a faster search.", file=sys.stderr)
     indices, cosines = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Neighbors(indices.astype(np.int32), cosines)
 
 
-def search_on_accelerator(
-    unit_BC: np.ndarray, num_neighbors: int, rows: np.ndarray, is_exact: bool
+def _search_blocks(
+    normalized: np.ndarray, local: slice, num_neighbors: int, is_cpu: bool
 ) -> Neighbors:
-    """The nearest of B images to those at `rows`, int [n], as many at once as fit into memory."""
-    num_at_once = max(min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // len(unit_BC)), 1)
-    search = compilation.jit(_search, runs=1, static_argnums=(2, 3, 4))
-    cosines, indices = search(unit_BC, rows, num_neighbors, num_at_once, is_exact)
-    return Neighbors(np.asarray(indices), np.asarray(cosines))
+    """Compares rows float32 [B, C] with all, as many at once as fit into memory.
+
+    Only the neighbors of images in `local` are found.
+    """
+    num_images = len(normalized)
+    is_large = num_images >= _MIN_APPROXIMATE
+    # Contiguous: inner products are twice as fast on a CPU.
+    columns = jax.device_put(np.ascontiguousarray(normalized.T))
+    rows_at_once = min(_MAX_BLOCK_ROWS, max(1, _BLOCK_ELEMENTS // num_images), num_images)
+    indices = np.empty((num_images, num_neighbors), np.int32)
+    cosines = np.empty((num_images, num_neighbors), np.float32)
+    steps = range(local.start, local.stop, rows_at_once)
+    is_quick = num_images < _MIN_SHOWN
+    static = ("num_neighbors", "is_exact")
+    search = compilation.jit(_search_block, runs=len(steps), static_argnames=static)
+    blocks = show_progress(steps, "Neighbors", unit="block", disable=is_quick)
+    for i, start in enumerate(blocks):
+        # The last block overlaps the one before, so that all have one shape.
+        first = min(start, num_images - rows_at_once)
+        chosen = slice(first, first + rows_at_once)
+        began = time.monotonic()
+        cosines[chosen], indices[chosen] = search(
+            normalized[chosen], first, columns, num_neighbors, not is_large or is_cpu
+        )
+        if i == 1 and is_large and is_cpu:  # The first block includes compilation.
+            minutes = len(steps) * (time.monotonic() - began) / 60
+            text = f"The neighbors of {num_images:,} images take about {minutes:,.0f} minutes"
+            blocks.write(f"{text}: {write_install('scale')} for a faster search.", file=sys.stderr)
+    return Neighbors(indices, cosines)
 
 
-# A function of the module, so that equal shapes share one compiled program.
-def _search(
-    unit_BC: jax.Array, rows: jax.Array, num_neighbors: int, num_at_once: int, is_exact: bool
+def _search_block(
+    rows: jax.Array, first: int, columns: jax.Array, num_neighbors: int, is_exact: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """The largest inner products of rows with all others, and which ones these are, [n, k]."""
-    find_largest = jax.lax.top_k if is_exact else jax.lax.approx_max_k
+    """Largest inner products of rows [R, C], which begin at `first`, with columns [C, B]."""
+    products = jnp.matmul(rows, columns, precision=jax.lax.Precision.HIGHEST)
+    itself = first + jnp.arange(len(rows))
+    products = products.at[jnp.arange(len(rows)), itself].set(-jnp.inf)
+    if is_exact:
+        return jax.lax.top_k(products, num_neighbors)
+    return jax.lax.approx_max_k(products, num_neighbors)
 
-    def find(row: jax.Array) -> tuple[jax.Array, jax.Array]:
-        products_B = jnp.matmul(unit_BC, unit_BC[row], precision=jax.lax.Precision.HIGHEST)
-        return find_largest(products_B.at[row].set(-jnp.inf), num_neighbors)
 
-    return jax.lax.map(find, rows, batch_size=num_at_once)
-
-
-def _search_links(unit_BC: np.ndarray, num_neighbors: int, rows: np.ndarray) -> Neighbors:
+def _search_links(normalized_BC: np.ndarray, num_neighbors: int) -> Neighbors:
     """Follows links between similar images (HNSW: Malkov and Yashunin, TPAMI 2020)."""
     faiss = importlib.import_module("faiss")  # It ships no types.
-    num_images, length = unit_BC.shape
+    num_images, length = normalized_BC.shape
     index = faiss.IndexHNSWFlat(length, _LINKS, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efSearch = max(_CANDIDATES_KEPT, num_neighbors + 1)
     num_threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)  # More threads would link the images differently each time.
-    index.add(unit_BC)
+    index.add(normalized_BC)
     faiss.omp_set_num_threads(num_threads)
-    cosines, indices = index.search(unit_BC[rows], num_neighbors + 1)
-    is_itself = indices == rows[:, None]
+    cosines, indices = index.search(normalized_BC, num_neighbors + 1)
+    is_itself = indices == np.arange(num_images)[:, None]
     is_itself[:, -1] |= ~is_itself.any(axis=1)  # May be missing among many copies.
-    cosines, indices = (a[~is_itself].reshape(len(rows), -1) for a in (cosines, indices))
+    cosines, indices = (a[~is_itself].reshape(num_images, -1) for a in (cosines, indices))
     # If too few neighbors are found, arbitrary images with a cosine of 0 fill in.
     is_missing = indices < 0
-    other = (rows[:, None] + 1) % num_images
+    other = (np.arange(num_images)[:, None] + 1) % num_images
     indices = np.where(is_missing, other, indices).astype(np.int32)
     return Neighbors(indices, np.where(is_missing, 0, cosines))
 

@@ -4,6 +4,8 @@ import concurrent.futures
 import time
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from cls_jax.parallel import compilation
@@ -14,7 +16,7 @@ FEW, MANY = 1, compilation._MIN_TUNED_RUNS
 @pytest.fixture
 def on_gpu(monkeypatch):
     """A stand-in: XLA knows all options, but follows those of its platform only."""
-    monkeypatch.setitem(compilation._UNTUNED, "cpu", compilation._UNTUNED["gpu"])
+    monkeypatch.setattr(compilation, "_get_platform", lambda: "gpu")
 
 
 def test_a_cpu_gets_no_options():
@@ -30,7 +32,7 @@ def test_only_programs_that_run_often_are_tuned_on_a_gpu():
 @pytest.mark.usefixtures("on_gpu")
 def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):
     options = {"xla_gpu_autotune_level": 0, "xla_invented": 1, "xla_gpu_enable_triton_gemm": False}
-    monkeypatch.setitem(compilation._UNTUNED, "cpu", options)
+    monkeypatch.setitem(compilation._UNTUNED, "gpu", options)
     expected = {name: value for name, value in options.items() if name != "xla_invented"}
     assert compilation.choose_options(FEW) == expected
     assert compilation.jit(lambda x: x + 1, runs=FEW)(1) == 2
@@ -47,7 +49,7 @@ def test_threads_ask_the_compiler_once(monkeypatch):
         return True
 
     monkeypatch.setattr(compilation, "_accepts", accept)
-    monkeypatch.setitem(compilation._UNTUNED, "cpu", {"xla_invented": 1})  # Not asked before.
+    monkeypatch.setitem(compilation._UNTUNED, "gpu", {"xla_invented": 1})  # Not asked before.
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         chosen = list(pool.map(compilation.choose_options, [FEW] * 4))
     compilation.keep_known.cache_clear()
@@ -64,3 +66,13 @@ def test_a_program_keeps_its_other_options(monkeypatch):
     compilation.jit(lambda x: x, runs=FEW, static_argnums=0, compiler_options=given)
     assert seen.pop("compiler_options") == {**compilation._UNTUNED["gpu"], **given}
     assert seen == {"static_argnums": 0}
+
+
+def test_what_is_left_to_the_cpu_runs_there_and_as_before(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    x = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
+    with compilation.on_cpu():
+        assert compilation.choose_options(FEW) == {}
+        found = compilation.jit(jnp.sin, runs=FEW)(x)
+    assert found.devices() <= set(jax.devices("cpu"))
+    np.testing.assert_array_equal(found, jax.jit(jnp.sin)(x))

@@ -114,18 +114,13 @@ def test_weight_is_one_for_certain_and_zero_for_uniform_probabilities():
     np.testing.assert_allclose(compute_weight(probabilities), expected, atol=1e-6)
 
 
-def find_on_accelerator(features, number):
-    rows = np.arange(len(features))
-    return neighbors.search_on_accelerator(normalize_rows(features), number, rows, is_exact=True)
-
-
-def check_exact(features, number, find=find_neighbors):
-    """Asserts that the neighbors are those of dense linear algebra in float64."""
+def check_exact(features, number):
+    """Asserts that the neighbors are those of NumPy."""
     normalized = features.astype(float) / np.linalg.norm(features, axis=1, keepdims=True)
     cosines = normalized @ normalized.T
     np.fill_diagonal(cosines, -np.inf)
     expected = np.argsort(-cosines, axis=1)[:, :number]
-    indices, found = find(features, number)
+    indices, found = find_neighbors(features, number)
     np.testing.assert_array_equal(indices, expected)
     np.testing.assert_allclose(found, np.take_along_axis(cosines, expected, axis=1), atol=1e-6)
 
@@ -165,7 +160,6 @@ def test_without_faiss_all_are_found_and_a_sentence_says_how_long_that_takes(mon
     monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.setattr(neighbors, "_MAX_BLOCK_ROWS", 20)
     check_exact(CLUSTERS[10:60], 6)
-    check_exact(CLUSTERS[10:60], 6, find_on_accelerator)
     assert "scale" not in capsys.readouterr().err
     monkeypatch.setattr(neighbors, "_MIN_APPROXIMATE", 50)
     check_exact(CLUSTERS[10:60], 6)
