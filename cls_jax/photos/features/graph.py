@@ -113,18 +113,19 @@ def propagate_labels(
         list(executor.map(spread, range(local.start, local.stop, _CLASSES_AT_ONCE)))
     scores = gather_rows(scores[:, local].T, num_classes).T
     sums = scores.sum(axis=0, dtype=np.float64)
-    return _keep_labels(_normalize(scores, sums), labels_B)
+    return _keep_labels(_normalize(scores, sums, out=scores), labels_B)
 
 
-def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
+def _normalize(scores: np.ndarray, sums: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Probabilities of n images, floating [n, K], given `sums` by which columns are scaled.
 
     Each row is then divided by its largest entry, raised to the tenth power and scaled to 1.
     Division comes first, so that float32 does not underflow with a million images. Rows of zeros
-    become uniform.
+    become uniform. They take the memory of `out`, which may be the scores, or of a new array.
     """
     sums = np.broadcast_to(sums, scores.shape)
-    p = np.divide(scores, sums, out=np.zeros_like(scores), where=sums > 0)
+    out = np.zeros_like(scores) if out is None else out
+    p = np.divide(scores, sums, out=out, where=sums > 0)
     largest = p.max(axis=1, keepdims=True, initial=0)
     np.divide(p, largest, out=p, where=largest > 0)
     np.power(p, _SHARPNESS, out=p)
@@ -303,4 +304,4 @@ def _list_members(groups: np.ndarray) -> dict[int, np.ndarray]:
     """The positions of each group, int, sorted."""
     order = np.argsort(groups, kind="stable")
     numbers, starts = np.unique(groups[order], return_index=True)
-    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+    return dict(zip(numbers.tolist(), np.split(order, starts)[1:], strict=True))

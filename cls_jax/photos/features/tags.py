@@ -174,10 +174,10 @@ def _calibrate(scores_LT: np.ndarray, values_LT: np.ndarray) -> tuple[float, np.
 
     Minimizes the negative log-likelihood and penalties, a convex problem.
     """
-    given, tags = np.nonzero(values_LT >= 0)
-    signs, scores = 2.0 * values_LT[given, tags] - 1, scores_LT[given, tags].astype(float)
     from scipy.optimize import minimize  # Takes some tenths of a second.
 
+    given, tags = np.nonzero(values_LT >= 0)
+    signs, scores = 2.0 * values_LT[given, tags] - 1, scores_LT[given, tags].astype(float)
     num_tags = values_LT.shape[1]
 
     def compute_loss(values: np.ndarray) -> tuple[float, np.ndarray]:

@@ -34,6 +34,7 @@ from cls_jax.io import describe_error, find_cache_folder
 
 _FILE = "rows-1.sqlite"  # Increase the number when the tables change.
 _PART = 256  # Rows per query.
+_READ_AT_ONCE = 32  # Rows in memory, such as images of some megabytes each.
 _FRESH_SECONDS = 3600  # Rows used within this time may be in use by another process.
 _MARK_SECONDS = 1200  # Uses are recorded at most this often.
 _WAIT_SECONDS = 60.0  # For another process that writes.
@@ -199,8 +200,10 @@ class Store:
             return found
 
         distinct = list(dict.fromkeys(digests))
-        for start in range(0, len(distinct), _PART):
-            yield from self._run(functools.partial(read, part=distinct[start : start + _PART]))
+        for start in range(0, len(distinct), _READ_AT_ONCE):
+            yield from self._run(
+                functools.partial(read, part=distinct[start : start + _READ_AT_ONCE])
+            )
 
     def write(
         self, options: str, rows: Mapping[bytes, bytes], contents: Mapping[bytes, bytes]

@@ -159,7 +159,7 @@ def create_rows(classifier: Classifier, all_columns: bool = False) -> Rows:
 
 
 def get_confidence(row: Row) -> float | None:
-    """The confidence, calibrated where the run is. None of tags, and if the file is unreadable."""
+    """The confidence in a class, calibrated where the run is. None if the file is unreadable."""
     calibrated: float | None = row.get("calibrated_confidence")
     return row.get("confidence") if calibrated is None else calibrated
 
@@ -224,7 +224,7 @@ def _append_rows(
             found = rows.iterate(batch, classifier.predict(batch.images))
             for row, key in zip(found, keys, strict=False):
                 places[key] = rows_file.tell()
-                rows_file.write(f"{json.dumps({'key': key.hex(), **row})}\n".encode("ascii"))
+                rows_file.write(f"{json.dumps({'key': key.hex(), 'row': row})}\n".encode("ascii"))
             rows_file.flush()
             bar.update(len(batch.files))
 
@@ -277,9 +277,9 @@ def _find_rows(journal: BinaryIO) -> dict[bytes, int]:
     places, end = dict[bytes, int](), journal.seek(0)
     for line in journal:  # There may be millions.
         if line.endswith(b"\n"):
-            row = json.loads(line)
-            if row["error"] is None:  # Otherwise what it lacked may be installed now.
-                places[bytes.fromhex(row["key"])] = end
+            entry = json.loads(line)
+            if entry["row"]["error"] is None:  # Otherwise what it lacked may be installed now.
+                places[bytes.fromhex(entry["key"])] = end
             end += len(line)
     journal.truncate(journal.seek(end))
     return places
@@ -292,7 +292,7 @@ def _read_rows(
     with journal.open("rb") as lines:
         for file, place in zip(files, places, strict=True):
             lines.seek(place)
-            yield json.loads(lines.readline()) | {"file": file}
+            yield json.loads(lines.readline())["row"] | {"file": file}
 
 
 def take_label(classifier: Classifier, rows: Rows, row: Row) -> tuple[Label, bool]:
@@ -301,7 +301,8 @@ def take_label(classifier: Classifier, rows: Rows, row: Row) -> tuple[Label, boo
     Trained networks never say that it is unlike all images of the run.
     """
     is_compared = classifier.folder_images is not None and row["unknown"] is not None
-    label = row["file"], row[rows.label], get_confidence(row)
+    confidence = get_confidence(row) if classifier.thresholds is None else None
+    label = row["file"], row[rows.label], confidence
     return label, is_compared and row["unknown"] > FOREIGN
 
 

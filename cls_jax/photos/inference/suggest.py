@@ -119,9 +119,8 @@ def suggest_from(
 
     At most 20,000 files are considered, evenly spaced. Without a classifier, features are those of
     the network or, without one, chosen to suit the images. If anything is known of `sources`, file
-    → source, each of these gets its turn. Raises a UserError if no unlabeled
-    image can be read, all are copies of labeled ones, or the pretrained network for photos is not
-    installed.
+    → source, each of these gets its turn. Raises a UserError if no unlabeled image can be read, all
+    are copies of labeled ones, or the pretrained network for photos is not installed.
     """
     unlabeled = take_evenly(files[0], _MAX_FILES)
     paths = [*unlabeled, *take_evenly(files[1], _MAX_FILES)]

@@ -46,14 +46,15 @@ def hold_out_images(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset)
         return dataset.hold_out(_read_held_out(workdir, len(dataset.train)))
     train, share = dataset.train, config.data.validation
     if len(checked := _find_checked(config, dataset)) >= MIN_CHECKS:
+        check_no_validation(dataset)
         rows = _choose_checked(train.labels, checked, share)
     elif train.sources is not None:
+        check_no_validation(dataset)
         rows = choose_validation_sources(train.labels, share, config.seed, train.sources)
     else:
         has_features = config.model.init and train.files
         groups = _group_labeled(config, dataset) if has_features else None
         return hold_out_validation(config, dataset, groups)
-    check_no_validation(dataset)
     return dataset.hold_out(rows)
 
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
+from cls_jax.data.types import NO_IMAGES, Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.photos.features.accuracy import (
     count_single,
@@ -16,7 +18,7 @@ from cls_jax.photos.features.grouping import join_groups
 from cls_jax.photos.features.infer import hold_out_labels, infer
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.start.hold_out import choose_validation_sources
+from cls_jax.photos.start.hold_out import choose_validation_sources, hold_out_images
 
 K = 4
 
@@ -186,3 +188,12 @@ def test_validation_takes_whole_sources_and_leaves_every_class():
         assert set(labels[~held]) >= set(range(K))
     with pytest.raises(UserError, match="holds out none of 2 sources"):
         choose_validation_sources(labels, 0.2, 0, np.repeat([0, 1], 60))
+
+
+def test_validation_images_that_are_there_come_before_what_sources_allow(tmp_path):
+    labels, sources = np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1])
+    split = Split(np.zeros((4, 1, 1, 3), np.uint8), labels, sources=sources)
+    dataset = Dataset("photos", ("a", "b"), split, NO_IMAGES, (1, 1, 3), validation=split)
+    config = ConfigDict({"data": {"name": "npz", "validation": 0.1}, "seed": 0})
+    with pytest.raises(UserError, match="photos has 4 validation images already"):
+        hold_out_images(tmp_path, config, dataset)

@@ -439,6 +439,23 @@ def test_a_table_has_a_column_for_each_tag_whatever_its_name(tmp_path):
     assert "no such file" in rows[3]["error"].lower()
 
 
+def test_tags_of_any_name_are_kept_when_a_prediction_is_interrupted(tmp_path, monkeypatch):
+    tagger = create_tagger(tmp_path, names=("confidence", "key", "row"))
+    monkeypatch.setattr(tagger.networks, "batch_size", 1)
+    files = [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(2)]
+    with monkeypatch.context() as patch:
+        first = iter([tagger.predict(np.zeros((1, 4, 4, 3), np.uint8))])
+        patch.setattr(tagger, "predict", lambda _: next(first, None) or _interrupt())
+        with pytest.raises(StoppedError, match="with 1 of 2 images predicted"):
+            predict_files(tagger, files, tmp_path / "p.csv")
+    found = predict_files(tagger, files, tmp_path / "p.csv")
+    assert [label[1:] for label, _ in found] == [("confidence;row", None)] * 2
+
+
+def _interrupt():
+    raise KeyboardInterrupt
+
+
 def test_a_line_says_the_tags_or_the_likeliest_one(tmp_path, capsys):
     tagger = create_tagger(tmp_path)
     files = [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(3)]
