@@ -37,6 +37,7 @@ from cls_jax.photos.folder.label_table import (
 from cls_jax.photos.folder.log import (
     NO_MARKS,
     FileMarks,
+    choose_spellings,
     fold,
 )
 from cls_jax.photos.folder.names import (
@@ -213,9 +214,10 @@ class Catalog:
         return fold(self.names.name_rows(self.table.rows), self.start_marks(lambda name: True))
 
     def start_marks(self, is_kept: Callable[[str], bool] = _is_unicode) -> FileMarks:
-        """The same without labels.csv, of some images: of those whose names a table can contain.
+        """The same without labels.csv, of the images whose names are kept.
 
-        Those for testing or validation have a class, too: one that is renamed is so there as well.
+        By default, these are the names that a table can contain. Images for testing or validation
+        have a class, too: one that is renamed is so there as well.
         """
         tops = {folder for folder, kind in self.splits.items() if kind in HELD_OUT}
         names = self.folder.listing.files.names() if tops else ()
@@ -237,7 +239,7 @@ class Catalog:
             for name, label in labels.items()
             if is_kept(name)
         ]
-        before = FileMarks(held_out=held_out.keys(), kind=self.folder.options.kind)
+        before = FileMarks(held_out=frozenset(held_out), kind=self.folder.options.kind)
         return fold(self.names.name_rows(rows), before)
 
     def find_part(self, name: str) -> str:
@@ -386,14 +388,23 @@ class Catalog:
         if kind == "unlabeled" or (kind == "train" and is_aside):
             return "train", NO_CLASS_NAME
         if kind and inner:
-            return ("", f"a {kind} image without a class") if is_aside else (kind, label)
+            is_named = label and not is_aside
+            return (kind, label) if is_named else ("", f"a {kind} image without a class")
         if kind in HELD_OUT:
             return "", f"a {kind} image outside of a class folder"
         if not rest or kind:
             return "", "outside of a class folder"
         # The folder with the class folders, if these are not at the top.
         base = next((name for name, kind in self.base.splits.items() if kind == "train"), "")
-        return ("", f"not in {base}, unlabeled or test") if base else ("train", label or top)
+        if base:
+            return "", f"not in {base}, unlabeled or test"
+        return "train", label or self._tops[fold_class(self.names.get(top))]
+
+    @functools.cached_property
+    def _tops(self) -> Mapping[str, str]:
+        """Folded name → class by a folder at the top, which need not be a class folder."""
+        tops = {name.partition("/")[0] for name in self.folder.listing.files.names()}
+        return {**choose_spellings(map(self.names.get, tops)), **self.marks.names}
 
     def _place_by_table(self, table: str, name: str) -> tuple[str, str]:
         """The same by a table. What a folder or a row of the table holds out is not trained on."""
@@ -493,7 +504,7 @@ def read_catalog(
 
 
 def read_checked(root: pathlib.Path, options: FolderOptions) -> FileMarks:
-    """The marks of a folder's images, among which only labels.csv has checks, and none without it.
+    """The marks of a folder's images, or none without a labels.csv, since no other file has checks.
 
     Raises a UserError as `read_catalog` does.
     """

@@ -199,7 +199,7 @@ def test_commands_for_a_folder_repeat_each_option(tmp_path, option):
         },
         config=config,
     )
-    assert words in "\n".join(command or "" for _, command in view_next(run)["steps"])
+    assert words in view_next(run)["label"]
     if option not in ("labels", "label_pattern", "source_pattern", "tags"):
         assert words in describe_names(tmp_path, PETS, options)
         assert words in describe_inner_folders(tmp_path, SITES, 0, options)

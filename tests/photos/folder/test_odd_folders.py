@@ -122,6 +122,10 @@ CASES |= {
         "train/caf\u00e9/1.png train/bar/2.png test/cafe\u0301/3.png train/cafe\u0301/4.png"
     ),
     "class folders `Cat` and `cat`": add("Cat/1.png cat/2.png dog/3.png"),
+    "no folder but `Cat` and `cat`": add("Cat/1.png cat/2.png"),
+    "class folders, and one without a visible name in `test/`": add(
+        "cat/1.png dog/2.png", also=lambda root: put(root, "test/\u200b/3.png", "test/cat/4.png")
+    ),
     "class folders `cat`, and `cat` with a space behind it": add(
         "cat/1.png dog/2.png", also=lambda root: put(root, "cat /3.png")
     ),
