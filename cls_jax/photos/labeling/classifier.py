@@ -147,10 +147,9 @@ class SessionClassifier:
                 raise RefusedError(self._message)
             found = read_photo(file, self._session.known.backbones)
             label, probability = fitted.name(file, found)
-        descriptors = normalize_rows(fitted.relations.features.descriptors)
+        labeled, descriptors = fitted.labeled
         similarities = descriptors @ normalize_rows(found.descriptors)[0]
-        labeled = np.flatnonzero(fitted.labels >= 0)
-        nearest = labeled[np.argsort(-similarities[labeled], kind="stable")[:_NUM_NEAREST]]
+        nearest = labeled[np.argsort(-similarities, kind="stable")[:_NUM_NEAREST]]
         return {
             "label": label,
             "probability": round(probability, 4),

@@ -4,7 +4,8 @@ It equals that of `cls-jax train FOLDER --instant --backbone NAME[,NAME]` on the
 the session's networks: the same photos in the same order, and the same order of classes, since
 labels are held out in turn by it.
 
-Shape suffixes: B photos of the folder, K classes, T tags, M photos that a run is trained on.
+Shape suffixes: B photos of the folder, C features, K classes, T tags, M photos that a run is
+trained on.
 """
 
 import dataclasses
@@ -27,6 +28,7 @@ from cls_jax.photos.features.accuracy import (
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import fit_classifier
+from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tag_accuracy import (
@@ -58,8 +60,8 @@ class Fitted(Classified):
 
     relations: Relations  # Of all photos.
     rows: np.ndarray  # The photos that a run would be trained on, int [M], in its order.
-    sources: np.ndarray | None  # What these come from, see `list_sources`.
-    inferred: Inferred | InferredTags  # Of these.
+    sources: np.ndarray | None  # What the photos at `rows` come from, see `list_sources`.
+    inferred: Inferred | InferredTags  # Of the same.
     # The accuracy on the other photos, measured on random ones if enough were checked.
     estimate: Estimate | None
     others: str  # What these are.
@@ -67,13 +69,19 @@ class Fitted(Classified):
     accuracy: str  # The same in sentences.
     # The label of a photo from elsewhere, given its file and features, and its probability.
     name: Callable[[BinaryIO, FrozenFeatures], tuple[str, float]]
-    namer: str  # What names the photos,
-    by: str  # and the same after a figure.
+    namer: str  # What names the photos.
+    by: str  # The same, as it follows a figure: ", after 9 answers".
 
     @property
     def num_labels(self) -> int:
         """The photos with a label."""
         return int((self.labels >= 0).sum())
+
+    @functools.cached_property
+    def labeled(self) -> tuple[np.ndarray, np.ndarray]:
+        """The photos with a label, int [n], and descriptors of unit length, float32 [n, C]."""
+        labeled = np.flatnonzero(self.labels >= 0)
+        return labeled, normalize_rows(self.relations.features.descriptors[labeled])
 
     @functools.cached_property
     def images(self) -> FolderImages | None:
@@ -109,7 +117,8 @@ def _fit_classes(session: Known) -> Fitted:
     sentences = [describe_estimate(estimate, INSTANT, others, right)] if estimate else []
     if inferred.new_sources is not None:
         sentences.append(describe_new_sources(inferred.new_sources))
-    values = np.where(labels[:, None] < 0, -1, labels[:, None] == np.arange(len(class_names)))
+    is_own = labels[:, None] == np.arange(len(class_names))
+    values = np.where(labels[:, None] < 0, np.int8(-1), is_own)
     p_BK = _complete(relations, inferred.probabilities, rows, values, originals, predict)
     suspects = choose_suspects(inferred.held_out, labels[rows])
     best, confidence, _ = decide(inferred.held_out.probabilities[suspects])
@@ -217,14 +226,14 @@ def _complete(
 ) -> np.ndarray:
     """The probabilities of all photos, float32 [B, K], given those at `rows`.
 
-    Copies have what is known of their originals, by `values`, [B, K] of 1, 0, and -1 where that
-    is open. The rest is predicted.
+    Copies have what is known of their originals, by `values`, int8 [B, K] of 1, 0, and -1 where
+    that is open. The rest is predicted.
     """
     p_BK = np.zeros(values.shape, np.float32)
     p_BK[rows] = p_MK
     if len(others := np.setdiff1d(np.arange(len(values)), rows)):
         left_out = relations.features.convert(lambda columns: columns[others])
-        known = np.where(originals[others, None] >= 0, values[originals[others]], -1)
+        known = np.where(originals[others, None] >= 0, values[originals[others]], np.int8(-1))
         p_BK[others] = np.where(known >= 0, known, predict(left_out))
     return p_BK
 

@@ -217,10 +217,9 @@ class Session:
                 new = [name for name in files if name not in before.index] + replaced
                 current = before.index.keys() & set(files) - set(replaced)
                 gone = set(range(len(before.files))) - {before.index[name] for name in current}
-                unread = before.unreadable.keys() & set(new)
-                unreadable = {name: before.unreadable[name] for name in unread}
+                unreadable = before.unreadable if new else {}
                 self._known = dataclasses.replace(before, sources=sources, unreadable=unreadable)
-                if new or gone != before.gone:
+                if gone != before.gone:
                     self._answers.index(names, base)
                     self._refresh(gone=frozenset(gone))
             num_gone = max(0, len(gone) - len(before.gone) - len(replaced))
@@ -230,6 +229,8 @@ class Session:
             found = load_features([before.root / name for name in new])
             reasons = {new[i]: why for i, why in found.reasons.items()}
             num_new = len(found.readable)
+            with self._lock:
+                self._answers.index(names, base)
             if num_new:
                 self._take_over(new, found, before.files)
             with self._lock:

@@ -70,6 +70,15 @@ class Trained(NamedTuple):
         return str(prediction.label[0]), float(prediction.confidence[0])
 
 
+class _Improved(NamedTuple):
+    """What some networks say in place of a classifier."""
+
+    fitted: Fitted
+    found: Trained
+    checked: Mapping[int, str]
+    improved: Fitted
+
+
 class TrainedNetworks:
     """Those of the run that predicts. All methods may be called from any thread.
 
@@ -84,8 +93,15 @@ class TrainedNetworks:
         self._lock = threading.Lock()
         self._seen: pathlib.Path | None = None  # The run that has been looked at.
         self._found: Trained | None = None
+        # By the run that has begun: the version of the labels that it learns.
+        self._labels_versions: dict[pathlib.Path, int] = {}
+        self._improved: _Improved | None = None  # The latest, since it takes time for many photos.
         self.on_ready: Callable[[], None] = lambda: None
         self.message = ""  # Why they cannot be used.
+
+    def expect(self, run: pathlib.Path, labels_version: int) -> None:
+        """Notes that the training of a run has begun, with labels of this version."""
+        self._labels_versions[run] = labels_version
 
     def follow(self) -> None:
         """Opens the networks in a thread if another run predicts now and has chosen them.
@@ -99,7 +115,7 @@ class TrainedNetworks:
             run = self._find_run()
             if run == self._seen:
                 return
-            self._seen, self._found, self.message = run, None, ""
+            self._seen, self._found, self._improved, self.message = run, None, None, ""
         threading.Thread(target=self._open, args=[run], name=JAX_THREAD, daemon=True).start()
 
     def _open(self, run: pathlib.Path | None) -> None:
@@ -119,10 +135,13 @@ class TrainedNetworks:
     def _read(self, run: pathlib.Path, result: Mapping[str, Any]) -> Trained:
         """What the networks of a run with some `result` say."""
         known = self._session.known
-        are_of_folder = result.get("predictor_images") == RANDOM
-        num_labels = count(known).labels  # Without those that were kept out of the training.
-        num_labels -= result["predictor_gain_images"] if are_of_folder else 0
-        num_since = abs(num_labels - (result.get("num_labels") or num_labels))
+        labels_version = self._labels_versions.get(run)
+        if labels_version is None:  # It was trained in an earlier session.
+            are_of_folder = result.get("predictor_images") == RANDOM
+            num_labels = count(known).labels  # Without those that were kept out of the training.
+            num_labels -= result["predictor_gain_images"] if are_of_folder else 0
+            learned = result.get("num_labels") or num_labels
+            labels_version = known.labels_version - abs(num_labels - learned)
         classifier = load(run)
         parts = []
         for batch in classifier.read_files(list_paths(known)):
@@ -131,8 +150,7 @@ class TrainedNetworks:
             part[is_read] = classifier.predict(batch.images).probabilities
             parts.append(part)
         choice = describe_choice(result) or ""
-        p_BK = np.concatenate(parts)
-        return Trained(run, choice, classifier, p_BK, known.labels_version - num_since)
+        return Trained(run, choice, classifier, np.concatenate(parts), labels_version)
 
     def find(self, class_names: Collection[str]) -> Trained | None:
         """What they say, if they are in use and have exactly these classes, in any order."""
@@ -147,4 +165,15 @@ class TrainedNetworks:
         """The classifier given, or what they say in its place if they are in use."""
         if fitted is None or (found := self.find(fitted.class_names)) is None:
             return fitted
-        return found.replace(fitted, list_checked(self._session.known))
+        checked = list_checked(self._session.known)
+        with self._lock:
+            last = self._improved
+            if (
+                last is None
+                or last.fitted is not fitted
+                or last.found is not found
+                or last.checked != checked
+            ):
+                last = _Improved(fitted, found, checked, found.replace(fitted, checked))
+                self._improved = last
+            return last.improved

@@ -33,7 +33,7 @@ from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_m
 from cls_jax.photos.labeling.runs import REPORT, FolderRuns
 from cls_jax.photos.shell import write_command
 from cls_jax.runs.folder import CHECKPOINTS, CONFIG, RESULT, read_result
-from cls_jax.runs.metrics import read_metrics
+from cls_jax.runs.metrics import METRICS, read_metrics
 
 INSTANT = "instant"
 FINE_TUNE = "trained"
@@ -79,6 +79,7 @@ class Training:
         self._plan_seconds = _PLAN_SECONDS  # That the last plan took.
         self._run = RUNS
         self._metrics: list[dict[str, Any]] = []
+        self._num_bytes = 0  # Of the file that these are from.
         self._is_planning = False
         self._has_learned = True  # Unless it was stopped before it had.
         self._state: dict[str, Any] = {"phase": "none"}
@@ -278,6 +279,10 @@ class Training:
 
     def _read_metrics(self) -> None:
         """Reads the step and the curve so far. Before the first step, says what is printed last."""
+        path = self._run / METRICS
+        num_bytes = path.stat().st_size if path.exists() else 0
+        if self._metrics and num_bytes == self._num_bytes:
+            return
         if not (rows := read_metrics(self._run)):
             if self._state["phase"] == "running" and (said := read_message(self._read_log())):
                 self._state["message"] = _shorten(said)
@@ -294,7 +299,7 @@ class Training:
             "curve": take_evenly(points, _MAX_POINTS),
             "message": "",
         }
-        self._metrics = rows
+        self._metrics, self._num_bytes = rows, num_bytes
 
     def _read_log(self) -> str:
         """What the process has printed."""

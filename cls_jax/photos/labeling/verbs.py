@@ -194,7 +194,9 @@ def _add(parts: Parts, photo: tuple[BinaryIO, str], window: str) -> Answer:
 
 def _train(parts: Parts, wanted: tuple[str, float], _: str) -> None:
     kind, minutes = wanted
-    parts.training.start(kind, count(parts.session.known), minutes)
+    known = parts.session.known
+    run = parts.training.start(kind, count(known), minutes)
+    parts.trained.expect(run, known.labels_version)
 
 
 def _open_report(parts: Parts, name: str, _: str) -> Answer:

@@ -234,6 +234,13 @@ def test_photos_that_come_later_are_offered_and_broken_ones_tried_again(folder, 
         shutil.copy(folder / "IMG_0000.png", folder / name)
     (folder / "c.png").write_bytes(b"half of a photo")
 
+    def fail(*_, **options):
+        raise OSError("unreadable drive")
+
+    monkeypatch.setattr(photos, "load_all", fail)
+    with pytest.raises(OSError, match="unreadable drive"):
+        photos.find_new(session)
+    assert "dog" not in session.known.class_names
     monkeypatch.setattr(photos, "load_all", load_all)
     assert photos.find_new(session) == NOTHING | {"new": 2, "unreadable": 1}
     result = views.describe_result(session)

@@ -20,13 +20,14 @@ from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
 from cls_jax.photos.labeling.runs import FolderRuns
 from cls_jax.photos.labeling.training import FINE_TUNE, Training
+from cls_jax.photos.labeling.verbs import VERBS, Parts
 from cls_jax.runs.folder import CONFIG, write_result
 from cls_jax.runs.metrics import METRICS
 from cls_jax.runs.sessions import lock_run_folder
 from tests.conftest import load_config, one_of
 from tests.photos.helpers import write_images
 from tests.photos.labeling.pages import DESKTOP, PHONE, find_violations, hear, show
-from tests.photos.labeling.sessions import decide_all, open_ready
+from tests.photos.labeling.sessions import decide, decide_all, open_ready
 from tests.photos.labeling.test_views import StubNetworks, name_photos
 
 SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
@@ -264,7 +265,9 @@ def test_stop_and_keep_ends_with_the_step_that_it_is_at(folder, step, finishes, 
     assert received == [sent]
 
 
-def test_the_curve_is_the_accuracy_on_held_out_photos_where_it_is_known(folder, tmp_path):
+def test_the_curve_is_the_accuracy_on_held_out_photos_where_it_is_known(
+    folder, tmp_path, monkeypatch
+):
     page = Training(folder)
     page._run, page._process = tmp_path, types.SimpleNamespace(poll=lambda: None)
     page._state |= {"phase": "running", "minutes": 1, "message": ""}
@@ -279,6 +282,8 @@ def test_the_curve_is_the_accuracy_on_held_out_photos_where_it_is_known(folder, 
         (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         state = page.describe()
         assert (state["curve_of"], state["curve"], state["step"]) == (of, points, 2)
+    monkeypatch.setattr(training, "read_metrics", None)
+    assert page.describe()["curve"] == points  # The file is not read again until it grows.
 
 
 def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_path):
@@ -364,3 +369,20 @@ def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
         networks = trained.TrainedNetworks(session, lambda run=run: run)
         name_photos(session, networks, SessionClassifier(session, networks))
         assert bool(networks.find("abc")) == is_used
+
+
+def test_networks_are_not_used_after_ten_changes_since_their_training_began(
+    answered, folder, kinds, monkeypatch
+):
+    """Though as many photos have a label."""
+    monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
+    run = write_run("trained", folder, 2000, num_labels=9)
+    page = types.SimpleNamespace(start=lambda *_: run, find_used_run=lambda: run)
+    parts = Parts(answered, page)
+    VERBS["train"].run(parts, (FINE_TUNE, 1), "w")
+    for image in range(9):
+        decide(answered, image, "abc"[kinds[image] - 1])
+    name_photos(answered, parts.trained, parts.classifier)
+    assert parts.trained.find("abc")
+    decide(answered, 0, "abc"[kinds[0]])
+    assert parts.trained.find("abc") is None
