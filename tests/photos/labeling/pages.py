@@ -1,5 +1,7 @@
 """What the tests of the page in a browser share."""
 
+import re
+
 import numpy as np
 
 from cls_jax.photos.folder.label_table import KEY, LABELS_CSV
@@ -69,6 +71,8 @@ ENTER_AGAIN = """() => {
   Object.defineProperty(event, "timeStamp", { value: window.entered + 300 });
   document.activeElement.dispatchEvent(event);
 }"""
+CAUGHT = re.compile(r"/page/api\.js\?caught$")
+SEND_CAUGHT = "fetch('/page/api.js?caught', { cache: 'no-store' }).then((found) => found.text())"
 NUM_BROKEN = "[...document.images].filter((i) => i.complete && !i.naturalWidth).length"
 # A key of an input method in a field.
 COMPOSE = """([selector, key]) => {
@@ -173,14 +177,30 @@ def wait_for_photos(page):
     page.wait_for_timeout(100)
 
 
+def intercept(page, pattern, handle):
+    """Handles requests from now on.
+
+    The page may learn of a route after the next key, whose request would pass, so the route has
+    caught another request before this returns.
+    """
+    page.route(pattern, handle)
+    page.route(CAUGHT, lambda route: route.fulfill(body="caught"))
+    while page.evaluate(SEND_CAUGHT) != "caught":
+        pass
+    page.unroute(CAUGHT)
+
+
 def hold(page, path, folder="api"):
     """Lets requests wait until `release`, which is returned."""
     held = []
-    page.route(f"**/{folder}/{path}", lambda route: held.append(route))
+    intercept(page, f"**/{folder}/{path}", lambda route: held.append(route))
 
     def release():
-        while not held:
+        for _ in range(1500):
+            if held:
+                break
             page.wait_for_timeout(20)
+        assert held, path
         for route in held:
             route.continue_()
         page.unroute(f"**/{folder}/{path}")

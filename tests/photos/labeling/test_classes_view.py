@@ -8,6 +8,7 @@ from tests.photos.labeling.pages import (
     NUM_BROKEN,
     find_places,
     hear,
+    intercept,
     press,
     read_decisions,
     read_name,
@@ -159,7 +160,7 @@ def test_a_second_click_in_the_same_place_changes_no_other_class(page, begun):
 def test_enter_saves_again_what_a_break_of_the_connection_has_not(page, begun):
     note, name, keys = map(page.get_by_label, ("Description of dog", "Name of cat", "Key of owl"))
     for field, text in ((note, "barks"), (name, "lynx")):
-        page.route("**/api/**", lambda route: route.abort())
+        intercept(page, "**/api/**", lambda route: route.abort())
         field.fill(text)
         page.keyboard.press("Enter")
         page.wait_for_selector("#stopped:visible")

@@ -26,6 +26,7 @@ from tests.photos.labeling.pages import (
     SEARCH,
     hear,
     hold,
+    intercept,
     press,
     read_decisions,
     read_name,
@@ -369,7 +370,7 @@ def test_each_undo_is_done_though_another_one_is_being_saved(visit, folder):
             time.sleep(0.2)
             route.continue_()
 
-        page.route("**/api/undo", delay)
+        intercept(page, "**/api/undo", delay)
         for _ in range(3):
             page.keyboard.press("Control+z")
         wait_for_count(page, "1")

@@ -30,6 +30,7 @@ from tests.photos.labeling.pages import (
     enter,
     find_violations,
     hear,
+    intercept,
     open_labeled,
     press,
     read_decisions,
@@ -289,7 +290,7 @@ def test_the_token_stays_in_its_tab_and_no_other_port_gets_it(open_page, folder)
 
 
 def test_a_view_has_its_heading_before_its_content_arrives(page):
-    page.route("**/api/**", lambda route: None)  # Never answered.
+    intercept(page, "**/api/**", lambda route: None)  # Never answered.
     for view in VIEWS[1:]:
         page.click(f"nav button[data-view={view}]")
         headings = page.locator("#view").locator("h1, h2, h3")
@@ -311,7 +312,7 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(visit, folder, axe, viewport):
 
 def test_a_slow_change_says_so_until_it_is_saved_or_refused(page):
     held = []
-    page.route("**/api/decide", lambda route: held.append(route))
+    intercept(page, "**/api/decide", lambda route: held.append(route))
     for way in ("saved", "refused"):
         read_name(page)
         page.keyboard.press("1")

@@ -10,6 +10,7 @@ from tests.photos.labeling.pages import (
     find_places,
     hear,
     hold,
+    intercept,
     open_labeled,
     open_unsure,
     press,
@@ -230,7 +231,7 @@ def test_what_was_marked_or_dropped_is_there_when_its_view_is_shown_again(page, 
     show(page, "photos")
     choose(page, 0, 1)
     show(page, "try")
-    page.route("**/api/try", lambda route: None)
+    intercept(page, "**/api/try", lambda route: None)
     page.set_input_files("#files", path)
     page.wait_for_selector(".card:has-text('Waiting')")
     show(page, "photos")

@@ -19,6 +19,7 @@ from tests.photos.labeling.pages import (
     enter,
     hear,
     hold,
+    intercept,
     press,
     read_decisions,
     read_name,
@@ -347,7 +348,7 @@ def test_in_the_grid_a_key_gives_photos_a_tag_and_takes_it_away_again(visit, fol
         # A key is for the tags as they are, and not for an older list.
         page.keyboard.press("Escape")
         page.locator(".cell[title='IMG_0003.png']").click()
-        page.route("**/api/photos", hold_first)
+        intercept(page, "**/api/photos", hold_first)
         hear(page, "boots.", "1")
         while not held:
             page.wait_for_timeout(20)

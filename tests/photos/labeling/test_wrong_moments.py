@@ -11,6 +11,7 @@ from tests.photos.labeling.pages import (
     enter,
     hear,
     hold,
+    intercept,
     press,
     read_decisions,
     read_name,
@@ -123,7 +124,7 @@ def test_an_answer_that_comes_too_early_is_refused_in_sight(page, folder):
 def test_a_photo_that_is_not_shown_yet_gets_no_answer_in_any_view(page, begun, folder):
     decide(begun, 6, CLASSES[1], "other")  # A mistake.
     held = []
-    page.route("**/photos/**", lambda route: held.append(route))
+    intercept(page, "**/photos/**", lambda route: held.append(route))
     page.reload()
     page.wait_for_selector("figure[aria-busy=true] img", state="attached")
     buttons = {"check": ".confirm", "suspects": ".card .others button"}
@@ -156,7 +157,7 @@ def test_a_photo_that_is_not_shown_yet_gets_no_answer_in_any_view(page, begun, f
 
 def test_a_state_that_was_asked_for_before_an_answer_swaps_no_photo(page):
     held = []
-    page.route("**/api/state", lambda route: held.append(route))
+    intercept(page, "**/api/state", lambda route: held.append(route))
     while not held:
         page.wait_for_timeout(20)
     press(page, "1")
@@ -207,7 +208,7 @@ def test_a_group_is_refused_if_another_window_labels_one_while_its_class_is_type
 def test_a_class_that_another_window_has_deleted_is_not_added_again(page, begun):
     for view, key in (("next", "Enter"), ("photos", "1")):
         open_view(page, view)
-        page.route("**/api/state", lambda route: None)  # This window does not know it yet.
+        intercept(page, "**/api/state", lambda route: None)  # This window does not know it yet.
         proposed = page.locator(".class.proposed .name")
         shown = proposed.inner_text() if view == "next" else list_classes(begun)[0]
         begun.change("other", rename_class, shown, "")
@@ -251,7 +252,7 @@ def test_answers_for_other_photos_wait_while_one_is_being_saved(page, folder):
     expected = list(zip(names, CLASSES, strict=True))
     assert [row[:2] for row in read_decisions(folder)[6:]] == expected
     held = []
-    page.route("**/api/decide", lambda route: held.append(route))
+    intercept(page, "**/api/decide", lambda route: held.append(route))
     page.keyboard.press("Escape")
     for place in range(2):
         choose(page, place)
@@ -309,7 +310,7 @@ def test_enter_tries_again_what_was_typed_and_could_not_be_saved(page, folder):
     expected = []
     for view, label in (("next", "fox"), ("photos", "yak")):
         expected.append((open_view(page, view), label, "label"))
-        page.route("**/api/decide*", lambda route: route.abort())
+        intercept(page, "**/api/decide*", lambda route: route.abort())
         enter(page, label)
         page.wait_for_selector("#stopped:visible")
         page.unroute("**/api/decide*")
