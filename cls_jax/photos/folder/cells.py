@@ -169,9 +169,10 @@ def read_parts(
     else.
     """
     parts, counts = dict[str, str](), Counter(rows)
+    usual = "train" if headers else ""
     for row in counts:
         pairs = list(zip(headers, row.split("\0"), strict=False))
-        found = list(itertools.starmap(_read_part, pairs))
+        found = [_read_part(header, cell) for header, cell in pairs]
         if None in found:
             header, cell = pairs[found.index(None)]
             return {}, Fault(
@@ -184,7 +185,7 @@ def read_parts(
                 f"{table} has rows that are {' and '.join(others)} images at once by the columns "
                 f"{' and '.join(map(repr, headers))}: keep one of the columns."
             )
-        parts[row] = (others or ["train" if headers else ""])[0]
+        parts[row] = others[0] if others else usual
     for place, header in enumerate(headers):
         kinds = {row: _read_part(header, row.split("\0")[place]) for row in counts}
         num_held_out = sum(counts[row] for row in counts if kinds[row] in HELD_OUT)

@@ -182,10 +182,14 @@ def _join_paths(table: Table, index: FileIndex) -> Table:
     if not files or max(counts) == len(files[0].cells):  # Each row names a file of its own.
         return table
     pairs = [(folder, file) for file in files for folder in tried if folder is not file]
-    found = [index.match(map(_join_path, a.cells, b.cells)).count(FOLDED) for a, b in pairs]
-    if max(found, default=0) <= max(counts):
+    found = [
+        index.match(map(_join_path, folder.cells, file.cells)).count(FOLDED)
+        for folder, file in pairs
+    ]
+    most = max(found, default=0)
+    if most <= max(counts):
         return table
-    folder, file = (table.columns[one.place] for one in pairs[found.index(max(found))])
+    folder, file = (table.columns[one.place] for one in pairs[found.index(most)])
     paths = map(_join_path, folder.cells, file.cells)
     columns = [*(column.cells for column in table.columns), paths]
     header = [*table.header, f"{folder.name}/{file.name}"]
