@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw
 from playwright import sync_api
 
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.labeling import listening, server, views
+from cls_jax.photos.labeling import server, start, views
 from cls_jax.photos.labeling.changes import Change, describe_class, set_example
 from cls_jax.photos.labeling.known import Features
 from cls_jax.photos.labeling.photos import open_session
@@ -210,10 +210,10 @@ def open_drawn_session(root: pathlib.Path) -> Session:
 
 def draw_views(browser: sync_api.Browser) -> None:
     """Writes label_VIEW_SCHEME.webp for all views and color schemes."""
-    with tempfile.TemporaryDirectory() as folder, listening.open_socket(0) as listener:
+    with tempfile.TemporaryDirectory() as folder, start.open_socket(0) as listener:
         session = open_drawn_session(pathlib.Path(folder) / "photos")
         port = listener.getsockname()[1]
-        running = listening.create_server(server.create_app(session, "token"))
+        running = start.create_server(server.create_app(session, "token"))
         listener.listen()
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -110,7 +110,6 @@ MODULES_OF_EXTRAS = {
     "cls_jax.data.pipelines.tfdata": "tf",
     "cls_jax.photos.inference.export_example": "onnx",
     "cls_jax.photos.labeling.guard": "label",
-    "cls_jax.photos.labeling.listening": "label",
     "cls_jax.photos.labeling.server": "label",
     "cls_jax.photos.labeling.start": "label",
 }

@@ -30,9 +30,8 @@ from cls_jax.photos.inference.run import load
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.classifier import SessionClassifier
-from cls_jax.photos.labeling.grid import describe_check
 from cls_jax.photos.labeling.known import Features, count, get_path, list_paths, list_states
-from cls_jax.photos.labeling.next_step import ask, describe_step
+from cls_jax.photos.labeling.next_step import ask, describe_step, find_doubtful
 from cls_jax.photos.labeling.photos import load_all, open_session
 from cls_jax.photos.labeling.proposals import NUM_ANSWERS
 from cls_jax.photos.labeling.session import JAX_THREAD, Session
@@ -214,11 +213,11 @@ def _compare(
     wrong = len(others) - sum(others)
     yield _Said(f'The page: "{described["accuracy"]}" True: {share:.1f}%{holds}.', held)
     for target in _TARGETS:
-        check = describe_check(session, target, estimate)
-        if check["message"]:
-            yield _Said(f'The page: "{check["message"]}"')
+        images, early = find_doubtful(session, target, estimate)
+        if early:
+            yield _Said(f'The page: "{early}"')
             continue
-        looked_at = {get_path(session.known, image).name for image in check["images"]}
+        looked_at = {get_path(session.known, image).name for image in images}
         reached = 100 * float(np.mean([is_right[name] or name in looked_at for name in is_right]))
         found = sum(not is_right[name] for name in looked_at)
         said = (

@@ -1,11 +1,15 @@
-"""The log of answers about photos, and the state that follows from it."""
+"""The log of answers about photos and notes about classes, and the state that follows from it.
+
+Notes are a class's description, example and number key: rows of the label table that say nothing of
+a photo, with their text in the column of files.
+"""
 
 import collections
 import contextlib
 import itertools
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import filelock
@@ -14,10 +18,10 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.class_names import ClassNames
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.label_table import CHECK, LABEL, NOTES, UNDO, LabelRow, LabelTable
+from cls_jax.photos.folder.label_table import CHECK, KEY, LABEL, NOTES, UNDO, LabelRow, LabelTable
 from cls_jax.photos.folder.log import NO_MARKS, Check, FileMarks, Mark, fold, order_rows
+from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.labeling.notes import Note, Notes, NoteText, follow_notes
 
 MAX_CLASSES = 1000
 _LOCK_SECONDS = 3.0  # Others append within milliseconds.
@@ -25,6 +29,28 @@ _LOCK_SECONDS = 3.0  # Others append within milliseconds.
 
 class RefusedError(Exception):
     """A request that cannot be met. The page shows the message."""
+
+
+class Note(NamedTuple):
+    """Something that is noted about a class."""
+
+    kind: str  # One of `NOTES`.
+    class_name: str  # However it is spelled.
+
+    @property
+    def folded(self) -> "Note":
+        """The same for all spellings."""
+        return self._replace(class_name=fold_class(self.class_name))
+
+
+class NoteText(NamedTuple):
+    """What a note says."""
+
+    text: str = ""  # The description, the file of the example, or the key.
+    revision: int = 0  # The number of rows about it so far.
+
+
+Notes = Mapping[Note, NoteText]  # By `Note.folded`.
 
 
 Key = str | Note  # A file by its name, or a note.
@@ -203,6 +229,30 @@ class Answers:
         except OSError:
             return None
         return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def follow_notes(rows: Iterable[LabelRow], before: Notes) -> Notes:
+    """The notes after some rows of a table, of which others are about photos."""
+    notes = dict(before)
+    for row in order_rows(rows):
+        if row.decision in NOTES:
+            note = Note(row.decision, row.label).folded
+            notes[note] = NoteText(row.file, notes.get(note, NoteText()).revision + 1)
+    return notes
+
+
+def get_note(notes: Notes, kind: str, class_name: str) -> NoteText:
+    """What is noted about a class."""
+    return notes.get(Note(kind, class_name).folded, NoteText())
+
+
+def find_saved_keys(notes: Notes) -> dict[str, str]:
+    """Folded name → number key that the notes give a class, also one that is gone."""
+    return {
+        note.class_name: found.text
+        for note, found in notes.items()
+        if note.kind == KEY and found.text
+    }
 
 
 def _fold(rows: Sequence[LabelRow], before: FileMarks) -> FileMarks:

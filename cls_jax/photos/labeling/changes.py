@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, KEY, LABEL, NONE, SKIP, UNDO
 from cls_jax.photos.folder.log import Check
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.labeling.answers import Decision, RefusedError
+from cls_jax.photos.labeling.answers import Decision, Note, RefusedError, get_note
 from cls_jax.photos.labeling.classes import (
     KEYS,
     LETTERS,
@@ -21,7 +21,6 @@ from cls_jax.photos.labeling.classes import (
     release_key,
 )
 from cls_jax.photos.labeling.known import Known, get_path
-from cls_jax.photos.labeling.notes import Note, get_note
 
 _LONGEST_DESCRIPTION = 500
 

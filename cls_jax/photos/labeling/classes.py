@@ -11,8 +11,15 @@ from cls_jax.io import make_printable
 from cls_jax.photos.folder.label_table import KEY, NOTES
 from cls_jax.photos.folder.log import FileMarks
 from cls_jax.photos.folder.names import LONGEST_CLASS, clean, fold_class, means_unlabeled
-from cls_jax.photos.labeling.answers import MAX_CLASSES, Decision, RefusedError
-from cls_jax.photos.labeling.notes import Note, Notes, find_saved_keys, get_note
+from cls_jax.photos.labeling.answers import (
+    MAX_CLASSES,
+    Decision,
+    Note,
+    Notes,
+    RefusedError,
+    find_saved_keys,
+    get_note,
+)
 
 KEYS = "123456789"
 LETTERS = string.ascii_lowercase  # Only those that a person chooses.

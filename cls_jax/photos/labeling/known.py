@@ -20,9 +20,8 @@ from cls_jax.photos.folder.kinds import ONE_CLASS, TAGS
 from cls_jax.photos.folder.log import NO_MARKS, Checked, FileMarks, Mark, compare_checks
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.sources import number_sources
-from cls_jax.photos.labeling.answers import RefusedError
+from cls_jax.photos.labeling.answers import Notes, RefusedError
 from cls_jax.photos.labeling.classes import NO_CLASSES, Classes, find_keys
-from cls_jax.photos.labeling.notes import Notes
 from cls_jax.photos.labeling.proposals import CLASS_RULES, Classified, Rules
 from cls_jax.photos.labeling.tag_proposals import TAG_RULES
 

@@ -6,10 +6,11 @@ A list of photos to look at is a promise: newer answers do not make it longer.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cls_jax.io import write_count
-from cls_jax.photos.features.accuracy import MIN_CHECKS, Estimate
-from cls_jax.photos.labeling import grid
-from cls_jax.photos.labeling.known import find_checked, write_missing
+from cls_jax.photos.features.accuracy import MIN_CHECKS, Estimate, choose_to_check
+from cls_jax.photos.labeling.known import count, find_checked, write_missing
 from cls_jax.photos.labeling.session import Session
 
 
@@ -66,6 +67,29 @@ def _describe_all(known: Situation) -> str:
     return f"about {100 * right / known.images:.0f}% of all {known.images:,} photos are named right"
 
 
+def find_doubtful(
+    session: Session, percent: int, estimate: Estimate | None = None
+) -> tuple[list[int], str]:
+    """The fewest photos to look at so that `percent` of all are right, the least certain first.
+
+    `estimate` is of what names the photos, see `SessionClassifier.estimate`. Also returns why it is
+    too early to say, "" if it is not.
+    """
+    known = session.follow_classifier()
+    plural = known.rules.plural
+    if known.classified is None or not known.has_suggestions():
+        return [], f"Label photos of two {plural} first."
+    if known.classified.is_early:
+        return [], f"Too early to say: many {plural} have only one answer."
+    if estimate is None or estimate.accuracy is None:
+        return [], f"Not known yet: check {write_missing(count(known).checks)} first."
+    images = np.flatnonzero(known.find_open())
+    confidences = known.rules.say(known.probabilities[images], known.class_names).confidences
+    num_right = sum(bool(state.label) for _, state in known.list_answered())
+    chosen = choose_to_check(confidences, num_right, percent / 100, estimate)
+    return images[chosen].tolist(), ""
+
+
 def describe_step(
     session: Session, percent: int, estimate: Estimate | None, asked: Sequence[int]
 ) -> dict[str, Any]:
@@ -74,20 +98,20 @@ def describe_step(
     "look" is how many there are to look at, "missing" which random photos to check, "open" how many
     photos have no answer, and "checked" a sentence about random photos.
     """
-    found = grid.describe_check(session, percent, estimate)
+    listed, early = find_doubtful(session, percent, estimate)
     known = session.known
     checked = find_checked(known).is_right
     is_open = known.find_open()
     num_labels = sum(bool(state.label) for _, state in known.list_answered())
     situation = Situation(
-        early=found["message"],
+        early=early,
         images=int(is_open.sum()) + num_labels,
         open=int(is_open.sum()),
         percent=percent,
         accuracy=estimate.accuracy if estimate else None,
         random=int(is_open[list(known.sample)].sum()) if known.phase == "ready" else 0,
         checks=len(checked),
-        listed=len(found.get("images", ())),
+        listed=len(listed),
         asked=len(asked),
         left=int(is_open[list(asked)].sum()),
     )
@@ -110,5 +134,6 @@ def ask(session: Session, percent: int, estimate: Estimate | None, asked: list[i
     is_open = session.known.find_open()
     left = [image for image in asked if is_open[image]]
     if not left:
-        left = asked[:] = grid.describe_check(session, percent, estimate).get("images", [])
+        left, _ = find_doubtful(session, percent, estimate)
+        asked[:] = left
     return left

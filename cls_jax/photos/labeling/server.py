@@ -1,6 +1,6 @@
 """The server of the labeling page.
 
-`guard` says which requests it answers, `views` and `grid` what the page shows, and `verbs` what the
+`guard` says which requests it answers, `views` what the page shows, and `verbs` what the
 page may ask.
 """
 
@@ -24,7 +24,7 @@ from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable
 from cls_jax.photos.folder import exchange
-from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import ConflictError
 from cls_jax.photos.labeling.guard import guard
@@ -34,7 +34,7 @@ from cls_jax.photos.labeling.photos import SIDES, encode_photo
 from cls_jax.photos.labeling.session import Session
 from cls_jax.photos.labeling.sheet import MEDIA_TYPE
 from cls_jax.photos.labeling.training import Training
-from cls_jax.photos.labeling.verbs import VERBS, Parts, Verb
+from cls_jax.photos.labeling.verbs import VERBS, Parts, Verb, parse_percent
 
 _SPOOLED_BYTES = 2**20  # Larger bodies go to an unnamed file.
 _MAX_PHOTO_BODIES = 4  # At once. Others wait.
@@ -106,12 +106,12 @@ class _Service:
         self._views: dict[str, Callable[[Request, int], dict[str, Any]]] = {
             "state": self._describe_state,
             "check": lambda *_: views.describe_check(session),
-            "photos": lambda *_: grid.describe_photos(session),
+            "photos": lambda *_: views.describe_photos(session),
             "suspects": self._describe_suspects,
             "result": lambda *_: views.describe_result(session, parts.classifier.estimate()),
             "runs": lambda *_: {"runs": training.describe_runs()},
             "training": lambda *_: training.describe(),
-            "similar": lambda _, image: grid.find_similar(session.known, image),
+            "similar": lambda _, image: views.find_similar(session.known, image),
             "earlier": lambda _, place: views.describe_earlier(session.known, place),
             "step": self._describe_step,
         }
@@ -193,7 +193,7 @@ class _Service:
     async def get_proposals(self, request: Request) -> Response:
         """The classes of all photos, as a file to download: a workbook, or else CSV."""
         try:
-            below = grid.parse_percent(request.query_params.get("unsure_below", "0"))
+            below = parse_percent(request.query_params.get("unsure_below", "0"))
         except ValueError:
             return _explain("unsure_below must be a percentage.", 400)
         classifier, is_sheet = self._parts.classifier, request.url.path.endswith(".xlsx")

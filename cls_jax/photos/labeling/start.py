@@ -1,27 +1,39 @@
-"""Opens a folder for labeling: its images, the session, the server and the browser."""
+"""Opens a folder for labeling: its images, the session, the server and the browser.
+
+Only programs of this machine may connect.
+"""
 
 import contextlib
 import os
 import pathlib
 import secrets
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
 
+import uvicorn
+from starlette.types import ASGIApp
+
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.io import make_printable
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.labeling import listening, photos, server, views
+from cls_jax.photos.labeling import photos, server, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.known import Features, list_paths
 from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import Training
 
+_HOST = "127.0.0.1"
+_IDLE_SECONDS = 5  # After an answer, a connection without another request is closed.
+# With more, requests are refused: programs without the token can connect, too, and must not use up
+# the file descriptors of this process. A window holds up to six.
+_MAX_CONNECTIONS = 200
 _TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")
 _STOP_SECONDS = 3.0  # Enough for a batch of features, not for compiling their network.
 
@@ -42,12 +54,12 @@ def label_folder(
     """
     root = pathlib.Path(folder).expanduser()
     session = photos.open_session(root, class_names, options, backbones)
-    listener = listening.open_socket(port)
+    listener = open_socket(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
-    address = f"http://{listening.HOST}:{port}/#"  # Browsers do not send what follows the #.
+    address = f"http://{_HOST}:{port}/#"  # Browsers do not send what follows the #.
     training = Training(session.known.root, options=options, backbones=backbones)
-    running = listening.create_server(server.create_app(session, token, [code], training))
+    running = create_server(server.create_app(session, token, [code], training))
     is_stopping = threading.Event()
 
     def load_features(on_progress: Progress) -> Features:
@@ -86,6 +98,41 @@ def label_folder(
     print(f"\n{state['counts']['labeled']:,} photos are labeled.{following}", flush=True)
     if any(thread.is_alive() for thread in busy):
         os._exit(0)  # Python aborts if a thread is still in JAX at an orderly exit.
+
+
+def open_socket(port: int) -> socket.socket:
+    """Binds a port of 127.0.0.1, with 0 a free one. Raises a UserError if it cannot be used."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((_HOST, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"Port {port} cannot be used ({reason}): choose another with --port, or omit it to "
+            "use a free one."
+        ) from error
+    return listener
+
+
+def create_server(app: ASGIApp) -> uvicorn.Server:
+    """A server without access logs."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            limit_concurrency=_MAX_CONNECTIONS,
+            timeout_keep_alive=_IDLE_SECONDS,
+            access_log=False,
+            log_config=None,  # Uvicorn's default would close all log handlers of this process.
+            log_level="error",
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
+    )
 
 
 def _find_browser(port: int) -> webbrowser.BaseBrowser | None:

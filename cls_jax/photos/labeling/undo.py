@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from cls_jax.photos.folder.label_table import KEY, LABEL, NONE, NOTES, SKIP, UNDO, LabelRow
 from cls_jax.photos.folder.log import FileMarks, Mark, fold, order_rows
-from cls_jax.photos.labeling.answers import Decision, Key
-from cls_jax.photos.labeling.notes import Note, NoteText, follow_notes
+from cls_jax.photos.labeling.answers import Decision, Key, Note, NoteText, follow_notes
 
 _MAX_STEPS = 1000
 _MAX_EARLIER = 100  # Of earlier sessions.

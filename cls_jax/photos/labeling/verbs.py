@@ -14,7 +14,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 
 from cls_jax.io import make_printable, parse_json
 from cls_jax.photos.folder.log import Mark
-from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import (
     Change,
@@ -90,6 +90,14 @@ def _take(values: Any, key: str, *kinds: type) -> Any:
     if type(value) not in kinds:  # For isinstance, JSON's true is an int.
         raise ValueError(f"{key} is missing or has the wrong type.")
     return value
+
+
+def parse_percent(text: str) -> float:
+    """A number from 0 to 100. Raises a ValueError if it is anything else."""
+    percent = float(text)
+    if not 0 <= percent <= 100:  # As it is for NaN.
+        raise ValueError("The percentage must be from 0 to 100.")
+    return percent
 
 
 def _take_minutes(content: Any) -> float:
@@ -226,7 +234,7 @@ VERBS = MappingProxyType(
         "mark": Verb(_take_mark, lambda parts, mark, _: parts.session.mark(mark[0], mark[1])),
         "sample": Verb(_take_nothing, lambda parts, *_: {"sample": parts.session.draw_sample()}),
         "look": Verb(
-            lambda content: int(grid.parse_percent(str(_take(content, "percent", int)))), _look
+            lambda content: int(parse_percent(str(_take(content, "percent", int)))), _look
         ),
         "scan": Verb(
             _take_nothing, lambda parts, _, window: find_new(parts.session, window), waits=True
@@ -246,7 +254,7 @@ VERBS = MappingProxyType(
         ),
         "add": Verb(_take_nothing, _add, limit=64 * _MEGABYTES, is_photo=True),
         "copies": Verb(
-            lambda content: grid.parse_percent(str(_take(content, "unsure_below", int, float))),
+            lambda content: parse_percent(str(_take(content, "unsure_below", int, float))),
             lambda parts, percent, _: parts.classifier.copy_by_class(percent / 100),
             waits=True,
         ),

@@ -11,15 +11,16 @@ import numpy as np
 from cls_jax.io import make_printable
 from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.features.decide import rank_classes
+from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.known import Known, show_name
-from cls_jax.photos.labeling.notes import get_note
+from cls_jax.photos.labeling.answers import RefusedError, get_note
+from cls_jax.photos.labeling.known import Known, get_path, show_name
 from cls_jax.photos.labeling.session import NUM_RECENT, Session
 from cls_jax.photos.shell import write_command
 
 _NUM_PER_CLASS = 8
+_NUM_SIMILAR = 24
 _NUM_SUSPECTS = 12
 _NUM_UNREADABLE = 100
 
@@ -120,6 +121,56 @@ def describe_suspects(known: Known) -> dict[str, Any]:
     shown = [*found.items()][:_NUM_SUSPECTS]
     images = [_propose(known, i, other, probability) for i, (other, probability) in shown]
     return {"version": known.version, "images": images}
+
+
+def describe_photos(session: Session) -> dict[str, Any]:
+    """All photos in the folder, as one list for each column, since there may be many.
+
+    "label" is the place of the label among "labels", or -1: the answer, or what is suggested with
+    "confidence". "copies" is the group of near-copies, or -1 for a photo without any.
+    """
+    known = session.follow_classifier()
+    num_images = len(known.files)
+    suggested, confidences = [""] * num_images, np.zeros(num_images)
+    copies = np.full(num_images, -1)
+    if known.has_suggestions():
+        suggested, confidences, _ = known.rules.say(known.probabilities, known.class_names)
+    if known.relations is not None:
+        groups = known.relations.copies
+        copies = np.where(np.bincount(groups)[groups] > 1, groups, -1)
+    images = [image for image in range(num_images) if image not in known.gone]
+    states = [known.get_state(image) for image in images]
+    labels = [
+        state.label if state.decision else suggested[image]
+        for image, state in zip(images, states, strict=True)
+    ]
+    places = {label: k for k, label in enumerate(dict.fromkeys(filter(None, labels)))}
+    return {
+        "version": known.version,
+        "labels": list(places),
+        "image": images,
+        "name": [show_name(known.files[image]) for image in images],
+        "decision": [state.decision for state in states],
+        "label": [places.get(label, -1) for label in labels],
+        "confidence": confidences[images].round(4).tolist(),
+        "revision": [state.revision for state in states],
+        "copies": copies[images].tolist(),
+    }
+
+
+def find_similar(known: Known, image: int) -> dict[str, Any]:
+    """The photos whose features are most like those of a photo, the most similar first.
+
+    Raises a RefusedError if there is no such photo.
+    """
+    get_path(known, image)
+    if known.relations is None:
+        raise RefusedError("This photo has not been read yet: try again soon.")
+    unit = normalize_rows(known.relations.features.descriptors)
+    similarities = unit @ unit[image]
+    similarities[[image, *known.gone]] = -np.inf
+    order = np.argsort(-similarities, kind="stable")[:_NUM_SIMILAR]
+    return {"images": [int(i) for i in order if np.isfinite(similarities[i])]}
 
 
 def describe_result(session: Session, estimate: Estimate | None = None) -> dict[str, Any]:

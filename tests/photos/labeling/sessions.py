@@ -11,7 +11,7 @@ from PIL import Image
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.images.files import list_images
-from cls_jax.photos.labeling import listening, server, views
+from cls_jax.photos.labeling import server, start, views
 from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Features, list_paths
@@ -109,9 +109,9 @@ def read_training(folder):
 @contextlib.contextmanager
 def serve(session: Session, training=None):
     """Serves a session with the secrets "token" and "code" from a thread. Gives the port."""
-    with listening.open_socket(0) as listener:
+    with start.open_socket(0) as listener:
         port = listener.getsockname()[1]
-        running = listening.create_server(server.create_app(session, "token", ["code"], training))
+        running = start.create_server(server.create_app(session, "token", ["code"], training))
         running.config.timeout_graceful_shutdown = PATIENCE_S  # For pending answers.
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         listener.listen()  # The browser may be faster than the thread.

@@ -13,10 +13,11 @@ from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference import train_run
-from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import rename_class
 from cls_jax.photos.labeling.known import Counts, count, find_checked, list_checked
+from cls_jax.photos.labeling.next_step import find_doubtful
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.questions import Questions
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
@@ -177,11 +178,11 @@ def test_guesses_that_were_wrong_add_photos_to_look_at(session, folder):
     classifier = fit(session)
     alone = classifier._wait().inferred.estimate
     found, without = (
-        grid.describe_check(session, 90, estimate) for estimate in (classifier.estimate(), alone)
+        find_doubtful(session, 90, estimate)[0] for estimate in (classifier.estimate(), alone)
     )
-    assert grid.describe_check(session, 90, None)["message"].startswith("Not known yet: check 20")
-    assert len(found["images"]) > len(without["images"])
-    assert found["images"][: len(without["images"])] == without["images"]
+    assert find_doubtful(session, 90) == ([], "Not known yet: check 20 random photos first.")
+    assert len(found) > len(without)
+    assert found[: len(without)] == without
 
 
 def test_corrections_count_and_undone_or_renamed_checks_stay_true(session):

@@ -6,8 +6,9 @@ import pytest
 
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.changes import Change
+from cls_jax.photos.labeling.next_step import find_doubtful
 from cls_jax.photos.labeling.photos import open_session
 from tests.conftest import one_of
 from tests.photos.labeling.pages import (
@@ -86,14 +87,14 @@ def test_photos_are_described_with_answers_suggestions_and_near_copies(folder, k
     session, features = open_session(folder, ["cat", "dog"]), create_features(kinds)
     features[9] = features[0]
     session.load(lambda report: describe_some(range(len(kinds)), features))
-    assert set(grid.describe_photos(session)["label"]) == {-1}  # Nothing is suggested yet.
+    assert set(views.describe_photos(session)["label"]) == {-1}  # Nothing is suggested yet.
     decide(session, 0, "cat")
     decide(session, 1, "dog")
     decide(session, 2, "", decision="none")
     decide(session, 3, "", decision="skip")
     (folder / "IMG_0007.png").unlink()
     session.leave_out_missing()
-    found = grid.describe_photos(session)
+    found = views.describe_photos(session)
     rows = {row[0]: row[1:] for row in zip(*(found[key] for key in ("image", *KEYS)), strict=True)}
     assert list(rows) == [i for i in range(30) if i != 7]
     assert [rows[i] for i in range(4)] == [
@@ -114,10 +115,10 @@ def test_photos_are_described_with_answers_suggestions_and_near_copies(folder, k
 def test_similar_photos_are_the_nearest_of_those_in_the_folder(session, folder, kinds):
     unit = normalize_rows(create_features(kinds))
     order = [i for i in (-(unit @ unit[4])).argsort(kind="stable").tolist() if i != 4]
-    assert grid.find_similar(session.known, 4)["images"] == order[:24]
+    assert views.find_similar(session.known, 4)["images"] == order[:24]
     (folder / f"IMG_{order[0]:04}.png").unlink()
     session.leave_out_missing()
-    assert grid.find_similar(session.known, 4)["images"] == order[1:25]
+    assert views.find_similar(session.known, 4)["images"] == order[1:25]
 
 
 def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
@@ -140,7 +141,7 @@ def test_a_photo_that_is_gone_does_not_block_its_group(session, folder):
     assert left_out == ["IMG_0001.png", "IMG_0003.png"]
     saved = [f"IMG_{i:04}.png" for i in (0, 2, 4)]
     assert [row[0] for row in read_decisions(folder)] == saved
-    assert not {1, 3} & set(grid.describe_photos(session)["image"])
+    assert not {1, 3} & set(views.describe_photos(session)["image"])
     session.undo("w")
     assert views.describe(session)["counts"]["labeled"] == 0
 
@@ -210,14 +211,14 @@ def test_more_like_this_selects_those_that_the_page_names_alike(visit, begun, fo
         source = list_cells(page)[0]
         page.keyboard.press("+")
         page.wait_for_selector(f"h2:has-text('More like {source}')")
-        found = grid.describe_photos(begun)
+        found = views.describe_photos(begun)
         known = {
             name: (decision, found["labels"][label])
             for name, decision, label in zip(
                 found["name"], found["decision"], found["label"], strict=True
             )
         }
-        similar = grid.find_similar(begun.known, int(source[4:8]))["images"]
+        similar = views.find_similar(begun.known, int(source[4:8]))["images"]
         shown = [source, *(f"IMG_{i:04}.png" for i in similar)]
         agreeing = [name for name in shown if known[name] == ("", "cat")]
         others = [name for name in shown if known[name] != ("", "cat")]
@@ -340,7 +341,7 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         page.select_option("#target", "98")
         page.wait_for_selector(".step:has-text('This is an estimate')")
         classifier = fit(session)
-        images = grid.describe_check(session, 98, classifier.estimate())["images"]
+        images, _ = find_doubtful(session, 98, classifier.estimate())
         show(page, "photos")
         page.select_option(FILTER, "answered")
         show(page, "result")

@@ -12,7 +12,7 @@ from cls_jax.photos.cli import commands
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.files import find_digests
 from cls_jax.photos.images.store import Store, get_cache_folder
-from cls_jax.photos.labeling import grid, photos, views
+from cls_jax.photos.labeling import photos, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import Change, ConflictError, describe_class, rename_class
 from cls_jax.photos.labeling.classifier import SessionClassifier
@@ -197,10 +197,10 @@ def test_random_photos_are_labeled_while_the_others_are_read_and_keep_their_plac
             asked[item["image"]] = item["name"]
             decide(session, item["image"], "abc"[kind_of[item["name"]]])
         assert state["counts"]["images"] == 30
-        labels = grid.describe_photos(session)["label"]
+        labels = views.describe_photos(session)["label"]
         assert sum(label >= 0 for label in labels) == 8  # Nothing is suggested.
         with pytest.raises(RefusedError, match="not been read yet"):
-            grid.find_similar(session.known, item["image"])
+            views.find_similar(session.known, item["image"])
         gone = views.describe(session, "w")["next"][0]  # Deleted before it is answered.
         (folder / gone["name"]).unlink()
         asked[gone["image"]] = gone["name"]

@@ -35,7 +35,7 @@ from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
-from cls_jax.photos.labeling import classifier, listening, photos, server, start, verbs
+from cls_jax.photos.labeling import classifier, photos, server, start, verbs
 from tests.outcomes import read_table
 from tests.photos.labeling.sessions import create_features, create_photos, open_ready, serve
 from tests.processes import PATIENCE_S
@@ -371,17 +371,17 @@ def test_a_folder_whose_name_is_not_unicode_can_be_labeled(client, folder):
 
 
 def test_only_this_machine_can_connect_and_a_port_in_use_is_a_user_error():
-    with listening.open_socket(0) as listener:
+    with start.open_socket(0) as listener:
         host, port = listener.getsockname()
         assert host == "127.0.0.1"
         listener.listen()
         for unusable in (port, 123_456):
             with pytest.raises(UserError, match="--port"):
-                listening.open_socket(unusable)
+                start.open_socket(unusable)
 
 
 def test_with_too_many_connections_requests_are_refused_until_others_close(monkeypatch, request):
-    monkeypatch.setattr(listening, "_MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(start, "_MAX_CONNECTIONS", 4)
     port = request.getfixturevalue("port")
     with connect(port, 4), pytest.raises(urllib.error.HTTPError, match="503"):
         ask(port)
@@ -392,7 +392,7 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
     """A text browser keeps `webbrowser.open` until the user leaves it."""
     create_photos(folder, 6)
     running, answers, ended = [], [], []
-    create_server = listening.create_server
+    create_server = start.create_server
 
     def create_known_server(app):
         running.append(create_server(app))
@@ -415,7 +415,7 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
         finally:
             ended.append(True)
 
-    monkeypatch.setattr(listening, "create_server", create_known_server)
+    monkeypatch.setattr(start, "create_server", create_known_server)
     browser = types.SimpleNamespace(name="browser", open=open_like_a_text_browser)
     monkeypatch.setattr(webbrowser, "get", lambda: browser)
     monkeypatch.setattr(photos, "load_all", compute_for_ever)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling import views
+from cls_jax.photos.labeling.next_step import find_doubtful
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.labeling.pages import VIEWS, find_violations
 from tests.photos.labeling.sessions import (
@@ -55,7 +56,7 @@ def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
     proposals = [item["proposals"] for item in described["next"]]
     assert all(bool(one) == has_suggestions for one in proposals)
     rows = views.describe_check(session)["rows"]
-    photos, result = grid.describe_photos(session), views.describe_result(session)
+    photos, result = views.describe_photos(session), views.describe_result(session)
     answers = zip(photos["label"], photos["decision"], strict=True)
     suggested = [label for label, decision in answers if label >= 0 and not decision]
     num_open = NUM_IMAGES - described["counts"]["labeled"] if state != "loading" else 0
@@ -66,8 +67,8 @@ def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
     assert not result["mixed"] or has_suggestions
     assert views.describe_suspects(session.known)["images"] == []
     classifier = fit(session)
-    message = grid.describe_check(session, 95, classifier.estimate())["message"]
-    assert ("two classes" in message) == (not has_suggestions)
+    _, early = find_doubtful(session, 95, classifier.estimate())
+    assert ("two classes" in early) == (not has_suggestions)
     assert bool(classifier.describe_shortly()) == bool(expected)
 
 

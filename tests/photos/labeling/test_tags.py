@@ -7,7 +7,7 @@ import pytest
 
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.folder.options import AUTOMATIC
-from cls_jax.photos.labeling import grid, views
+from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import Change, rename_class
 from cls_jax.photos.labeling.known import find_checked
@@ -119,9 +119,9 @@ def test_a_tag_is_renamed_merged_and_deleted_in_every_label(session):
 
 
 def test_suggested_are_the_tags_that_are_more_probable_than_not(session):
-    assert set(grid.describe_photos(session)["label"]) == {-1}  # Nothing is suggested yet.
+    assert set(views.describe_photos(session)["label"]) == {-1}  # Nothing is suggested yet.
     answer_some(session, range(30))
-    photos = grid.describe_photos(session)
+    photos = views.describe_photos(session)
     truth = [name_tags(has) for has in draw_truth(60)]
     suggested = [photos["labels"][place] for place in photos["label"]]
     assert suggested[:30] == truth[:30]

@@ -13,7 +13,7 @@ from cls_jax.photos.features.accuracy import Estimate, count_labels, describe_es
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.photos.inference.classifier import create_prediction
-from cls_jax.photos.labeling import grid, photos, proposals, trained, views
+from cls_jax.photos.labeling import photos, proposals, trained, views
 from cls_jax.photos.labeling.changes import Change, rename_class
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts, list_paths, list_trainable
@@ -210,7 +210,7 @@ def test_a_class_that_a_photo_was_marked_not_to_be_is_proposed_in_no_view(sessio
     assert read_row("cat")[: len(others)] == others
     first = views.describe(session)["next"][0]
     assert (first["image"], first["proposals"][0]["label"] != "cat") == (marked, True)
-    columns = grid.describe_photos(session)
+    columns = views.describe_photos(session)
     suggested = columns["label"][columns["image"].index(marked)]
     assert columns["labels"][suggested] != "cat"
     decide(session, marked, "cat")  # The mark ends with the answer.
