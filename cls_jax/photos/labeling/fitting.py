@@ -54,7 +54,7 @@ from cls_jax.photos.labeling.proposals import NUM_ANSWERS, Classified, Said, Sus
 INSTANT = "the instant classifier"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Fitted(Classified):
     """A classifier fitted to some labels, and what it says about all photos."""
 

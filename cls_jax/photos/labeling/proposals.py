@@ -41,7 +41,7 @@ class Suspect(NamedTuple):
     probability: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Classified:
     """What the classifier of some labels says about B photos and K classes."""
 

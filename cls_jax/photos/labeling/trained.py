@@ -4,10 +4,11 @@ Shape suffixes: B photos of the folder, K classes.
 """
 
 import dataclasses
+import functools
 import pathlib
 import threading
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -25,7 +26,8 @@ from cls_jax.photos.labeling.session import JAX_THREAD, Session
 from cls_jax.runs.folder import read_result
 
 
-class Trained(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
     """What the networks say about the photos of the folder."""
 
     run: pathlib.Path
@@ -34,49 +36,43 @@ class Trained(NamedTuple):
     probabilities: np.ndarray  # float32 [B, K], NaN for photos that cannot be read.
     labels_version: int  # Of the labels that they have learned.
 
-    def replace(self, fitted: Fitted, checked: Mapping[int, str]) -> Fitted:
-        """What they say in place of the instant classifier. Photos they have not read keep theirs.
-
-        The accuracy to expect is the share of the `checked` random photos that they name right,
-        none of which they have learned. Their confidences are no measure: they have learned their
-        own labels.
-        """
-        columns = [self.classifier.class_names.index(name) for name in fitted.class_names]
-        q_BK = self.probabilities[: len(fitted.labels), columns]
-        is_known, p_BK = ~np.isnan(q_BK[:, 0]), fitted.probabilities.copy()
-        p_BK[: len(q_BK)][is_known] = q_BK[is_known]
-        namer, accuracy = f"the trained networks of {make_printable(str(self.run))}", self.choice
-        if estimate := fitted.estimate:
-            rows = [image for image in checked if image < len(q_BK) and is_known[image]]
-            best = decide(q_BK[rows]).best.tolist()
-            said = [fitted.class_names[k] == checked[i] for i, k in zip(rows, best, strict=True)]
-            estimate = measure_accuracy(estimate, said)
-            if estimate.accuracy is not None:
-                accuracy = describe_estimate(estimate, namer)
-        return dataclasses.replace(
-            fitted,
-            probabilities=p_BK,
-            estimate=estimate,
-            others="the other photos",
-            accuracy=accuracy,
-            name=self._name,
-            namer=namer,
-            by=" by the trained networks",
-        )
-
-    def _name(self, file: BinaryIO, _: FrozenFeatures) -> tuple[str, float]:
+    def name(self, file: BinaryIO, _: FrozenFeatures) -> tuple[str, float]:
+        """As `Fitted.name`."""
         file.seek(0)
         prediction = self.classifier.predict(file)
         return str(prediction.label[0]), float(prediction.confidence[0])
 
 
-class _Improved(NamedTuple):
-    """What some networks say in place of a classifier."""
+@functools.lru_cache(maxsize=1)  # Each request asks for it, and it takes time for many photos.
+def _replace(fitted: Fitted, found: Trained, checked: Sequence[tuple[int, str]]) -> Fitted:
+    """What networks say in place of the instant classifier. Photos they have not read keep theirs.
 
-    fitted: Fitted
-    found: Trained
-    checked: Mapping[int, str]
-    improved: Fitted
+    The accuracy to expect is the share of the `checked` random photos, see `list_checked`, that
+    they name right, none of which they have learned. Their confidences are no measure: they have
+    learned their own labels.
+    """
+    columns = [found.classifier.class_names.index(name) for name in fitted.class_names]
+    q_BK = found.probabilities[: len(fitted.labels), columns]
+    is_known, p_BK = ~np.isnan(q_BK[:, 0]), fitted.probabilities.copy()
+    p_BK[: len(q_BK)][is_known] = q_BK[is_known]
+    namer, accuracy = f"the trained networks of {make_printable(str(found.run))}", found.choice
+    if estimate := fitted.estimate:
+        rows = {image: label for image, label in checked if image < len(q_BK) and is_known[image]}
+        best = decide(q_BK[list(rows)]).best.tolist()
+        pairs = zip(best, rows.values(), strict=True)
+        estimate = measure_accuracy(estimate, [fitted.class_names[k] == name for k, name in pairs])
+        if estimate.accuracy is not None:
+            accuracy = describe_estimate(estimate, namer)
+    return dataclasses.replace(
+        fitted,
+        probabilities=p_BK,
+        estimate=estimate,
+        others="the other photos",
+        accuracy=accuracy,
+        name=found.name,
+        namer=namer,
+        by=" by the trained networks",
+    )
 
 
 class TrainedNetworks:
@@ -95,7 +91,6 @@ class TrainedNetworks:
         self._found: Trained | None = None
         # By the run that has begun: the version of the labels that it learns.
         self._labels_versions: dict[pathlib.Path, int] = {}
-        self._improved: _Improved | None = None  # The latest, since it takes time for many photos.
         self.on_ready: Callable[[], None] = lambda: None
         self.message = ""  # Why they cannot be used.
 
@@ -115,7 +110,7 @@ class TrainedNetworks:
             run = self._find_run()
             if run == self._seen:
                 return
-            self._seen, self._found, self._improved, self.message = run, None, None, ""
+            self._seen, self._found, self.message = run, None, ""
         threading.Thread(target=self._open, args=[run], name=JAX_THREAD, daemon=True).start()
 
     def _open(self, run: pathlib.Path | None) -> None:
@@ -165,15 +160,4 @@ class TrainedNetworks:
         """The classifier given, or what they say in its place if they are in use."""
         if fitted is None or (found := self.find(fitted.class_names)) is None:
             return fitted
-        checked = list_checked(self._session.known)
-        with self._lock:
-            last = self._improved
-            if (
-                last is None
-                or last.fitted is not fitted
-                or last.found is not found
-                or last.checked != checked
-            ):
-                last = _Improved(fitted, found, checked, found.replace(fitted, checked))
-                self._improved = last
-            return last.improved
+        return _replace(fitted, found, tuple(list_checked(self._session.known).items()))

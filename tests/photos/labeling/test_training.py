@@ -18,8 +18,7 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
-from cls_jax.photos.labeling.runs import FolderRuns
-from cls_jax.photos.labeling.training import FINE_TUNE, Training
+from cls_jax.photos.labeling.training import FINE_TUNE, FolderRuns, Training
 from cls_jax.photos.labeling.verbs import VERBS, Parts
 from cls_jax.runs.folder import CONFIG, write_result
 from cls_jax.runs.metrics import METRICS
