@@ -25,7 +25,7 @@ import numpy as np
 from cls_jax.config import validate_config
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.start.frozen import PHOTO_WEIGHT_READERS
-from cls_jax.photos.start.heads import init_state_with_heads
+from cls_jax.photos.start.stages import init_state_with_heads
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.prepare import prepare_run, resolve_model
 from experiments.paper import grid

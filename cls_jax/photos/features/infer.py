@@ -1,7 +1,7 @@
 """Labels of all images, inferred from frozen features and a few given labels.
 
 `infer` derives them from several labelers. (Between two fits, the page spreads new labels with
-`graph.Propagation`, and `start.heads` adds what trained networks say.) Each labeler, a graph or a
+`graph.Propagation`, and `start.stages` adds what trained networks say.) Each labeler, a graph or a
 linear probe, predicts the labels held out from it, each together with those of its near-copies
 (`grouping.groups`) if these would give it away. Its weight, an exponent in a product of
 probabilities (a logarithmic opinion pool: Heskes, "Selecting Weighting Factors in Logarithmic

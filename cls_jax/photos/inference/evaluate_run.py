@@ -40,7 +40,7 @@ from cls_jax.photos.inference.unknown import (
     fit_unknown,
 )
 from cls_jax.photos.shell import write_command
-from cls_jax.photos.start.fit_labels import read_copies
+from cls_jax.photos.start.fit_instant import read_copies
 from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows
 from cls_jax.training.evaluate import Accuracies
 

@@ -29,9 +29,8 @@ from cls_jax.parallel.mesh import (
     to_global_arrays,
 )
 from cls_jax.photos.features.graph import join_features
-from cls_jax.photos.features.instant import InstantClassifier
+from cls_jax.photos.features.instant import InstantClassifier, TaggedClassifier
 from cls_jax.photos.features.network import choose_num_at_once
-from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.inference.heat_maps import compute_heat_maps
 from cls_jax.training.prepare import RunEnd
 

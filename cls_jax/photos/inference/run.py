@@ -20,10 +20,13 @@ from ml_collections import ConfigDict
 from cls_jax.config import validate_config, with_values
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
-from cls_jax.photos.features.instant import InstantClassifier, read_instant
-from cls_jax.photos.features.instant_file import INSTANT_FILE
+from cls_jax.photos.features.instant import (
+    INSTANT_FILE,
+    InstantClassifier,
+    TaggedClassifier,
+    read_instant,
+)
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
-from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.folder.catalog import Layout
 from cls_jax.photos.folder.instant_config import read_instant_config, read_run_config
 from cls_jax.photos.inference.calibration import read_calibration

@@ -11,7 +11,7 @@ from cls_jax.methods import get_method
 from cls_jax.parallel import compilation
 from cls_jax.photos.folder.dataset import FolderSummary
 from cls_jax.photos.inference import suspects
-from cls_jax.photos.start import heads
+from cls_jax.photos.start import stages
 
 # At most this share of the time goes to features of the unlabeled images, and to one evaluation.
 # Beyond it, the graph leaves out images, and networks are evaluated after the last step only.
@@ -166,7 +166,7 @@ class Budget:
         # layers.
         num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)
         if config.model.final_head == "inferred":
-            num_seen += min(num_labeled, heads.MAX_IMAGES) + num_fitted - num_labeled
+            num_seen += min(num_labeled, stages.MAX_IMAGES) + num_fitted - num_labeled
             seconds += num_fitted * _FIT_SECONDS
         seconds += num_networks * num_seen * infer
         return seconds, 2 * num_networks * num_held_out * infer

@@ -174,7 +174,7 @@ def _choose_init_head(plan: Plan) -> str:
 
 
 def _choose_final_head(plan: Plan) -> str:
-    """Refitted, with 2 to 25 labels per class, see `photos.start.heads`.
+    """Refitted, with 2 to 25 labels per class, see `photos.start.stages`.
 
     With 4 or 5 labels per class, refitted heads were 1.3 points better than trained ones on average
     (experiments/results/any_folder.md). Other numbers of labels were not measured.

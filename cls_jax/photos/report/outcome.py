@@ -15,8 +15,7 @@ from cls_jax.photos.inference.predictor import (
     describe_choice,
     expect_accuracy,
 )
-from cls_jax.photos.start.fit_instant import INSTANT
-from cls_jax.photos.start.fit_labels import NEAR_COPIES
+from cls_jax.photos.start.fit_instant import INSTANT, NEAR_COPIES
 
 
 def describe_accuracies(

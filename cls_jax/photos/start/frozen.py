@@ -16,8 +16,7 @@ from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import find_architecture
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.extract import extract_all_features, open_backbones
-from cls_jax.photos.features.instant import read_instant
-from cls_jax.photos.features.instant_file import INSTANT_FILE
+from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
 from cls_jax.runs.folder import CONFIG

@@ -20,7 +20,7 @@ from cls_jax.photos import api
 from cls_jax.photos.cli import commands, console
 from cls_jax.photos.features.heads import fit_head
 from cls_jax.photos.features.infer import hold_out_labels, infer
-from cls_jax.photos.features.instant import find_known, read_instant
+from cls_jax.photos.features.instant import find_known, read_instant, write_instant
 from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.features.relations import Relations
@@ -284,7 +284,8 @@ def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monke
     instant = read_instant(path)
     assert instant.stage_kernel.shape == (2 * 64, K)
     assert instant.neighbors.shape == (len(opened.dataset.train), 192)
-    instant._replace(stage_kernel=None, neighbors=None).write(damaged)  # As by earlier versions.
+    earlier = instant._replace(stage_kernel=None, neighbors=None)
+    write_instant(damaged, earlier)  # As earlier versions did.
     assert read_instant(damaged).stage_kernel is read_instant(damaged).neighbors is None
     with pytest.raises(ValueError, match="do not fit"):
         instant._replace(stage_kernel=instant.stage_kernel[1:]).create_model()

@@ -10,11 +10,10 @@ from cls_jax.models import MODELS
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.photos.features import tags
 from cls_jax.photos.features.grouping import groups
-from cls_jax.photos.features.instant import read_instant
+from cls_jax.photos.features.instant import TaggedClassifier, read_instant, write_instant
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.smoothing import scale
-from cls_jax.photos.features.tagged import TaggedClassifier
 from cls_jax.photos.features.tags import InferredTags, choose_thresholds, infer_tags
 from cls_jax.photos.inference.networks import open_instant_networks
 
@@ -226,7 +225,7 @@ def classifier(request):
 
 def test_networks_say_what_their_features_say(classifier, tmp_path):
     tagged, images, features = classifier
-    tagged.write(tmp_path / "instant.npz")
+    write_instant(tmp_path / "instant.npz", tagged)
     again = read_instant(tmp_path / "instant.npz")
     assert again.names == tagged.names
     networks = open_instant_networks(again)
@@ -244,6 +243,6 @@ def test_networks_say_what_their_features_say(classifier, tmp_path):
 def test_a_damaged_head_is_refused(classifier, tmp_path):
     tagged, *_ = classifier
     path = tmp_path / "instant.npz"
-    tagged._replace(names=tagged.names[1:]).write(path)
+    write_instant(path, tagged._replace(names=tagged.names[1:]))
     with pytest.raises(UserError, match="its head does not fit its network"):
         read_instant(path)

@@ -14,10 +14,10 @@ from cls_jax.methods.options import INFERRED_LABELS
 from cls_jax.photos.features.heads import Head, fit_heads
 from cls_jax.photos.features.infer import LabelerWeights
 from cls_jax.photos.folder.dataset import open_dataset
-from cls_jax.photos.start import heads as heads_lib
-from cls_jax.photos.start.fit_labels import fit_labels
+from cls_jax.photos.start import stages
+from cls_jax.photos.start.fit_instant import fit_labels
 from cls_jax.photos.start.frozen import compute_run_features
-from cls_jax.photos.start.heads import (
+from cls_jax.photos.start.stages import (
     compute_trained_features,
     fit_final_heads,
     init_state_with_heads,
@@ -77,7 +77,7 @@ def test_networks_divide_the_features_among_them():
 
 @pytest.mark.parametrize(("mesh", "heads"), [((1, 1), {"head"}), ((2, 1), {"head", METHOD_HEAD})])
 def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run, monkeypatch):
-    monkeypatch.setattr("cls_jax.photos.start.heads.arrays_from_main_process", shift)
+    monkeypatch.setattr("cls_jax.photos.start.stages.arrays_from_main_process", shift)
     config = create_tiny_config(model__init=str(trained_run), model__init_head="probe")
     config.method.balanced_head = METHOD_HEAD in heads
     config.mesh.network, config.mesh.data = mesh
@@ -134,8 +134,8 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
 @pytest.mark.parametrize("most", one_of(600, 10_000))
 def test_final_heads_say_what_start_and_trained_networks_say_together(most, monkeypatch):
     """Images beyond those that the heads are fitted to are labeled by the networks."""
-    monkeypatch.setattr(heads_lib, "MAX_IMAGES", most)
-    monkeypatch.setattr(heads_lib, "arrays_from_main_process", shift)
+    monkeypatch.setattr(stages, "MAX_IMAGES", most)
+    monkeypatch.setattr(stages, "arrays_from_main_process", shift)
     config = create_tiny_config(model__final_head="inferred")
     dataset, labeled, recorded = open_dataset(config), np.arange(0, 600, 6), []
     used = np.arange(len(dataset.train) - 100)
