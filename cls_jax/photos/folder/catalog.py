@@ -50,18 +50,16 @@ from cls_jax.photos.folder.names import (
     resemble,
 )
 from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, FolderOptions
-from cls_jax.photos.folder.propose.folders import (
+from cls_jax.photos.folder.propose import (
+    collect_labels,
     find_splits,
+    list_candidates,
     propose_folders,
     propose_labeled,
-    read_pattern,
-)
-from cls_jax.photos.folder.propose.tables import (
-    collect_labels,
-    list_candidates,
     propose_sidecars,
     propose_tables,
     read_chosen,
+    read_pattern,
 )
 from cls_jax.photos.folder.reading import (
     HELD_OUT,

@@ -20,7 +20,7 @@ from cls_jax.photos.folder.label_table import (
 )
 from cls_jax.photos.folder.log import fold_label
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.propose.tables import read_named
+from cls_jax.photos.folder.propose import read_named
 from cls_jax.photos.folder.reading import HELD_OUT
 from cls_jax.photos.images.files import list_images
 

@@ -1,7 +1,7 @@
 """One way to read the labels of a folder, as a value, and which of several ways counts.
 
 What lies in a folder can be read in several ways: class folders, tables of other programs, files
-about an image each, names of files. The modules in `propose` yield a reading for each, `judge`
+about an image each, names of files. The functions in `propose` yield a reading for each, `judge`
 weighs them by their evidence, and `catalog` uses the best one or asks: one reading is read, two are
 asked about, none is refused with a remedy. Only what a user names, a file or a pattern, is refused
 by `propose` itself.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.options import AUTOMATIC
-from cls_jax.photos.folder.propose.tables import propose_tables
+from cls_jax.photos.folder.propose import propose_tables
 from cls_jax.photos.folder.reading import Folder
 from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
 from tests.photos.fuzz.thorough import COUNTS, fuzz

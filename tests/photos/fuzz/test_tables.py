@@ -18,7 +18,7 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import read_label_table
 from cls_jax.photos.folder.options import AUTOMATIC
-from cls_jax.photos.folder.propose.tables import collect_labels
+from cls_jax.photos.folder.propose import collect_labels
 from tests.photos.fuzz.thorough import COUNTS, fuzz
 
 ROOT = pathlib.Path("/home/ben/album")

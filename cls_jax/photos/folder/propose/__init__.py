@@ -1,1 +1,0 @@
-"""Proposers: each yields the readings of a folder that one kind of origin allows."""
