@@ -58,7 +58,7 @@ from cls_jax.photos.folder.propose import (
     propose_labeled,
     propose_sidecars,
     propose_tables,
-    read_chosen,
+    read_named,
     read_pattern,
 )
 from cls_jax.photos.folder.reading import (
@@ -571,7 +571,7 @@ def _read_chosen(folder: Folder, table: str) -> Reading:
     if options.label_pattern:
         splits = find_splits(listing, options)
         return read_pattern(listing.files.names(), options.label_pattern, splits)
-    found = read_chosen(folder)
+    found = read_named(folder, folder.root / options.labels, options.labels)
     labels = dict[str, str | None](propose_labeled(listing, options).list_labels())
     for image, label in found.labels.items():
         labels[image] = labels.get(image, label) if label == NO_CLASS_NAME else label

@@ -56,7 +56,6 @@ from cls_jax.photos.folder.names import (
 )
 from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, SPLITS, FolderOptions
 from cls_jax.photos.folder.reading import (
-    CHOSEN,
     MEASURES,
     NO_CLASSES,
     SORTED,
@@ -277,7 +276,6 @@ def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) 
     return Reading(
         "--label-pattern",
         labels=labels,
-        evidence=(CHOSEN,),
         sentence=f"{shown}: classes of {of_files}.",
     )
 
@@ -354,14 +352,6 @@ def _read_all_sidecars(
     suffix = max(SIDECARS, key=lambda suffix: kinds[suffix])
     found = [name for name in names if name.lower().endswith(suffix)]
     return check_table(_read_sidecars(folder, found, index, folder.name, options))
-
-
-def read_chosen(folder: Folder) -> Reading:
-    """The reading by the file that a user names as `options.labels`."""
-    typed = folder.options.labels
-    path = folder.root / typed
-    name = str(path) if os.path.isabs(typed) else typed
-    return read_named(folder, path, name)._replace(evidence=(CHOSEN,))
 
 
 def read_named(folder: Folder, path: pathlib.Path, name: str = "", kind: str = "") -> Reading:

@@ -31,12 +31,11 @@ _MAX_DESCRIBED = 3  # Tables with a sentence each.
 # need not have any, or it is damaged or contradicts itself.
 NO_CLASSES, UNCLEAR, WRONG = "no classes", "unclear", "wrong"
 # Kinds of evidence, see `judge`.
-CHOSEN, SORTED, SEVERAL = "chosen by the user", "class folders", "several classes"
+SORTED, SEVERAL = "class folders", "several classes"
 ONE_CLASS, MEASURES, UNREADABLE = "one class for all", "measures", "unreadable"
 
 # Evidence → its weight, and the reason.
 WEIGHTS = {
-    CHOSEN: 100,  # A person says so.
     SORTED: 30,  # Somebody has sorted the images, which is more work than any table.
     SEVERAL: 10,  # A column names images, and another one divides them.
     MEASURES: -3,  # An age or a size divides images, too.
@@ -88,7 +87,7 @@ class Reading(NamedTuple):
         return {image: label for image, label in self.labels.items() if label}
 
 
-def join_readings(readings: Sequence[Reading]) -> Reading:
+def _join(readings: Sequence[Reading]) -> Reading:
     """The reading of several origins together. The last one counts."""
     sentences = [one.sentence for one in readings[:_MAX_DESCRIBED]]
     if len(readings) > _MAX_DESCRIBED:
@@ -187,26 +186,21 @@ def compare(first: Reading, second: Reading) -> Question | str:
 def join_alike(readings: Iterable[Reading]) -> list[Reading]:
     """Tables whose names differ in the part of the data, as train.csv and val.csv, as one reading.
 
-    Those that label the same images stay as they are.
+    Those that label the same images stay as they are. One that cannot be read makes the others
+    unreadable, too, unless it need not have classes.
     """
-    kinds = group_pairs((_split_name(one.origin)[0], one) for one in readings)
-    return [one for alike in kinds.values() for one in _join(alike)]
-
-
-def _join(alike: Sequence[Reading]) -> list[Reading]:
-    """The same of tables of one kind.
-
-    One that cannot be read makes the others unreadable, too, unless it need not have classes.
-    """
-    good = [one for one in alike if not one.fault]
-    wrong = [one for one in alike if one.fault and one.fault.kind != UNCLEAR]
-    if len(good) > 1:
-        joined = join_readings([_mark_part(one) for one in good])
-        counts = Counter(image for one in good for image in one.labels)
-        parts = [joined] if max(counts.values(), default=1) == 1 else good
-        good = [one._replace(evidence=[find_evidence(joined.labels)]) for one in parts]
-    rest = [one for one in alike if one.fault and not (good and one in wrong)]
-    return [*(one._replace(fault=wrong[0].fault) if wrong else one for one in good), *rest]
+    found = list[Reading]()
+    for alike in group_pairs((_split_name(one.origin)[0], one) for one in readings).values():
+        good = [one for one in alike if not one.fault]
+        wrong = [one for one in alike if one.fault and one.fault.kind != UNCLEAR]
+        if len(good) > 1:
+            joined = _join([_mark_part(one) for one in good])
+            counts = Counter(image for one in good for image in one.labels)
+            parts = [joined] if max(counts.values(), default=1) == 1 else good
+            good = [one._replace(evidence=[find_evidence(joined.labels)]) for one in parts]
+        found += [one._replace(fault=wrong[0].fault) if wrong else one for one in good]
+        found += [one for one in alike if one.fault and not (good and one in wrong)]
+    return found
 
 
 def describe_choice(root: pathlib.Path, name: str) -> str:
