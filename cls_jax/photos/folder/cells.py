@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cls_jax.io import parse_json
@@ -136,27 +136,21 @@ def refuse_several(table: str, file: str, names: Sequence[str]) -> Fault:
     )
 
 
-def is_part_column(header: str, cells: Iterable[str]) -> bool:
-    """Whether a column's distinct cells, or its header, say which part a row belongs to."""
-    cells = list(cells)
+def is_part_column(header: str, cells: Sequence[str]) -> bool:
+    """Whether a column's header, or its distinct cells, say which part a row belongs to.
+
+    Cells do if they name "train" and another part. With one that is held out, other cells are a
+    mistake, which `read_parts` reports.
+    """
     simple = simplify(header)
     if simple in _PLAIN_FLAGS and all(fold_class(cell) in (*_YES, *_NO) for cell in cells):
         return True
-    return simple in (*_PART_COLUMNS, *_FLAG_COLUMNS) or holds_parts(cells)
-
-
-def holds_parts(cells: Iterable[str]) -> bool:
-    """Whether a column's distinct cells name parts, "train" and another one.
-
-    With both, other cells are a mistake, which `read_parts` reports.
-    """
-    marks = list(itertools.islice(filter(str.strip, cells), _MAX_MARKS + 1))
-    if len(marks) > _MAX_MARKS:  # Such as the names of files.
-        return False
-    found = set(map(_find_part, marks))
-    if None in found:
-        return "train" in found and not found.isdisjoint(("test", "validation"))
-    return len(found) > 1 and "train" in found
+    if simple in (*_PART_COLUMNS, *_FLAG_COLUMNS):
+        return True
+    # More cells are something else, such as names of files.
+    found = set(map(_find_part, cells)) if len(cells) <= _MAX_MARKS else set()
+    others = found & {"test", "validation"} if None in found else found - {"train"}
+    return "train" in found and bool(others)
 
 
 def read_parts(

@@ -347,7 +347,7 @@ def _find_file_column(table: Table, index: FileIndex, labels: Sequence[Column]) 
         return bare
     columns = [column for column in table.columns if column not in labels]
     usual = [column for column in table.find_all(_FILE_HEADERS) if column in columns]
-    found = _list_named(dict.fromkeys([*usual, *columns]), index)
+    found, clear = _list_named(dict.fromkeys([*usual, *columns]), usual, index)
     if not found and (not columns or (not usual and len(columns) > 1 and len(table.header) > 2)):
         return Fault(
             f"No column of {table.name} ({list_names(table.names)}) names images of the folder: "
@@ -355,7 +355,6 @@ def _find_file_column(table: Table, index: FileIndex, labels: Sequence[Column]) 
         )
     if not found:
         return _match((usual or columns)[0], index)
-    found, clear = _leave_out_numbers(found, usual)
     found.sort(key=lambda one: (one.column not in usual, one.kind, -len(one.fits)))
     chosen = found[0]
     for other in found[1:]:
@@ -369,26 +368,23 @@ def _find_file_column(table: Table, index: FileIndex, labels: Sequence[Column]) 
     return chosen
 
 
-def _leave_out_numbers(
-    found: list[_Named], usual: Sequence[Column]
+def _list_named(
+    columns: Iterable[Column], usual: Sequence[Column], index: FileIndex
 ) -> tuple[list[_Named], list[Column]]:
-    """The columns that may have files, and those whose headers say so.
+    """The columns whose cells name files of the folder, and those whose headers say so.
 
-    Numbers may name anything, unless their header says that these are files.
+    Numbers may name anything, unless their header, one of the `usual` ones, says that these are
+    files.
     """
+    # Measurements differ in each row and name no file: a few of them show that.
+    tried = [column for column in columns if _match(column, index, _NUM_TRIED).fits]
+    found = [_match(column, index) for column in tried]
+    # A column that names the same file in each row says nothing about the rows.
+    found = [one for one in found if len(one.matches.files) > 1 or not one.num_found] or found
     named = [one.column for one in found if one.kind < 2]
     clear = [column for column in usual if column.simple in _CLEAR_FILE_HEADERS]
     clear = [column for column in named if column in clear] or clear
     return [one for one in found if not named or one.kind < 2 or one.column in clear], clear
-
-
-def _list_named(columns: Iterable[Column], index: FileIndex) -> list[_Named]:
-    """The columns whose cells name files of the folder."""
-    # Measurements differ in each row and name no file: a few of them show that.
-    named = [column for column in columns if _match(column, index, _NUM_TRIED).fits]
-    found = [_match(column, index) for column in named]
-    # A column that names the same file in each row says nothing about the rows.
-    return [one for one in found if len(one.matches.files) > 1 or not one.num_found] or found
 
 
 def _match(column: Column, index: FileIndex, most: int | None = None) -> _Named:

@@ -107,7 +107,10 @@ def export_labels(
         raise UserError(f"No image in {root} has a label: label some with cls-jax label.")
     content = write_labels(root, rows, name, options.kind)
     if name == CVAT and suffix == ".zip":
-        content = _zip(content)
+        archived = io.BytesIO()
+        with zipfile.ZipFile(archived, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(writers.ANNOTATIONS, content)
+        content = archived.getvalue()
     with explain_writing(path, "choose another file"):
         write_atomically(path, content)
     return len(rows)
@@ -126,10 +129,3 @@ def write_labels(
     if name != CSV:
         rows = [(file, [n for n in names if kind.name([n]) == [n]]) for file, names in rows]
     return WRITERS[name](root, rows)
-
-
-def _zip(content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(writers.ANNOTATIONS, content)
-    return buffer.getvalue()

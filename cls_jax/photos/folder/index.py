@@ -252,7 +252,7 @@ def _keep_alike(matches: Matches, top: str) -> Matches:
     """The matches of cells that name files as the others do: if some have paths, all have."""
     files = {
         cell: one
-        if _is_whole(one) or not one.name or _have_same_stem(top + cell, one.name)
+        if _is_whole(one) or not one.name or _cut_ending(top + cell) == _cut_ending(one.name)
         else NO_MATCH
         for cell, one in matches.files.items()
     }
@@ -260,8 +260,8 @@ def _keep_alike(matches: Matches, top: str) -> Matches:
     return Matches(files, matches.dropped) if has_paths else matches
 
 
-def _have_same_stem(cell: str, name: str) -> bool:
-    return os.path.splitext(fold_case(cell))[0] == os.path.splitext(fold_case(name))[0]
+def _cut_ending(name: str) -> str:
+    return os.path.splitext(fold_case(name))[0]
 
 
 def _rank(matches: Matches) -> tuple[int, ...]:

@@ -136,7 +136,7 @@ def parse_table(
         lines = _read_csv(text, delimiter) if text.strip() else []
     header = list(find_header(lines, index, options)) if lines else []
     return Table(
-        header, lines[any(header) :], "", delimiter, first_line=_take_first(text), name=path.name
+        header, lines[any(header) :], "", delimiter, first_line=_take_lines(text), name=path.name
     )
 
 
@@ -328,9 +328,9 @@ def append_rows(
     content = read_content(path)
     with _explain(path):
         text, encoding = _decode(content)
-        if _take_first(text) != table.cells.first_line:
+        if _take_lines(text) != table.cells.first_line:
             table = read_label_table(path, index, options, content)
-        head = _read_csv(_take_head(text), table.cells.delimiter)
+        head = _read_csv(_take_lines(text, _HEAD_CHARACTERS), table.cells.delimiter)
         has_rows = len(head) > any(table.cells.header)
         start = _find_end(text, table.cells.delimiter) if text.strip() else to_csv([HEADER])
     table.check_appending()
@@ -425,13 +425,9 @@ def _decode(content: bytes) -> tuple[str, str]:
     return content.decode(encoding).removeprefix("\ufeff"), encoding
 
 
-def _take_head(text: str) -> str:
-    """The first lines."""
-    return text[: text.find("\n", _HEAD_CHARACTERS) + 1] or text
-
-
-def _take_first(text: str) -> str:
-    return text[: text.find("\n") + 1] or text
+def _take_lines(text: str, least: int = 0) -> str:
+    """The first line or, of at least so many characters, the first lines."""
+    return text[: text.find("\n", least) + 1] or text
 
 
 def _find_delimiter(text: str, index: FileIndex) -> str:
@@ -439,7 +435,7 @@ def _find_delimiter(text: str, index: FileIndex) -> str:
 
     If several do, the one whose cells name most files, and then the most frequent one.
     """
-    head, first = _take_head(text), _take_first(text)
+    head, first = _take_lines(text, _HEAD_CHARACTERS), _take_lines(text)
     lines = {one: _read_csv(head, one)[:_HEAD_LINES] for one in ",;\t|" if one in first}
     found = [delimiter for delimiter, rows in lines.items() if min(map(len, rows)) > 1]
     if len(found) < 2:

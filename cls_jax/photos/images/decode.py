@@ -307,18 +307,12 @@ def _check_size(image: Image.Image, file: BinaryIO) -> None:
     if num_pixels > largest:
         raise ImageError(f"more than {largest:,} pixels")
     if is_jpeg(image):
-        num_scans = _count_scans(file)
+        position = file.tell()
+        file.seek(0)
+        num_scans = file.read().count(b"\xff\xda")  # Within a scan, 00 follows ff.
+        file.seek(position)
         if num_scans * num_pixels > _MAX_SCANNED_PIXELS:
             raise ImageError(f"{num_scans:,} scans")
-
-
-def _count_scans(file: BinaryIO) -> int:
-    """The number of scans in a JPEG. Restores the file position."""
-    position = file.tell()
-    file.seek(0)
-    count = file.read().count(b"\xff\xda")  # Within a scan, 00 follows ff.
-    file.seek(position)
-    return count
 
 
 def _bound_memory(image: Image.Image) -> contextlib.AbstractContextManager:

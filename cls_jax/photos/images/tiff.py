@@ -31,13 +31,7 @@ _STRIP_VALUES = 2**20
 _SUBFILE_TYPE, _REDUCED = 254, 1
 _MAX_PAGES = 10_000
 # Values of the tag Photometric Interpretation.
-_WHITE_IS_ZERO = 0
-_BLACK_IS_ZERO = 1
-_RGB = 2
-_PALETTE = 3
-_CMYK = 5
-_YCBCR = 6
-_LAB = 8
+_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _CMYK, _YCBCR, _LAB = 0, 1, 2, 3, 5, 6, 8
 _NUM_COLORS = {
     _WHITE_IS_ZERO: 1,
     _BLACK_IS_ZERO: 1,
@@ -48,9 +42,7 @@ _NUM_COLORS = {
     _LAB: 3,
 }
 # Values of the tag Compression.
-_UNCOMPRESSED = 1
-_OLD_JPEG = 6
-_DEFLATE = (8, 32946)
+_UNCOMPRESSED, _OLD_JPEG, _DEFLATE = 1, 6, (8, 32946)
 # Values of the tags Sample Format and Extra Samples.
 _UNSIGNED, _SIGNED, _FLOATING = 1, 2, 3
 _PREMULTIPLIED, _ALPHA = 1, 2
