@@ -249,6 +249,7 @@ def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
         (["predict", "x" * 300, "IMAGES"], "cannot be used (File name too long)"),
         (["train", "IMAGES", "--again", "--workdir=x"], "Remove --workdir"),
         (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),
+        (["report", "runs/a", "runs/b"], "Unexpected argument 'runs/b'"),
         (["suggest", "IMAGES", "--count", "0"], "--count must be at least 1"),
         (["suggest", "IMAGES", "--output", "x.txt"], "does not end in .csv or .parquet"),
     ],

@@ -122,11 +122,6 @@ def test_places_may_follow_an_option(words, places):
     assert places.items() <= vars(console.parse_arguments(words)).items()
 
 
-def test_one_place_too_many_is_refused(capsys):
-    assert run_console("report", "runs/a", "runs/b") == 2
-    assert "unexpected argument 'runs/b'" in capsys.readouterr().err.lower()
-
-
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [

@@ -7,7 +7,6 @@ import pytest
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views
-from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.next_step import find_doubtful
 from cls_jax.photos.labeling.photos import open_session
 from tests.conftest import one_of
@@ -119,31 +118,6 @@ def test_similar_photos_are_the_nearest_of_those_in_the_folder(session, folder, 
     (folder / f"IMG_{order[0]:04}.png").unlink()
     session.leave_out_missing()
     assert views.find_similar(session.known, 4)["images"] == order[1:25]
-
-
-def test_a_group_is_one_step_to_undo_and_all_or_nothing(session, folder):
-    answers = [("none", ""), ("label", "cat"), ("label", "dog")]
-    session.decide([Change(i, kind, label, 0) for i, (kind, label) in enumerate(10 * answers)], "w")
-    rows = read_decisions(folder)
-    assert [row[1:] for row in rows[:3]] == [("", "none"), ("cat", "label"), ("dog", "label")]
-    with pytest.raises(Exception, match="in the meantime"):
-        session.decide([Change(1, "label", "dog", 1), Change(2, "label", "dog", 0)], "w")
-    assert len(read_decisions(folder)) == 30
-    session.undo("w")
-    assert {row[2] for row in read_decisions(folder)[30:]} == {"undo"}
-    assert views.describe(session)["counts"]["labeled"] == 0
-
-
-def test_a_photo_that_is_gone_does_not_block_its_group(session, folder):
-    for image in (1, 3):
-        (folder / f"IMG_{image:04}.png").unlink()
-    left_out = session.decide([Change(i, "label", "cat", 0) for i in range(5)], "w")
-    assert left_out == ["IMG_0001.png", "IMG_0003.png"]
-    saved = [f"IMG_{i:04}.png" for i in (0, 2, 4)]
-    assert [row[0] for row in read_decisions(folder)] == saved
-    assert not {1, 3} & set(views.describe_photos(session)["image"])
-    session.undo("w")
-    assert views.describe(session)["counts"]["labeled"] == 0
 
 
 def test_a_group_is_saved_without_a_photo_that_was_deleted_while_it_was_selected(page, folder):

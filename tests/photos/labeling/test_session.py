@@ -22,7 +22,6 @@ from cls_jax.photos.labeling.changes import (
     set_example,
 )
 from cls_jax.photos.labeling.photos import open_session
-from tests.outcomes import read_table
 from tests.photos.labeling import sessions, writers
 from tests.photos.labeling.sessions import (
     change,
@@ -36,19 +35,6 @@ from tests.photos.labeling.sessions import (
 )
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-def test_each_decision_is_one_row(session, folder):
-    decide(session, 0, "cat")
-    decide(session, 1, "", decision="none")
-    decide(session, 2, "", decision="skip")
-    decide(session, 0, "dog")
-    session.undo("w")
-    rows = read_table(folder / LABELS_CSV)
-    found = [(row["file"][-8:-4], row["label"], row["decision"]) for row in rows]
-    assert found[:3] == [("0000", "cat", "label"), ("0001", "", "none"), ("0002", "", "skip")]
-    assert found[3:] == [("0000", "dog", "label"), ("0000", "cat", "undo")]
-    assert sorted(row["time"] for row in rows) == [row["time"] for row in rows]
 
 
 NAMES = ["a,b.png", 'quo"te.png', " space .png", "line\nbreak.png", "é.png", "deep/er/x.png"]

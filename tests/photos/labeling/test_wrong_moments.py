@@ -274,6 +274,7 @@ def test_what_was_typed_and_not_entered_is_said_not_to_be_saved(page, folder):
     page.keyboard.type("ya")
     page.locator("#strip button").last.click()  # Another photo.
     hear(page, f"“ya” was typed for {name} and was not saved.")
+    assert page.locator(SEARCH).input_value() == ""  # Nor is it for the photo that is shown.
     show(page, "photos")
     choose(page, 0, 1)
     page.keyboard.type("ya")
