@@ -56,14 +56,15 @@ Notes = Mapping[Note, NoteText]  # By `Note.folded`.
 Key = str | Note  # A file by its name, or a note.
 
 
-class Decision(NamedTuple):
-    """What is decided about a file, or noted about a class."""
+def get_key(row: LabelRow) -> Key:
+    """What a row is about."""
+    return Note(row.decision, row.label) if row.decision in NOTES else row.file
 
-    key: Key
-    kind: str  # One of the table's decisions.
-    # The class of a file. For a note, the description, the file of the example, or the key.
-    text: str
-    check: Check | None = None  # Of a random photo.
+
+def write_answer(file: str, decision: str, label: str, check: Check | None = None) -> LabelRow:
+    """The row of a decision about a file, and of what it checks if that is a random photo."""
+    kind = CHECK if check and decision == LABEL else decision
+    return LabelRow(file, label, kind, detail=check.write() if check else "")
 
 
 class Answers:
@@ -168,13 +169,13 @@ class Answers:
             self._replay()
         return has_changed
 
-    def append(self, decisions: Sequence[Decision]) -> None:
-        """Records decisions on the disk and here.
+    def append(self, rows: Sequence[LabelRow]) -> None:
+        """Records rows on the disk and here, as of this moment.
 
         Raises the same as `append_rows`. Nothing has changed then.
         """
         moment = label_table.find_next_time(self._last_time)
-        rows = [_write_row(decision, moment) for decision in decisions]
+        rows = [row._replace(time=moment) for row in rows]
         start, added = label_table.append_rows(
             self.path,
             rows,
@@ -288,16 +289,6 @@ def _are_answers(
     is_renamed = len(former) == 1 and any(former) and not num_left[min(former)]
     is_undo = all(row.decision == UNDO for row in rows)
     return len(rows) == 1 or not (is_renamed or is_undo)
-
-
-def _write_row(decision: Decision, moment: str) -> LabelRow:
-    """The row of the table that records a decision. A note has its text in the column of files."""
-    if isinstance(decision.key, Note):
-        return LabelRow(decision.text, decision.key.class_name, decision.kind, moment)
-    check = decision.check
-    kind = CHECK if check and decision.kind == LABEL else decision.kind
-    detail = check.write() if check else ""
-    return LabelRow(decision.key, decision.text, kind, moment, detail=detail)
 
 
 def check_writable(path: pathlib.Path) -> None:

@@ -6,10 +6,19 @@ All functions that return a plan raise a RefusedError if it makes no sense.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, KEY, LABEL, NONE, SKIP, UNDO
+from cls_jax.photos.folder.label_table import (
+    DESCRIBE,
+    EXAMPLE,
+    KEY,
+    LABEL,
+    NONE,
+    SKIP,
+    UNDO,
+    LabelRow,
+)
 from cls_jax.photos.folder.log import Check
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.labeling.answers import Decision, Note, RefusedError, get_note
+from cls_jax.photos.labeling.answers import RefusedError, get_note, write_answer
 from cls_jax.photos.labeling.classes import (
     KEYS,
     LETTERS,
@@ -41,8 +50,8 @@ class Change(NamedTuple):
 class Plan(NamedTuple):
     """A step that has not been saved."""
 
-    decisions: list[Decision]
-    classes: Classes  # With those that the decisions add.
+    rows: list[LabelRow]  # Of the table, without a time.
+    classes: Classes  # With those that the rows add.
     added: Sequence[str] = ()  # These.
     names: Sequence[str] | None = None  # All classes afterward, if it does more than add some.
     message: str = ""  # Why it cannot be undone.
@@ -63,23 +72,23 @@ def rename_class(known: Known, name: str, new: str) -> Plan:
     new = clean_name(wanted) if found == name else found
     if new == name:
         raise RefusedError(f"The name of this class is {name} already.")
-    decisions = [
-        Decision(file, LABEL if new else UNDO, rules.rename(mark.label, {name: new}))
+    rows = [
+        write_answer(file, LABEL if new else UNDO, rules.rename(mark.label, {name: new}))
         for file, mark in known.marks.files.items()
         if name in rules.split(mark.label)
     ]
     for kind in (DESCRIBE, EXAMPLE) if new else ():
         text = get_note(notes, kind, name).text
         if text and not get_note(notes, kind, new).text:
-            decisions.append(Decision(Note(kind, new), kind, text))
+            rows.append(LabelRow(text, new, kind))
     names = [one for one in before if one != name]
     if is_new := bool(new) and new not in before:
         key = find_keys(known.classes, notes).get(fold_class(name), NO_KEY)
-        decisions += _move_key(known, name, new, key)
+        rows += _move_key(known, name, new, key)
         classes = classes._replace(keys={**classes.keys, fold_class(new): key})
         names.insert(before.index(name), new)
     added = [new] if is_new and found == new else []  # And no other spelling.
-    return Plan(decisions, classes, added, names)
+    return Plan(rows, classes, added, names)
 
 
 def describe_class(known: Known, name: str, text: str) -> Plan:
@@ -89,7 +98,7 @@ def describe_class(known: Known, name: str, text: str) -> Plan:
             f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
         )
     _check_class(known, name)
-    return Plan([Decision(Note(DESCRIBE, name), DESCRIBE, text)], known.classes)
+    return Plan([LabelRow(text, name, DESCRIBE)], known.classes)
 
 
 def set_key(known: Known, name: str, key: str) -> Plan:
@@ -100,9 +109,8 @@ def set_key(known: Known, name: str, key: str) -> Plan:
     keys = known.find_keys()
     others = [other for other, used in keys.items() if used == key and other != name]
     given = {name: key} | dict.fromkeys(others, keys.get(name, NO_KEY))
-    decisions = [Decision(Note(KEY, one), KEY, used) for one, used in given.items()]
-    decisions += release_key(known.classes, known.notes, key)
-    return Plan(decisions, known.classes)
+    rows = [LabelRow(used, one, KEY) for one, used in given.items()]
+    return Plan(rows + release_key(known.classes, known.notes, key), known.classes)
 
 
 def set_example(known: Known, image: int) -> Plan:
@@ -111,13 +119,13 @@ def set_example(known: Known, image: int) -> Plan:
     get_path(known, image)
     if (label := known.get_state(image).label) not in known.class_names:
         raise RefusedError("An example needs a label first.")
-    return Plan([Decision(Note(EXAMPLE, label), EXAMPLE, known.files[image])], known.classes)
+    return Plan([LabelRow(known.files[image], label, EXAMPLE)], known.classes)
 
 
 def take_back(known: Known, names: Sequence[str]) -> Plan:
     """Takes the decisions about some files back."""
     answered = [name for name in names if known.marks.get(name).decision]
-    return Plan([Decision(name, UNDO, "") for name in answered], known.classes)
+    return Plan([write_answer(name, UNDO, "") for name in answered], known.classes)
 
 
 def note_photo(known: Known, name: str) -> Plan:
@@ -140,13 +148,13 @@ def check_ready(known: Known) -> None:
         raise RefusedError("The photos are still being read.")
 
 
-def _move_key(known: Known, name: str, new: str, key: str) -> Iterator[Decision]:
+def _move_key(known: Known, name: str, new: str, key: str) -> Iterator[LabelRow]:
     """The rows that let a class that is renamed keep its key, if one of the names has any."""
     old, found = (get_note(known.notes, KEY, one).text for one in (name, new))
     if old:
-        yield Decision(Note(KEY, name), KEY, "")
+        yield LabelRow("", name, KEY)
     if old or found:
-        yield Decision(Note(KEY, new), KEY, key)
+        yield LabelRow(key, new, KEY)
 
 
 def add_named(known: Known, changes: Sequence[Change]) -> tuple[Classes, list[Change]]:

@@ -8,13 +8,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from cls_jax.io import make_printable
-from cls_jax.photos.folder.label_table import KEY, NOTES
+from cls_jax.photos.folder.label_table import KEY, NOTES, LabelRow
 from cls_jax.photos.folder.log import FileMarks
 from cls_jax.photos.folder.names import LONGEST_CLASS, clean, fold_class, means_unlabeled
 from cls_jax.photos.labeling.answers import (
     MAX_CLASSES,
-    Decision,
-    Note,
     Notes,
     RefusedError,
     find_saved_keys,
@@ -102,7 +100,7 @@ def restore(classes: Classes, names: Sequence[str], marks: FileMarks) -> Classes
 
 def remove_unused(
     classes: Classes, names: Iterable[str], marks: FileMarks, notes: Notes
-) -> tuple[Classes, list[Decision]]:
+) -> tuple[Classes, list[LabelRow]]:
     """The classes without those of some `names` that no photo has and nothing is noted about.
 
     Also returns the rows that take their saved keys from them.
@@ -117,7 +115,7 @@ def remove_unused(
             unused.append(name)
     rest = tuple(name for name in classes.names if name not in unused)
     saved = [name for name in unused if get_note(notes, KEY, name).text]
-    return classes._replace(names=rest), [Decision(Note(KEY, name), KEY, "") for name in saved]
+    return classes._replace(names=rest), [LabelRow("", name, KEY) for name in saved]
 
 
 def assign_keys(
@@ -172,7 +170,7 @@ def read_keys(marks: FileMarks, notes: Notes) -> dict[str, str]:
     return {name: keys.get(name, NO_KEY) for name in marks.names}
 
 
-def find_unsaved_keys(classes: Classes, marks: FileMarks, notes: Notes) -> list[Decision]:
+def find_unsaved_keys(classes: Classes, marks: FileMarks, notes: Notes) -> list[LabelRow]:
     """The keys of all classes that have photos, if the log alone does not give them these."""
     used = marks.find_used()
     names = {folded: name for folded, name in classes.fold().items() if folded in used}
@@ -182,14 +180,14 @@ def find_unsaved_keys(classes: Classes, marks: FileMarks, notes: Notes) -> list[
         return []
     found = {name: keys.get(folded, NO_KEY) for folded, name in names.items()}
     return [
-        Decision(Note(KEY, name), KEY, key)
+        LabelRow(key, name, KEY)
         for name, key in found.items()
         if get_note(notes, KEY, name).text != key
     ]
 
 
-def release_key(classes: Classes, notes: Notes, key: str) -> list[Decision]:
+def release_key(classes: Classes, notes: Notes, key: str) -> list[LabelRow]:
     """The rows that take a key from former classes for which it is saved."""
     present, saved = classes.fold(), find_saved_keys(notes)
     former = [name for name, used in saved.items() if used == key and name not in present]
-    return [Decision(Note(KEY, name), KEY, "") for name in former]
+    return [LabelRow("", name, KEY) for name in former]

@@ -22,11 +22,11 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.features.relations import LAST, Relations
-from cls_jax.photos.folder.label_table import SKIP
+from cls_jax.photos.folder.label_table import SKIP, LabelRow
 from cls_jax.photos.folder.log import FileMarks, Mark
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.remedies import refuse_unreadable
-from cls_jax.photos.labeling.answers import Answers, Decision, RefusedError
+from cls_jax.photos.labeling.answers import Answers, RefusedError, get_key, write_answer
 from cls_jax.photos.labeling.changes import (
     Change,
     ConflictError,
@@ -306,14 +306,14 @@ class Session:
             if gone and len(gone) == len(changes):
                 raise ConflictError(describe_gone(names))
             known = self._known
-            made = [change for change in changes if change.image not in gone]
-            decisions = [
-                Decision(known.files[c.image], c.decision, c.label, find_check(known, c))
-                for c in made
+            made = [(one, find_check(known, one)) for one in changes if one.image not in gone]
+            rows = [
+                write_answer(known.files[one.image], one.decision, one.label, check)
+                for one, check in made
             ]
             added = [name for name in classes.names if name not in known.class_names]
-            self._record(window, Plan(decisions, classes, added))
-            if any(one.kind == SKIP and one.check and one.check.guess for one in decisions):
+            self._record(window, Plan(rows, classes, added))
+            if any(one.decision == SKIP and check and check.guess for one, check in made):
                 # They do not count. Others take their places.
                 _draw_round(self._questions, self._known)
                 self._refresh()
@@ -327,9 +327,9 @@ class Session:
     def _record(self, window: str, plan: Plan) -> None:
         """Saves a plan as one step to undo."""
         log, before = self._answers, self._known.class_names
-        found = [(one.key, log.find(one.key)) for one in plan.decisions]
-        if plan.decisions:
-            log.append(plan.decisions)
+        found = [(key, log.find(key)) for key in map(get_key, plan.rows)]
+        if plan.rows:
+            log.append(plan.rows)
         classes = follow_marks(plan.classes, log.marks, log.notes)
         changes = [Changed(key, one, one.revision + 1) for key, one in found]
         step = Step(changes, (), plan.added, plan.message)
@@ -491,7 +491,7 @@ def _put_first(found: Features, asked: Sequence[int]) -> tuple[Features, set[int
     return found._replace(readable=np.array(order), frozen=frozen), lost
 
 
-def _save_keys(log: Answers, classes: Classes, released: Sequence[Decision] = ()) -> None:
+def _save_keys(log: Answers, classes: Classes, released: Sequence[LabelRow] = ()) -> None:
     """Writes the keys of the classes if the next session would give other ones."""
     with contextlib.suppress(OSError, UserError):  # The next answer tries again.
         if released:  # What is unsaved depends on these.

@@ -7,9 +7,16 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cls_jax.photos.folder.label_table import KEY, LABEL, NONE, NOTES, SKIP, UNDO, LabelRow
+from cls_jax.photos.folder.label_table import KEY, LABEL, NONE, SKIP, UNDO, LabelRow
 from cls_jax.photos.folder.log import FileMarks, Mark, fold, order_rows
-from cls_jax.photos.labeling.answers import Decision, Key, Note, NoteText, follow_notes
+from cls_jax.photos.labeling.answers import (
+    Key,
+    Note,
+    NoteText,
+    follow_notes,
+    get_key,
+    write_answer,
+)
 
 _MAX_STEPS = 1000
 _MAX_EARLIER = 100  # Of earlier sessions.
@@ -25,16 +32,17 @@ class Changed(NamedTuple):
     before: Mark | NoteText
     revision: int  # After the step.
 
-    def take_back(self) -> Decision:
-        """The decision that brings back what was before."""
+    def take_back(self) -> LabelRow:
+        """The row that brings back what was before."""
         key, before, _ = self
         if isinstance(before, NoteText):
             assert isinstance(key, Note), "only notes have a text"
-            return Decision(key, key.kind, before.text)
+            return LabelRow(before.text, key.class_name, key.kind)
+        assert isinstance(key, str), "a mark is of a file"
         label = before.label
         if before.decision == NONE or (before.check and label):
-            return Decision(key, before.decision, label, before.check)
-        return Decision(key, SKIP if before.decision == SKIP else UNDO, label)
+            return write_answer(key, before.decision, label, before.check)
+        return write_answer(key, SKIP if before.decision == SKIP else UNDO, label)
 
 
 class Step(NamedTuple):
@@ -120,10 +128,7 @@ def _follow(rows: Sequence[LabelRow], base: FileMarks) -> Iterator[tuple[Step, b
         return marks.get(key) if isinstance(key, str) else notes.get(key.folded, NoteText())
 
     for moment in moments[-_MAX_EARLIER:]:
-        keys = [
-            Note(row.decision, row.label) if row.decision in NOTES else row.file for row in moment
-        ]
-        before, names = {key: find(key) for key in keys if key}, marks.names
+        before, names = {key: find(key) for key in map(get_key, moment) if key}, marks.names
         marks, notes = fold(moment, marks), follow_notes(moment, notes)
         kinds = {row.decision for row in moment}
         if before and moment[0].time and kinds != {KEY}:  # Those follow from a step.
