@@ -37,15 +37,13 @@ from cls_jax.photos.folder.dataset import FolderSummary, load_sample, open_datas
 from cls_jax.photos.folder.sources import NUM_NAMES, propose_copies, propose_origins
 from cls_jax.photos.images.decode import read_origin, read_upright
 from cls_jax.photos.plan.contention import ContentionMeter
-from cls_jax.photos.plan.estimate import Budget, Measurement, guess_step
+from cls_jax.photos.plan.estimate import ENOUGH_STEPS, Budget, Measurement, guess_step
 from cls_jax.photos.plan.rules import (
-    ENOUGH_STEPS,
     MAX_DEFAULT_STEPS,
     Plan,
     describe_absent_partner,
     find_affordable_steps,
     fit,
-    has_enough_steps,
     list_sizes,
 )
 from cls_jax.photos.start.frozen import (
@@ -161,8 +159,8 @@ def is_too_short(plan: Plan) -> bool:
     """
     if plan.budget is None or plan.config.model.init not in BACKBONES:
         return False
-    return plan.config.num_steps < ENOUGH_STEPS and not has_enough_steps(
-        plan, plan.config.data.image_size, plan.config.batch_size
+    return plan.config.num_steps < ENOUGH_STEPS and not plan.budget.is_enough(
+        plan.config, plan.config.data.image_size, plan.config.batch_size
     )
 
 

@@ -36,10 +36,6 @@ _MAX_MEMORY_SHARE = 0.5
 _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
 _SIZES = (224, 160, 128, 96)  # For weights of the table of backbones, in pixels.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
-# From this many steps on, a higher resolution is preferred. Below, batches get smaller. On trash,
-# 40 steps at 224 pixels ended at 65.0% and 55.1% (two draws), 80 steps at 63.3% and 56.3%, and 80
-# steps at 160 pixels at 57.0% (the first draw, experiments/results/any_folder.md).
-ENOUGH_STEPS = 40
 # The most steps by default, where time decides.
 MAX_DEFAULT_STEPS = 2_000
 _MIN_BATCH_SIZE = 4
@@ -236,9 +232,8 @@ def _choose_image_size(plan: Plan) -> int:
     if plan.method is None:
         return native_size
     if plan.budget and plan.config.model.init in BACKBONES:
-        sizes = list_sizes(plan)
-        batch_size = plan.budget.measured.batch_size
-        enough = (size for size in sizes if has_enough_steps(plan, size, batch_size))
+        sizes, batch_size = list_sizes(plan), plan.budget.measured.batch_size
+        enough = (each for each in sizes if plan.budget.is_enough(plan.config, each, batch_size))
         return max(enough, default=min(sizes))
     smallest, largest = 16, (64 if plan.resources.has_accelerator else 32)
     if plan.config.model.init:
@@ -257,13 +252,6 @@ def list_sizes(plan: Plan) -> list[int]:
     return [size // patch * patch for size in _SIZES if size <= largest]
 
 
-def has_enough_steps(plan: Plan, image_size: int, batch_size: int) -> bool:
-    """Whether the time is enough for a training that is worth having."""
-    assert plan.budget is not None, "only where time decides"
-    seconds = plan.budget.choose_step_seconds(plan.config, image_size, batch_size, ENOUGH_STEPS)
-    return seconds >= ENOUGH_STEPS * plan.budget.measured.estimate_step(image_size, batch_size)
-
-
 def _choose_batch_size(plan: Plan) -> int:
     """As many labeled images as memory allows, or fewer where the time is too short for the steps.
 
@@ -274,7 +262,7 @@ def _choose_batch_size(plan: Plan) -> int:
     if plan.budget is None:
         return batch_size
     size, smallest = plan.config.data.image_size, max(2 * _MIN_BATCH_SIZE, 2 * num_parts)
-    while batch_size >= smallest and not has_enough_steps(plan, size, batch_size):
+    while batch_size >= smallest and not plan.budget.is_enough(plan.config, size, batch_size):
         batch_size = batch_size // 2 // num_parts * num_parts
     return batch_size
 

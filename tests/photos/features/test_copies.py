@@ -8,7 +8,7 @@ from cls_jax.data.types import Dataset, Split
 from cls_jax.photos.features.copies import correlate, find_copies, measure_without_copies
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.report.outcome import describe_accuracies, describe_copies
+from cls_jax.photos.report.outcome import describe_copies
 from cls_jax.photos.start.fit_instant import read_copies, write_copies
 
 NUM_PHOTOS, SIDE = 40, 64
@@ -72,9 +72,6 @@ def test_the_figure_without_copies_stands_beside_the_figure(tmp_path):
     result |= {"test_near_copies": 2.0, "test_images": 4.0}  # As a training writes figures.
     sentence = "2 of 4 test images are near-copies of training images (see near_copies.csv)"
     assert describe_copies(result) == f"{sentence}: without them, the test accuracy is 50.0%."
-    first, second = describe_accuracies(result, is_trained=False).splitlines()
-    assert first == "   50.00%  without near-copies of training images, to report"
-    assert second.endswith("instant classifier, with near-copies")
     kept = {"predictor": "instant", "test_accuracy_instant_without_copies": 25.0}
     assert "is 25.0%" in describe_copies(result | kept)
     all_copies = result | {"test_near_copies": 4, "test_accuracy_without_copies": None}

@@ -64,53 +64,49 @@ def test_few_sources_are_too_early():
     assert read_new_sources({}) is None
 
 
-def test_classes_with_a_single_source_are_told():
+@pytest.fixture(scope="module")
+def folder():
+    """Features with a part of each source, classes that depend on it, sources, and some labels."""
+    num_sources, rng = 8, np.random.default_rng(0)
+    sources = np.repeat(np.arange(num_sources), 30)
+    mixtures_SK = rng.dirichlet(np.full(K, 0.2), num_sources)
+    truth = np.array([rng.choice(K, p=mixtures_SK[source]) for source in sources])
+    centers, styles = rng.standard_normal((K, 120)), rng.standard_normal((num_sources, 120))
+    rows = 0.12 * centers[truth] + styles[sources]
+    rows = (rows + rng.standard_normal(rows.shape)).astype(np.float32)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
+    return Relations(FrozenFeatures(rows, unit, rows)), truth, sources, labels
+
+
+def test_classes_with_a_single_source_are_told(folder):
     labels, sources = np.array([0, 0, 1, 1, 2, 2, 3, 3]), np.array([5, 5, 5, 6, -1, -1, 7, -1])
     assert count_single(labels, sources) == 1
-    features, truth, sources = _create(8, 30)
-    labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
-    labels[(truth == 0) & (sources != sources[np.argmax(labels == 0)])] = -1
-    figures = infer(Relations(features), labels, K, sources).figures
+    relations, truth, sources, labels = folder
+    is_of_others = (truth == 0) & (sources != sources[np.argmax(labels == 0)])
+    labels = np.where(is_of_others, -1, labels)
+    figures = infer(relations, labels, K, sources).figures
     found = read_new_sources({f"labels_{name}": value for name, value in figures.items()})
     assert found.classes_with_one_source == 1
     assert "All labels of 1 class are from one source each" in describe_new_sources(found)
 
 
-def _create(num_sources, num_images, seed=0, strength=1.0):
-    """Features with a part of each source, classes that depend on it, and the sources."""
-    rng = np.random.default_rng(seed)
-    sources = np.repeat(np.arange(num_sources), num_images)
-    mixtures_SK = rng.dirichlet(np.full(K, 0.2), num_sources)
-    truth = np.array([rng.choice(K, p=mixtures_SK[source]) for source in sources])
-    centers, styles = rng.standard_normal((K, 120)), rng.standard_normal((num_sources, 120))
-    rows = 0.12 * centers[truth] + strength * styles[sources]
-    rows = (rows + rng.standard_normal(rows.shape)).astype(np.float32)
-    return (
-        FrozenFeatures(rows, rows / np.linalg.norm(rows, axis=1, keepdims=True), rows),
-        truth,
-        sources,
-    )
-
-
-def test_labels_are_held_out_with_those_of_their_source():
-    features, truth, sources = _create(8, 30)
-    labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
+def test_labels_are_held_out_with_those_of_their_source(folder):
+    relations, _, sources, labels = folder
     known, of_new = (
-        hold_out_labels(Relations(features), labels, K, given).probabilities.argmax(axis=1)[
-            labels >= 0
-        ]
+        hold_out_labels(relations, labels, K, given).probabilities.argmax(axis=1)[labels >= 0]
         for given in (None, sources)
     )
     given = labels[labels >= 0]
     assert np.mean(known == given) > np.mean(of_new == given) + 0.1
-    inferred = infer(Relations(features), labels, K, sources)
+    inferred = infer(relations, labels, K, sources)
     assert inferred.figures["sources"] == 8
     judged = inferred.held_out.is_judged
     right = (inferred.held_out.probabilities.argmax(axis=1) == labels)[judged]
     assert inferred.figures["accuracy_new_sources"] == pytest.approx(100 * right.mean())
     assert np.mean(known == given) > right.mean() + 0.1
     # Sources change no label.
-    without = infer(Relations(features), labels, K)
+    without = infer(relations, labels, K)
     assert "sources" not in without.figures
     np.testing.assert_array_equal(inferred.probabilities, without.probabilities)
 
@@ -143,16 +139,15 @@ def test_a_class_is_at_no_disadvantage_when_its_source_is_left_out():
     assert np.mean(unbalanced) < np.mean(expected) - 8
 
 
-def test_with_one_source_for_each_class_the_labels_are_those_without_sources():
-    features, truth, sources = _create(8, 30)
-    labels = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
-    inferred, without = (infer(Relations(features), labels, K, given) for given in (truth, None))
+def test_with_one_source_for_each_class_the_labels_are_those_without_sources(folder):
+    relations, truth, sources, labels = folder
+    inferred, without = (infer(relations, labels, K, given) for given in (truth, None))
     np.testing.assert_array_equal(inferred.probabilities, without.probabilities)
     assert inferred.figures["classes_with_one_source"] == K
     assert "accuracy_new_sources" not in inferred.figures
     # Also with more sources than it takes to judge new ones.
     labels = np.where(labels >= 0, sources, -1)
-    assert "accuracy_new_sources" not in infer(Relations(features), labels, 8, sources).figures
+    assert "accuracy_new_sources" not in infer(relations, labels, 8, sources).figures
 
 
 def test_suggestions_take_turns_among_sources():

@@ -9,9 +9,9 @@ from cls_jax.models.weights.sources import Origin
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.folder.dataset import summarize_folder
 from cls_jax.photos.plan import rules
-from cls_jax.photos.plan.describe import describe_dry_run
+from cls_jax.photos.plan.describe import describe_dry_run, list_notices
 from cls_jax.photos.plan.estimate import Measurement
-from cls_jax.photos.plan.measure import Facts, propose_sources
+from cls_jax.photos.plan.measure import Facts, gather_facts, propose_sources
 from tests.outcomes import count_reads
 from tests.photos.features.test_copies import change, create_photos
 from tests.photos.helpers import place
@@ -56,16 +56,11 @@ def test_a_dry_run_says_what_was_found_out():
     assert text.endswith("Dry run; nothing written.")
 
 
-def test_what_was_not_looked_for_is_not_said():
-    text = describe(Facts())
-    for word in ("Memory", "Steps alone", "Weights", "resumed"):
-        assert word not in text
-
-
-def test_an_instant_classifier_has_no_steps():
+def test_what_was_not_looked_for_is_not_said_and_an_instant_classifier_has_no_steps():
     text = describe(Facts(), method=None)
     assert "Method:      instant classifier, on frozen features of" in text
-    assert "Steps" not in text
+    for word in ("Memory", "Steps", "Weights", "resumed"):
+        assert word not in text
 
 
 CHANGES = "mirrored", "turned", "resized", "cropped"
@@ -86,3 +81,38 @@ def test_copies_by_name_are_proposed_as_sources_if_they_look_alike(tmp_path, end
     (tmp_path / f"copies/cat/photo0{end}.png").write_text("no image")
     assert propose_sources(summarize_folder(tmp_path / "copies")) == sentence
     assert propose_sources(summarize_folder(tmp_path / "independent")) == ""
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The snapshot of a repository `a/b` in a cache of the hub's layout."""
+    constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    snapshot = tmp_path / "models--a--b" / "snapshots" / ("c" * 40)
+    snapshot.mkdir(parents=True)
+    refs = tmp_path / "models--a--b" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("c" * 40)
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    ("card", "sentence"),
+    [
+        ("license: cc-by-nc-4.0", "Weights: hf:a/b (license cc-by-nc-4.0, which forbids"),
+        ("tags: []", "Weights: hf:a/b (license unknown: see https://huggingface.co/a/b)."),
+        (
+            "license: fair-noncommercial-research-license",
+            "Weights: hf:a/b (license fair-noncommercial-research-license, which forbids",
+        ),
+        ("license: mit", None),
+    ],
+)
+def test_weights_that_not_everybody_may_use_are_said(cache, card, sentence):
+    (cache / "README.md").write_text(f"---\n{card}\n---\n# A model\n")
+    settings = {"model.init": "hf:a/b", "model.name": "resnet18", "num_steps": 2}
+    plan = create_plan(resources=PRETRAINED, **settings)
+    found = [one for one in list_notices(plan, gather_facts(plan)) if one.startswith("Weights:")]
+    assert len(found) == (sentence is not None)
+    assert all(one.startswith(sentence) for one in found)

@@ -104,9 +104,6 @@ def test_python_and_the_terminal_say_the_tags_of_new_photos(run, photos, tmp_pat
     assert classifier.predict(np.full((1, SIZE, SIZE, 3), 255, np.uint8)).unknown > 0.97
     with pytest.raises(UserError, match="these have tags: remove it"):
         commands.predict(str(run.workdir), [str(photos)], sort_into=str(tmp_path / "sorted"))
-    dark = np.random.default_rng(0).integers(0, 90, (2, SIZE, SIZE, 3), np.uint8)
-    maps = classifier.networks.compute_heat_maps(dark, np.zeros(2, int))
-    assert maps.max() == 1
 
 
 def test_a_precision_raises_thresholds(run, photos, settings):
