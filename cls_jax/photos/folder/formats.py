@@ -367,16 +367,15 @@ def _have(*keys: str) -> Callable[[LabelFile], bool]:
     return lambda file: bool(file.lines) and all(line.keys() >= {*keys} for line in file.lines)
 
 
-def _list_manifest(file: LabelFile) -> Iterator[Named]:
-    """An object in each line, with a class by name in the metadata of each of its labels."""
+def _read_manifest(file: LabelFile) -> Table:
+    """An object in each line, with a class by name in the metadata of each of its labels.
+
+    Without metadata, a column has words.
+    """
+    rows = []
     for line in file.lines:
         found = [one.get("class-name") for one in line.values() if isinstance(one, dict)]
-        yield line["source-ref"], [str(name) for name in found if name], ""
-
-
-def _read_manifest(file: LabelFile) -> Table:
-    """The same, or a column of words, without metadata."""
-    rows = list(_list_manifest(file))
+        rows.append((line["source-ref"], [str(name) for name in found if name], ""))
     return name_images(rows) if any(names for _, names, _ in rows) else _read_lines(file)
 
 
@@ -480,11 +479,6 @@ def _has(**kinds: type) -> Callable[[LabelFile], bool]:
     )
 
 
-def _read_word(file: LabelFile) -> list[str]:
-    text = file.raw.decode("utf-8-sig").strip()
-    return [text] if text else []
-
-
 def _read_supervisely(file: LabelFile) -> list[str]:
     tags = [str(one["name"]) for one in file.json["tags"]]
     tags = [tag for tag in tags if find_part(tag) is None]  # Such as "train".
@@ -574,7 +568,9 @@ FORMATS = {
         remedy="pass --labels {}",
     ),
     "webdataset": Format(
-        (".cls",), knows=lambda file: b"\n" not in file.raw.strip(), read_one=_read_word
+        (".cls",),
+        knows=lambda file: b"\n" not in file.raw.strip(),
+        read_one=lambda file: list(filter(None, [file.raw.decode("utf-8-sig").strip()])),
     ),
     "supervisely": Format(
         (".json",), knows=_has(tags=list, objects=list), read_one=_read_supervisely

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from cls_jax.errors import UserError
+from tests.photos.folder import public_layouts
 from tests.photos.helpers import make_folder, read_layout
 
 PHOTOS = "photos/1.png photos/2.png photos/3.png photos/4.png"
@@ -538,6 +539,54 @@ READ = {
         {"0.png": "cat;dog", "1.png": "dog"},
         options=TAGS,
     ),
+    # The file that a row means, whoever wrote its name.
+    **{
+        f"names as {cells}": Read(
+            names,
+            {"labels.csv": f"image,label\n{cells.format(1)},cat\n{cells.format(2)},dog\n"},
+            {
+                name.replace("+", " "): label
+                for name, label in zip(names.split(), ("cat", "dog"), strict=False)
+            },
+            # The folders of another machine are left out.
+            warnings=("looked up without it",)
+            * cells.startswith(("/home", "file:", "https:", "C:")),
+        )
+        for names, cells in (
+            (PHOTOS, "/home/ann/album/photos/{}.png"),
+            (PHOTOS, "C:\\Users\\ann\\photos\\{}.png"),
+            (PHOTOS, "/home/ann/elsewhere/{}.png"),
+            (PHOTOS, "album/photos/{}.png"),
+            (PHOTOS, "../album/photos/{}.png"),
+            (PHOTOS, "photos//{}.png"),
+            (PHOTOS, "photos/../photos/./{}.png"),
+            (PHOTOS, "file:///home/ann/album/photos/{}.png"),
+            (PHOTOS, "https://example.org/data/{}.png?raw=1"),
+            (PHOTOS, "s3://bucket/album/photos/{}"),
+            (PHOTOS, "/data/upload/7/0123abcd-{}.png"),
+            (PHOTOS, "/data/local-files/?d=album%2Fphotos%2F{}.png"),
+            ("my+cat+1.png my+cat+2.png my+cat+3.png", "my%20cat%20{}.png"),
+        )
+    },
+    "the file of a row is gone, and the next row names another one of its name": Read(
+        "photos/1.png photos/2.png more/3.png",
+        {"labels.csv": "file,label\n1.png,cat\nphotos/1.png,dog\nphotos/2.png,cat\n"},
+        {"photos/1.png": "dog", "photos/2.png": "cat"},
+        warnings=("such as '1.png', which fits no image", "such as 'more/3.png', since"),
+    ),
+    "rows that name files exactly, beside one in another folder": Read(
+        PHOTOS,
+        {"labels.csv": "file,label\nphotos/1.png,cat\nold/2.png,dog\nphotos/3.png,dog\n"},
+        {"photos/1.png": "cat", "photos/3.png": "dog"},
+        warnings=("such as 'old/2.png', which fits no image",),
+    ),
+    "a column that the user chooses of several": Read(
+        public_layouts.HAM_IMAGES,
+        {"HAM10000_metadata.csv": public_layouts.HAM},
+        dict(zip(public_layouts.HAM_IMAGES.split(), ["nv", "mel"] * 2, strict=True)),
+        options={"label_column": "dx"},
+    ),
+    **{title: Read(*case) for title, case in public_layouts.READ.items()},
 }
 
 
@@ -713,12 +762,13 @@ ASKED = {
             "bus/1.png car/2.png train/old/3.png train/new/4.png",
         )
     },
+    **{title: Asked(*case) for title, case in public_layouts.ASKED.items()},
 }
 
 
-def read(root, case):
+def read(folder, case):
     names = [name.replace("+", " ") for name in case.images.split()]
-    return read_layout(make_folder(root, names, case.files), **case.options)
+    return read_layout(make_folder(folder / "album", names, case.files), **case.options)
 
 
 @pytest.mark.parametrize("title", READ)

@@ -1,4 +1,7 @@
-"""Tables of other programs are found by their content, wherever they lie among the images."""
+"""Tables of other programs, wherever they lie among the images, as all commands take them.
+
+`test_readings.py` has what they say.
+"""
 
 import pytest
 
@@ -6,6 +9,7 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder import index
 from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.label_table import LABEL, LabelRow, append_rows
+from cls_jax.photos.folder.remedies import describe_left_out
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.helpers import get_labels, make_folder, open_catalog
 from tests.photos.helpers import read_layout as read
@@ -20,22 +24,6 @@ def make(root, names, **tables):
     return make_folder(root, names, zip(files, tables.values(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ("image,dx,sex\n1,nv,m\n2,mel,f\n3,nv,f\n", "classes in 'dx', 'sex': pass --label-column"),
-        ("file,date\n1.png,May\n2.png,June\n", "in 'date', but they hardly repeat: pass"),
-    ],
-)
-def test_unclear_classes_are_asked_about_only_where_they_are_needed(tmp_path, content, sentence):
-    root = make(tmp_path, PHOTOS, meta_csv=content)
-    with pytest.raises(UserError, match=f"meta.csv may have the classes {sentence}|{sentence}"):
-        read(root)
-    assert not any(open_catalog(root).labelable().values())
-    column = content.split(",")[1].split("\n")[0]
-    assert len(read(root, label_column=column).class_names) == 2
-
-
 def test_a_table_without_a_place_for_labels_stays_as_it_is(tmp_path):
     one_hot = "filename, red, blue\n1.png,1,0\n2.png,0,1\n3.png,0,0\n"
     root = make(tmp_path, PHOTOS, labels_csv=one_hot)
@@ -48,13 +36,6 @@ def test_a_table_without_a_place_for_labels_stays_as_it_is(tmp_path):
     assert (root / "labels.csv").read_text() == one_hot
     (root / "labels.csv").rename(root / "given.csv")
     assert sorted(open_session(root).known.class_names) == ["blue", "red"]
-
-
-def test_what_a_table_holds_out_is_not_shown(tmp_path):
-    content = "file,label,split\n1.png,cat,train\n2.png,dog,train\n3.png,cat,test\n"
-    root = make(tmp_path, PHOTOS, meta_csv=content)
-    assert "photos/3.png" not in open_catalog(root).labelable()
-    assert get_labels(read(root).test) == {"photos/3.png": "cat"}
 
 
 @pytest.mark.parametrize(
@@ -85,3 +66,46 @@ def test_names_are_indexed_once(tmp_path, monkeypatch):
     table = f"file,number,label,site\n{rows}"
     open_catalog(make(tmp_path, names, train_csv=table, labels_csv=table)).train()
     assert sorted(folded) == names
+
+
+def test_absolute_paths_are_those_of_these_files(tmp_path):
+    root, other = (make(tmp_path / name, PHOTOS) for name in ("album", "other"))
+    table = "file,label\n{0}/photos/1.png,cat\n{0}/photos/2.png,dog\n"
+    make(root, (), labels_csv=table.format(root))
+    assert get_labels(read(root).train) == {"photos/1.png": "cat", "photos/2.png": "dog"}
+    make(root, (), labels_csv=table.format(other))
+    with pytest.raises(UserError, match=r"No row of labels\.csv names an image of"):
+        read(root)
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_corrected_predictions_are_labels(tmp_path, monkeypatch, kind):
+    from cls_jax.photos.inference.tables import PREDICTION_TABLES, write_table
+
+    columns = PREDICTION_TABLES[kind]
+    root = make(tmp_path / "album", PHOTOS)
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"file": f"album/photos/{i}.png", "label": label, "confidence": 0.5, "top5": "cat:1;dog:0"}
+        | {"second_label": "dog", "second_confidence": 0.25, "unknown": 0.5}
+        for i, label in ((1, "cat"), (2, "dog"), (3, "cat"))
+    ]
+    rows.append({"file": "album/photos/4.png", "error": "damaged"})
+    write_table(root / "labels.csv", columns, rows)
+    right = {f"photos/{i}.png": label for i, label in ((1, "cat"), (2, "dog"), (3, "cat"))}
+    assert get_labels(read(root).train) == right
+    # A spreadsheet may write semicolons and a mark of UTF-8.
+    text = (root / "labels.csv").read_text("utf-8-sig").replace("cat:1;dog:0", "").replace(",", ";")
+    (root / "labels.csv").write_text("\ufeff" + text)
+    assert get_labels(read(root).train) == right
+
+
+def test_a_plan_says_how_many_files_are_left_out_and_why(tmp_path):
+    root = make(tmp_path, [f"labeled/{name}/1.png" for name in ("cat", "dog")])
+    assert describe_left_out(read(root).skipped) is None
+    make(root, [*(f"{i}.png" for i in range(5)), "notes.txt"])
+    (root / "labeled/cat/2.png").symlink_to("/nowhere")
+    assert describe_left_out(read(root).skipped) == (
+        "7 files are left out: outside of a class folder ('0.png', '1.png', '2.png' and 2 more); "
+        "a broken link ('labeled/cat/2.png'); no image extension ('notes.txt')."
+    )

@@ -1,12 +1,9 @@
-"""Folders as public data sets and other tools lay them out: read, or refused in one sentence."""
+"""Folders as public data sets and other tools lay them out: read, or refused in one sentence.
+
+Rows of `test_readings.py`.
+"""
 
 import json
-
-import pytest
-
-from cls_jax.errors import UserError
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from tests.photos.helpers import make_folder, read_layout
 
 
 def write_table(header, *rows):
@@ -51,8 +48,7 @@ def write_each(name, *contents):
     }
 
 
-# Name → the images, other files by name, and the labels: training images by name, after a star
-# validation and test images.
+# Name → what `Read` of `test_readings.py` has.
 READ = {
     "ISIC 2018": (
         "ISIC2018_Task3_Training_Input/ISIC_1.jpg ISIC2018_Task3_Training_Input/ISIC_2.jpg",
@@ -326,6 +322,8 @@ READ |= {
             )
         },
         LABELS,
+        "",
+        ("begin with 'a/datastores/b/paths', which is not in the folder",),
     ),
     "iNaturalist": (
         "train_val2019/Plants/12/a.jpg train_val2019/Birds/1/b.jpg",
@@ -541,6 +539,8 @@ READ |= {
         "2.png 3.png train/1.png",
         {"table.csv": write_table("file,label", "1,a", "2,b", "3,a")},
         {"2.png": "b", "3.png": "a"},
+        "",
+        ("such as '1', which fits no image",),
     ),
     "columns of fractions for classes": (
         "photos/1.png photos/2.png",
@@ -566,6 +566,8 @@ READ |= {
             ),
         },
         {"0/0.png": "cat", "1/1.png": "owl"},
+        "",
+        ("1 image without a row in labels.csv is labeled by its folder",),
     ),
     "an answer that a crash has cut": (
         PHOTOS,
@@ -573,7 +575,7 @@ READ |= {
         {"photos/0.jpg": "cat", "photos/1.jpg": "dog"},
     ),
 }
-# The same, and the beginning of a sentence.
+# Name → what `Asked` has.
 ASKED = {
     "HAM10000": (
         HAM_IMAGES,
@@ -811,31 +813,3 @@ ASKED = {
         for name in ("labels.xlsx", "labels.ods")
     },
 }
-
-
-def read(root, images, files, options=AUTOMATIC):
-    return read_layout(make_folder(root, images.split(), files), options)
-
-
-@pytest.mark.parametrize("title", READ)
-def test_public_layouts_are_read(tmp_path, title):
-    images, files, labels = READ[title]
-    layout = read(tmp_path, images, files)
-    found = {file.name: label for file, label in layout.train if label}
-    found |= {f"*{file.name}": label for file, label in (*layout.validation, *layout.test)}
-    assert found == labels
-
-
-@pytest.mark.parametrize("title", ASKED)
-def test_what_is_not_clear_is_asked(tmp_path, title):
-    images, files, sentence = ASKED[title]
-    with pytest.raises(UserError, match=sentence):
-        read(tmp_path, images, files)
-
-
-def test_answers_to_these_questions_are_read(tmp_path):
-    files = {"HAM10000_metadata.csv": HAM}
-    layout = read(tmp_path, HAM_IMAGES, files, FolderOptions(label_column="dx"))
-    assert [label for _, label in layout.train] == ["nv", "mel", "nv", "mel"]
-    (tmp_path / "HAM10000_metadata.csv").unlink()
-    assert len(read(tmp_path, "", {}).class_names) == 2
