@@ -103,23 +103,6 @@ def test_folders_of_splits(root):
     assert (mean, std) == ((1.0,), pytest.approx((1 / 255,)))
 
 
-def test_test_images_of_other_classes_are_skipped_and_named(root):
-    put(root, *LABELED, "test/7.png", "test/bird/1.png")
-    dataset = load(root)
-    assert dict(dataset.skipped_files).keys() == {"test/7.png", "test/bird/1.png"}
-    assert dataset.train.files == tuple(LABELED)
-    names = [name.replace("labeled", "photos") for name in LABELED]
-    (root / "labeled").rename(root / "photos")
-    rows = "".join(f"{name},{name[7:10]}\n" for name in reversed(names))
-    (root / "labels.csv").write_text(f"file,label\n{rows}")
-    assert load(root).train.files == tuple(names)  # Whatever the order of the table.
-    assert any("2 files were skipped" in warning for warning in dataset.warnings)
-    with pytest.raises(
-        UserError, match=r"Pass a folder of images, as in --config configs/folder\."
-    ):
-        load("")
-
-
 @pytest.mark.parametrize("refused", ["0.png", "unlabeled"])
 def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused):
     put(root, *LABELED, "unlabeled/9.png")
@@ -216,3 +199,5 @@ def test_a_folder_that_cannot_be_used_is_named(folder):
     (folder / "labels.csv").write_text(f"file,label\n0.png,{'x' * 300}\n")
     with pytest.raises(UserError, match="more than 255 characters"):
         load(folder)
+    with pytest.raises(UserError, match=r"Pass a folder of images, as in --config configs/folder"):
+        load("")

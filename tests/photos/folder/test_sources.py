@@ -1,5 +1,6 @@
 """What images come from: by a column, or by a pattern of names."""
 
+import functools
 import re
 
 import numpy as np
@@ -20,6 +21,7 @@ from cls_jax.photos.folder.sources import (
 from cls_jax.photos.images.decode import read_origin
 from tests.photos.helpers import make_folder, read_layout
 
+propose_alike = functools.partial(propose_copies, are_alike=lambda *_: True)
 NAMES = [f"images/{i}.png" for i in range(8)]
 LABELS = ["cat", "dog"] * 4
 
@@ -103,17 +105,22 @@ def test_a_pattern_of_names_says_the_sources(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("propose", "names"),
     [
-        ["cat1.png", "cat2.png", "dog1.png", "dog2.png"],
-        ["IMG_0001.png", "IMG_0002.png", "IMG_0003.png"],
-        ["cat_1_1.png", "cat_1_2.png", "dog_1_1.png", "dog_1_2.png"],
-        ["a.png", "b.png"],
-        [],
+        (propose_pattern, ["cat1.png", "cat2.png", "dog1.png", "dog2.png"]),
+        (propose_pattern, ["IMG_0001.png", "IMG_0002.png", "IMG_0003.png"]),
+        (propose_pattern, ["cat_1_1.png", "cat_1_2.png", "dog_1_1.png", "dog_1_2.png"]),
+        (propose_pattern, ["a.png", "b.png"]),
+        (propose_pattern, []),
+        # Numbered photos are no copies, even if they look alike.
+        (propose_alike, ["cat/IMG-1.png", "cat/IMG-2.png", "dog/IMG-3.png", "dog/IMG-4.png"]),
+        (propose_alike, [f"{name}/photo ({i}).png" for name in ("cat", "dog") for i in (1, 2)]),
+        (propose_alike, ["cat/a.png", "cat/a-1.png", "cat/b.png", "cat/b-1.png", *"cdefgh"]),
+        (propose_alike, ["cat/a.png", "cat/b.png", "dog/a.png", "dog/b.png"]),
     ],
 )
-def test_other_names_propose_nothing(names):
-    assert propose_pattern(names) is None
+def test_other_names_propose_nothing(propose, names):
+    assert propose(names) is None
 
 
 COPIES = {
@@ -141,19 +148,6 @@ def test_names_of_copies_propose_their_photo_if_they_look_alike(ends):
         is_sure = "rf" in ends[0]
         assert (propose_copies(names, lambda *_: False) is not None) == is_sure
         assert propose_copies(names[:: len(ends)], lambda *_: True) is None  # None has two.
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["cat/IMG-1.png", "cat/IMG-2.png", "dog/IMG-3.png", "dog/IMG-4.png"],
-        ["cat/photo (1).png", "cat/photo (2).png", "dog/photo (1).png", "dog/photo (2).png"],
-        ["cat/a.png", "cat/a-1.png", "cat/b.png", "cat/b-1.png", *"cdefgh"],  # Not most.
-        ["cat/a.png", "cat/b.png", "dog/a.png", "dog/b.png"],
-    ],
-)
-def test_numbered_photos_are_no_copies_even_if_they_look_alike(names):
-    assert propose_copies(names, lambda *_: True) is None
 
 
 def test_a_level_of_folders_is_proposed_and_never_taken(tmp_path):
