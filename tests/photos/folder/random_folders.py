@@ -6,6 +6,8 @@ import pathlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+from tests.photos.helpers import make_folder
+
 WORDS = ("cat", "dog", "Sea lion", "Größe", "otter")
 NUMBERS = ("0", "1", "2", "3", "4")
 FILE_HEADERS = ("file", "filename", "image", "image_id", "id", "name", "path", "x", "")
@@ -48,11 +50,7 @@ def write_folder(root: pathlib.Path, seed: int) -> dict[str, str]:
         names = WORDS[: len(classes)]
         rows = [f"{i},{name}\n" if seed % 2 else f"{name}\n" for i, name in enumerate(names)]
         others[draw.choice(("classes.txt", "names.csv"))] = "".join(rows)
-    moved = _move(draw, files)
-    for name in moved:
-        _place(root, name).touch()
-    for name, content in others.items():
-        _place(root, name).write_text(content, encoding="utf-8")
+    make_folder(root, _move(draw, files), others)
     for _ in range(draw.choice((0, 0, 0, 0, 1))):
         (root / draw.choice(("empty", "test/empty", "unlabeled"))).mkdir(
             parents=True, exist_ok=True
@@ -64,11 +62,6 @@ def write_folder(root: pathlib.Path, seed: int) -> dict[str, str]:
     if draw.random() < 0.06:
         options["label_pattern"] = draw.choice((r"([A-Za-z ]+)_\d", r"^([^/]+)/"))
     return options
-
-
-def _place(root: pathlib.Path, name: str) -> pathlib.Path:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    return root / name
 
 
 def _draw_files(draw: random.Random, classes: Sequence[str]) -> list[str]:

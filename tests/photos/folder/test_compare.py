@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder import compare
@@ -13,6 +12,7 @@ from cls_jax.photos.folder.dataset import list_layout, open_dataset
 from cls_jax.photos.images.files import ImageBatch
 from cls_jax.runs import folder
 from tests.conftest import load_config
+from tests.photos.helpers import write_image
 
 TIME = "2026-11-22T13:25:40.190940Z"
 
@@ -20,9 +20,7 @@ TIME = "2026-11-22T13:25:40.190940Z"
 def fill(root, *names):
     """Uncompressed images, which all have the same size."""
     for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(int(name[-5])).integers(0, 256, (9, 9, 3), np.uint8)
-        Image.fromarray(pixels).save(root / name)
+        write_image(root / name, np.random.default_rng(int(name[-5])).integers(0, 256, (9, 9, 3)))
 
 
 def relabel(old, new):

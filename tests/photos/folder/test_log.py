@@ -10,6 +10,7 @@ from cls_jax.photos.folder.log import compare_checks, fold
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.labeling.known import find_checked
 from cls_jax.photos.labeling.photos import open_session
+from tests.photos.helpers import make_folder
 from tests.photos.labeling.sessions import create_photos, decide, open_ready, read_training
 
 CLASSES = ["cat", "Cat", " CAT", "dog", "DOG", "ｄｏｇ", "owl", "Owl\u200b", "big cat", "Big  cat"]
@@ -29,10 +30,6 @@ def create_folder(root, seed: int) -> None:
     rng = random.Random(seed)
     kinds = FOLDERS[rng.choice(sorted(FOLDERS))]
     names = [rng.choice(kinds).format(i=i) for i in range(10)]
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
     header = rng.choice(HEADERS)
     lines = [header]
     for number in range(rng.randrange(1, 40)):
@@ -49,7 +46,7 @@ def create_folder(root, seed: int) -> None:
         name = "3" if mark == "key" else name
         place = [""] * (header.count(",") - 1 if header != HEADERS[0] else 0)
         lines.append(",".join([name, label, *place, mark + detail, time]))
-    (root / LABELS_CSV).write_text("\n".join([*lines, ""]))
+    make_folder(root, names, {LABELS_CSV: "\n".join([*lines, ""])})
 
 
 @pytest.mark.parametrize("part", range(10))

@@ -54,7 +54,6 @@ def test_random_folders_are_read_as_before(tmp_path, first):
     others = {}
     for seed, before in enumerate(OUTCOMES[first : first + NUM_TOGETHER], first):
         root = tmp_path / str(seed) / "album"
-        root.mkdir(parents=True)
         outcome = find_outcome(root, write_folder(root, seed))
         pairs = zip(outcome, before.split("/"), strict=True)
         is_better = all(now == then or (now != "?" and then == "?") for now, then in pairs)

@@ -35,7 +35,7 @@ from cls_jax.photos.report.data import RunData, clean_rows
 from cls_jax.photos.report.page import render_page
 from cls_jax.runs import folder as run_folder
 from cls_jax.runs import metrics, result, sessions
-from tests.photos.helpers import read_layout
+from tests.photos.helpers import make_folder, read_layout
 from tests.photos.images.test_decode import create_photo, encode, pack_png
 
 pytestmark = pytest.mark.skipif(
@@ -99,10 +99,7 @@ def read_image(path, content):
 
 def read_labels_csv(path, content):
     """A folder of images with a table."""
-    (path.parent / "sub").mkdir(exist_ok=True)
-    for name in ("a.png", "b.png", "sub/c.png"):
-        (path.parent / name).touch()
-    layout = read_layout(path.parent)
+    layout = read_layout(make_folder(path.parent, ("a.png", "b.png", "sub/c.png")))
     assert len(layout.train) == 3
     back = csv.reader(io.StringIO(to_csv(layout.skipped), newline=""))
     assert [tuple(row) for row in back] == [tuple(row) for row in layout.skipped]

@@ -18,7 +18,7 @@ from cls_jax.photos.images import decode
 from cls_jax.photos.images import files as files_module
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.images.files import find_images, read_ahead
-from tests.photos.helpers import read_image
+from tests.photos.helpers import read_image, write_image
 
 SIZE = 16
 SHAPE = (SIZE, SIZE, 3)
@@ -261,18 +261,7 @@ def test_pipes_endless_scans_floating_point_and_too_large_files_are_refused(tmp_
 
 def put(path, level=255, format=None):
     """Writes a red picture and returns where."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8), (level, 0, 0)).save(path, format)
-    return path
-
-
-@pytest.fixture
-def folder(tmp_path):
-    tmp_path = tmp_path / "folder"
-    for name in ["b.png", "a.JPG", "sub/deep/c.webp", "notes.txt", "sub/labels.csv"]:
-        put(tmp_path / name, format="png")
-    os.symlink(tmp_path, tmp_path / "sub" / "loop")
-    return tmp_path
+    return write_image(path, np.full((8, 8, 3), (level, 0, 0)), format)
 
 
 def test_every_file_that_is_listed_can_be_decoded(tmp_path):
@@ -293,7 +282,11 @@ def test_every_file_that_is_listed_can_be_decoded(tmp_path):
             read_image(tmp_path / f"image.{name}", SHAPE)
 
 
-def test_folder_glob_and_file_stand_for_each_image_once(folder, tmp_path):
+def test_folder_glob_and_file_stand_for_each_image_once(tmp_path):
+    folder = tmp_path / "folder"
+    for name in ["b.png", "a.JPG", "sub/deep/c.webp", "notes.txt", "sub/labels.csv"]:
+        put(folder / name, format="png")
+    os.symlink(folder, folder / "sub" / "loop")
     names = [os.path.relpath(file, folder) for file in find_images(str(folder))]
     assert names == ["a.JPG", "b.png", "sub/deep/c.webp"]
     os.symlink(folder / "b.png", folder / "sub" / "link.png")
