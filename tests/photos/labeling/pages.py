@@ -11,7 +11,7 @@ from tests.photos.labeling.sessions import (
     CLASSES,
     create_features,
     create_photos,
-    decide,
+    decide_all,
     describe_some,
     open_ready,
 )
@@ -217,9 +217,7 @@ def read_decisions(folder):
 def open_labeled(folder, num_images):
     """A session in which another window has given the first six photos their classes."""
     session = open_ready(folder, create_photos(folder, num_images), CLASSES)
-    for image in range(6):
-        decide(session, image, CLASSES[image % 3], "other")
-    return session
+    return decide_all(session, CLASSES * 2, "other")
 
 
 def open_unsure(folder, num_images):
@@ -228,9 +226,7 @@ def open_unsure(folder, num_images):
     session, features = open_session(folder, CLASSES), create_features(kinds)
     features += np.random.default_rng(1).normal(0, 0.2, features.shape).astype(np.float32)
     session.load(lambda report: describe_some(range(len(kinds)), features))
-    for image in range(6):
-        decide(session, image, CLASSES[image % 3], "other")
-    return session
+    return decide_all(session, CLASSES * 2, "other")
 
 
 def find_violations(page, *rules, within="html"):

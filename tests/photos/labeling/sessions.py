@@ -69,9 +69,9 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
     session.decide([Change(image, decision, label, revision)], window)
 
 
-def decide_all(session: Session, labels, window: str = "w") -> Session:
-    """Gives the first photos these labels. Returns the session."""
-    for image, label in enumerate(labels):
+def decide_all(session: Session, labels, window: str = "w", start: int = 0) -> Session:
+    """Gives the photos from `start` on these labels. Returns the session."""
+    for image, label in enumerate(labels, start):
         decide(session, image, label, window)
     return session
 

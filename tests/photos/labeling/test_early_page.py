@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.labeling.pages import (
     enter,
@@ -53,18 +52,6 @@ def test_random_photos_are_asked_without_a_guess_in_sight_and_the_result_says_wh
         page.wait_for_selector(".panel .hint:has-text('1 random photo left')")
         page.keyboard.press("1")
         page.wait_for_selector("h2:text-is('Result')")
-        measured = ".about:text-matches('When you checked them, [0-9]+ of 20 were')"
-        page.wait_for_selector(measured)
-        said = page.locator(".about").inner_text()
-        show(page, "classes")  # They are there still when a class is deleted and comes back.
-        page.get_by_label("Delete cat").press("Enter")
-        hear(page, "cat deleted")
-        page.keyboard.press("Control+z")
-        page.get_by_label("Name of cat").wait_for()
-        keys = [row["key"] for row in views.describe(session)["classes"]]
-        assert keys == ["1", "2", "3"]
-        show(page, "result")
-        page.wait_for_selector(measured)
-        assert page.locator(".about").inner_text() == said
+        page.wait_for_selector(".about:text-matches('When you checked them, [0-9]+ of 20 were')")
     answer, *_ = (row for row in read_decisions(folder) if row[0] == first)
     assert (answer[1], answer[2].split()[0]) == ("cat", "check")

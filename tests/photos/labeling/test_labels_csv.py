@@ -144,21 +144,6 @@ def test_answers_follow_a_row_that_a_crash_has_cut_short(session, folder, kinds,
     assert list(states.values()) == answers
 
 
-def test_answers_go_into_the_columns_of_another_table(folder):
-    """Into those that its rows have shown, whatever their headers and the numbers say."""
-    create_photos(folder, 3)
-    (folder / LABELS_CSV).write_text("id,img,kind\n1,IMG_0002.png,cat\n2,IMG_0001.png,dog\n")
-    session = open_ready(folder, [0] * 3)
-    assert read_states(session)["IMG_0002.png"] == ("label", "cat")
-    decide(session, 0, "cat")
-    decide(session, 1, "", decision="none")
-    session.follow_table()
-    last = (folder / LABELS_CSV).read_text().splitlines()[-2:]
-    assert last[0] == ",IMG_0000.png,cat"
-    assert last[1].startswith(",IMG_0001.png,,none,2")
-    assert read_states(open_ready(folder, [0] * 3)) == read_states(session)
-
-
 def test_rows_appended_at_the_same_moment_are_read(session, folder, monkeypatch):
     decide(session, 0, "cat")
     append = label_table.append_rows

@@ -19,8 +19,6 @@ NUM_IMAGES = 24
 # The labels of the first photos in each state.
 STATES = {
     "no class": None,
-    "classes without answers": [],
-    "one answer": ["cat"],
     "one class": ["cat"] * 5,
     "two classes": ["cat", "dog"],
     "all labeled": [CLASSES[i % 3] for i in range(NUM_IMAGES)],
