@@ -32,7 +32,7 @@ from cls_jax.photos.inference.inputs import (
 )
 from cls_jax.photos.inference.networks import Networks
 from cls_jax.photos.inference.scores import Scoring
-from cls_jax.photos.inference.unknown import FolderImages, UnknownScore, score_images
+from cls_jax.photos.inference.unknown import FolderImages, UnknownScore
 
 _NUM_TOP = 5  # Classes.
 
@@ -54,9 +54,10 @@ class Prediction(NamedTuple):
         calibrated_confidence: float32 [B], the confidence after calibration, or None for a run
             without calibration.
         abstain: bool [B], whether that is below the calibration's threshold. None without one.
-        unknown: float32 [B] from 0 to 1. Near 1, the image may belong to no class. Above 0.97, an
-            instant classifier says that it is unlike all images of the folder. None for a run
-            without it. See `score_images`.
+        unknown: float32 [B] from 0 to 1. Near 1, the image may belong to no class, although it
+            resembles others of the folder. None for a run without it. See `UnknownScore`.
+        foreign: bool [B], whether the image is unlike all images of the folder. None for trained
+            networks. See `FolderImages`.
     """
 
     label: np.ndarray
@@ -71,6 +72,7 @@ class Prediction(NamedTuple):
     calibrated_confidence: np.ndarray | None = None
     abstain: np.ndarray | None = None
     unknown: np.ndarray | None = None
+    foreign: np.ndarray | None = None
 
 
 class TaggedPrediction(NamedTuple):
@@ -81,14 +83,14 @@ class TaggedPrediction(NamedTuple):
         probabilities: float32 [B, T]. They are calibrated, and do not add up to 1.
         class_names: str [T], the tags.
         thresholds: float32 [T].
-        unknown: float32 [B] from 0 to 1, as that of a `Prediction`.
+        foreign: bool [B], as that of a `Prediction`.
     """
 
     tags: tuple[frozenset[str], ...]
     probabilities: np.ndarray
     class_names: np.ndarray
     thresholds: np.ndarray
-    unknown: np.ndarray | None = None
+    foreign: np.ndarray | None = None
 
 
 class Classifier:
@@ -151,12 +153,18 @@ class Classifier:
         else:
             sources = self._decode(iterate_inputs(images))
         parts = [self._predict_images(source) for source in sources]
-        p_NBK = np.concatenate([p for p, _ in parts], axis=1)
-        scores = [score for _, score in parts]
-        unknown = None if scores[0] is None else np.concatenate(scores)
-        if self.thresholds is not None:
-            return tag_images(p_NBK.mean(axis=0), self.class_names, self.thresholds, unknown)
-        return create_prediction(p_NBK, self.class_names, self.calibration, unknown)
+        p_NBK = np.concatenate([p for p, *_ in parts], axis=1)
+        unknown, foreign = (
+            None if found[0] is None else np.concatenate(found)
+            for found in list(zip(*parts, strict=True))[1:]
+        )
+        if self.thresholds is None:
+            prediction = create_prediction(p_NBK, self.class_names, self.calibration)
+            return prediction._replace(unknown=unknown, foreign=foreign)
+        names, p_BT = np.asarray(self.class_names, dtype=str), p_NBK.mean(axis=0)
+        tags = tuple(frozenset(names[has_T].tolist()) for has_T in p_BT >= self.thresholds)
+        tagged: Any = TaggedPrediction(tags, p_BT, names, self.thresholds, foreign)
+        return tagged
 
     def _decode(self, images: Iterable[ImageLike]) -> Iterator[np.ndarray]:
         """Images batch by batch, after an empty batch."""
@@ -169,10 +177,12 @@ class Classifier:
                     raise ImageError(f"{name} cannot be read: {error}.")
             yield batch.images
 
-    def _predict_images(self, images: ImageSource) -> tuple[np.ndarray, Any]:
-        """Probabilities float32 [N, n, K], and scores for belonging to no class, float32 [n]."""
+    def _predict_images(self, images: ImageSource) -> tuple[np.ndarray, Any, Any]:
+        """Probabilities float32 [N, n, K], and `unknown` and `foreign` of a `Prediction`."""
         p_NBK, f_BC = self.networks.predict_with_features(images)
-        return p_NBK, score_images(f_BC, self.unknown, self.folder_images)
+        unknown = None if self.unknown is None else self.unknown.apply(f_BC)
+        foreign = None if self.folder_images is None else self.folder_images.find_foreign(f_BC)
+        return p_NBK, unknown, foreign
 
     def read_files(self, files: Iterable[ImageLike]) -> Generator[ImageBatch, None, None]:
         """Decodes images as the run decoded its own, in batches for the networks."""
@@ -196,7 +206,6 @@ def create_prediction(
     p_NBK: np.ndarray,
     class_names: Sequence[str],
     calibration: Calibration | None = None,
-    unknown: np.ndarray | None = None,
 ) -> Prediction:
     """Derives a `Prediction` from the networks' probabilities, float32 [N, B, K]."""
     names = np.asarray(list(class_names), dtype=str)
@@ -212,7 +221,6 @@ def create_prediction(
         probabilities=p_BK,
         network_probabilities=p_NBK,
         class_names=names,
-        unknown=unknown,
     )
     if calibration is None:
         return prediction
@@ -221,18 +229,6 @@ def create_prediction(
     return prediction._replace(
         calibrated_confidence=confidence, abstain=confidence < calibration.abstain_below
     )
-
-
-def tag_images(
-    p_BT: np.ndarray,
-    names: Sequence[str],
-    thresholds: np.ndarray,
-    unknown: np.ndarray | None = None,
-) -> Any:
-    """The `TaggedPrediction` of images with these probabilities, float32 [B, T]."""
-    named = np.asarray(names, dtype=str)
-    tags = tuple(frozenset(named[has_T].tolist()) for has_T in p_BT >= thresholds)
-    return TaggedPrediction(tags, p_BT, named, thresholds, unknown)
 
 
 def describe_top(p_K: np.ndarray, class_names: Sequence[str] | np.ndarray) -> str:

@@ -40,7 +40,6 @@ from cls_jax.photos.inference.tables import (
     Row,
     write_table,
 )
-from cls_jax.photos.inference.unknown import FOREIGN
 from cls_jax.runs.sessions import hold_at_once
 
 # More than twice the share of a folder's new photos that are called foreign by mistake.
@@ -139,8 +138,8 @@ class TagRows(Rows):
             "tags": [SEPARATOR.join(sorted(tags)) for tags in prediction.tags]
         }
         values |= zip(self._names, prediction.probabilities.T.tolist(), strict=True)
-        if prediction.unknown is not None:
-            values["unknown"] = prediction.unknown.tolist()
+        if prediction.foreign is not None:
+            values["foreign"] = prediction.foreign.tolist()
         return values
 
     def describe(self, row: Row) -> tuple[str, list[str]]:
@@ -296,14 +295,9 @@ def _read_rows(
 
 
 def take_label(classifier: Classifier, rows: Rows, row: Row) -> tuple[Label, bool]:
-    """The file of a row with its class, or tags, and confidence, and whether it is foreign.
-
-    Trained networks never say that it is unlike all images of the run.
-    """
-    is_compared = classifier.folder_images is not None and row["unknown"] is not None
+    """The file of a row with its class, or tags, and confidence, and whether it is foreign."""
     confidence = get_confidence(row) if classifier.thresholds is None else None
-    label = row["file"], row[rows.label], confidence
-    return label, is_compared and row["unknown"] > FOREIGN
+    return (row["file"], row[rows.label], confidence), bool(row["foreign"])
 
 
 def describe_foreign(num_foreign: int, num_read: int) -> str | None:
@@ -315,7 +309,7 @@ def describe_foreign(num_foreign: int, num_read: int) -> str | None:
     sentence = f"{num_foreign:,} of {num_read:,} photos are unlike all photos of this run"
     if 2 * num_foreign > num_read:
         return f"{sentence}: is it the right folder, and the right run?"
-    return f"{sentence} (`unknown` above {FOREIGN})."
+    return f"{sentence} (column `foreign`)."
 
 
 @contextlib.contextmanager

@@ -33,25 +33,29 @@ PREDICTION_COLUMNS = {
     "calibrated_confidence": float,
     "abstain": bool,
     "unknown": float,
+    "foreign": bool,
 }
 _RUNNER_UP = {"second_label": str, "second_confidence": float}
 ALL_COLUMNS = PREDICTION_COLUMNS | _RUNNER_UP
 # For all other runs. `error` is left out of a table without errors.
-SHORT_COLUMNS = (
-    {"file": str, "label": str, "confidence": float, "unknown": float} | _RUNNER_UP | {"error": str}
-)
-WITHOUT_ERRORS = {name: kind for name, kind in SHORT_COLUMNS.items() if name != "error"}
+WITHOUT_ERRORS = {"file": str, "label": str, "confidence": float, "unknown": float}
+WITHOUT_ERRORS |= {"foreign": bool, **_RUNNER_UP}
+SHORT_COLUMNS = {**WITHOUT_ERRORS, "error": str}
 # Tables of predicted classes.
 PREDICTION_TABLES = (PREDICTION_COLUMNS, ALL_COLUMNS, SHORT_COLUMNS, WITHOUT_ERRORS)
 # Of predicted tags, with a column for each tag after the second one.
-TAG_COLUMNS = {"file": str, "tags": str, "unknown": float, "error": str}
+TAG_COLUMNS = {"file": str, "tags": str, "foreign": bool, "error": str}
 
 
 def is_prediction_table(columns: Sequence[str]) -> bool:
-    """Whether columns are those of a table of predictions, which a later one may replace."""
-    names = list(TAG_COLUMNS)
-    has_tags = [*columns[:2], *columns[-2:]] == names
-    return has_tags or list(columns) in map(list, PREDICTION_TABLES)
+    """Whether columns are those of a table of predictions, which a later one may replace.
+
+    Those of earlier versions have no column `foreign`.
+    """
+    if [*columns[:2], *columns[-1:]] == ["file", "tags", "error"]:
+        return True
+    tables = ([name for name in table if name != "foreign"] for table in PREDICTION_TABLES)
+    return [name for name in columns if name != "foreign"] in tables
 
 
 def check_path(

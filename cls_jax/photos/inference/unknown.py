@@ -45,9 +45,7 @@ _C = 0.0003
 _SAME = 1 - 1e-5
 # A foreign image is farther from the folder than this share of its own images. So at most 3% of the
 # folder's new images are called foreign on average. Fewer than 33 images call none foreign.
-FOREIGN = 0.97
-# The score of all other images is lower than this, clear of the above in any precision.
-_OTHERS_BELOW = 0.96
+_FOREIGN = 0.97
 _MAX_IMAGES = 1_500  # 4 MB of features.
 _MAX_BYTES = 2**28
 
@@ -144,7 +142,7 @@ class FolderImages(NamedTuple):
     def compare(self, features_BC: np.ndarray) -> np.ndarray:
         """The share of the folder's images that are closer to the others, float32 [B].
 
-        It is larger than `FOREIGN` for foreign images. Features are floating [B, C], of any length.
+        Features are floating [B, C], of any length.
         """
         cosines = normalize_rows(features_BC) @ self.features.astype(np.float32).T
         num_images = len(self.similarities)
@@ -153,7 +151,7 @@ class FolderImages(NamedTuple):
 
     def find_foreign(self, features_BC: np.ndarray) -> np.ndarray:
         """Which images are foreign, bool [B]."""
-        return np.asarray(self.compare(features_BC) > FOREIGN)
+        return np.asarray(self.compare(features_BC) > _FOREIGN)
 
     def write(self, path: pathlib.Path) -> None:
         """Writes it into a file. Raises an OSError if the system refuses."""
@@ -183,21 +181,6 @@ def collect_images(
     if not (similarities > -1).any():
         return None
     return FolderImages(features.astype(np.float16), similarities)
-
-
-def score_images(
-    features_BC: np.ndarray, score: UnknownScore | None, images: FolderImages | None
-) -> np.ndarray | None:
-    """How likely images belong to no class, from 0 to 1, float32 [B]. None if nothing is known.
-
-    Above `FOREIGN` it says that an image is foreign. Below, where the folder's images are known,
-    `score` ranks those that resemble images of the folder, but none of its classes.
-    """
-    if images is None:
-        return None if score is None else score.apply(features_BC)
-    shares = images.compare(features_BC)
-    others = shares if score is None else score.apply(features_BC)
-    return np.where(shares > FOREIGN, shares, others * np.float32(_OTHERS_BELOW))
 
 
 def read_folder_images(path: pathlib.Path, num_features: int) -> FolderImages | None:

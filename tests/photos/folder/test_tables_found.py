@@ -87,7 +87,7 @@ def test_corrected_predictions_are_labels(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     rows = [
         {"file": f"album/photos/{i}.png", "label": label, "confidence": 0.5, "top5": "cat:1;dog:0"}
-        | {"second_label": "dog", "second_confidence": 0.25, "unknown": 0.5}
+        | {"second_label": "dog", "second_confidence": 0.25, "unknown": 0.5, "foreign": False}
         for i, label in ((1, "cat"), (2, "dog"), (3, "cat"))
     ]
     rows.append({"file": "album/photos/4.png", "error": "damaged"})

@@ -16,12 +16,9 @@ from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference.predict_files import describe_foreign
 from cls_jax.photos.inference.run import load
 from cls_jax.photos.inference.unknown import (
-    FOREIGN,
     FolderImages,
-    UnknownScore,
     collect_images,
     read_folder_images,
-    score_images,
 )
 from cls_jax.photos.labeling.classes import Classes
 from cls_jax.photos.labeling.classifier import fit
@@ -51,7 +48,6 @@ def test_foreign_images_are_found_and_few_of_the_folder(num_images, noise):
         scores = images.compare(np.concatenate([new, foreign]))
         areas.append(roc_auc_score(np.arange(600) >= 300, scores))
         alarms.append(images.find_foreign(new).mean())
-        np.testing.assert_array_equal(scores > FOREIGN, images.find_foreign([*new, *foreign]))
     assert np.mean(areas) > 0.9
     assert np.mean(alarms) < 0.05
 
@@ -88,20 +84,6 @@ def test_images_of_new_sources_are_not_foreign_for_that():
         np.testing.assert_array_equal(
             collect_images(known, nothing).similarities, plain.similarities
         )
-
-
-def test_the_score_of_no_class_ranks_the_images_that_are_not_foreign():
-    images = collect_images(draw(100, range(4), 0))
-    new = np.concatenate([draw(50, range(4), 1), draw(50, range(8, 12), 2)])
-    score = UnknownScore(0, tuple(np.linspace(-1, 1, C).tolist()), (-1.0, 0.0, 1.0))
-    plain, found = score.apply(new), score_images(new, score, images)
-    is_foreign = images.find_foreign(new)
-    np.testing.assert_array_equal(is_foreign, found > FOREIGN)
-    assert (np.argsort(plain[~is_foreign]) == np.argsort(found[~is_foreign])).all()
-    np.testing.assert_array_equal(score_images(new, score, None), plain)
-    np.testing.assert_array_equal(score_images(new, None, images) > FOREIGN, is_foreign)
-    assert score_images(new, None, None) is None
-    assert score_images(new[:0], score, images).shape == (0,)
 
 
 def test_the_labeling_page_has_the_same_rule():
@@ -161,7 +143,7 @@ def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatc
     before = classifier.compute_fingerprint()
     commands.predict(str(trained_run), ["photos"])
     assert "unlike" not in capsys.readouterr().err
-    assert not read_table(tmp_path / "predictions.csv")[0]["unknown"]
+    assert not read_table(tmp_path / "predictions.csv")[0]["foreign"]
     size = classifier.networks.num_features
     away = collect_images(
         -1 - np.random.default_rng(0).random((100, size))
@@ -172,7 +154,7 @@ def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatc
     said = capsys.readouterr().err
     assert "30 of 30 photos are unlike all photos of this run: is it the right folder, and" in said
     rows = read_table(tmp_path / "predictions.csv")
-    assert all(float(row["unknown"]) > FOREIGN for row in rows)
+    assert {(row["unknown"], row["foreign"]) for row in rows} == {("", "True")}
     commands.predict(str(trained_run), ["photos/0.png"])
     output = capsys.readouterr()
     assert output.out.endswith(", unlike all photos of the run)\n")
@@ -188,7 +170,7 @@ def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatc
         (0, 0, None),
         (2, 30, None),  # As many as of the run's own folder.
         (9, 100, None),
-        (12, 100, "(`unknown` above 0.97)."),
+        (12, 100, "(column `foreign`)."),
         (1_500, 2_000, "is it the right folder, and the right run?"),
         (2, 2, "is it the right folder, and the right run?"),
         (1, 1, "is it the right run?"),

@@ -22,9 +22,9 @@ from cls_jax.models.ensemble import Ensemble
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
+from cls_jax.photos.inference.evaluate_run import evaluate_folder
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.classifier import Classifier, describe_top
-from cls_jax.photos.inference.evaluate_run import evaluate_folder
 from cls_jax.photos.inference.networks import ImageFormat
 from cls_jax.photos.inference.predict_files import predict_files, print_files
 from cls_jax.photos.inference.run import create_run, load
@@ -37,7 +37,7 @@ from cls_jax.photos.inference.tables import (
     is_prediction_table,
     write_table,
 )
-from cls_jax.photos.inference.unknown import UnknownScore
+from cls_jax.photos.inference.unknown import FolderImages
 from cls_jax.runs.folder import CONFIG, read_result
 from tests.outcomes import read_table
 from tests.photos.helpers import write_image
@@ -230,7 +230,7 @@ def test_a_table_of_one_network_has_what_people_read(
     np.testing.assert_allclose(float(row["calibrated_confidence"]), expected_BK[0].max(), atol=1e-5)
     predict_files(classifier, noise, output)
     if ending == "csv":  # Excel reads other names than ASCII only after this mark.
-        assert output.read_bytes().startswith(b"\xef\xbb\xbffile,label,confidence,unknown,")
+        assert output.read_bytes().startswith(b"\xef\xbb\xbffile,label,confidence,unknown,foreign,")
 
 
 def test_interrupted_prediction_goes_on_where_it_stopped(
@@ -401,13 +401,13 @@ def create_tagger(tmp_path, thresholds=(0.5, 0.5, 0.7), names=("boots", "coat", 
         activation=jax.nn.sigmoid,
         predict_with_features=lambda images: (P_BT[None, : len(images)], np.eye(3, 5)),
     )
-    score = UnknownScore(0, (1.0, 0, 0, 0, 0), (0.0, 1.0))
+    photos = FolderImages(np.eye(5, dtype=np.float16)[:2], np.full(99, 0.9, np.float32))
     return Classifier(
         tmp_path,
         networks,
         names,
         0,
-        unknown=score,
+        folder_images=photos,
         thresholds=np.float32(thresholds),
     )
 
@@ -418,7 +418,7 @@ def test_a_prediction_has_the_tags_that_reach_their_thresholds(tmp_path):
     np.testing.assert_array_equal(found.probabilities, P_BT)
     assert found.class_names.tolist() == ["boots", "coat", "hat"]
     np.testing.assert_allclose(found.thresholds, [0.5, 0.5, 0.7])
-    np.testing.assert_allclose(found.unknown, [1, 0, 0])
+    assert found.foreign.tolist() == [False, False, True]
 
 
 def test_a_table_has_a_column_for_each_tag_whatever_its_name(tmp_path):
@@ -430,7 +430,7 @@ def test_a_table_has_a_column_for_each_tag_whatever_its_name(tmp_path):
         found = predict_files(tagger, [*files, "gone.png"], output)
     assert [label for (_, label, _), _ in found] == ["error;tag file", "", "error;file", None]
     rows = read_table(output)
-    columns = ["file", "tags", "tag error", "tag tag file", "tag file", "unknown", "error"]
+    columns = ["file", "tags", "tag error", "tag tag file", "tag file", "foreign", "error"]
     assert list(rows[0]) == columns
     assert rows[0]["tags"] == "error;tag file"
     assert [float(rows[0][name]) for name in columns[2:5]] == pytest.approx([0.9, 0.4, 0.8])
@@ -461,7 +461,8 @@ def test_a_line_says_the_tags_or_the_likeliest_one(tmp_path, capsys):
     files = [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(3)]
     print_files(tagger, files, as_json=False, all_columns=False)
     lines = [line.split("/")[-1] for line in capsys.readouterr().out.splitlines()]
-    expected = "boots 0.90, hat 0.80", "no tag (hat 0.30)", "boots 0.90, coat 0.90"
+    unlike = "boots 0.90, coat 0.90 (unlike all photos of the run)"
+    expected = "boots 0.90, hat 0.80", "no tag (hat 0.30)", unlike
     assert lines == [f"{i}.png: {text}" for i, text in enumerate(expected)]
     print_files(tagger, files[:1], as_json=True, all_columns=False)
     row = json.loads(capsys.readouterr().out)

@@ -90,18 +90,18 @@ def test_python_and_the_terminal_say_the_tags_of_new_photos(run, photos, tmp_pat
         {tag for tag, has in zip(TAGS, (i % 2, i // 2 % 2), strict=True) if has} for i in range(12)
     ]
     assert np.mean([said == has for said, has in zip(found.tags, truth, strict=True)]) > 0.8
-    assert found.unknown.shape == (12,)
+    assert found.foreign.shape == (12,)
     classifier = cls_jax.load(run)
     again = pickle.loads(pickle.dumps(classifier))
     np.testing.assert_array_equal(again.predict(files).probabilities, found.probabilities)
     commands.predict(str(run.workdir), [str(photos)], output=str(tmp_path / "p.csv"), has_tags=True)
     rows = {row["file"].split("/")[-1]: row for row in read_table(tmp_path / "p.csv")}
-    assert list(rows["test0.png"]) == ["file", "tags", *TAGS, "unknown", "error"]
+    assert list(rows["test0.png"]) == ["file", "tags", *TAGS, "foreign", "error"]
     assert [set(filter(None, rows[file.name]["tags"].split(";"))) for file in files] == [
         *found.tags
     ]
     # A photo of something else is unlike all of the folder.
-    assert classifier.predict(np.full((1, SIZE, SIZE, 3), 255, np.uint8)).unknown > 0.97
+    assert classifier.predict(np.full((1, SIZE, SIZE, 3), 255, np.uint8)).foreign
     with pytest.raises(UserError, match="these have tags: remove it"):
         commands.predict(str(run.workdir), [str(photos)], sort_into=str(tmp_path / "sorted"))
 
