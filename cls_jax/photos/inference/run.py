@@ -88,10 +88,10 @@ class Run(abc.ABC):
     def predict(self, images: ImageSource | ImageInput | Iterable[ImageInput]) -> Prediction:
         """Predicts with the run's networks or, if chosen at the end, its instant classifier.
 
-        See `Classifier.predict`. Each call opens the run. For repeated predictions, keep
-        `cls_jax.load(run)`.
+        See `Classifier.predict`. The classifier is read once, as the run was opened.
         """
-        return load(self).predict(images)
+        refuse_forked_child()
+        return self.predictor.classifier.predict(images)
 
     @functools.cached_property
     def dataset(self) -> Dataset:

@@ -27,7 +27,7 @@ from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.classifier import Classifier, describe_top
 from cls_jax.photos.inference.networks import ImageFormat
 from cls_jax.photos.inference.predict_files import predict_files, print_files
-from cls_jax.photos.inference.run import create_run, load
+from cls_jax.photos.inference.run import create_run, load, open_run
 from cls_jax.photos.inference.tables import (
     ALL_COLUMNS,
     PREDICTION_COLUMNS,
@@ -159,6 +159,15 @@ def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
         classifier.predict([images[0], np.zeros((8, 8))])
     with pytest.raises(ImageError, match=r"nothing\.png cannot be read: No such file"):
         classifier.predict([files[0], folder / "nothing.png"])
+
+
+def test_a_run_predicts_as_it_was_opened(trained_run, dataset):
+    run, images = open_run(trained_run, eval_batch_size=9, step=4), dataset.test.images
+    found, newest = run.predict(images).probabilities, load(trained_run)
+    assert 50 * run.classifier.networks.batch_size == newest.networks.batch_size
+    expected = load(trained_run, step=4).predict(images).probabilities
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert np.abs(found - newest.predict(images).probabilities).max() > 1e-3
 
 
 def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, ending):
