@@ -19,24 +19,43 @@ from cls_jax.photos.report import outcome
 from cls_jax.photos.report.outcome import describe_predictor
 from tests.conftest import load_config
 
+REPORTED = "the figure to report"
 
-def test_figures_are_named():
-    said = outcome.describe_accuracies({"test_accuracy_at_best_validation": 40.0})
-    assert said == "   40.00%  network 1 at the step of best validation accuracy"
-    assert outcome.describe_monitors({"mask_ratio": 0.5}).startswith("   50.00%  of images")
-    instant = outcome.describe_accuracies({"test/accuracy": 50.0}, is_trained=False)
-    assert instant == "   50.00%  instant classifier, the figure to report"
-    tagged = {"test/accuracy": 50.0, "test/mean_average_precision": 80.0}
-    assert outcome.describe_accuracies(tagged, is_trained=False).splitlines() == [
-        "   50.00%  images with all tags right, the figure to report",
-        "   80.00%  mean average precision over the tags",
-    ]
-    measured = {"test_accuracy": 40.0, "test_accuracy_instant": 50.0}
-    for used, figure in (("trained", "40.00%"), ("instant", "50.00%")):
-        first, *others = outcome.describe_accuracies({**measured, "predictor": used}).split("\n")
-        assert figure in first
-        assert "the figure to report" in first
-        assert not any("report" in line for line in others)
+
+@pytest.mark.parametrize(
+    ("accuracies", "is_trained", "lines"),
+    [
+        (
+            *({"test_accuracy_at_best_validation": 40.0}, True),
+            ["40.00%  network 1 at the step of best validation accuracy"],
+        ),
+        ({"test/accuracy": 50.0}, False, [f"50.00%  instant classifier, {REPORTED}"]),
+        (
+            *({"test/accuracy": 50.0, "test/mean_average_precision": 80.0}, False),
+            [
+                f"50.00%  images with all tags right, {REPORTED}",
+                "80.00%  mean average precision over the tags",
+            ],
+        ),
+        (
+            *({"test_accuracy": 40, "test_accuracy_instant": 50, "predictor": "trained"}, True),
+            [
+                f"40.00%  network 1 (EMA weights), {REPORTED}",
+                "50.00%  instant classifier, before training",
+            ],
+        ),
+        (
+            *({"test_accuracy": 40, "test_accuracy_instant": 50, "predictor": "instant"}, True),
+            [
+                f"50.00%  instant classifier, which is used: {REPORTED}",
+                "40.00%  network 1 (EMA weights)",
+            ],
+        ),
+    ],
+)
+def test_figures_are_named(accuracies, is_trained, lines):
+    said = outcome.describe_accuracies(accuracies, is_trained)
+    assert said.split("\n") == [f"   {line}" for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -98,61 +117,64 @@ def test_validation_images_of_one_source_count_together():
 def test_training_that_gains_nothing_is_rarely_taken_for_a_gain():
     """Of equal classifiers, or one that is worse by ten points, and of a tenth that is better."""
     rng = np.random.default_rng(0)
-    for p, lowest, highest in (
-        ([0.05, 0.05, 0.9], 0, 0.03),
-        ([0.05, 0.15, 0.8], 0, 0),
-        ([0.15, 0.05, 0.8], 0.97, 1),
+    for num_images, p, lowest, highest in (
+        (400, [0.05, 0.05, 0.9], 0, 0.03),
+        (400, [0.05, 0.15, 0.8], 0, 0),
+        (400, [0.15, 0.05, 0.8], 0.97, 1),
+        (20, [0.05, 0.05, 0.9], 0, 0.02),  # Random photos of folders that are alike.
     ):
-        draws = [rng.choice(3, 400, p=p) for _ in range(400)]
+        draws = [rng.choice(3, num_images, p=p) for _ in range(400)]
         chosen = [compare_classifiers(x != 1, x != 0, 3.4)["predictor"] for x in draws]
         assert lowest <= chosen.count("trained") / len(chosen) <= highest
-    # With 20 random photos and all folders that are alike, hardly ever.
-    draws = [rng.choice(3, 20, p=[0.05, 0.05, 0.9]) for _ in range(400)]
-    chosen = [compare_classifiers(x != 1, x != 0, 3.4)["predictor"] for x in draws]
-    assert chosen.count("trained") <= 0.02 * len(chosen)
 
 
-def test_the_expected_accuracy_is_that_of_the_instant_classifier():
-    estimate = Estimate(13, 3, 77.6, 68.2, 86.4)
-    result = {f"labels_{name}": value for name, value in estimate._asdict().items()}
-    said = "About 78% of the other photos are named right by the instant classifier (68 to 86%)."
-    assert outcome.describe_outcome(result | {"method": "instant"}) == [said]
-    trained = outcome.describe_expected(result | {"method": "fixmatch"})
-    assert trained == said.replace("classifier", "classifier before training")
-    kept = {"method": "fixmatch", "predictor": "instant"}
-    assert outcome.describe_expected(result | kept) == said
-    is_right = np.arange(20) < 19
-    chosen = compare_classifiers(is_right, is_right & (np.arange(20) > 6), 0, RANDOM)
-    assert outcome.describe_expected(result | {"method": "fixmatch"} | chosen) == (
-        "About 95% of the other photos are named right by the trained networks (76 to 99%), "
-        "measured on 20 random photos."
-    )
-    early = result | {"method": "instant", "labels_accuracy": None}
-    said = "Too early to say: 3 of 13 classes have only one answer."
-    assert outcome.describe_expected(early) == said
-    assert outcome.describe_expected({"labels_classes": None}) is None
+def name_labels(values):
+    return {f"labels_{name}": value for name, value in values._asdict().items()}
 
 
-def test_what_to_expect_on_new_sources_stands_beside_it_also_where_all_is_labeled():
-    of_new = NewSources(8, 0, 53.2, 41.4, 65.1)
-    known = {f"labels_{name}": value for name, value in of_new._asdict().items()}
-    said = (
-        "On photos of new sources, about 53% are named right (41 to 65%), judged by 8 sources that "
-        "were held out in turn."
-    )
-    result = known | {"method": "instant"}
-    assert outcome.describe_outcome(result) == [said]
-    estimate = Estimate(13, 3, 77.6, 68.2, 86.4)
-    both = result | {f"labels_{name}": value for name, value in estimate._asdict().items()}
-    first = "About 78% of the other photos are named right by the instant classifier (68 to 86%)."
-    assert outcome.describe_expected(both) == f"{first} {said}"
+LABELS, SOURCES = (
+    name_labels(Estimate(13, 3, 77.6, 68.2, 86.4)),
+    name_labels(NewSources(8, 0, 53.2, 41.4, 65.1)),
+)
+RIGHT = "About 78% of the other photos are named right by the instant classifier (68 to 86%)."
+ON_SOURCES = (
+    "On photos of new sources, about 53% are named right (41 to 65%), judged by 8 sources that "
+    "were held out in turn."
+)
+PLACES = np.arange(20)
+CHOSEN = compare_classifiers(PLACES < 19, (PLACES < 19) & (PLACES > 6), 0, RANDOM)
+BY_TRAINED = (
+    "About 95% of the other photos are named right by the trained networks (76 to 99%), measured "
+    "on 20 random photos."
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "expected"),
+    [
+        ("instant", LABELS, RIGHT),
+        ("fixmatch", LABELS, RIGHT.replace("classifier", "classifier before training")),
+        ("fixmatch", LABELS | {"predictor": "instant"}, RIGHT),
+        ("fixmatch", LABELS | CHOSEN, BY_TRAINED),
+        (
+            *("instant", LABELS | {"labels_accuracy": None}),
+            "Too early to say: 3 of 13 classes have only one answer.",
+        ),
+        ("instant", LABELS | SOURCES, f"{RIGHT} {ON_SOURCES}"),
+        ("instant", SOURCES, ON_SOURCES),  # Where all is labeled.
+        ("instant", {"labels_classes": None}, None),
+    ],
+)
+def test_the_expected_accuracy_is_that_of_what_predicts(method, result, expected):
+    assert outcome.describe_expected(result | {"method": method}) == expected
 
 
 def test_near_copies_among_the_labels_are_told():
     result = {"labels_weight_graph": 50.0, "labels_weight_stages": 30.0, "labels_near_copies": 0.0}
     assert "near-copies" not in outcome.describe_labelers(result)
-    result |= {"labels_near_copies": 5.0, "labels_near_copy_groups": 2.0}
-    said = outcome.describe_labelers(result)
+    said = outcome.describe_labelers(
+        result | {"labels_near_copies": 5.0, "labels_near_copy_groups": 2.0}
+    )
     assert "7 of the labeled images are near-copies, in 2 groups. Each group was held" in said
 
 
