@@ -20,7 +20,7 @@ TINY = ["--config.batch_size=8", "--config.mu=2", "--config.data.image_size=8"]
 TINY += ["--config.data.cutout=3", "--config.data.randaugment_ops=0"]
 _LAUNCHER = """
 import contextlib, gc, json, os, runpy, sys, warnings
-import cls_jax.photos.plan.plan, cls_jax.data.datasets, cls_jax.photos.inference.evaluate_run
+import cls_jax.photos.plan.plan, cls_jax.data.datasets, cls_jax.photos.inference.assessment
 import cls_jax.training.loop, ml_collections.config_flags, sklearn.datasets
 from cls_jax.parallel import distributed
 from tests.core.methods.tiny_model import use_tiny_model

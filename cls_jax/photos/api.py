@@ -7,9 +7,9 @@ from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import is_main_process
+from cls_jax.photos.inference.assessment import train_and_assess
 from cls_jax.photos.inference.classifier import refuse_forked_child
 from cls_jax.photos.inference.run import Run, create_run
-from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.photos.plan.plan import Request, plan_config, plan_run, start_run
 from cls_jax.photos.plan.rules import apply_settings
 from cls_jax.photos.report.after_training import draw_report

@@ -13,10 +13,9 @@ from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.io import read_json
 from cls_jax.parallel.distributed import check_values, has_scheduler, initialize_distributed
+from cls_jax.photos.inference.assessment import evaluate_run, train_and_assess
 from cls_jax.photos.inference.calibration import CALIBRATION
-from cls_jax.photos.inference.evaluate_run import evaluate_run
 from cls_jax.photos.inference.run import create_run
-from cls_jax.photos.inference.train_run import train_and_assess
 from cls_jax.photos.inference.unknown import UNKNOWN
 from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import read_metrics

@@ -78,7 +78,7 @@ def train_config(config: ConfigDict, workdir: str | None, given: Iterable[str] =
 
 
 def _train_and_report(run: Run) -> None:
-    from cls_jax.photos.inference.train_run import train_and_assess
+    from cls_jax.photos.inference.assessment import train_and_assess
     from cls_jax.photos.report.after_training import draw_report
 
     folder = run.workdir
@@ -152,7 +152,7 @@ def evaluate_workdir(
 
     With a `step`, those of another checkpoint, see `load`, and it only prints.
     """
-    from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
+    from cls_jax.photos.inference.assessment import evaluate_folder, evaluate_run
     from cls_jax.photos.inference.scores import describe_figures
 
     if folder is None:

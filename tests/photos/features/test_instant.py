@@ -25,8 +25,8 @@ from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
-from cls_jax.photos.inference import train_run
-from cls_jax.photos.inference.evaluate_run import evaluate_run
+from cls_jax.photos.inference import assessment
+from cls_jax.photos.inference.assessment import evaluate_run
 from cls_jax.photos.inference.export import export_run
 from cls_jax.photos.inference.run import create_run
 from cls_jax.photos.inference.suggest import suggest_files
@@ -262,7 +262,7 @@ def test_near_copies_among_test_images_that_the_run_has_not_seen_are_looked_for(
     run, tmp_path, monkeypatch, capsys
 ):
     """Those of earlier versions, and test images that were added since."""
-    place = "cls_jax.photos.inference.evaluate_run.compare_with_training"
+    place = "cls_jax.photos.inference.assessment.compare_with_training"
     monkeypatch.setattr(place, lambda run, paths: np.arange(len(paths)) < 2)
     earlier = shutil.copytree(run.workdir, tmp_path / "earlier")
     for images, says_it in ((run.result["test_images"], False), (None, True), (3, True)):
@@ -351,7 +351,7 @@ def test_labels_that_were_held_out_for_a_training_in_vain_come_back(
         Image.new("RGB", (SIZE, SIZE), "blue").save(new)
         return {"predictor": "instant", "predictor_images": "random"}
 
-    monkeypatch.setattr(train_run, "choose_predictor", choose)
+    monkeypatch.setattr(assessment, "choose_predictor", choose)
     monkeypatch.setattr(hold_out, "_group_labeled", lambda config, dataset: None)
     settings = STEPS | {"images": images, "data__validation": 0.5, "with_report": True}
     run = train("in_vain", **settings)

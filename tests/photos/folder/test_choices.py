@@ -22,7 +22,7 @@ from cls_jax.photos.folder.remedies import (
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
-from cls_jax.photos.report.sections import view_next
+from cls_jax.photos.report.page import view_next
 from tests.photos.folder.test_odd_folders import put
 from tests.photos.helpers import get_labels, open_catalog, place
 from tests.photos.helpers import make_folder as make

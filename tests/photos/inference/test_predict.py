@@ -22,7 +22,7 @@ from cls_jax.models.ensemble import Ensemble
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.folder.sort import set_unsure_apart, sort_files
-from cls_jax.photos.inference.evaluate_run import evaluate_folder
+from cls_jax.photos.inference.assessment import evaluate_folder
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
 from cls_jax.photos.inference.classifier import Classifier, describe_top
 from cls_jax.photos.inference.networks import ImageFormat

@@ -12,7 +12,7 @@ from cls_jax.photos.folder.catalog import read_checked
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import AUTOMATIC
-from cls_jax.photos.inference import train_run
+from cls_jax.photos.inference import assessment
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import rename_class
@@ -136,11 +136,11 @@ def test_checks_are_labels_that_tell_how_often_the_guess_was_right(session, fold
     result = {f"labels_{name}": value for name, value in estimate._asdict().items()}
     data = {"name": "folder", "data_dir": str(folder), **AUTOMATIC._asdict()}
     config = ConfigDict({"data": data, "num_labels": 0})
-    measured = train_run.measure_with_checks(config, result)
+    measured = assessment.measure_with_checks(config, result)
     assert measured["labels_checks"] == 20
     assert measured["labels_accuracy"] < 70  # Fewer were right than it was confident of.
     config.num_labels = 4
-    assert train_run.measure_with_checks(config, result) == {}
+    assert assessment.measure_with_checks(config, result) == {}
 
 
 @pytest.mark.parametrize("change", ["delete", "skip", "none", "rename and delete"])

@@ -14,7 +14,7 @@ import cls_jax
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.inference import export
-from cls_jax.photos.inference.evaluate_run import evaluate_folder, evaluate_run
+from cls_jax.photos.inference.assessment import evaluate_folder, evaluate_run
 from cls_jax.photos.inference.scores import PER_CLASS
 from cls_jax.photos.plan import plan
 from cls_jax.photos.plan.describe import describe_folder

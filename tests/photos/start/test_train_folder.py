@@ -10,7 +10,7 @@ from PIL import Image
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.folder.dataset import open_dataset
-from cls_jax.photos.inference.evaluate_run import evaluate_run
+from cls_jax.photos.inference.assessment import evaluate_run
 from cls_jax.photos.report.data import collect_run
 from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.metrics import read_metrics
