@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from cls_jax.config import validate_config
+from cls_jax.config import flatten, validate_config
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.plan import measure, plan
@@ -249,39 +249,58 @@ def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatc
     assert slow.eval_every == slow.num_steps  # An evaluation takes minutes.
 
 
-def test_what_the_user_sets_wins_and_small_photos_are_enlarged_to_160_pixels(monkeypatch):
-    config, sentence = choose(monkeypatch, 1.0, 10.0, num_steps=17)
-    assert (config.num_steps, config.data.image_size, sentence) == (17, 128, None)
-    _, (plan, images) = choose(monkeypatch, 1.0, 10.0, num_steps=17, changes=measure.start_in_time)
-    assert (plan.config.num_steps, images) == (17, None)
-    config, _ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})
-    assert (config.data.image_size, config.batch_size) == (160, 16)
-    assert choose(monkeypatch, 1e-3, 10.0, side=100)[0].data.image_size == 160
-
-
-def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
-    config, sentence = choose(monkeypatch, 0.5, None, CPU)
-    assert (config.num_steps, sentence) == (3000, None)
-    config, sentence = choose(monkeypatch, 16.0, 10.0, CPU)
-    assert (config.num_steps, config.data.image_size) == (560, 32)
-    assert "560 steps" in sentence
+SUPERVISED, RATE = {"method": "supervised"}, "optimizer.learning_rate"
+SET, LARGE = ({"data.image_size": size, "batch_size": n} for size, n in ((160, 16), (224, 8)))
+FEW = "More steps would not help with so few labels"
 
 
 @pytest.mark.parametrize(
-    ("num_labels", "num_steps", "rate"), [(10, 40, 3e-6), (18, 40, 3e-6), (200, 200, 1e-4)]
+    ("seconds", "minutes", "known", "chosen", "said"),
+    [
+        # What the user sets wins, and small photos are enlarged to 160 pixels.
+        (1.0, 10.0, {"num_steps": 17}, {"num_steps": 17, "data.image_size": 128}, None),
+        (9.0, 10.0, SET, SET, ""),
+        (1e-3, 10.0, {"side": 100}, {"data.image_size": 160}, "at 160 pixels"),
+        # Other networks have no default and keep their resolution.
+        (0.5, None, {"resources": CPU}, {"num_steps": 3000}, None),
+        (16.0, 10.0, {"resources": CPU}, {"num_steps": 560, "data.image_size": 32}, "560 steps"),
+        # Training on few labels only is short and slow.
+        *(
+            (0.1, 10.0, SUPERVISED | {"num_labels": n}, {"num_steps": m, RATE: rate}, FEW)
+            for n, m, rate in ((10, 40, 3e-6), (18, 40, 3e-6), (200, 200, 1e-4))
+        ),
+        (0.1, 10.0, SUPERVISED | {"num_labels": 10, "num_steps": 300}, {"num_steps": 300}, None),
+        # A batch that is halved keeps its parts.
+        (60.0, 10.0, {"accumulate_steps": 3}, {"batch_size": 6, "accumulate_steps": 3}, ""),
+        # Where a step costs nothing, as on an accelerator, whose compiler may take longer than the
+        # whole time, neither size nor batch is reduced. Where it costs much, both are.
+        (1e-3, 2.0, {"compile_seconds": 30.0}, LARGE, "2 minutes: "),
+        (1e-3, 2.0, {"compile_seconds": 200.0}, LARGE, "more than requested"),
+        (3.0, 2.0, {"compile_seconds": 30.0}, {"data.image_size": 96, "batch_size": 4}, ""),
+        (3.0, 2.0, {"compile_seconds": 200.0}, {"data.image_size": 96, "batch_size": 4}, ""),
+    ],
 )
-def test_training_on_few_labels_only_is_short_and_slow(monkeypatch, num_labels, num_steps, rate):
-    known = {"method": "supervised", "num_labels": num_labels}
-    config, sentence = choose(monkeypatch, 0.1, 10.0, **known)
-    assert (config.num_steps, config.optimizer.learning_rate) == (num_steps, rate)
+def test_time_decides_what_is_left_open(monkeypatch, seconds, minutes, known, chosen, said):
+    config, sentence = choose(monkeypatch, seconds, minutes, **known)
+    values = flatten(config.to_dict())
+    assert {key: values[key] for key in chosen} == chosen
+    assert sentence is None if said is None else said in sentence
+
+
+def test_few_labels_end_a_training_early_and_only_from_pretrained_weights(monkeypatch):
+    known = SUPERVISED | {"num_labels": 200}
+    _, sentence = choose(monkeypatch, 0.1, 10.0, **known)
     assert float(sentence.split()[0]) < 3
-    assert "More steps would not help with so few labels" in sentence
-    config, sentence = choose(monkeypatch, 0.1, 10.0, **known | {"num_steps": 300})
-    assert (config.num_steps, sentence) == (300, None)
-    # Random weights need all the time there is.
     config, sentence = choose(monkeypatch, 0.1, 10.0, CPU, **known)
     assert config.num_steps > 300
-    assert "so few labels" not in sentence
+    assert FEW not in sentence
+
+
+def test_what_takes_no_time_is_never_too_short_and_not_planned_again(monkeypatch):
+    assert choose(monkeypatch, 1e-3, 2.0)[0].num_steps >= 1_000
+    assert not choose(monkeypatch, 1e-3, 0.2, changes=measure.is_too_short)[1]
+    _, (plan, images) = choose(monkeypatch, 1.0, 10.0, num_steps=17, changes=measure.start_in_time)
+    assert (plan.config.num_steps, images) == (17, None)
 
 
 @pytest.mark.parametrize(
@@ -294,23 +313,6 @@ def test_training_on_few_labels_only_is_short_and_slow(monkeypatch, num_labels, 
 def test_a_contradiction_is_found_before_a_step_is_measured(monkeypatch, settings, remedy):
     with pytest.raises(UserError, match=remedy):
         choose(monkeypatch, float("nan"), 10.0, **settings)
-    # A batch that is halved keeps its parts.
-    config, _ = choose(monkeypatch, 60.0, 10.0, accumulate_steps=3)
-    assert (config.batch_size, config.accumulate_steps) == (6, 3)
-
-
-@pytest.mark.parametrize("compile_seconds", [30.0, 200.0])
-def test_where_a_step_costs_nothing_neither_size_nor_batch_is_reduced(monkeypatch, compile_seconds):
-    """As on an accelerator, whose compiler may take longer than the whole time."""
-    config, sentence = choose(monkeypatch, 0.001, 2.0, compile_seconds=compile_seconds)
-    assert (config.data.image_size, config.batch_size) == (224, 8)
-    assert config.num_steps >= 1_000
-    assert ("more than requested" in sentence) == (compile_seconds > 120)
-    # Where even a fifth of a minute is worth a training.
-    assert not choose(monkeypatch, 0.001, 0.2, changes=measure.is_too_short)[1]
-    # Where it costs much, both are.
-    config, _ = choose(monkeypatch, 3.0, 2.0, compile_seconds=compile_seconds)
-    assert (config.data.image_size, config.batch_size) == (96, 4)
 
 
 @pytest.mark.parametrize("seconds", [7.0, 60.0])

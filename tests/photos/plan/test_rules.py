@@ -24,7 +24,7 @@ from tests.core.training.test_schedule import lower_step
 GIB = 2**30
 CPU = Resources(has_accelerator=False, memory=16 * GIB, has_tensorflow=True)
 GPU = Resources(has_accelerator=True, memory=80 * GIB, has_tensorflow=True)
-PRETRAINED = CPU._replace(has_pretrained=True)
+PRETRAINED, PRETRAINED_GPU = (each._replace(has_pretrained=True) for each in (CPU, GPU))
 
 
 def create_summary(side=500, num_images=10_000, root=pathlib.Path("photos")):
@@ -106,19 +106,68 @@ def test_transformers_divide_the_chosen_size_into_their_patches(name):
             assert not init or 96 <= config.data.image_size <= 128
 
 
-def test_a_cpu_gets_less_work_and_steps_grow_with_the_number_of_images_within_bounds():
-    cpu, gpu = fit(resources=CPU), fit(resources=GPU)
-    assert (gpu.model.depth, gpu.model.width, gpu.batch_size, gpu.mu) == (28, 2, 32, 8)
-    assert (cpu.model.depth, cpu.model.width, cpu.batch_size, cpu.mu) == (10, 1, 16, 4)
-    assert (cpu.data.pipeline, gpu.data.pipeline) == ("tfdata", "device")
-    assert fit(resources=CPU._replace(has_tensorflow=False)).data.pipeline == "device"
-    for num_images, resources, num_steps in (
+# What is chosen from what is known, besides the folder of `create_summary`.
+WORK = "model.depth", "model.width", "batch_size", "mu", "data.pipeline"
+DECAYS = "ema_decay", "model.bn_momentum", "eval_every", "checkpoint_every"
+START = "model.init", "model.init_head", "method.inferred", "model.final_head", "model.bn_frozen"
+FEW = {"resources": PRETRAINED, "num_steps": 10}
+LITE0_START = "builtin:efficientnet_lite0", "inferred", 1.0, "inferred", True
+CHOSEN = [
+    ({}, WORK, (10, 1, 16, 4, "tfdata")),
+    ({"resources": GPU}, WORK, (28, 2, 32, 8, "device")),
+    ({"resources": CPU._replace(has_tensorflow=False)}, ("data.pipeline",), ("device",)),
+    # Means and evaluations follow the number of steps.
+    ({"num_steps": 300}, DECAYS, (0.99, 0.99, 30, 30)),
+    ({"num_steps": 20_000}, DECAYS, (0.999, 0.999, 500, 500)),
+    ({"method": "freematch", "num_steps": 300}, ("method.statistics_decay",), (0.99,)),
+    ({"method": "remixmatch", "num_steps": 300}, ("method.class_mean_decay",), (0.99,)),
+    # A round has 30 steps, and its average must forget the networks that it started from.
+    ({"method": "ups", "num_steps": 300}, ("ema_decay",), pytest.approx((0.9,))),
+    # Photos start from pretrained weights where they are installed, but not small ones, nor a
+    # network that the user chose.
+    ({"resources": PRETRAINED}, START, LITE0_START),
+    ({}, START, ("", "random", 0.0, "trained", False)),
+    ({"resources": PRETRAINED, "summary": create_summary(side=31)}, ("model.init",), ("",)),
+    ({"resources": PRETRAINED, "model.name": "resnet18"}, ("model.init",), ("",)),
+    ({"resources": PRETRAINED, "model.init": ""}, ("model.init",), ("",)),
+    # Half of the network learns slowly, also from the labels that its heads start from.
+    (FEW, ("optimizer.name", "optimizer.frozen_stages", "optimizer.warmup_steps"), ("adamw", 4, 1)),
+    ({}, ("optimizer.name", "optimizer.frozen_stages"), ("sgd", 0)),
+    ({"resources": PRETRAINED, "model.init_head": "probe"}, ("method.inferred",), (0.0,)),
+    # A single label per class is too few for heads that are fitted again at the end.
+    ({"resources": PRETRAINED, "num_labels": 4}, ("model.final_head",), ("inferred",)),
+    ({"resources": PRETRAINED, "num_labels": 2}, ("model.final_head",), ("trained",)),
+    ({"resources": PRETRAINED}, ("method.weak_pass",), ("fast",)),
+    ({"resources": PRETRAINED, "model.bn_frozen": False}, ("method.weak_pass",), ("joint",)),
+    ({"resources": PRETRAINED, "method.weak_pass": "joint"}, ("method.weak_pass",), ("joint",)),
+    # Only an accelerator trains pretrained networks in bfloat16.
+    ({"resources": PRETRAINED_GPU}, ("model.dtype",), ("bfloat16",)),
+    ({"resources": PRETRAINED_GPU, "model.dtype": "float32"}, ("model.dtype",), ("float32",)),
+    ({"resources": GPU}, ("model.dtype",), ("float32",)),
+    ({"resources": PRETRAINED}, ("model.dtype",), ("float32",)),
+]
+
+
+@pytest.mark.parametrize(("known", "keys", "values"), CHOSEN)
+def test_each_key_has_the_value_of_its_rule(known, keys, values):
+    config = flatten(fit(**known).to_dict())
+    assert tuple(config[key] for key in keys) == values
+
+
+@pytest.mark.parametrize(
+    ("num_images", "resources", "num_steps"),
+    [
         *((100, CPU, 1000), (2000, CPU, 2000), (10**6, CPU, 5000), (10**6, GPU, 20_000)),
         (10**7, GPU, 39_100),  # An accelerator sees every image once.
-    ):
-        assert fit(create_summary(num_images=num_images), resources).num_steps == num_steps
-    # Sixteen, eight for each network, share a larger batch that is not a large part of all images.
-    sixteen = GPU._replace(num_devices=16)
+        (10_000, PRETRAINED, 2_000),
+    ],
+)
+def test_steps_grow_with_the_number_of_images_within_bounds(num_images, resources, num_steps):
+    assert fit(create_summary(num_images=num_images), resources).num_steps == num_steps
+
+
+def test_several_devices_share_a_larger_batch_that_is_no_large_part_of_all_images():
+    sixteen = GPU._replace(num_devices=16)  # Eight for each network.
     sizes = [fit(create_summary(num_images=n), sixteen).batch_size for n in (2000, 20_500, 10**6)]
     assert sizes == [32, 128, 256]
 
@@ -137,50 +186,6 @@ def test_batch_shrinks_until_half_of_the_memory_holds_it_and_its_parts():
     apply_settings(config, {"data.image_size": 32, "mu": 7})
     estimate = 64 * rules.estimate_memory_per_labeled_image(config)
     assert estimate == pytest.approx(6.98e9, rel=0.2)
-
-
-def test_means_and_evaluations_follow_the_number_of_steps():
-    short, long = fit(num_steps=300), fit(num_steps=20_000)
-    assert short.ema_decay == short.model.bn_momentum == 0.99
-    assert long.ema_decay == long.model.bn_momentum == 0.999
-    assert fit(method="freematch", num_steps=300).method.statistics_decay == 0.99
-    assert fit(method="remixmatch", num_steps=300).method.class_mean_decay == 0.99
-    # A round has 30 steps, and its average must forget the networks that it started from.
-    assert fit(method="ups", num_steps=300).ema_decay == pytest.approx(0.9)
-    assert (short.eval_every, long.eval_every) == (30, 500)
-    assert short.checkpoint_every == short.eval_every
-
-
-def test_photos_start_from_pretrained_weights_where_they_are_installed():
-    config, other = fit(resources=PRETRAINED), fit()
-    assert config.model.init == "builtin:efficientnet_lite0"
-    assert config.model.bn_frozen
-    assert (config.optimizer.name, other.optimizer.name) == ("adamw", "sgd")
-    assert (config.method.weak_pass, other.method.weak_pass) == ("fast", "joint")
-    for key, value in {"model.bn_frozen": False, "method.weak_pass": "joint"}.items():
-        assert fit(resources=PRETRAINED, **{key: value}).method.weak_pass == "joint"
-    assert config.num_steps < other.num_steps
-    # Half of the network learns slowly, also from the labels that its heads start from.
-    assert config.model.init_head == "inferred"
-    assert (config.optimizer.frozen_stages, config.method.inferred) == (4, 1.0)
-    assert (other.optimizer.frozen_stages, other.method.inferred) == (0, 0.0)
-    assert fit(resources=PRETRAINED, **{"model.init_head": "probe"}).method.inferred == 0.0
-    # A single label per class is too few for heads that are fitted again at the end.
-    heads = [fit(resources=PRETRAINED, num_labels=n).model.final_head for n in (0, 4, 2)]
-    assert heads == ["inferred", "inferred", "trained"]
-    assert other.model.final_head == "trained"
-    assert fit(resources=PRETRAINED, num_steps=10).optimizer.warmup_steps == 1
-    # Small images do not, nor does a network that the user chose.
-    assert other.model.init == fit(create_summary(side=31), PRETRAINED).model.init == ""
-    for choice in ({"model.name": "resnet18"}, {"model.init": ""}):
-        assert fit(resources=PRETRAINED, **choice).model.init == ""
-
-
-def test_only_an_accelerator_trains_pretrained_networks_in_bfloat16():
-    pretrained_gpu = GPU._replace(has_pretrained=True)
-    chosen = [fit(resources=each).model.dtype for each in (pretrained_gpu, GPU, PRETRAINED)]
-    assert chosen == ["bfloat16", "float32", "float32"]
-    assert fit(resources=pretrained_gpu, **{"model.dtype": "float32"}).model.dtype == "float32"
 
 
 @pytest.mark.parametrize(

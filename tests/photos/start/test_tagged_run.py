@@ -201,32 +201,35 @@ def test_a_precision_raises_thresholds(run, photos, settings):
     assert ((thresholds > 0) & (thresholds != 0.5)).all()
 
 
-REFUSED = {
+OF_CLASSES = {
     "num_labels": 4,
     "data.validation": 0.5,
     "data.imbalance": 2.0,
     "model.inferred_by": "builtin:efficientnet_lite2",
-    "model.init_head": "probe",
 }
+PROBE = {"model.init_head": "probe", "num_steps": 0}
 
 
-@pytest.mark.parametrize("key", REFUSED)
-def test_what_only_classes_have_is_refused(photos, settings, key):
-    values = {"num_steps": 0} if key == "model.init_head" else {}
-    request = Request(photos, instant=not values, settings=settings | values | {key: REFUSED[key]})
-    with pytest.raises(
-        UserError, match=f"^{key} is for photos that have one class each: remove it"
-    ):
-        plan_run(request)
+@pytest.mark.parametrize(
+    ("changes", "options", "remedy"),
+    [
+        *(({key: value}, {"instant": True}, f"^{key} is") for key, value in OF_CLASSES.items()),
+        (PROBE, {}, r"^model\.init_head is for photos that have one class each: remove it"),
+        *(
+            ({}, {"method": method}, r"^Only the instant classifier .* add --instant")
+            for method in (None, "cls", "supervised")
+        ),
+    ],
+)
+def test_what_only_classes_have_is_refused(photos, settings, changes, options, remedy):
+    with pytest.raises(UserError, match=remedy):
+        plan_run(Request(photos, settings=settings | changes, **options))
 
 
-def test_a_training_with_tags_names_the_instant_classifier(photos, settings):
-    for method in (None, "cls", "supervised"):
-        with pytest.raises(UserError, match=r"^Only the instant classifier .* add --instant"):
-            plan_run(Request(photos, method=method, settings=settings))
+def test_a_training_by_main_py_names_the_instant_classifier(photos):
     config = create_folder_config(str(photos), "fixmatch")
     config.data.tags = True
-    with pytest.raises(UserError, match="add --instant"):  # As by main.py.
+    with pytest.raises(UserError, match="add --instant"):
         plan_config(config, None)
 
 
