@@ -173,9 +173,12 @@ def _describe_origin(origin: Origin) -> str:
 
 def _warn_of_licenses(facts: Facts) -> str | None:
     """A sentence about weights that not everybody may use, or whose license is not known."""
-    known = [origin for origin in facts.origins if origin.init.startswith(HUB)]
-    odd = [origin for origin in known if not is_permissive(origin)]
-    return f"Weights: {', '.join(map(_describe_origin, odd))}." if odd else None
+    odd = [
+        _describe_origin(origin)
+        for origin in facts.origins
+        if origin.init.startswith(HUB) and not is_permissive(origin)
+    ]
+    return f"Weights: {', '.join(odd)}." if odd else None
 
 
 def _describe_duration(seconds: float) -> str:

@@ -156,26 +156,30 @@ def test_whitening_keeps_a_direction_that_strong_ones_hide():
     assert np.isfinite(fit_whitening(alike)(alike)).all()
 
 
+@pytest.mark.parametrize("num_columns", [1, 2, 5])
 @pytest.mark.parametrize(
     "labels", [[0, 0, 0, 1], [0, 1, -1, -1], [0, 0, 2, 2], [1, 1, 1, 1], [0] * 7 + [1] * 7]
 )
-def test_any_labels_give_probabilities(labels, monkeypatch):
+def test_any_labels_and_features_give_probabilities(labels, num_columns, monkeypatch):
     """Also with one label in one class, a class without labels, a single class, no other image."""
     features, _ = _make_features(14)
+    few = features[:, :num_columns]
+    assert np.isfinite(fit_whitening(few)(few)).all()
+    relations = Relations(_freeze(features, few))
     labels_B = np.full(14, -1)
     labels_B[: len(labels)] = labels
     for most in (1_000, 3):
         for name in ("_MAX_HELD_OUT", "_MAX_PROBED"):
             monkeypatch.setattr(f"cls_jax.photos.features.infer.{name}", most)
-        q_BK = hold_out_labels(
-            Relations(_freeze(features, features[:, :5])), labels_B, K
-        ).probabilities
+        q_BK = hold_out_labels(relations, labels_B, K).probabilities
         np.testing.assert_allclose(q_BK.sum(axis=1), 1, rtol=1e-5)
-        inferred = infer(Relations(_freeze(features, features[:, :5])), labels_B, K)
+        inferred = infer(relations, labels_B, K)
         np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)
         labeled = labels_B >= 0
         np.testing.assert_array_equal(inferred.labels[labeled], labels_B[labeled])
         assert describe_labelers({f"labels_{k}": v for k, v in inferred.figures.items()})
+    alone = infer(relations, np.minimum(labels_B, 0), 1)
+    np.testing.assert_array_equal(alone.weights, 1)
 
 
 def test_of_many_classes_with_few_labels_each_the_labels_still_choose_the_weights():
@@ -185,18 +189,6 @@ def test_of_many_classes_with_few_labels_each_the_labels_still_choose_the_weight
     features -= features.mean(axis=0)
     inferred = infer(Relations(FrozenFeatures(features, noise, noise[:, :0])), truth, 252)
     assert inferred.figures["weight_graph"] < 20  # 42 before any label.
-
-
-@pytest.mark.parametrize("num_columns", [1, 2])
-def test_features_of_any_width_and_a_single_class_give_probabilities(num_columns):
-    features, truth = _make_features(40)
-    few = features[:, :num_columns]
-    assert np.isfinite(fit_whitening(few)(few)).all()
-    labels = np.where(np.arange(40) < 9, truth, -1)
-    inferred = infer(Relations(_freeze(features, few)), labels, K)
-    np.testing.assert_allclose(inferred.probabilities.sum(axis=1), 1, rtol=1e-5)
-    alone = infer(Relations(_freeze(features, few)), np.minimum(labels, 0), 1)
-    np.testing.assert_array_equal(alone.weights, 1)
 
 
 @pytest.fixture(scope="module")
