@@ -40,8 +40,7 @@ from cls_jax.photos.features.heads import (
 )
 from cls_jax.photos.features.infer import Inferred
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
-from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.features.smoothing import SMALLEST_NORM
+from cls_jax.photos.features.relations import SMALLEST_NORM, Relations
 from cls_jax.photos.features.tags import TagHead
 
 INSTANT_FILE = "instant.npz"

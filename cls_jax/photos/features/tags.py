@@ -2,7 +2,7 @@
 
 Each tag is a question of its own, yes or no, and all are answered at once by ridge regression
 (Hoerl and Kennard, 1970) on the same features: those of the last layer and of all stages, and the
-same smoothed over similar images, labeled or not (`smoothing`). Answers to labeled images without
+same smoothed over similar images, labeled or not (`relations`). Answers to labeled images without
 their own labels follow from the same decomposition (Allen's PRESS, 1974). They say how much the
 smoothed features count and how strong the penalty is, which is best for one folder at .1 and for
 another at 1 (experiments/results/tags.md). They also calibrate the scores (Platt, 1999): one slope
@@ -20,8 +20,7 @@ import scipy.special
 from cls_jax.data.sampling import take_rows
 from cls_jax.photos.features.grouping import groups
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.features.smoothing import scale, take_blocks
+from cls_jax.photos.features.relations import Relations, scale, take_blocks
 
 _SHARES = 0.0, 0.25, 0.5, 0.75, 1.0  # Of smoothed features.
 _PENALTIES = 0.06, 0.125, 0.25, 0.5, 1.0  # Of squared weights, where images have unit length.

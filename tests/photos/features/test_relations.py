@@ -8,13 +8,20 @@ import pytest
 
 from cls_jax import photos
 from cls_jax.photos.features import graph as graph_lib
-from cls_jax.photos.features import smoothing
+from cls_jax.photos.features import relations as relations_lib
 from cls_jax.photos.features.graph import build_graph, solve
 from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.instant import find_known
 from cls_jax.photos.features.neighbors import find_neighbors, fit_whitening
 from cls_jax.photos.features.network import FrozenFeatures
-from cls_jax.photos.features.relations import EARLY, LAST, STAGES, Relations
+from cls_jax.photos.features.relations import (
+    EARLY,
+    LAST,
+    STAGES,
+    Relations,
+    scale,
+    take_blocks,
+)
 from cls_jax.photos.labeling.fitting import fit
 from cls_jax.photos.labeling.known import Features
 from cls_jax.photos.labeling.photos import open_session
@@ -159,10 +166,10 @@ def _make_features(num_images):
 
 
 def test_smoothed_features_are_means_over_similar_images_at_unit_length(monkeypatch):
-    monkeypatch.setattr(smoothing, "_PENALTY", 1e-6)
+    monkeypatch.setattr(relations_lib, "_PENALTY", 1e-6)
     features = _make_features(40)
     found = Relations(features)
-    x = smoothing.scale(features, *found.smoothing[:2])
+    x = scale(features, *found.smoothing[:2])
     graph = (found.connect(0, LAST) + found.connect(0, STAGES)).toarray() / 2
     expected = own = x.astype(float)
     for _ in range(5):
@@ -189,19 +196,19 @@ def test_both_parts_have_the_same_size_and_features_of_the_last_layer_keep_their
 def test_it_is_that_of_all_images_for_a_part_and_fitted_to_some_of_many(monkeypatch):
     whole = Relations(_make_features(90))
     assert whole.take(np.arange(10, 40)).smoothing is whole.smoothing
-    monkeypatch.setattr("cls_jax.photos.features.relations._MAX_PLACED", 30)
+    monkeypatch.setattr(relations_lib, "_MAX_PLACED", 30)
     some = Relations(whole.features).smoothing
     few = whole.features.convert(lambda columns: columns[np.linspace(0, 89, 30).astype(int)])
     np.testing.assert_array_equal(some.kernel, Relations(few).smoothing.kernel)
 
 
 def test_images_are_scaled_in_blocks(monkeypatch):
-    monkeypatch.setattr(smoothing, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(relations_lib, "_BLOCK_ROWS", 7)
     features = _make_features(20)
-    blocks = [block.pooled for block in smoothing.take_blocks(features)]
+    blocks = [block.pooled for block in take_blocks(features)]
     assert [len(block) for block in blocks] == [7, 7, 6]
     np.testing.assert_array_equal(np.concatenate(blocks), features.pooled)
-    (nothing,) = smoothing.take_blocks(features.convert(lambda columns: columns[:0]))
+    (nothing,) = take_blocks(features.convert(lambda columns: columns[:0]))
     assert len(nothing.pooled) == 0
 
 
@@ -212,4 +219,4 @@ def test_images_without_features_and_equal_ones_are_no_special_cases():
     found = Relations(features).smoothing
     assert np.isfinite(found.kernel).all()
     equal = Relations(features.convert(np.zeros_like)).smoothing
-    assert np.isfinite(smoothing.scale(features, *equal[:2])).all()
+    assert np.isfinite(scale(features, *equal[:2])).all()

@@ -12,8 +12,7 @@ from cls_jax.photos.features import tags
 from cls_jax.photos.features.grouping import groups
 from cls_jax.photos.features.instant import TaggedClassifier, read_instant, write_instant
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
-from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.features.smoothing import scale
+from cls_jax.photos.features.relations import Relations, scale
 from cls_jax.photos.features.tags import InferredTags, choose_thresholds, infer_tags
 from cls_jax.photos.inference.networks import open_instant_networks
 
