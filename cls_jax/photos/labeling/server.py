@@ -109,7 +109,7 @@ class _Service:
             "photos": lambda *_: views.describe_photos(session),
             "suspects": self._describe_suspects,
             "result": lambda *_: views.describe_result(session, parts.classifier.estimate()),
-            "runs": lambda *_: {"runs": training.describe_runs()},
+            "runs": lambda *_: {"runs": training.runs.describe()},
             "training": lambda *_: training.describe(),
             "similar": lambda _, image: views.find_similar(session.known, image),
             "earlier": lambda _, place: views.describe_earlier(session.known, place),

@@ -123,6 +123,9 @@ class Training:
 
     It is planned first: what is not possible on this machine in the time is not started. It
     continues if the page is closed, and can be ended early.
+
+    Attributes:
+        runs: Those of the folder.
     """
 
     def __init__(
@@ -153,7 +156,7 @@ class Training:
         self._is_planning = False
         self._has_learned = True  # Unless it was stopped before it had.
         self._state: dict[str, Any] = {"phase": "none"}
-        self._runs = FolderRuns(self._folder)
+        self.runs = FolderRuns(self._folder)
         self._used: pathlib.Path | None = None
         self._is_used_known = False
 
@@ -217,7 +220,7 @@ class Training:
     def _check_idle(self) -> None:
         if self.is_running():
             raise RefusedError("Training is in progress. Stop it or wait for it to finish.")
-        if (run := self._runs.find_held()) is not None:
+        if (run := self.runs.find_held()) is not None:
             raise RefusedError(f"{_EARLIER} {make_printable(str(run))}")
 
     def _launch(self, phase: str, *options: str) -> None:
@@ -276,33 +279,29 @@ class Training:
         """
         with self._lock:
             if not self._is_used_known and not self.is_running():
-                self._used, self._is_used_known = self._runs.find_used(), True
+                self._used, self._is_used_known = self.runs.find_used(), True
             return self._used
 
     def find_report(self, name: str = "") -> pathlib.Path | None:
         """The report of a run by its name, by default the last one, if there is one."""
         if not (name or self._process):
             return None
-        path = (self._runs.find(name) if name else self._run) / REPORT
+        path = (self.runs.find(name) if name else self._run) / REPORT
         return path if path.is_file() else None
-
-    def describe_runs(self) -> list[dict[str, Any]]:
-        """The runs of the folder, without one that is being trained."""
-        return self._runs.describe()
 
     def use(self, name: str) -> None:
         """Lets a run predict, see `FolderRuns.use`."""
         with self._lock:
             self._check_idle()
-            self._runs.use(name)
+            self.runs.use(name)
             self._is_used_known = False
 
     def delete(self, name: str) -> None:
         """Deletes a run. Raises a RefusedError if a training is in progress."""
         with self._lock:
             self._check_idle()
-            is_last = self._process is not None and self._runs.find(name) == self._run
-            self._runs.delete(name)
+            is_last = self._process is not None and self.runs.find(name) == self._run
+            self.runs.delete(name)
             self._is_used_known = False
             if is_last:
                 self._process = None
@@ -322,7 +321,7 @@ class Training:
                 planned = self._plan_seconds if self._is_planning else 60 * self._state["minutes"]
                 left = estimate_left(self._metrics, self._state["steps"], seconds, planned)
                 self._state |= {"seconds": int(seconds), "left": left}
-            elif (run := self._runs.find_held()) is not None:
+            elif (run := self.runs.find_held()) is not None:
                 self._is_used_known = False  # It may be once it ends.
                 return {"phase": "elsewhere", "message": f"{_EARLIER} {make_printable(str(run))}"}
             return self._state | {

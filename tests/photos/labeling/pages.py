@@ -19,6 +19,7 @@ from tests.photos.labeling.sessions import (
 VIEWS = ("next", "check", "suspects", "classes", "photos", "result", "try")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 SEARCH = ".chooser .search"
+SETTLE_MS = 700  # A second key or click in the same place means the same for 600.
 ZOOMED = {"width": 640, "height": 400}  # What 200% zoom leaves of the desktop.
 # The elements of a selector whose text does not fit their box, or breaks within a word.
 BROKEN_WORDS = """(selector) => [...document.querySelectorAll(selector)].filter((element) => {
@@ -105,11 +106,16 @@ def enter(page, text):
     page.keyboard.press("Enter")
 
 
-def hear(page, said, *keys):
-    """Presses keys and waits until the page says this."""
+def see(page, selector, *keys):
+    """Presses keys and waits until an element is there."""
     for key in keys:
         page.keyboard.press(key)
-    page.wait_for_selector(f".toast:has-text('{said}')")
+    page.wait_for_selector(selector)
+
+
+def hear(page, said, *keys):
+    """Presses keys and waits until the page says this."""
+    see(page, f".toast:has-text('{said}')", *keys)
 
 
 def wait_for_photo(page, name):
@@ -124,8 +130,10 @@ def wait_for_other(page, name):
     )
 
 
-def wait_for_count(page, digit):
-    """Waits until the number of labeled photos begins with a digit."""
+def wait_for_count(page, digit, *keys):
+    """Presses keys and waits until the number of labeled photos begins with a digit."""
+    for key in keys:
+        page.keyboard.press(key)
     page.wait_for_function(
         "digit => document.querySelector('#count').textContent[0] === digit", arg=digit
     )

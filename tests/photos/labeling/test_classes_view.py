@@ -6,17 +6,17 @@ from cls_jax.photos.labeling import views
 from tests.photos.labeling.pages import (
     COMPOSE,
     NUM_BROKEN,
+    SETTLE_MS,
     find_places,
     hear,
     intercept,
     press,
     read_decisions,
     read_name,
+    see,
     show,
 )
 from tests.photos.labeling.sessions import CLASSES, list_classes
-
-SETTLE_MS = 700  # A second click in the same place means the same for 600.
 
 
 @pytest.fixture
@@ -32,8 +32,7 @@ def rename(page, name, new):
 
 def test_every_change_says_what_became_of_a_class_and_is_undone(page, begun):
     page.get_by_label("Description of cat").fill("has whiskers")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#undo:enabled")
+    see(page, "#undo:enabled", "Enter")
     for new, said, names in (
         ("kitten", "cat is now kitten (2 photos).", ["kitten", "dog", "owl"]),
         ("dog", "cat merged into dog: 2 photos moved.", ["dog", "owl"]),
@@ -46,8 +45,7 @@ def test_every_change_says_what_became_of_a_class_and_is_undone(page, begun):
             page.get_by_label("Delete cat").press("Enter")
         page.wait_for_selector(f".toast:text-is('{said} Undo brings cat back.')")
         assert list_classes(begun) == names
-        page.keyboard.press("Control+z")
-        page.wait_for_selector("input[aria-label='Name of cat']")
+        see(page, "input[aria-label='Name of cat']", "Control+z")
         assert page.get_by_label("Key of cat").input_value() == "1"
     for typed, said in (("fox", "fox added"), ("Dog", "There is already a class named dog")):
         page.get_by_label("Name of a new class").fill(typed)
@@ -63,8 +61,7 @@ def test_every_change_says_what_became_of_a_class_and_is_undone(page, begun):
     names = page.locator(".class-row .search[aria-label^=Name]")
     assert names.evaluate_all("all => all.map((one) => one.value)") == list(CLASSES)
     for said in ("fox is a class again", "fox is no longer a class", "the description of cat"):
-        page.keyboard.press("Control+z")
-        page.wait_for_selector(f".toast:text-is('Undone: {said}.')")
+        see(page, f".toast:text-is('Undone: {said}.')", "Control+z")
     page.wait_for_function(
         "() => !document.querySelector('input[aria-label=\"Description of cat\"]').value"
     )
@@ -150,8 +147,7 @@ def test_enter_saves_again_what_a_break_of_the_connection_has_not(page, begun):
     for field, text in ((note, "barks"), (name, "lynx")):
         intercept(page, "**/api/**", lambda route: route.abort())
         field.fill(text)
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#stopped:visible")
+        see(page, "#stopped:visible", "Enter")
         keys.select_option("1")
         page.wait_for_function(
             "() => document.querySelector('[aria-label=\"Key of owl\"]').value === '3'"
@@ -159,8 +155,7 @@ def test_enter_saves_again_what_a_break_of_the_connection_has_not(page, begun):
         page.unroute("**/api/**")
         page.wait_for_selector("#stopped", state="hidden")  # As soon as it is back.
         field.focus()
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#undo:enabled")
+        see(page, "#undo:enabled", "Enter")
     hear(page, "cat is now lynx")
     assert views.describe(begun)["classes"][1]["description"] == "barks"
     assert list_classes(begun) == ["lynx", "dog", "owl"]

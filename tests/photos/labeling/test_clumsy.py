@@ -9,6 +9,7 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import Change, rename_class
 from tests.photos.labeling.pages import (
     CLICK_AGAIN,
+    SETTLE_MS,
     choose,
     enter,
     hear,
@@ -17,6 +18,7 @@ from tests.photos.labeling.pages import (
     press,
     read_decisions,
     read_name,
+    see,
     show,
     wait_for_count,
     wait_for_decisions,
@@ -30,7 +32,6 @@ from tests.photos.labeling.sessions import (
     read_states,
 )
 
-SETTLE_MS = 900  # A second click means the same for 600.
 LOST = "Not taken: the button that you pressed is"
 NEXT = "This is the next photo: look at it, then press"
 
@@ -130,18 +131,15 @@ def test_what_is_selected_while_photos_are_saved_stays_selected(page, folder):
 def test_a_key_that_pressed_a_button_does_nothing_else(page, folder, key):
     labels = ["owl", "owl", "fox"]
     page.locator(".class", has_text="owl").focus()
-    page.keyboard.press(key)
-    wait_for_count(page, "7")
+    wait_for_count(page, "7", key)
     page.keyboard.press(key)  # At once.
     page.wait_for_timeout(SETTLE_MS)
-    page.keyboard.press(key)
-    wait_for_count(page, "8")
+    wait_for_count(page, "8", key)
     read_name(page)
     page.wait_for_timeout(400)  # It is looked at.
     page.keyboard.type("fox")
     page.locator(".class", has_text="New class “fox”").focus()
-    page.keyboard.press(key)
-    wait_for_count(page, "9")  # Its button is gone.
+    wait_for_count(page, "9", key)  # Its button is gone.
     page.keyboard.press(key)  # As of a double press.
     page.wait_for_timeout(SETTLE_MS)
     if LOST not in page.locator("#toast").inner_text():
@@ -217,8 +215,7 @@ def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(vi
     with visit(session) as page:
         name = read_name(page)
         page.keyboard.type("p")
-        page.keyboard.press("ArrowDown")
-        page.wait_for_selector("#enter:has-text('Enter: paper')")
+        see(page, "#enter:has-text('Enter: paper')", "ArrowDown")
         session.change("other", rename_class, "paper", "")
         page.wait_for_selector("#enter:has-text('There is no class “paper” anymore')")
         page.keyboard.press("Enter")
@@ -257,8 +254,7 @@ def test_keys_that_are_pressed_with_others_neither_answer_nor_undo(page, folder)
         for keys in ("Control+Shift+z", "Control+Alt+z", "Control+1", "Alt+1", "Meta+0"):
             page.keyboard.press(keys)
         wait_for_decisions(page, folder, 7)
-    page.keyboard.press("Control+z")
-    wait_for_count(page, "6")
+    wait_for_count(page, "6", "Control+z")
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from tests.photos.labeling.pages import (
     press,
     read_decisions,
     read_name,
+    see,
     show,
     wait_for_other,
 )
@@ -50,8 +51,7 @@ def test_random_photos_are_asked_without_a_guess_in_sight_and_the_result_says_wh
             if image != session.known.index[first]:
                 decide(session, image, "cat", "other")
         page.wait_for_selector(".panel .hint:has-text('1 random photo left')")
-        page.keyboard.press("1")
-        page.wait_for_selector("h2:text-is('Result')")
+        see(page, "h2:text-is('Result')", "1")
         page.wait_for_selector(".about:text-matches('When you checked them, [0-9]+ of 20 were')")
     answer, *_ = (row for row in read_decisions(folder) if row[0] == first)
     assert (answer[1], answer[2].split()[0]) == ("cat", "check")

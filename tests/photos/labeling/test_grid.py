@@ -13,12 +13,14 @@ from tests.conftest import one_of
 from tests.photos.labeling.pages import (
     DESKTOP,
     PHONE,
+    SETTLE_MS,
     choose,
     hear,
     open_labeled,
     open_unsure,
     read_decisions,
     read_name,
+    see,
     show,
     wait_for_count,
     wait_for_photo,
@@ -78,7 +80,7 @@ def press_twice(page, select, key):
     page.keyboard.press(select)
     before = page.locator("#count").inner_text()
     hear(page, "Press the same key again to label all", key)
-    page.wait_for_timeout(700)  # A second key means the same.
+    page.wait_for_timeout(SETTLE_MS)
     assert page.locator("#count").inner_text() == before
     page.keyboard.press(key)
 
@@ -141,13 +143,11 @@ def test_several_photos_get_a_class_by_mouse_and_by_keyboard(page, folder):
     cells.nth(3).click(modifiers=["Shift"])
     cells.nth(1).click()
     assert list_selected(page) == [names[0], names[2], names[3]]
-    page.keyboard.press("2")
-    wait_for_count(page, "9")
+    wait_for_count(page, "9", "2")
     assert read_decisions(folder)[6:] == [(names[i], "dog", "label") for i in (0, 2, 3)]
     assert list_cells(page)[:4] == names[:4]  # Nothing moves until it is sorted again.
     assert list_selected(page) == []
-    page.keyboard.press("Control+z")  # The whole group.
-    wait_for_count(page, "6")
+    wait_for_count(page, "6", "Control+z")  # The whole group.
     assert {row[2] for row in read_decisions(folder)[9:]} == {"undo"}
     assert list_selected(page) == [names[0], names[2], names[3]]  # For the next key.
     page.keyboard.press("Escape")
@@ -180,8 +180,7 @@ def test_more_like_this_selects_those_that_the_page_names_alike(visit, begun, fo
         show(page, "photos")
         page.locator(".cell").nth(0).focus()
         source = list_cells(page)[0]
-        page.keyboard.press("+")
-        page.wait_for_selector(f"h2:has-text('More like {source}')")
+        see(page, f"h2:has-text('More like {source}')", "+")
         found = views.describe_photos(begun)
         known = {
             name: (decision, found["labels"][label])
@@ -201,8 +200,7 @@ def test_more_like_this_selects_those_that_the_page_names_alike(visit, begun, fo
         assert list_cells(page)[:4] == agreeing[:4]
         out = agreeing[1]
         page.locator(f".cell[aria-label^='{out}']").click()
-        page.keyboard.press("Enter")
-        page.wait_for_selector("h2:text-is('Photos')")
+        see(page, "h2:text-is('Photos')", "Enter")
         expected = [name for name in agreeing if name != out]
         assert read_decisions(folder)[6:] == [(name, "cat", "label") for name in expected]
 
@@ -211,8 +209,7 @@ def test_more_like_a_photo_without_a_suggestion_selects_nothing(visit, folder, k
     with visit(open_ready(folder, kinds, CLASSES)) as page:
         show(page, "photos")
         page.locator(".cell").first.focus()
-        page.keyboard.press("+")
-        page.wait_for_selector("h2:has-text('More like')")
+        see(page, "h2:has-text('More like')", "+")
         page.wait_for_selector(".cell:focus img")
         assert list_selected(page) == []
         hear(page, "Nothing is suggested", "Enter")
@@ -279,11 +276,9 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(visit, folder):
         page.keyboard.press("Enter")
         page.keyboard.press("2")  # Goes on with the name, and no photo is chosen.
         assert page.locator("#filter-file").input_value() == "img_0042"
-        page.keyboard.press("ArrowDown")  # Goes to the first one, and says so.
-        page.wait_for_selector(".cell:focus img")
+        see(page, ".cell:focus img", "ArrowDown")  # Goes to the first one, and says so.
         assert page.locator(RING).get_attribute("title") == read_chosen(page) == "IMG_0042.png"
-        page.keyboard.press("2")
-        wait_for_count(page, "4")
+        wait_for_count(page, "4", "2")
         assert read_decisions(folder)[-1] == ("IMG_0042.png", "dog", "label")
         page.fill("#filter-file", "nowhere")
         page.wait_for_selector(".hint:has-text('No photo matches')")
@@ -323,14 +318,12 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         assert page.locator(RING).get_attribute("title") == names[0]
         assert read_chosen(page) == names[0]
         assert page.locator("[data-part=confirm]").is_enabled()
-        page.keyboard.press("Enter")  # As suggested, and on to the next one.
-        wait_for_count(page, "7")
+        wait_for_count(page, "7", "Enter")  # As suggested, and on to the next one.
         page.wait_for_selector(f".cell[aria-label^='{names[1]}']:focus")
-        page.keyboard.press("Control+z")  # The corrected key is for the photo that has the ring.
-        page.wait_for_selector(f".cell[title='{names[0]}'][aria-current=true]:focus")
-        page.wait_for_timeout(700)
-        page.keyboard.press("Enter")
-        page.wait_for_selector(f".cell[aria-label^='{names[1]}']:focus")
+        # The corrected key is for the photo that has the ring.
+        see(page, f".cell[title='{names[0]}'][aria-current=true]:focus", "Control+z")
+        page.wait_for_timeout(SETTLE_MS)
+        see(page, f".cell[aria-label^='{names[1]}']:focus", "Enter")
         back, clear = "[data-part=back] kbd", "[data-part=clear] kbd"
         assert (page.is_visible(back), page.is_visible(clear)) == (True, False)
         page.keyboard.press(" ")  # Selects it: Esc first takes that back.
@@ -338,8 +331,7 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         page.keyboard.press("Escape")
         assert page.locator("h2").first.inner_text() == "Photos to look at"
         assert list_selected(page) == []
-        page.keyboard.press("Escape")
-        page.wait_for_selector("h2:text-is('Photos')")
+        see(page, "h2:text-is('Photos')", "Escape")
         assert page.locator(FILTER).input_value() == ""  # "All photos", as the button said.
         show(page, "result")  # A list that was asked for is a promise.
         page.wait_for_selector(f".step:has-text('{len(images) - 1} of the {len(images)} photos')")
@@ -386,7 +378,7 @@ def test_no_key_is_for_a_photo_that_nothing_shows_as_chosen(page, folder):
     cells = page.locator(".cell")
     for _ in range(2):  # A mouse selects, and takes out again.
         cells.nth(2).click()
-        page.wait_for_timeout(700)
+        page.wait_for_timeout(SETTLE_MS)
     assert (read_chosen(page), page.locator(RING).count()) == ("No photo chosen", 0)
     hear(page, "Choose photos first.", "1")
     page.keyboard.press("ArrowRight")  # First, the ring is where the keyboard is.
@@ -394,8 +386,7 @@ def test_no_key_is_for_a_photo_that_nothing_shows_as_chosen(page, folder):
     assert (read_chosen(page), page.locator(RING).get_attribute("title")) == (name, name)
     page.locator("#view h2").click()  # The focus is elsewhere, and the ring stays.
     assert page.evaluate("!document.activeElement.closest('.cell')")
-    page.keyboard.press("1")
-    wait_for_count(page, "7")
+    wait_for_count(page, "7", "1")
     assert read_decisions(folder)[6:] == [(name, "cat", "label")]
     page.keyboard.press("Escape")  # Then no key is for any photo.
     assert (read_chosen(page), page.locator(RING).count()) == ("No photo chosen", 0)
@@ -414,12 +405,8 @@ def test_a_photo_is_opened_by_two_clicks_on_it_and_leads_back_to_where_it_was(vi
         assert page.locator("h2").first.inner_text() == "Photos"
         cell.dblclick()
         wait_for_photo(page, name)
-        page.keyboard.press("Escape")
-        page.wait_for_selector(f".cell[title='{name}']")
-        page.keyboard.press("Escape")
-        page.keyboard.press("ArrowDown")
-        page.keyboard.press("End")
-        page.wait_for_selector(".cell:focus img")
+        see(page, f".cell[title='{name}']", "Escape")
+        see(page, ".cell:focus img", "Escape", "ArrowDown", "End")
         cell = page.locator(".cell:focus")
         name, label = cell.get_attribute("aria-label").split(", ")[:2]
         page.keyboard.press(" ")
@@ -429,11 +416,10 @@ def test_a_photo_is_opened_by_two_clicks_on_it_and_leads_back_to_where_it_was(vi
             page.locator("button:text-is('Open')").click()
             assert read_name(page) == name
             assert page.locator("#view h2").inner_text() == f"Your answer: {label}"
-            page.keyboard.press(key)
-            page.wait_for_selector(f".cell[title='{name}'][aria-selected=true]")
+            see(page, f".cell[title='{name}'][aria-selected=true]", key)
             cell = page.locator(f".cell[title='{name}']")
             assert abs(cell.bounding_box()["y"] - top) < 60  # "Sort again" may have come.
-            page.wait_for_timeout(700)  # A second click means the same.
+            page.wait_for_timeout(SETTLE_MS)
         show(page, "classes")
         show(page, "photos")
         assert page.evaluate("scrollY") == 0

@@ -29,6 +29,7 @@ from tests.photos.labeling.pages import (
     press,
     read_decisions,
     read_name,
+    see,
     show,
     wait_for_count,
     wait_for_photo,
@@ -292,8 +293,7 @@ def test_a_key_means_the_same_class_in_every_view(visit, folder):
             cell = page.locator(".cell[data-decision='']").first
             name = cell.get_attribute("aria-label").split(",")[0]
             cell.click()
-            page.keyboard.press(key)
-            page.wait_for_selector(f".cell[aria-label^='{name}, {label}, your answer']")
+            see(page, f".cell[aria-label^='{name}, {label}, your answer']", key)
             expected.append((name, label))
     answers = [row[:2] for row in read_decisions(folder) if row[2] == "label"]
     assert answers[6:] == expected

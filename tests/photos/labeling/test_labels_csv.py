@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import csv
-import shutil
 
 import filelock
 import pytest
@@ -22,23 +21,6 @@ from tests.photos.labeling.sessions import (
     read_states,
     read_training,
 )
-
-
-def test_files_of_two_people_merge_by_appending_one(session, folder, kinds, tmp_path):
-    other = shutil.copytree(folder, tmp_path / "other")
-    theirs = open_ready(other, kinds)
-    decide(session, 0, "cat")
-    decide(theirs, 0, "owl")
-    decide(theirs, 1, "dog")
-    decide(session, 1, "cat")
-    with (folder / LABELS_CSV).open("a") as file:
-        file.write((other / LABELS_CSV).read_text())
-    session.follow_table()
-    assert read_states(session) == {
-        "IMG_0000.png": ("label", "owl"),
-        "IMG_0001.png": ("label", "cat"),
-    }
-    assert read_states(open_ready(folder, kinds)) == read_states(session)
 
 
 def test_a_table_of_another_program_keeps_its_columns(session, folder, kinds):

@@ -24,6 +24,7 @@ from tests.photos.labeling.pages import (
     DESKTOP,
     NUM_BROKEN,
     PHONE,
+    SETTLE_MS,
     VIEWS,
     ZOOMED,
     check_views,
@@ -35,6 +36,7 @@ from tests.photos.labeling.pages import (
     press,
     read_decisions,
     read_name,
+    see,
     show,
     wait_for_count,
     wait_for_decisions,
@@ -141,7 +143,7 @@ def test_enter_takes_what_the_page_says_and_half_a_name_only_chooses(visit, fold
             for key in keys:
                 page.keyboard.press(key)
             assert sentence in page.locator("#enter").inner_text()
-            page.wait_for_timeout(700)  # A second Enter means the same.
+            page.wait_for_timeout(SETTLE_MS)
             assert page.locator("#count").inner_text().startswith(f"{len(expected)} of")
             if label:
                 press(page, last)
@@ -314,8 +316,7 @@ def test_a_slow_change_says_so_until_it_is_saved_or_refused(page):
     intercept(page, "**/api/decide", lambda route: held.append(route))
     for way in ("saved", "refused"):
         read_name(page)
-        page.keyboard.press("1")
-        page.wait_for_selector(".toast:text-is('Saving…')")
+        see(page, ".toast:text-is('Saving…')", "1")
         if way == "saved":
             held.pop().continue_()
             wait_for_count(page, "7")
@@ -346,12 +347,10 @@ def test_keys_do_nothing_else_while_a_control_has_the_focus(visit, folder):
         page.wait_for_timeout(200)
         assert [row[2] for row in read_decisions(folder)] == ["label"] * 2
         page.locator("#target").focus()
-        page.keyboard.press("Control+z")
-        page.wait_for_selector(".toast:text-matches('^Undone: IMG.* is no longer dog.$')")
+        see(page, ".toast:text-matches('^Undone: IMG.* is no longer dog.$')", "Control+z")
         show(page, "next")
         read_name(page)
-        page.keyboard.press("Backspace")
-        wait_for_count(page, "0")
+        wait_for_count(page, "0", "Backspace")
 
 
 def test_pictures_that_arrive_move_nothing(page):
@@ -487,8 +486,7 @@ def test_a_page_whose_program_has_ended_says_so(open_page, begun, axe):
         page = open_page(port)
         read_name(page)
     page.evaluate(axe)
-    page.keyboard.press("1")
-    page.wait_for_selector("#stopped:visible")
+    see(page, "#stopped:visible", "1")
     assert find_violations(page) == []
 
 

@@ -6,6 +6,7 @@ from PIL import Image
 from cls_jax.photos.labeling.changes import rename_class
 from tests.photos.labeling.pages import (
     PHONE,
+    SETTLE_MS,
     choose,
     find_places,
     hear,
@@ -24,7 +25,6 @@ from tests.photos.labeling.sessions import CLASSES, decide
 
 pytestmark = pytest.mark.slow  # Two seconds for each thing that a hand may do.
 
-SETTLE_MS = 700  # A second click in the same place means the same for 600.
 NEW = "These photos are new: look at them, then press again."
 CLICK_WHEN_CHANGED = """() => {
   const list = document.querySelector(".classes");
@@ -83,8 +83,7 @@ def test_a_row_whose_confirmation_is_undone_asks_about_its_photos_again(page):
     before = open_check(page)
     page.locator(".confirm").first.click()
     wait_for_row(page, CLASSES[0], before[0][1])
-    page.keyboard.press("Control+z")
-    wait_for_count(page, "6")
+    wait_for_count(page, "6", "Control+z")
     wait_for_row(page, CLASSES[0], before[0][1], is_same=True)
     assert list_rows(page)[1:] == before[1:]
 

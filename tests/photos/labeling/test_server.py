@@ -604,22 +604,3 @@ def test_which_photos_to_look_at_follows_the_goal_and_is_a_promise(client):
     assert client.get("/api/step/100").json()["kind"] == "use"
     assert client.get("/api/step/101").status_code == 404
     assert client.post("/api/look", json={"percent": 101}).status_code == 400
-
-
-def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    request = {"kind": "instant", "minutes": 1}
-    for label in ("cat", "dog"):  # Before two classes have a label, nothing starts.
-        refused = client.post("/api/train", json=request)
-        assert (refused.status_code, "two classes first" in refused.json()["message"]) == (422, 1)
-        decide(client, image=["cat", "dog"].index(label), label=label)
-    assert client.get("/api/training").json()["phase"] == "none"
-    (folder / "IMG_0000.png").rename(tmp_path / "IMG_0000.png")  # One class is left.
-    assert client.post("/api/train", json=request).status_code == 200
-    assert client.post("/api/train", json=request).status_code == 422
-    while (state := client.get("/api/training").json())["phase"] == "running":
-        time.sleep(0.1)
-    assert state["phase"] == "failed"
-    assert "only the class 'dog'" in state["message"]
-    assert client.get("/api/state").json()["is_training"] is False
-    assert client.get("/report/x").status_code == 404

@@ -14,6 +14,7 @@ from cls_jax.photos.labeling.known import find_checked
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.labeling.pages import (
     PHONE,
+    SETTLE_MS,
     check_views,
     enter,
     hear,
@@ -22,6 +23,7 @@ from tests.photos.labeling.pages import (
     press,
     read_decisions,
     read_name,
+    see,
     show,
     wait_for_photo,
 )
@@ -224,7 +226,7 @@ def test_keys_set_tags_which_enter_confirms_and_undo_takes_back(visit, folder, s
         assert read_pressed(page) == ["boots"]
         enter(page, "scarf")  # A new one.
         assert (read_name(page), read_pressed(page)) == (first, ["boots", "scarf"])
-        page.wait_for_timeout(700)  # A second Enter means the same.
+        page.wait_for_timeout(SETTLE_MS)
         press(page, "Enter")
         second = press(page, "0")
         assert read_decisions(folder) == [(first, "boots;scarf", "label"), (second, "", "none")]
@@ -274,8 +276,7 @@ def test_suggested_tags_are_set_and_say_so_until_they_are_confirmed(visit, sessi
         assert len(guesses) == len(suggested)
         assert all("suggested" in text for text in guesses)
         key = str(1 + TAGS.index(next(tag for tag in TAGS if tag not in suggested)))
-        page.keyboard.press(key)
-        page.wait_for_selector(".class[aria-pressed=true]:not(.guess)")
+        see(page, ".class[aria-pressed=true]:not(.guess)", key)
         press(page, "Enter")
         wanted = ";".join(sorted([*suggested, TAGS[int(key) - 1]]))
         assert session.known.get_state(session.known.index[name]).label == wanted

@@ -18,14 +18,14 @@ from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
-from cls_jax.photos.labeling.training import FINE_TUNE, FolderRuns, Training
+from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, FolderRuns, Training
 from cls_jax.photos.labeling.verbs import VERBS, Parts
 from cls_jax.runs.folder import CONFIG, write_result
 from cls_jax.runs.metrics import METRICS
 from cls_jax.runs.sessions import lock_run_folder
 from tests.conftest import load_config, one_of
 from tests.photos.helpers import write_images
-from tests.photos.labeling.pages import DESKTOP, PHONE, find_violations, hear, show
+from tests.photos.labeling.pages import DESKTOP, PHONE, SETTLE_MS, find_violations, hear, show
 from tests.photos.labeling.sessions import decide, decide_all, open_ready
 from tests.photos.labeling.test_views import StubNetworks, name_photos
 
@@ -190,10 +190,10 @@ def test_the_page_offers_what_is_possible_and_lists_the_runs(visit, begun, folde
         page.get_by_label("Use: runs/a").press("Enter")
         page.wait_for_selector(".runs .used .name:text-is('runs/a')")
         assert find_newest() == older
-        page.wait_for_timeout(700)  # A second key means the same for 600.
+        page.wait_for_timeout(SETTLE_MS)
         page.get_by_label("Delete: runs/b").press("Enter")
         page.get_by_label("Delete for good: runs/b").press("Enter")
-        page.wait_for_timeout(700)
+        page.wait_for_timeout(SETTLE_MS)
         assert newer.exists()  # The first press asks.
         page.get_by_label("Delete for good: runs/b").press("Enter")
         hear(page, "runs/b deleted")
@@ -231,12 +231,24 @@ def test_a_training_of_an_earlier_session_is_seen_until_it_ends(folder, tmp_path
     page, said = Training(folder), "began in an earlier session is still running: runs/busy"
     with lock_run_folder(busy):
         assert said in page.describe()["message"]
-        assert [row["name"] for row in page.describe_runs()] == ["runs/saved"]
+        assert [row["name"] for row in page.runs.describe()] == ["runs/saved"]
         with pytest.raises(RefusedError, match=said):
             page.start(FINE_TUNE, Counts(2, 12, 0, open=0), 1)
         assert Training(tmp_path).describe()["phase"] == "none"  # That of another folder.
     assert page.describe()["phase"] == "none"
-    assert [row["name"] for row in page.describe_runs()] == ["runs/busy", "runs/saved"]
+    assert [row["name"] for row in page.runs.describe()] == ["runs/busy", "runs/saved"]
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "code", "why"),
+    [(1, 0, "Label photos of two classes first"), (2, None, "Training is in progress")],
+)
+def test_nothing_starts_without_two_classes_or_during_a_training(folder, num_classes, code, why):
+    page = Training(folder)
+    page._process = types.SimpleNamespace(poll=lambda: code)
+    with pytest.raises(RefusedError, match=why):
+        page.start(INSTANT, Counts(num_classes, 9, 0, open=9))
+    assert page.describe()["phase"] == "none"
 
 
 def test_a_plan_has_a_forecast_by_the_last_one(folder):

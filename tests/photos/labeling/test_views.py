@@ -185,18 +185,6 @@ def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(answe
     assert answered._questions.next == by_coverage
 
 
-def test_windows_are_shown_different_photos_and_first_what_was_marked_as_wrong(session):
-    first, second = (
-        views.describe(session, window)["next"][0]["image"] for window in ("one", "two")
-    )
-    assert first != second
-    assert views.describe(session, "one")["next"][0]["image"] == first
-    session.mark([17, 4], "cat")
-    assert [image["image"] for image in views.describe(session)["next"]][:2] == [17, 4]
-    decide(session, 17, "cat")
-    assert views.describe(session)["next"][0]["image"] == 4
-
-
 def test_a_class_that_a_photo_was_marked_not_to_be_is_proposed_in_no_view(session):
     decide_all(session, CLASSES * 2)
 

@@ -7,6 +7,7 @@ from tests.photos.labeling.pages import (
     ENTER_AGAIN,
     NOTE_ENTER,
     SEARCH,
+    SETTLE_MS,
     choose,
     enter,
     hear,
@@ -106,7 +107,7 @@ def test_an_answer_that_comes_too_early_is_refused_in_sight(page, folder):
     ):
         open_view(page, view)
         before, count = len(read_decisions(folder)), page.locator("#count").inner_text()
-        page.wait_for_timeout(700)
+        page.wait_for_timeout(SETTLE_MS)
         release = hold(page, "decide*")
         answer(view, way, 0)
         page.wait_for_timeout(50)
@@ -183,7 +184,7 @@ def test_a_second_enter_does_not_label_the_next_photo(page, folder):
         expected.append((name, "shirt", "label"))
         wait_for_count(page, str(6 + len(expected)))
         page.evaluate(ENTER_AGAIN)
-        page.wait_for_timeout(700)
+        page.wait_for_timeout(SETTLE_MS)
         assert read_decisions(folder)[6:] == expected
     for _ in range(3):  # Proposals are taken as fast as photos are shown.
         press(page, "Enter")
@@ -199,9 +200,8 @@ def test_a_group_is_refused_if_another_window_labels_one_while_its_class_is_type
     decide(begun, begun.known.index[name], "dog", "other")
     page.wait_for_selector(f".cell[aria-label^='{name}, dog, your answer']")
     hear(page, "None of the 2 photos was labeled", "Enter")
-    page.wait_for_timeout(700)  # A second Enter means the same.
-    page.keyboard.press("2")  # By now, the answer is known.
-    wait_for_count(page, "8")
+    page.wait_for_timeout(SETTLE_MS)
+    wait_for_count(page, "8", "2")  # By now, the answer is known.
     assert len(read_decisions(folder)) == 9
 
 
@@ -315,8 +315,7 @@ def test_enter_tries_again_what_was_typed_and_could_not_be_saved(page, folder):
         enter(page, label)
         page.wait_for_selector("#stopped:visible")
         page.unroute("**/api/decide*")
-        page.wait_for_timeout(700)  # A second Enter means the same.
-        page.keyboard.press("Enter")
-        wait_for_count(page, str(6 + len(expected)))
+        page.wait_for_timeout(SETTLE_MS)
+        wait_for_count(page, str(6 + len(expected)), "Enter")
         page.wait_for_selector("#stopped", state="hidden")
     assert read_decisions(folder)[6:] == expected
