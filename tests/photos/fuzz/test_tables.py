@@ -1,25 +1,29 @@
 """Tables of all forms: no label ever gets to another file than the one whose row has it.
 
 A table is a column of files and one of classes among others, in any order, under any headers,
-quoted and encoded in any way. It is read rightly, or a sentence asks. FUZZ_EXAMPLES=5000 reads that
-many.
+quoted and encoded in any way, or it lies in a folder of the folder. It is read rightly, or a
+sentence asks. FUZZ_EXAMPLES=5000 reads that many.
 """
 
 import csv
 import io
 import os
 import pathlib
+import tempfile
 import urllib.parse
 
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import read_label_table
 from cls_jax.photos.folder.options import AUTOMATIC
-from cls_jax.photos.folder.propose import collect_labels
-from tests.photos.fuzz.thorough import COUNTS, fuzz
+from cls_jax.photos.folder.propose import collect_labels, propose_tables
+from cls_jax.photos.folder.reading import Folder
+from cls_jax.photos.images.files import ImageFile, ImageFiles, Listing
+from tests.photos.helpers import place
 
 ROOT = pathlib.Path("/home/ben/album")
 FILES = {
@@ -92,26 +96,94 @@ def create_tables(draw):
     return names, text.getvalue().encode(encoding), dict(zip(rows, labels, strict=True))
 
 
-def read(names, content):
+TOPS = ("", "train", "test", "valid", "train/a", "train/b", "Site1", "Site1/100CAM", "Site2")
+INSIDE = [f"{top}/{name}".lstrip("/") for top in TOPS for name in ("1.png", "x.png", "y.jpg")]
+
+
+def spell_near(folder, name):
+    return name.removeprefix(f"{folder}/") if folder else name
+
+
+NEAR = {
+    "from the top": lambda folder, name: name,
+    "from the table": spell_near,
+    "without extension": lambda folder, name: os.path.splitext(spell_near(folder, name))[0],
+    "from the folder around": lambda folder, name: f"./album/{name}",
+    "on another machine": lambda folder, name: f"D:\\data\\album\\{name}".replace("/", "\\"),
+}
+
+
+@st.composite
+def create_folders(draw):
+    """The same, with the folder of the table after the files.
+
+    The folder has files of the same names, and the table names some as it likes.
+    """
+    files = draw(st.lists(st.sampled_from(INSIDE), min_size=3, unique=True))
+    folder = draw(st.sampled_from(TOPS))
+    spell = draw(st.sampled_from(sorted(NEAR)))
+    if folder and "table" not in spell:
+        # What is named from elsewhere would have another meaning below the table.
+        around = (folder, folder.split("/")[0])
+        files = [name for name in files if not any(f"{top}/{name}" in files for top in around)]
+    # What is named from the table lies below it.
+    inside = [name for name in files if not folder or name.startswith(f"{folder}/")]
+    below = inside if "top" not in spell and "machine" not in spell else files
+    below = files if spell == "from the folder around" else below
+    assume(below)
+    rows = draw(st.lists(st.sampled_from(below), min_size=1, max_size=12, unique=True))
+    # No names of folders: a class and a file would be a path.
+    labels = draw(st.lists(st.sampled_from("pq"), min_size=len(rows), max_size=len(rows)))
+    cells = [NEAR[spell](folder, name) for name in rows]
+    # Some rows are about files that are gone.
+    gone = draw(st.sets(st.sampled_from(rows), max_size=len(rows) - 1))
+    lines = [f"{cell},{label}" for cell, label in zip(cells, labels, strict=True)]
+    header = draw(st.sampled_from(["file,label", "filename,label", "x,label", "id,label"]))
+    content = "\n".join([header, *lines, ""])
+    truth = {name: label for name, label in zip(rows, labels, strict=True) if name not in gone}
+    return [name for name in files if name not in gone], folder, content, truth
+
+
+def read_table(names, content):
     """File → class, None if the table is refused in a sentence."""
     path = ROOT / "labels.csv"
     try:
         table = read_label_table(path, FileIndex(names, ROOT), AUTOMATIC, content)
-        found = collect_labels(table)
+        return collect_labels(table).list_labels()
     except UserError:
         return None
-    return found.list_labels()
 
 
-@COUNTS
-def test_no_label_gets_to_another_file(count):
+def read_folder(names, top, content):
+    """The same by a table in the folder `top`."""
+    with tempfile.TemporaryDirectory() as parent:
+        root, table = pathlib.Path(parent) / "album", f"{top}/table.csv".lstrip("/")
+        place(root, table).write_text(content)
+        files = ImageFiles(ImageFile(name, 0, 0, 0, 0) for name in sorted(names))
+        listing = Listing(files, [], [table], [])
+        found = propose_tables(Folder(root, listing, FileIndex(files, root), AUTOMATIC))
+        return found[0].list_labels() if found else {}
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("create", "read"), [(create_tables, read_table), (create_folders, read_folder)]
+)
+def test_no_label_gets_to_another_file(create, read, count):
+    """The examples are the same ones in every run."""
     outcomes = []
 
-    @fuzz(count)
-    @given(create_tables())
+    @settings(
+        max_examples=int(os.environ.get("FUZZ_EXAMPLES", count)),
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(create())
     def check(case):
-        names, content, truth = case
-        labels = read(names, content)
+        *folder, truth = case
+        labels = read(*folder)
         assert labels is None or labels.items() <= truth.items()
         outcomes.append(labels == truth)
 
