@@ -7,6 +7,8 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from tests.photos.helpers import make_folder, place, read_image
 from tests.photos.images.test_decode import pack_png
 
 PAGE = ROOT / "experiments" / "results" / "odd_folders.md"
+LIST = "import sys; from cls_jax.photos.images.files import list_images; list_images(sys.argv[1])"
 _END_OF_HEAD = "| -- | -- | -: |\n"
 
 
@@ -358,6 +361,14 @@ def test_odd_folder_does_what_its_page_says(tmp_path, title):
     if "HEIC" in title:
         pytest.importorskip("pillow_heif").register_heif_opener()
     assert describe(tmp_path, title) == read_page()[title]
+
+
+def test_names_that_python_cannot_read_are_explained(tmp_path):
+    (tmp_path / "H\u00fcndchen").mkdir()
+    environment = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", LIST, str(tmp_path)]
+    found = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert re.search(rb"'H.*ndchen' cannot .* ascii .*PYTHONUTF8=1", found.stderr)
 
 
 def write_page() -> None:
