@@ -813,3 +813,95 @@ ASKED = {
         for name in ("labels.xlsx", "labels.ods")
     },
 }
+# Several tags of an image.
+CAT_DOG = {"0.png": "cat;dog", "1.png": "dog", "2.png": "bird"}
+COCO = {
+    "images": [{"id": i, "file_name": f"{i}.png"} for i in range(3)],
+    "categories": [{"id": i, "name": name} for i, name in enumerate(["cat", "dog", "bird"])],
+    "annotations": [
+        {"image_id": image, "category_id": name}
+        for image, name in [(0, 1), (0, 0), (0, 1), (1, 1), (2, 2)]
+    ],
+}
+TASKS = [
+    {
+        "data": {"image": file},
+        "annotations": [
+            {
+                "result": [
+                    {
+                        "type": "choices",
+                        "from_name": "c",
+                        "value": {"choices": label.split(";")},
+                    }
+                ]
+            }
+        ],
+    }
+    for file, label in CAT_DOG.items()
+]
+FIFTYONE = {"classes": ["cat", "dog", "bird"], "labels": {"0": [0, 1], "1": 1, "2": [2]}}
+SAMPLES = {
+    "samples": [
+        {
+            "filepath": file,
+            "ground_truth": {
+                "_cls": "Classifications",
+                "classifications": [{"label": tag} for tag in label.split(";")],
+            },
+        }
+        for file, label in CAT_DOG.items()
+    ]
+}
+CVAT = "".join(
+    f'<image name="{file}">{"".join(f"<tag label={tag!r}/>" for tag in label.split(";"))}</image>'
+    for file, label in CAT_DOG.items()
+)
+# How programs write several tags of an image → the name of a file, and its text.
+FORMS = {
+    "semicolons": ("x.csv", "file,label\n0.png,dog;cat\n1.png,dog\n2.png,bird\n"),
+    "bars": ("x.csv", "file,label\n0.png,cat | dog\n1.png,dog\n2.png,bird\n"),
+    "commas": ("x.csv", 'file,label\n0.png,"cat, dog"\n1.png,dog\n2.png,bird\n'),
+    "blanks": ("x.csv", "file,tags\n0.png,cat dog\n1.png,dog\n2.png,bird\n"),
+    "a list": ("x.csv", "file,label\n0.png,\"['cat', 'dog']\"\n1.png,['dog']\n2.png,bird\n"),
+    "a row per tag": ("labels.csv", "file,label\n0.png,cat\n1.png,dog\n0.png,dog\n2.png,bird\n"),
+    "0 and 1": ("x.csv", "file,bird,cat,dog\n0.png,0,1,1\n1.png,0,0,1\n2.png,1,0,0\n"),
+    "numbers": ("x.csv", "file,label\n0.png,0;1\n1.png,1\n2.png,2\n"),
+    "COCO": ("x.json", json.dumps(COCO)),
+    "Label Studio": ("x.json", json.dumps(TASKS)),
+    "FiftyOne": ("labels.json", json.dumps(FIFTYONE)),
+    "FiftyOne's samples": ("samples.json", json.dumps(SAMPLES)),
+    "CVAT": ("x.xml", f"<annotations>{CVAT}</annotations>"),
+    "JSON lines": (
+        "metadata.jsonl",
+        "\n".join(
+            json.dumps({"file_name": file, "label": label.split(";")})
+            for file, label in CAT_DOG.items()
+        ),
+    ),
+}
+_TABLES = {
+    form: {name: text} | ({"classes.txt": "cat\ndog\nbird\n"} if form == "numbers" else {})
+    for form, (name, text) in FORMS.items()
+}
+READ |= {
+    f"tags: {form}": (" ".join(CAT_DOG), files, CAT_DOG, "tags in", (), {"tags": True})
+    for form, files in _TABLES.items()
+}
+READ["a row per tag, without the option"] = (
+    " ".join(CAT_DOG),
+    _TABLES["a row per tag"],
+    CAT_DOG | {"0.png": "dog"},
+    "",
+    ("Pass --tags",),
+)
+# Words of a single cell may be the name of a class, and the last row counts.
+ASKED |= {
+    f"tags without the option: {form}": (
+        " ".join(CAT_DOG),
+        files,
+        "pass --tags if images may have several",
+    )
+    for form, files in _TABLES.items()
+    if form not in ("blanks", "a row per tag", "commas")
+}

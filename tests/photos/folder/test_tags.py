@@ -1,7 +1,5 @@
 """Images with several tags, as tables, folders and the log of labels have them."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -17,6 +15,7 @@ from tests.photos.helpers import get_labels, open_catalog, read_layout, write_im
 
 TAGS = AUTOMATIC._replace(tags=True)
 CAT_DOG = {"0.png": "cat;dog", "1.png": "dog", "2.png": "bird"}
+TABLE = "file,label\n0.png,dog;cat\n1.png,dog\n2.png,bird\n"
 
 
 def make_folder(root, files):
@@ -28,86 +27,6 @@ def make_folder(root, files):
 
 def read_labels(root, options=TAGS):
     return get_labels(open_catalog(root, options).train().train)
-
-
-def write_label_studio(classes):
-    choice = {"type": "choices", "from_name": "c", "value": {"choices": classes}}
-    return [{"result": [choice]}]
-
-
-COCO = {
-    "images": [{"id": i, "file_name": f"{i}.png"} for i in range(4)],
-    "categories": [{"id": i, "name": name} for i, name in enumerate(["cat", "dog", "bird"])],
-    "annotations": [
-        {"image_id": image, "category_id": name}
-        for image, name in [(0, 1), (0, 0), (0, 1), (1, 1), (2, 2)]
-    ],
-}
-LABEL_STUDIO = [
-    {"data": {"image": f"{i}.png"}, "annotations": write_label_studio(label.split(";"))}
-    for i, label in enumerate(CAT_DOG.values())
-]
-FIFTYONE = {"classes": ["cat", "dog", "bird"], "labels": {"0": [0, 1], "1": 1, "2": [2]}}
-SAMPLES = {
-    "samples": [
-        {
-            "filepath": file,
-            "ground_truth": {
-                "_cls": "Classifications",
-                "classifications": [{"label": tag} for tag in label.split(";")],
-            },
-        }
-        for file, label in CAT_DOG.items()
-    ]
-}
-CVAT = "".join(
-    f'<image name="{file}">{"".join(f"<tag label={tag!r}/>" for tag in label.split(";"))}</image>'
-    for file, label in CAT_DOG.items()
-)
-FORMS = {
-    "semicolons": ("x.csv", "file,label\n0.png,dog;cat\n1.png,dog\n2.png,bird\n"),
-    "bars": ("x.csv", "file,label\n0.png,cat | dog\n1.png,dog\n2.png,bird\n"),
-    "commas": ("x.csv", 'file,label\n0.png,"cat, dog"\n1.png,dog\n2.png,bird\n'),
-    "blanks": ("x.csv", "file,tags\n0.png,cat dog\n1.png,dog\n2.png,bird\n"),
-    "a list": ("x.csv", "file,label\n0.png,\"['cat', 'dog']\"\n1.png,['dog']\n2.png,bird\n"),
-    "a row per tag": ("labels.csv", "file,label\n0.png,cat\n1.png,dog\n0.png,dog\n2.png,bird\n"),
-    "0 and 1": ("x.csv", "file,bird,cat,dog\n0.png,0,1,1\n1.png,0,0,1\n2.png,1,0,0\n"),
-    "numbers": ("x.csv", "file,label\n0.png,0;1\n1.png,1\n2.png,2\n"),
-    "COCO": ("x.json", json.dumps(COCO)),
-    "Label Studio": ("x.json", json.dumps(LABEL_STUDIO)),
-    "FiftyOne": ("labels.json", json.dumps(FIFTYONE)),
-    "FiftyOne's samples": ("samples.json", json.dumps(SAMPLES)),
-    "CVAT": ("x.xml", f"<annotations>{CVAT}</annotations>"),
-    "JSON lines": (
-        "metadata.jsonl",
-        "\n".join(
-            json.dumps({"file_name": file, "label": label.split(";")})
-            for file, label in CAT_DOG.items()
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_several_tags_are_read_as_other_programs_write_them(tmp_path, form):
-    name, text = FORMS[form]
-    names = {"classes.txt": "cat\ndog\nbird\n"} if form == "numbers" else {}
-    root = make_folder(tmp_path, {name: text, **names})
-    assert read_labels(root) == CAT_DOG
-    assert "tags in" in open_catalog(root, TAGS).train().table
-
-
-@pytest.mark.parametrize("form", sorted({*FORMS} - {"blanks", "a row per tag", "commas"}))
-def test_without_the_option_several_tags_are_refused_with_it(tmp_path, form):
-    name, text = FORMS[form]
-    with pytest.raises(UserError, match="pass --tags if images may have several"):
-        read_labels(make_folder(tmp_path, {name: text}), AUTOMATIC)
-
-
-def test_a_row_per_tag_is_one_class_without_the_option_and_says_so(tmp_path):
-    root = make_folder(tmp_path, dict([FORMS["a row per tag"]]))
-    assert read_labels(root, AUTOMATIC)["0.png"] == "dog"
-    assert "Pass --tags" in " ".join(open_catalog(root).train().warnings)
 
 
 def test_cells_of_a_tag_that_are_neither_0_nor_1_leave_it_open(tmp_path):
@@ -153,7 +72,7 @@ def test_labels_joined_by_semicolons_are_asked_about_without_the_option(tmp_path
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_tags_are_written_and_read_again(tmp_path, name):
-    root = make_folder(tmp_path / "a", dict([FORMS["0 and 1"]]))
+    root = make_folder(tmp_path / "a", {"x.csv": TABLE})
     file = tmp_path / "labels.out"
     assert export_labels(root, file, name, TAGS) == 3
     other = make_folder(tmp_path / "b", {})
@@ -208,7 +127,7 @@ def test_sets_of_tags_that_only_test_images_have_are_known(tmp_path):
 
 
 def test_a_tag_whose_images_are_all_damaged_is_named(tmp_path):
-    root = make_folder(tmp_path, dict([FORMS["semicolons"]]))
+    root = make_folder(tmp_path, {"x.csv": TABLE})
     (root / "2.png").write_bytes(b"x")
     with pytest.raises(UserError, match="None of the labeled images of class 'bird' can be read"):
         load(root)
