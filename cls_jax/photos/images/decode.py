@@ -89,7 +89,7 @@ def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
         return *image.size, 1 if is_gray and not image.has_transparency_data else 3
 
 
-def describe_unread(paths: Sequence[str | os.PathLike]) -> list[str]:
+def describe_unread(paths: Sequence[str | os.PathLike]) -> Iterator[str]:
     """Sentences about what is not read of some TIFFs: pages after the first, and a fourth band."""
     stacks = dict[str, int]()
     banded = list[str]()
@@ -101,21 +101,19 @@ def describe_unread(paths: Sequence[str | os.PathLike]) -> list[str]:
                 stacks[path] = count
             if tiff.read_layout(file).alpha:
                 banded.append(path)
-    sentences = []
     if stacks:
         first = next(iter(stacks))
-        sentences.append(
+        yield (
             f"{write_count(len(stacks), 'file has', 'files have')} several pages, such as "
             f"{os.path.basename(first)!r:.100} with {stacks[first]:,}: the first is read. If "
             "another one shows what you look for, save it as a file of its own."
         )
     if banded:
-        sentences.append(
+        yield (
             f"{write_count(len(banded), 'TIFF says', 'TIFFs say')} that the last band is "
             f"transparency, such as {os.path.basename(banded[0])!r:.100}: what is transparent is "
             "read as white. If the band is something else, such as infrared, save without it."
         )
-    return sentences
 
 
 def read_origin(path: str | os.PathLike) -> tuple[str, str]:

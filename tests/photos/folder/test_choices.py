@@ -24,7 +24,7 @@ from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
 from cls_jax.photos.report.page import view_next
 from tests.photos.folder.test_odd_folders import put
-from tests.photos.helpers import get_labels, open_catalog, place
+from tests.photos.helpers import get_labels, place
 from tests.photos.helpers import make_folder as make
 from tests.photos.helpers import read_layout as read
 
@@ -60,12 +60,7 @@ def test_the_named_file_counts_before_all_else(root, tmp_path, monkeypatch, wher
     assert labels == ("x.csv" if where == "inside" else str(tmp_path / "x.csv"))
     assert find_labels_file(root, labels) == labels
     options = FolderOptions(labels=labels)
-    layout = read(root, labels=labels)
-    assert get_labels(layout.train) == RIGHT
-    assert len(layout.train) == len(NAMES)
-    assert layout.table == f"{labels}: files in file, classes in label; 3 of 3 rows found."
-    found = open_catalog(root, options).labelable()  # cls-jax suggest
-    assert {name: label for name, label in found.items() if label} == RIGHT
+    assert get_labels(read(root, options).train) == RIGHT
     session = open_session(root, options=options)  # cls-jax label
     assert session._answers.path == root / "labels.csv"
     assert sorted(session.known.class_names) == ["a", "b"]

@@ -539,6 +539,16 @@ READ = {
         {"0.png": "cat;dog", "1.png": "dog"},
         options=TAGS,
     ),
+    "sources in training and test": Read(
+        PHOTOS,
+        {
+            "labels.csv": "file,label,patient,split\n1.png,cat,a,train\n2.png,dog,b,train\n"
+            "3.png,cat,a,test\n4.png,dog,b,test\n"
+        },
+        {"photos/1.png": "cat", "photos/2.png": "dog"}
+        | {"*photos/3.png": "cat", "*photos/4.png": "dog"},
+        warnings=("2 test images are from sources that training images have, too",),
+    ),
     # The file that a row means, whoever wrote its name.
     **{
         f"names as {cells}": Read(

@@ -216,14 +216,3 @@ def test_cameras_are_proposed_by_their_serial_numbers(tmp_path):
     )
     for few in (["a", "a", "a"], ["a", "b", "c"], ["a", "a", "b", "b", *[""] * 5], []):
         assert propose_origins([("camera", number) for number in few]) is None
-
-
-def test_sources_in_training_and_test_are_told(tmp_path):
-    parts = ["train", "train", "test", "train", "train", "test", "train", "train"]
-    rows = [["file", "label", "patient", "split"]]
-    rows += zip(NAMES, LABELS, "aabbccdd", parts, strict=True)
-    layout = read(tmp_path, rows)
-    assert any(
-        warning.startswith("2 test images are from sources that training images have, too")
-        for warning in layout.warnings
-    )

@@ -265,7 +265,7 @@ def test_pages_and_bands_that_are_not_read_are_counted(tmp_path):
     content = (tmp_path / "stack.tif").read_bytes()
     (tmp_path / "broken.tif").write_bytes(content[: len(content) // 2])
     Image.fromarray(RGB).save(photo)
-    assert describe_unread([one, pyramid, broken, photo, str(tmp_path / "gone.tif")]) == []
+    assert not [*describe_unread([one, pyramid, broken, photo, str(tmp_path / "gone.tif")])]
     pages, band = describe_unread([one, stack, bands, photo])
     assert pages.startswith("1 file has several pages, such as 'stack.tif' with 3: the first is")
     assert band.startswith("1 TIFF says that the last band is transparency, such as 'bands.tif'")
