@@ -38,15 +38,30 @@ _CLOSED = (
 _OTHER_PAGE = "Requests from other pages are refused.\n"
 
 
-def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
-    """Lets requests from the page through, and adds security headers.
+class Guard:
+    """Lets requests from the page through to an application, and adds security headers.
 
     Everything but the page needs the `token` in the header X-Token, and each of `codes` can be
     exchanged for it once.
     """
-    unused = set(codes)
 
-    def answer_early(request: Request) -> Response | None:
+    def __init__(self, app: ASGIApp, token: str, codes: Collection[str] = ()):
+        self._app = app
+        self._token = token
+        self._unused = set(codes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or lets it through."""
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS | dict(headers))
+            await send(message)
+
+        await (self._answer_early(Request(scope)) or self._app)(scope, receive, send_safely)
+
+    def _answer_early(self, request: Request) -> Response | None:
         """Refuses a request that the page did not send, or exchanges a code for the token."""
         headers = request.headers
         path = request.scope["path"]
@@ -59,30 +74,26 @@ def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
         if path == "/" or path.startswith(("/page/", "/report/")):
             return None
         opens = path == "/api/open" and request.method == "POST"
-        is_token = hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
-        if not (is_token or (opens and given in unused)):
+        is_token = hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+        if not (is_token or (opens and given in self._unused)):
             return PlainTextResponse(_CLOSED, 403)
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return PlainTextResponse(_OTHER_PAGE, 403)
-        if request.method == "POST":
-            if headers.get("origin", "").lower() != f"http://{host}":
-                return PlainTextResponse(_OTHER_PAGE, 403)
-            # A form on another page cannot send either type.
-            kind = "octet-stream" if path.split("/")[-1] in PHOTO_VERBS else "json"
-            if headers.get("content-type", "").split(";")[0].strip() != f"application/{kind}":
-                return PlainTextResponse(f"The request must be application/{kind}.\n", 415)
-        if not opens:
-            return None
-        unused.discard(given)
-        return JSONResponse({"token": token})
+        if (refusal := _refuse_others(request, host)) or not opens:
+            return refusal
+        self._unused.discard(given)
+        return JSONResponse({"token": self._token})
 
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_safely(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(_HEADERS | dict(headers))
-            await send(message)
 
-        await (answer_early(Request(scope)) or app)(scope, receive, send_safely)
-
-    return serve
+def _refuse_others(request: Request, host: str) -> Response | None:
+    """Refuses a request of another page, which may be open in the same browser."""
+    headers = request.headers
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return PlainTextResponse(_OTHER_PAGE, 403)
+    if request.method != "POST":
+        return None
+    if headers.get("origin", "").lower() != f"http://{host}":
+        return PlainTextResponse(_OTHER_PAGE, 403)
+    # A form on another page cannot send either type.
+    kind = "octet-stream" if request.scope["path"].split("/")[-1] in PHOTO_VERBS else "json"
+    if headers.get("content-type", "").split(";")[0].strip() != f"application/{kind}":
+        return PlainTextResponse(f"The request must be application/{kind}.\n", 415)
+    return None

@@ -1,6 +1,6 @@
 """The server of the labeling page.
 
-`guard` says which requests it answers, `views` what the page shows, and `verbs` what the
+`Guard` says which requests it answers, `views` what the page shows, and `verbs` what the
 page may ask.
 """
 
@@ -27,7 +27,7 @@ from cls_jax.photos.folder import exchange
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import ConflictError
-from cls_jax.photos.labeling.guard import guard
+from cls_jax.photos.labeling.guard import Guard
 from cls_jax.photos.labeling.known import get_path
 from cls_jax.photos.labeling.next_step import describe_step
 from cls_jax.photos.labeling.photos import SIDES, encode_photo
@@ -88,11 +88,11 @@ def create_app(
             UserError: lambda _, error: _explain(error, 422),
         },
     )
-    return guard(app, token, codes)
+    return Guard(app, token, codes)
 
 
 class _Service:
-    """The responses to requests that `guard` lets through."""
+    """The responses to requests that `Guard` lets through."""
 
     def __init__(self, parts: Parts):
         self._parts = parts
