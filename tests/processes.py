@@ -22,13 +22,12 @@ _LAUNCHER = """
 import contextlib, gc, json, os, runpy, sys, warnings
 import cls_jax.photos.plan.plan, cls_jax.data.datasets, cls_jax.photos.inference.assessment
 import cls_jax.training.loop, ml_collections.config_flags, sklearn.datasets
+from cls_jax.models import wide_resnet
 from cls_jax.parallel import distributed
 from tests.core.methods.tiny_model import use_tiny_model
 
 with contextlib.suppress(ImportError):
     import tensorflow, clu.metric_writers
-tiny = use_tiny_model()
-tiny.__enter__()  # For all that is forked from here.
 distributed._HEARTBEAT_SECONDS = 20  # A test waits for a process that is lost.
 # A warning that people would see in the terminal ends the program.
 warnings.simplefilter("error")
@@ -49,6 +48,13 @@ for line in sys.stdin:
         import jax
 
         jax.config.update("jax_num_cpu_devices", 1)
+        if request["is_tiny"]:
+            tiny = use_tiny_model()
+            tiny.__enter__()
+        else:
+            wide_resnet._STAGES = ((32, 2),)
+            jax.config.update("jax_disable_most_optimizations", False)
+            del os.environ["XLA_FLAGS"]
         program, *_ = sys.argv = request["arguments"]
         sys.orig_argv = ["python", *sys.argv]
         runpy.run_path(program, run_name="__main__")
@@ -57,7 +63,11 @@ for line in sys.stdin:
 
 
 class Launcher:
-    """Starts processes. Each has one CPU device, and a `TinyNet` in place of any network."""
+    """Starts processes, each with one CPU device.
+
+    They have a `TinyNet` in place of any network, or if not `is_tiny`, a block of convolutions and
+    all of XLA's optimizations, as users have.
+    """
 
     def __init__(self, folder: pathlib.Path):
         self._folder, self._count = folder, 0
@@ -75,11 +85,14 @@ class Launcher:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
-    def start(self, *arguments, program=ROOT / "main.py", cwd: pathlib.Path = ROOT) -> "Program":
+    def start(
+        self, *arguments, program=ROOT / "main.py", cwd: pathlib.Path = ROOT, is_tiny: bool = True
+    ) -> "Program":
         """Starts `python PROGRAM ARGUMENTS` in a folder."""
         self._count += 1
         outputs = self._folder / str(self._count)
-        return Program(self, outputs, list(map(str, [program, *arguments])), cwd)
+        words = list(map(str, [program, *arguments]))
+        return Program(self, outputs, arguments=words, cwd=cwd, is_tiny=is_tiny)
 
     def close(self) -> None:
         self._process.communicate()
@@ -88,10 +101,10 @@ class Launcher:
 class Program:
     """A process."""
 
-    def __init__(self, launcher: Launcher, outputs: pathlib.Path, arguments: list[str], cwd):
+    def __init__(self, launcher: Launcher, outputs: pathlib.Path, **request):
         self._launcher, self._code = launcher, None
         self._outputs = [outputs.with_suffix(".out"), outputs.with_suffix(".err")]
-        self.pid = launcher.ask(arguments=arguments, cwd=cwd, outputs=self._outputs)
+        self.pid = launcher.ask(outputs=self._outputs, **request)
 
     def read(self) -> str:
         """What the process has printed so far."""

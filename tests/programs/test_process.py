@@ -1,11 +1,14 @@
 """What users see in the terminal, and what a process loads and hides before it works."""
 
 import errno
+import functools
 import html
 import importlib.metadata
 import importlib.util
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import unittest.mock
@@ -19,6 +22,7 @@ import main
 from cls_jax import process
 from cls_jax.process import run_to_end
 from tests.conftest import ROOT
+from tests.outcomes import describe_difference, read_end
 from tests.processes import TINY
 
 
@@ -180,6 +184,41 @@ def test_run_that_fails_half_way_ends_and_does_not_hang(start_program, tmp_path)
     code, _, error = start_program("--config", config, *options).finish()
     assert code == 2
     assert "Training stopped at step" in error.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_and_then_killed_ends_with_the_same_bits(start_program, tmp_path):
+    """Stopped, it saves the current step. Killed, it resumes from a checkpoint.
+
+    With convolutions and all of XLA's optimizations, as users have. `make trust` kills CLS.
+    """
+    options = ["--config=configs/digits.py:20,fixmatch", *TINY, "--config.num_steps=80"]
+    options += ["--config.checkpoint_every=4", "--config.eval_every=40", "--config.log_every=1"]
+    whole, workdir, printed = tmp_path / "whole", tmp_path / "run", []
+
+    def start(workdir, *others):
+        return start_program(*options, *others, f"--workdir={workdir}", is_tiny=False)
+
+    def has_saved(first_step):
+        return any((workdir / f"checkpoints/{i}").exists() for i in range(first_step, 80, 4))
+
+    assert start(whole).finish()[0] == 0
+    for first_step, number, code in ((4, signal.SIGINT, 130), (12, signal.SIGKILL, -9)):
+        process = start(workdir)
+        process.wait_until(functools.partial(has_saved, first_step))
+        process.kill(number)
+        end, output, error = process.finish()
+        assert end == code, error
+        assert not (workdir / "result.json").exists()
+        printed += [output, error]
+    assert re.search(r"before step (\d+), and the newest checkpoint is from step \1:", printed[1])
+    # These do not change what is trained.
+    others = "--config.keep_checkpoints=1", "--config.eval_batch_size=100"
+    end, output, error = start(workdir, *others).finish()
+    assert end == 0, error
+    assert ["from step " in text for text in (printed[2], output)] == [True, True]
+    assert [path.name for path in (workdir / "checkpoints").iterdir()] == ["80"]
+    assert describe_difference(read_end(workdir), read_end(whole)) is None
 
 
 @pytest.mark.parametrize(
