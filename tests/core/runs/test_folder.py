@@ -90,6 +90,8 @@ def test_a_start_resumes_after_any_stop(tmp_path, interrupt, error, is_budget_gi
     undisturbed = prepare(tmp_path / "undisturbed")
     expected = start_run(undisturbed, config)
     assert np.array_equal(np.sort(expected), _BUDGET) == is_budget_given
+    with pytest.raises(UserError, match="lists 20 labeled images and not 10"):
+        folder.load_labeled_indices(undisturbed, _DATASET, 10, config.seed)
     for allowed in range(100):
         workdir = prepare(tmp_path / str(allowed))
         try:

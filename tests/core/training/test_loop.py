@@ -82,20 +82,6 @@ def test_finished_run_is_left_alone_and_another_configuration_refused(finished, 
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
 
 
-def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
-    """Unequal numbers per class, and a budget that is not a multiple of the number of classes."""
-    dataset = load_dataset(create_tiny_config())
-    labeled = np.flatnonzero(dataset.train.labels < 3)[:17]
-    config = create_tiny_config("17", num_steps=2)
-    write_labeled_indices(tmp_path / "run", labeled, dataset)
-    with pytest.raises(UserError, match=r"lists 17 labeled images and not 20"):
-        run_training(create_tiny_config("20", num_steps=2), tmp_path / "run")
-    with use_tiny_model():
-        assert run_training(config, tmp_path / "run")[0]["num_labels"] == 17
-    stored = load_labeled_indices(tmp_path / "run", dataset, config.num_labels, config.seed)
-    assert set(stored.tolist()) == set(labeled.tolist())
-
-
 def test_a_list_of_labels_means_the_same_images_when_some_are_held_out(tmp_path):
     config = create_tiny_config("20", data__validation=0.2)
     whole, dataset = load_dataset(create_tiny_config()), load_dataset(config)
@@ -146,28 +132,29 @@ def test_what_ends_before_the_first_step_leaves_room_for_the_corrected_command(
 
 
 @pytest.fixture
-def validated(monkeypatch):
-    """A configuration whose validation accuracy is best after the last of its four steps."""
-    accuracies = {3: 60.0, 4: 90.0, 6: 70.0, 8: 80.0}
+def set_accuracies(monkeypatch):
+    """Evaluations find these accuracies, in percent, by step."""
 
-    def create(*_):
+    def set_accuracies(accuracies):
         def evaluate(state, images, labels, should_stop, split):
             accuracy = accuracies[int(state.step)]
             return {f"{split}/accuracy": accuracy, f"{split}/accuracy_ensemble": accuracy}
 
-        return evaluate
+        monkeypatch.setattr(loop, "create_evaluate", lambda *_: evaluate)
 
-    monkeypatch.setattr(loop, "create_evaluate", create)
     with use_tiny_model():
-        yield create_tiny_config(num_steps=4, data__validation=0.1)
+        yield set_accuracies
 
 
 @pytest.mark.slow
 def test_more_steps_leave_a_finished_run_what_it_has_however_often_they_are_killed(
-    validated, tmp_path, capsys
+    set_accuracies, tmp_path, capsys
 ):
+    set_accuracies({3: 60.0, 4: 90.0, 6: 70.0, 8: 80.0})
     run, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
-    config, more, most = (with_values(validated, {"num_steps": steps}) for steps in (4, 6, 8))
+    config, more, most = (
+        create_tiny_config(num_steps=steps, data__validation=0.1) for steps in (4, 6, 8)
+    )
     finished, _ = run_training(config, run)
     shutil.copytree(run, undisturbed)
     content = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "config.json")}
@@ -179,7 +166,7 @@ def test_more_steps_leave_a_finished_run_what_it_has_however_often_they_are_kill
     train_interrupted(more, run, num_batches=1)
     for steps in (4, 8):  # From the first step on, it is an unfinished run.
         with pytest.raises(UserError, match=f"num_steps: 6 → {steps}"):
-            run_training(with_values(validated, {"num_steps": steps}), run)
+            run_training(with_values(config, {"num_steps": steps}), run)
     for goal in (more, most):
         train_interrupted(goal, run, num_batches=1)
         result, _ = run_training(goal, run)
@@ -206,34 +193,22 @@ def test_a_finished_run_whose_last_state_is_gone_is_not_begun_again(trained_run,
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_the_state_that_was_best_on_validation_images_is_kept(tmp_path, monkeypatch):
+def test_the_state_that_was_best_on_validation_images_is_kept(set_accuracies, tmp_path):
     """Also where the run dies after a better step, before the next checkpoint, and resumes."""
-    accuracies = {1: 30.0, 2: 50.0, 3: 60.0, 4: 50.0, 5: 60.0, 6: 40.0}
-    evaluations = iter([1, 2, 3, 2, 3, 4, 5, 6])
-
-    def create(*_):
-        def evaluate(state, images, labels, should_stop, split):
-            accuracy = accuracies[next(evaluations)] if split == "validation" else 0.0
-            return {f"{split}/accuracy": accuracy, f"{split}/accuracy_ensemble": accuracy}
-
-        return evaluate
-
-    monkeypatch.setattr(loop, "create_evaluate", create)
+    set_accuracies({1: 30.0, 2: 50.0, 3: 60.0, 4: 50.0, 5: 60.0, 6: 40.0})
     config = create_tiny_config(data__validation=0.1, eval_every=1, keep_checkpoints=1)
     workdir = tmp_path / "run"
-    with use_tiny_model():
-        train_interrupted(config, workdir, num_batches=3)  # Step 3 is evaluated, but not saved.
-        assert [path.name for path in (workdir / "best_checkpoint").iterdir()] == ["3"]
-        result, _ = run_training(config, workdir)
-        assert [path.name for path in (workdir / "best_checkpoint").iterdir()] == ["3"]
-        assert (result["validation_best_step"], restore_run(workdir)[2]) == (3, 6)
-        _, state, step = restore_run(workdir, step="best")
-        assert (step, int(state.step)) == (3, 3)
-        assert restore_run(workdir, step=6)[2] == 6
-        for wrong in ("5", "newest", "-1"):
-            with pytest.raises(UserError, match=rf"no checkpoint of step '{wrong}': choose 3, 6 o"):
-                restore_run(workdir, step=wrong)
-    monkeypatch.undo()
+    train_interrupted(config, workdir, num_batches=3)  # Step 3 is evaluated, but not saved.
+    assert [path.name for path in (workdir / "best_checkpoint").iterdir()] == ["3"]
+    result, _ = run_training(config, workdir)
+    assert [path.name for path in (workdir / "best_checkpoint").iterdir()] == ["3"]
+    assert (result["validation_best_step"], restore_run(workdir)[2]) == (3, 6)
+    _, state, step = restore_run(workdir, step="best")
+    assert (step, int(state.step)) == (3, 3)
+    assert restore_run(workdir, step=6)[2] == 6
+    for wrong in ("5", "newest", "-1"):
+        with pytest.raises(UserError, match=rf"no checkpoint of step '{wrong}': choose 3, 6 o"):
+            restore_run(workdir, step=wrong)
 
 
 def test_a_run_without_validation_images_says_why_it_has_no_best_step(finished):
