@@ -215,14 +215,14 @@ class Propagation:
         self._num_parts, self._parts = sparse.csgraph.connected_components(graph, directed=False)
         self.responses: dict[tuple[int, ...], Response] = {}  # By the images with these labels.
 
-    def add_classes(self, num_classes: int) -> None:
-        """Adds classes without a label until there are `num_classes`."""
+    def update(self, labels: Mapping[int, int], num_classes: int) -> None:
+        """Changes the labels of some images: image → class, or -1 to remove its label.
+
+        There may be more classes than before, and those that there were stay.
+        """
         missing = num_classes - self._scores_BK.shape[1]
         if missing > 0:
             self._scores_BK = np.pad(self._scores_BK, ((0, 0), (0, missing)))
-
-    def update(self, labels: Mapping[int, int]) -> None:
-        """Changes the labels of some images: image → class, or -1 to remove its label."""
         changed = {int(k) for i in labels for k in (self.labels[i], labels[i]) if k >= 0}
         for image, label in labels.items():
             self.labels[image] = label

@@ -204,9 +204,8 @@ class ClassSpread:
         if self._num_classes > len(names):  # Classes were removed.
             self._propagation = Propagation(self._propagation.graph)
         self._num_classes = len(names)
-        self._propagation.add_classes(self._num_classes)
         changed = np.flatnonzero(labels != self._propagation.labels)
-        self._propagation.update({int(i): int(labels[i]) for i in changed})
+        self._propagation.update({int(i): int(labels[i]) for i in changed}, len(names))
         p_BK = self._propagation.compute_probabilities()
         if found is not None:
             take_over_probabilities(found, self.index(names), labels, p_BK)

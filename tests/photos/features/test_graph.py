@@ -227,9 +227,8 @@ def graph():
 
 def propagate(graph, num_classes, *changes, groups=None):
     propagated = Propagation(graph, groups)
-    propagated.add_classes(num_classes)
     for change in changes:
-        propagated.update(change)
+        propagated.update(change, num_classes)
     return propagated
 
 
@@ -257,7 +256,8 @@ def test_near_copies_are_left_out_together(graph):
     groups[[1, 7]] = 1
     propagation = propagate(graph, 3, dict(enumerate(labels[:20])), groups=groups)
     propagation.leave_one_out()
-    propagation.update({i: labels[i] for i in range(20, 30)} | {6: -1})  # What is left out changes.
+    # What is left out changes.
+    propagation.update({i: labels[i] for i in range(20, 30)} | {6: -1}, num_classes=3)
     labels[6] = -1
     for image, found in zip(*propagation.leave_one_out(), strict=True):
         others = np.where(groups == groups[image], -1, labels)
