@@ -312,7 +312,6 @@ def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, t
         assert (classifier.step, classifier.num_networks) == (step, num_networks)
         fingerprints.add(classifier.compute_fingerprint())
         assert evaluate_run(run.workdir).step == step
-        export_run(run.workdir, tmp_path / predictor)
         page = write_report(run.workdir).read_text()
         assert ("The instant classifier classifies" in page) == (predictor == "instant")
         assert ("Network 1 classifies every test image" in page) == (predictor == "trained")
