@@ -8,7 +8,6 @@ image is opened here.
 import array
 import dataclasses
 import functools
-import itertools
 import pathlib
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -173,7 +172,7 @@ class Layout(NamedTuple):
         train = self.train
         is_labeled = train.labels >= 0
         of_labeled = [file.name for file in train.files.take(train.places[is_labeled])]
-        first = [file.name for file, _ in itertools.islice(train, NUM_NAMES)]
+        first = [file.name for file in train.files.take(train.places[:NUM_NAMES])]
         return (
             propose_by_folders(of_labeled, train.labels[is_labeled]) or propose_pattern(first) or ""
         )

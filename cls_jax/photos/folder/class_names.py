@@ -6,7 +6,6 @@ it has a name for each number that occurs, and says which one it is.
 """
 
 import json
-import os
 import pathlib
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -86,7 +85,7 @@ def find_class_names(
             f"{file!r} does not name the classes, which stay numbers such as {listed}: write one "
             'line for each, as in "0,cat".'
             for file in files
-            if names[file] and simplify(os.path.basename(file).split(".")[0]) in _LISTS
+            if names[file] and simplify((root / file).name.split(".")[0]) in _LISTS
         )
         return ClassNames(warning=next(warnings, ""))
     file, chosen = next(iter(found.items()))

@@ -2,7 +2,6 @@
 
 import csv
 import pathlib
-from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
@@ -99,7 +98,7 @@ def _has_trained_on(
     return fingerprint == names + hash_contents(layout, _hash_files(root, files), unreadable)
 
 
-def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
+def _hash_files(root: pathlib.Path, files: list[ImageFile]) -> list[bytes]:
     """Digests of the files' contents, b"" where they cannot be read."""
     packed = open_packed(root)
     if packed:

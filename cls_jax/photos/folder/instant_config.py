@@ -87,7 +87,7 @@ def is_instant(workdir: pathlib.Path) -> bool:
         return False
 
 
-def describe_kind(config: ConfigDict) -> str:
+def get_method_name(config: ConfigDict) -> str:
     """The method of a run, or "instant classifier"."""
     return str(config.method.name) if "method" in config else "instant classifier"
 

@@ -38,6 +38,7 @@ _DOUBTFUL = {
 LONGEST_CLASS = 255  # Characters, as in the name of a folder.
 _DASHES = "?-\u2013\u2014_.*/~ "
 _BETWEEN = re.compile(r"(?<=[^\W_])[\s_-]+(?=[^\W_])")
+_WORD = re.compile(r"[^\W\d_]+")
 _INTEGER = re.compile(r"([+-]?\d+)\.0+", re.ASCII)
 
 
@@ -93,6 +94,11 @@ def list_names(names: Sequence[str], most: int = 6) -> str:
     """The first names for a sentence, and how many others there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more
+
+
+def list_words(name: str) -> list[str]:
+    """The words of a name, without digits and signs."""
+    return _WORD.findall(name)
 
 
 def simplify(name: str) -> str:

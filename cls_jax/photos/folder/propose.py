@@ -7,7 +7,6 @@ has classes. Case and the composition of accents make no difference to folders.
 import dataclasses
 import os
 import pathlib
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,6 +51,7 @@ from cls_jax.photos.folder.names import (
     fold_case,
     fold_class,
     list_names,
+    list_words,
     means_unlabeled,
 )
 from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, SPLITS, FolderOptions
@@ -70,7 +70,6 @@ from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing, group_by_ending, list_images, list_rare
 
 _EXAMPLE = r"'([^/]+)_\d+\.'"
-_WORD = re.compile(r"[^\W\d_]+")
 # Last words of the names of folders that are numbered, since one would be too large.
 _STORAGE = (
     *("image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "data"),
@@ -255,7 +254,7 @@ def _are_classes(folders: Iterable[str], options: FolderOptions) -> bool:
     folders = set(map(fold_class, folders))
     if len(folders) < 2 or options.layout == CLASSES:
         return len(folders) >= 2
-    words = [_WORD.findall(name) for name in folders]
+    words = list(map(list_words, folders))
     kinds = {tuple(word for word in found if not find_part(word)) for found in words}
     is_storage = all(find_part(w) or w in _STORAGE for found in words for w in found[-1:])
     return not (len(kinds) == 1 and kinds != {()} and is_storage)

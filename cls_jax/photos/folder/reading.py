@@ -9,7 +9,6 @@ by `propose` itself.
 
 import os
 import pathlib
-import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cls_jax.io import write_count
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.names import find_part, fold_case, fold_class, group_pairs
+from cls_jax.photos.folder.names import find_part, fold_case, fold_class, group_pairs, list_words
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.images.files import Listing, SkippedFile
 
@@ -212,7 +211,7 @@ def describe_choice(root: pathlib.Path, name: str) -> str:
 
 def _split_name(name: str) -> tuple[tuple[str, ...], str | None]:
     """The words of a table's name but the part of the data, and this part, if there is one."""
-    words = re.findall(r"[^\W\d_]+", fold_case(os.path.basename(name)))
+    words = list_words(fold_case(os.path.basename(name)))
     parts = [part for word in words if (part := find_part(word))]
     return tuple(word for word in words if not find_part(word)), parts[0] if parts else None
 

@@ -99,7 +99,7 @@ def describe_unread(paths: Sequence[str | os.PathLike]) -> Iterator[str]:
         with contextlib.suppress(Exception), open_file(path) as file:  # Reading it says why.
             if (count := tiff.count_pages(file)) > 1:
                 stacks[path] = count
-            if tiff.read_layout(file).alpha:
+            if tiff.read_form(file).alpha:
                 banded.append(path)
     if stacks:
         first = next(iter(stacks))

@@ -226,7 +226,7 @@ def _list_packed(root: str | os.PathLike, packed: PackedFolder) -> Listing:
     """What `list_images` returns for a packed folder."""
     listing = Listing(ImageFiles(), [], [], [])
     for name, row in packed.rows.items():
-        listing.files.append(_describe_packed(packed, row, name))
+        listing.files.append(_stat_packed(packed, row, name))
     listing.folders.extend(sorted(_find_parents(packed.rows)))
     for name in sorted(os.listdir(root)):
         if name.startswith(".") or name == INDEX or name.endswith(SHARD):
@@ -276,22 +276,24 @@ def _check_encoding(name: str) -> None:
         )
 
 
-def stat_image(path: str | os.PathLike) -> ImageFile:
+def stat_image(path: str | os.PathLike, opened: BinaryIO | None = None) -> ImageFile:
     """The current state of a file under the given name, also in a packed folder.
 
-    Raises an OSError if there is none, and a ValueError if no file can have the name.
+    Once a file is `opened`, that of this one, whatever has its name by now. Raises an OSError if
+    there is none, and a ValueError if no file can have the name.
     """
+    is_packed = isinstance(opened, io.BytesIO)  # It has no descriptor.
     try:
-        stat = os.stat(path)
+        stat = os.stat(path if opened is None or is_packed else opened.fileno())
     except FileNotFoundError:
         if (found := find_packed(path)) is None:
             raise
         packed, row = found
-        return _describe_packed(packed, row, os.fspath(path))
-    return describe_file(os.fspath(path), stat)
+        return _stat_packed(packed, row, os.fspath(path))
+    return ImageFile(os.fspath(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
-def _describe_packed(packed: PackedFolder, row: int, name: str) -> ImageFile:
+def _stat_packed(packed: PackedFolder, row: int, name: str) -> ImageFile:
     """A packed image. Its times are those of the index, and its record replaces the inode."""
     mtime_ns, ctime_ns = packed.times
     return ImageFile(name, int(packed.sizes[row]), mtime_ns, ctime_ns, inode=row)
@@ -403,11 +405,6 @@ def _expand(pattern: str) -> list[str]:
     return [file for file in files if os.path.dirname(file) in known]
 
 
-def describe_file(name: str, stat: os.stat_result) -> ImageFile:
-    """An `ImageFile` from `os.stat`."""
-    return ImageFile(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-
-
 def compute_key(path: str, file: ImageFile) -> bytes:
     """16 bytes that change whenever a file's content may have changed."""
     text = "\0".join(map(str, (os.path.abspath(path), *file[1:])))
@@ -478,12 +475,6 @@ def read_ahead(
         executor.shutdown(cancel_futures=True)
 
 
-def _describe_open(path: str, file: BinaryIO) -> ImageFile:
-    """The current state of an open file. Packed files have no descriptor."""
-    is_packed = isinstance(file, io.BytesIO)
-    return stat_image(path) if is_packed else describe_file(path, os.fstat(file.fileno()))
-
-
 @contextlib.contextmanager
 def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]:
     """A file's content with its digest and key. An image in memory has neither."""
@@ -496,13 +487,13 @@ def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]
         return
     path = os.fspath(path)
     with open_file(path) as file:
-        before = _describe_open(path, file)
+        before = stat_image(path, file)
         with _LARGE_FILES if before.size > _LARGE_BYTES else contextlib.nullcontext():
             try:
                 content = file.read()
             except OSError as error:
                 raise ImageError(error.strerror or str(error)) from error
-            after = _describe_open(path, file)
+            after = stat_image(path, file)
             latest = time.time_ns() - _SETTLED_NS
             is_settled = before == after and max(after.mtime_ns, after.ctime_ns) < latest
             key = compute_key(path, after) if is_hashed and is_settled else b""

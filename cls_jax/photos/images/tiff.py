@@ -48,7 +48,7 @@ _UNSIGNED, _SIGNED, _FLOATING = 1, 2, 3
 _PREMULTIPLIED, _ALPHA = 1, 2
 
 
-class Layout(NamedTuple):
+class Form(NamedTuple):
     """How the first image of a TIFF is stored, by its tags."""
 
     width: int  # As stored, before the orientation.
@@ -85,10 +85,10 @@ def open_tiff(file: BinaryIO, bit_depth: int) -> Image.Image:
     colors in its `info` if they have 16. `bit_depth` is the number of bits that 16-bit values use.
     Raises an ImageError if nothing reads the file rightly, and any error if it is damaged.
     """
-    layout = read_layout(file)
-    if not suits_pillow(layout, bit_depth):
+    form = read_form(file)
+    if not suits_pillow(form, bit_depth):
         with _READING:
-            return _show(_read_levels(file, layout), layout, bit_depth)
+            return _show(_read_levels(file, form), form, bit_depth)
     file.seek(0)
     image: Any = Image.open(file, formats=("TIFF",))
     # A color map should have 16 bits. As libtiff does, take one of 8-bit values as such.
@@ -98,7 +98,7 @@ def open_tiff(file: BinaryIO, bit_depth: int) -> Image.Image:
     return image
 
 
-def read_layout(file: BinaryIO) -> Layout:
+def read_form(file: BinaryIO) -> Form:
     """Reads the tags of the first image. Raises an ImageError for values that nothing reads."""
     tags, _ = _read_tags(file)
     (compression,) = _get(tags, TiffImagePlugin.COMPRESSION, 1)
@@ -120,7 +120,7 @@ def read_layout(file: BinaryIO) -> Layout:
     is_known = is_gray_jpeg or num_colors <= num_samples <= most
     if formats != {_UNSIGNED} or len(bits) != 1 or not is_known:
         raise ImageError(OTHER)
-    return Layout(
+    return Form(
         width=_get(tags, TiffImagePlugin.IMAGEWIDTH)[0],
         height=_get(tags, TiffImagePlugin.IMAGELENGTH)[0],
         photometric=photometric,
@@ -178,18 +178,18 @@ def _get(tags: Any, tag: int, *default: int) -> tuple[int, ...]:
     return values
 
 
-def suits_pillow(layout: Layout, bit_depth: int) -> bool:
+def suits_pillow(form: Form, bit_depth: int) -> bool:
     """Whether Pillow reads a TIFF rightly, given how many bits 16-bit values use."""
-    kind, samples = (layout.photometric, layout.bits), layout.num_samples
-    is_raw, has_all_bits = layout.compression == _UNCOMPRESSED, bit_depth == 16
+    kind, samples = (form.photometric, form.bits), form.num_samples
+    is_raw, has_all_bits = form.compression == _UNCOMPRESSED, bit_depth == 16
     if samples == 1:
-        return layout.bits in (1, 2, 4, 8) or kind == (_BLACK_IS_ZERO, 16)
-    if layout.is_planar:  # It mixes up uncompressed planes.
-        is_mixed = is_raw and samples > layout.num_colors and layout.alpha != _ALPHA
+        return form.bits in (1, 2, 4, 8) or kind == (_BLACK_IS_ZERO, 16)
+    if form.is_planar:  # It mixes up uncompressed planes.
+        is_mixed = is_raw and samples > form.num_colors and form.alpha != _ALPHA
         is_deep = has_all_bits and not is_raw and kind in ((_RGB, 16), (_CMYK, 16))
         return is_deep or (not is_mixed and kind in ((_RGB, 8), (_CMYK, 8)))
     if kind == (_YCBCR, 8):
-        return not is_raw or layout.subsampling == (1, 1)
+        return not is_raw or form.subsampling == (1, 1)
     if kind == (_CMYK, 16):
         return samples == 4 and has_all_bits
     return kind in (
@@ -202,28 +202,28 @@ def suits_pillow(layout: Layout, bit_depth: int) -> bool:
     )
 
 
-def _show(levels: np.ndarray, layout: Layout, bit_depth: int) -> Image.Image:
+def _show(levels: np.ndarray, form: Form, bit_depth: int) -> Image.Image:
     """The image that levels show, uint8 or uint16 [h, w, samples], which may be changed."""
-    num_colors, mode = layout.num_colors, {1: "L", 3: "RGB", 4: "CMYK"}[layout.num_colors]
+    num_colors, mode = form.num_colors, {1: "L", 3: "RGB", 4: "CMYK"}[form.num_colors]
     colors, alpha = levels[..., :num_colors], levels[..., num_colors : num_colors + 1]
     largest = int(colors.max())
-    if layout.bits == 16:  # Transparency has all bits, whatever the colors have.
+    if form.bits == 16:  # Transparency has all bits, whatever the colors have.
         colors, alpha = _scale(colors, bit_depth), _scale(alpha, 16)
-    is_premultiplied = layout.alpha == _PREMULTIPLIED
-    if layout.photometric == _WHITE_IS_ZERO:
+    is_premultiplied = form.alpha == _PREMULTIPLIED
+    if form.photometric == _WHITE_IS_ZERO:
         white: Any = alpha if is_premultiplied else 255
         colors = white - np.minimum(colors, white)
-    if layout.alpha:
+    if form.alpha:
         colors = np.concatenate([colors, alpha], axis=-1)
-    whole = mode + "A" * (layout.alpha > 0)
+    whole = mode + "A" * (form.alpha > 0)
     stored = mode + "a" if is_premultiplied else whole
-    size = layout.width, layout.height
+    size = form.width, form.height
     image = Image.frombytes(stored, size, np.ascontiguousarray(colors, np.uint8).tobytes())
     image = image.convert(whole)
-    if (turn := TRANSPOSITIONS.get(layout.orientation)) is not None:
+    if (turn := TRANSPOSITIONS.get(form.orientation)) is not None:
         image = image.transpose(turn)
     image.format = "TIFF"
-    image.info["largest_level"] = largest if layout.bits == 16 else 0
+    image.info["largest_level"] = largest if form.bits == 16 else 0
     return image
 
 
@@ -238,16 +238,16 @@ def _scale(levels: np.ndarray, bit_depth: int) -> np.ndarray:
     return scaled
 
 
-def _read_levels(file: Any, layout: Layout) -> np.ndarray:
+def _read_levels(file: Any, form: Form) -> np.ndarray:
     """The values as they are stored, uint8 or uint16 [h, w, samples], by tifffile.
 
     Raises an ImageError if it does not read such a file rightly, or is not installed.
     """
-    has_plain_colors = layout.photometric in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB) or (
-        layout.photometric == _CMYK and not layout.alpha
+    has_plain_colors = form.photometric in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB) or (
+        form.photometric == _CMYK and not form.alpha
     )
-    is_open = layout.compression in (_UNCOMPRESSED, *_DEFLATE) and layout.fill_order == 1
-    if not has_plain_colors or not is_open or layout.bits not in (8, 16):
+    is_open = form.compression in (_UNCOMPRESSED, *_DEFLATE) and form.fill_order == 1
+    if not has_plain_colors or not is_open or form.bits not in (8, 16):
         raise ImageError(OTHER)
     if not is_installed("tiff"):
         raise ImageError(
@@ -261,8 +261,8 @@ def _read_levels(file: Any, layout: Layout) -> np.ndarray:
     file.seek(0)
     with tifffile.TiffFile(file) as tiff:
         page: Any = tiff.pages.first
-        planes = layout.num_samples if layout.is_planar else 1
-        shape = (planes, 1, layout.height, layout.width, layout.num_samples // planes)
+        planes = form.num_samples if form.is_planar else 1
+        shape = (planes, 1, form.height, form.width, form.num_samples // planes)
         if page.nbytes > _MAX_BYTES:
             raise ImageError(f"more than {_MAX_BYTES:,} bytes of pixels")
         if page.shaped != shape:
@@ -270,7 +270,7 @@ def _read_levels(file: Any, layout: Layout) -> np.ndarray:
         _check_segments(file, page)
         levels = page.asarray(maxworkers=1).reshape(shape)
     # Either planes or samples have length 1.
-    return np.moveaxis(levels, 0, -1).reshape(layout.height, layout.width, layout.num_samples)
+    return np.moveaxis(levels, 0, -1).reshape(form.height, form.width, form.num_samples)
 
 
 def _check_segments(file: Any, page: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.photos.features.accuracy import read_new_sources
-from cls_jax.photos.folder.instant_config import describe_kind, read_run_config
+from cls_jax.photos.folder.instant_config import get_method_name, read_run_config
 from cls_jax.photos.inference.predictor import VALIDATION, expect_accuracy
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.runs.folder import CONFIG, RESULT, read_result
@@ -165,7 +165,7 @@ def _describe(workdir: pathlib.Path) -> ListedRun:
     return ListedRun(
         workdir,
         config.data.name,
-        describe_kind(config),
+        get_method_name(config),
         num_labels,
         _format(result),
         changed,

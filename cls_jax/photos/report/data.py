@@ -20,7 +20,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.io import describe_error
 from cls_jax.methods import Method, get_method
 from cls_jax.photos.features.decide import decide
-from cls_jax.photos.folder.instant_config import describe_kind
+from cls_jax.photos.folder.instant_config import get_method_name
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
 from cls_jax.photos.inference.run import Run, check_photos, open_run
 from cls_jax.photos.inference.scores import (
@@ -156,7 +156,7 @@ class RunData:
     @property
     def kind(self) -> str:
         """The name of the method, or that this is an instant classifier."""
-        return describe_kind(self.config)
+        return get_method_name(self.config)
 
     @property
     def data_name(self) -> str:
