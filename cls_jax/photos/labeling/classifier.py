@@ -145,16 +145,18 @@ class SessionClassifier:
         with self._turn:  # One at a time, to bound memory.
             if (fitted := self._wait()) is None:
                 raise RefusedError(self._message)
-            found = read_photo(file, self._session.known.backbones)
-            label, probability = fitted.name(file, found)
+            known = self._session.known
+            found = read_photo(file, known.backbones)
+            file.seek(0)
+            said = known.rules.say(fitted.predict(file, found), fitted.class_names)
         labeled, descriptors = fitted.labeled
         similarities = descriptors @ normalize_rows(found.descriptors)[0]
         nearest = labeled[np.argsort(-similarities, kind="stable")[:_NUM_NEAREST]]
         return {
-            "label": label,
-            "probability": round(probability, 4),
+            "label": said.labels[0],
+            "probability": round(float(said.confidences[0]), 4),
             "is_far": bool(fitted.images and fitted.images.find_foreign(found.pooled)[0]),
-            "nearest": [describe_image(self._session.known, int(image)) for image in nearest],
+            "nearest": [describe_image(known, int(image)) for image in nearest],
         }
 
     def list_rows(self, unsure_below: float = 0.0) -> list[dict[str, Any]]:

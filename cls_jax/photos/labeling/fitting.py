@@ -10,7 +10,7 @@ trained on.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import BinaryIO
 
 import numpy as np
@@ -49,7 +49,7 @@ from cls_jax.photos.labeling.known import (
     list_sources,
     list_trainable,
 )
-from cls_jax.photos.labeling.proposals import NUM_ANSWERS, Classified, Said, Suspect
+from cls_jax.photos.labeling.proposals import NUM_ANSWERS, Classified, Suspect
 
 INSTANT = "the instant classifier"
 
@@ -67,8 +67,8 @@ class Fitted(Classified):
     others: str  # What these are.
     right: str  # What the accuracy is of, as in "are named right".
     accuracy: str  # The same in sentences.
-    # The label of a photo from elsewhere, given its file and features, and its probability.
-    name: Callable[[BinaryIO, FrozenFeatures], tuple[str, float]]
+    # The probabilities of a photo from elsewhere, floating [1, K], given its file and features.
+    predict: Callable[[BinaryIO, FrozenFeatures], np.ndarray]
     namer: str  # What names the photos.
     by: str  # The same, as it follows a figure: ", after 9 answers".
 
@@ -139,7 +139,7 @@ def _fit_classes(session: Known) -> Fitted:
         others=others,
         right=right,
         accuracy=" ".join(sentences),
-        name=_name_by(predict, session.rules.say, class_names),
+        predict=lambda _, found: predict(found),
         namer=f"{INSTANT} {answers}",
         by=f", {answers}",
     )
@@ -191,7 +191,7 @@ def _fit_tags(session: Known) -> Fitted:
         others=others,
         right=right,
         accuracy=accuracy,
-        name=_name_by(predict, session.rules.say, class_names),
+        predict=lambda _, found: predict(found),
         namer=f"{INSTANT} {answers}",
         by=f", {answers}",
     )
@@ -236,20 +236,6 @@ def _complete(
         known = np.where(originals[others, None] >= 0, values[originals[others]], np.int8(-1))
         p_BK[others] = np.where(known >= 0, known, predict(left_out))
     return p_BK
-
-
-def _name_by(
-    predict: Callable[[FrozenFeatures], np.ndarray],
-    say: Callable[[np.ndarray, Sequence[str]], Said],
-    class_names: Sequence[str],
-) -> Callable[[BinaryIO, FrozenFeatures], tuple[str, float]]:
-    """Names a photo by its features, see `Fitted.name`."""
-
-    def name(_: BinaryIO, found: FrozenFeatures) -> tuple[str, float]:
-        said = say(predict(found), class_names)
-        return said.labels[0], float(said.confidences[0])
-
-    return name
 
 
 def _describe_others(labels: np.ndarray, classes: str, estimate: Estimate | None) -> str:

@@ -8,14 +8,13 @@ import functools
 import pathlib
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from cls_jax.io import describe_error, make_printable
 from cls_jax.photos.features.accuracy import describe_estimate, measure_accuracy
 from cls_jax.photos.features.decide import decide
-from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.inference.classifier import Classifier
 from cls_jax.photos.inference.predictor import RANDOM, TRAINED, describe_choice
 from cls_jax.photos.inference.run import load
@@ -35,12 +34,6 @@ class Trained:
     classifier: Classifier
     probabilities: np.ndarray  # float32 [B, K], NaN for photos that cannot be read.
     labels_version: int  # Of the labels that they have learned.
-
-    def name(self, file: BinaryIO, _: FrozenFeatures) -> tuple[str, float]:
-        """As `Fitted.name`."""
-        file.seek(0)
-        prediction = self.classifier.predict(file)
-        return str(prediction.label[0]), float(prediction.confidence[0])
 
 
 @functools.lru_cache(maxsize=1)  # Each request asks for it, and it takes time for many photos.
@@ -69,7 +62,7 @@ def _replace(fitted: Fitted, found: Trained, checked: Sequence[tuple[int, str]])
         estimate=estimate,
         others="the other photos",
         accuracy=accuracy,
-        name=found.name,
+        predict=lambda file, _: found.classifier.predict(file).probabilities[:, columns],
         namer=namer,
         by=" by the trained networks",
     )

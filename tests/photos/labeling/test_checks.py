@@ -107,7 +107,7 @@ def test_a_random_photo_that_is_still_open_does_not_replace_the_others(folder, k
     assert {*drawn[17:]} < {*list_random(session)}
 
 
-def test_checks_are_labels_that_tell_how_often_the_guess_was_right(session, folder, kinds):
+def test_checks_are_labels_that_tell_how_often_the_guess_was_right(session, folder):
     images = list_random(session)
     check(session, images[:-2])
     decide(session, images[-2], "", decision="none")
@@ -119,13 +119,6 @@ def test_checks_are_labels_that_tell_how_often_the_guess_was_right(session, fold
     assert fit(session).describe()["accuracy"].endswith("%), measured on 20 random photos.")
     assert (count(session.known).checks, len(list_checked(session.known))) == (20, 20)
     assert list_checked(session.known)[images[-2]] == ""
-    # The same elsewhere: a run, the next session.
-    of_run = compare_checks(read_checked(folder, AUTOMATIC))
-    assert of_run.is_right == found.is_right
-    np.testing.assert_allclose(of_run.confidences, found.confidences, atol=1e-4)
-    again = open_ready(folder, kinds)
-    assert find_checked(again.known).is_right == found.is_right
-    assert views.describe(again)["counts"] == views.describe(session)["counts"]
     labels, _ = read_training(folder)
     names = [f"IMG_{image:04}.png" for image in images]
     assert [labels[name] for name in names[:-2]] == [find_right(i) for i in images[:-2]]

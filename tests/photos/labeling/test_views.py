@@ -157,6 +157,7 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     assert classifier.describe()["accuracy"].startswith("Better: of 20 random photos")
     assert classifier.estimate().accuracy is None
     assert classifier.get() is classifier.get()  # Not computed for each request.
+    assert classifier.get().predict(["elsewhere"], None).argmax() == 2  # Of "abc".
     checked = {image: "abc"[kinds[image]] for image in range(2, 23)}
     monkeypatch.setattr(trained, "list_checked", lambda known: checked)
     assert classifier.describe()["accuracy"] == (
