@@ -50,6 +50,15 @@ def ending(request):
     return request.param
 
 
+def read_rows(path):
+    """The rows of a table of either kind, with the types that it has."""
+    if path.suffix == ".csv":
+        return read_table(path)
+    table = pytest.importorskip("pyarrow.parquet").read_table(path)
+    assert {str(field.type) for field in table.schema} == {"string", "float", "bool"}
+    return table.to_pylist()
+
+
 @pytest.fixture(scope="module")
 def dataset(trained_run):
     return load_dataset(read_config(trained_run / CONFIG))
@@ -180,13 +189,7 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
     output = tmp_path / f"predictions.{ending}"
     found = predict_files(classifier, files, output)
     given = [label for label, _ in found]
-    if ending == "csv":
-        rows = read_table(output)
-    else:
-        table = pytest.importorskip("pyarrow.parquet").read_table(output)
-        types = [table.schema.field(name).type for name in ("confidence", "agree")]
-        assert types == ["float", "bool"]
-        rows = table.to_pylist()
+    rows = read_rows(output)
     named = [(file, label) for file, label, _ in given]
     assert named == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
     assert [files[i] for i in range(7) if given[i][1]] == readable
@@ -205,11 +208,6 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
 def test_a_table_of_one_network_has_what_people_read(
     classifier, noise, tmp_path, monkeypatch, ending
 ):
-    def read():
-        if ending == "csv":
-            return read_table(output)
-        return pytest.importorskip("pyarrow.parquet").read_table(output).to_pylist()
-
     monkeypatch.setattr(classifier, "num_networks", 1)
     output = tmp_path / f"predictions.{ending}"
     p_BK = classifier.predict(noise).probabilities
@@ -218,7 +216,7 @@ def test_a_table_of_one_network_has_what_people_read(
         monkeypatch.setattr(classifier, "calibration", given)
         labels = predict_files(classifier, noise, output)
         confidences = [confidence for (_, _, confidence), _ in labels]
-        rows = read()
+        rows = read_rows(output)
         assert list(rows[0]) == list(WITHOUT_ERRORS)
         for column, rank in (("", -1), ("second_", -2)):
             found = [float(row[f"{column}confidence"]) for row in rows]
@@ -228,12 +226,12 @@ def test_a_table_of_one_network_has_what_people_read(
         np.testing.assert_allclose(confidences, expected_BK.max(axis=1), atol=1e-5)
     # Each kind of table may replace the others.
     predict_files(classifier, [*noise, "gone.png"], output)
-    rows = read()
+    rows = read_rows(output)
     assert list(rows[0]) == list(SHORT_COLUMNS)
     assert [row["file"] for row in rows if row["error"]] == ["gone.png"]
     assert not any(value for name, value in rows[-1].items() if name not in ("file", "error"))
     predict_files(classifier, noise, output, all_columns=True)
-    (row, *_) = read()
+    (row, *_) = read_rows(output)
     assert list(row) == list(ALL_COLUMNS)
     np.testing.assert_allclose(float(row["confidence"]), p_BK[0].max(), atol=1e-5)
     np.testing.assert_allclose(float(row["calibrated_confidence"]), expected_BK[0].max(), atol=1e-5)
