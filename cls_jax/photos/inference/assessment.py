@@ -1,4 +1,4 @@
-"""Assessment of a run: after its training, by `cls-jax evaluate`, and on another folder."""
+"""Assessment of a run: after its training, again by `cls-jax evaluate`, or on another folder."""
 
 import contextlib
 import pathlib
@@ -219,8 +219,7 @@ def _measure_without(run: Run, is_copy: np.ndarray) -> Accuracies:
 def _write_figures(run: Run, figures: Figures) -> None:
     """Writes those of the test images, and the accuracy without near-copies."""
     without = _measure_without(run, find_copied(run))
-    more = {name.replace("/", "_"): value for name, value in without.items()}
-    write_figures(run.workdir, run.classifier.step, figures, more)
+    write_figures(run.workdir, run.classifier.step, figures, without)
 
 
 # What follows training and `cls-jax evaluate`, each optional: run → result or None, and a function

@@ -239,17 +239,17 @@ def print_files(
         for row in rows.iterate(batch, prediction):
             found.append(take_label(classifier, rows, row))
             known = {name: row[name] for name in rows.columns}
-            line = json.dumps(known) if as_json else describe_row(rows, row, found[-1][1])
+            line = json.dumps(known) if as_json else describe_row(rows, row)
             print(line, flush=True)
     return found
 
 
-def describe_row(rows: Rows, row: Row, foreign: bool = False) -> str:
+def describe_row(rows: Rows, row: Row) -> str:
     """A line about a file: what it shows, with doubts, or why it cannot be read."""
     text = row["error"]
     if text is None:
         name, said = rows.describe(row)
-        said += ["unlike all photos of the run"] if foreign else []
+        said += ["unlike all photos of the run"] if row["foreign"] else []
         text = f"{name} ({', '.join(said)})" if said else name
     return make_printable(f"{row['file']}: {text}")
 

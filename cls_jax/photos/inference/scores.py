@@ -1,7 +1,7 @@
 """Metrics of predictions, for `cls-jax evaluate` and the report. B images, K classes."""
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -263,9 +263,9 @@ def _list_rows(figures: Figures) -> list[tuple[str, ClassFigures]]:
 
 
 def write_figures(
-    workdir: pathlib.Path, step: int, figures: Figures, more: Mapping[str, float]
+    workdir: pathlib.Path, step: int, figures: Figures, accuracies: Accuracies
 ) -> None:
-    """Writes `per_class.csv` of a run, and adds these and `more` to the result of the same step.
+    """Writes `per_class.csv` of a run, and adds all to the result of the same step.
 
     A result without a test accuracy gets none, since the test images were added later.
 
@@ -274,7 +274,8 @@ def write_figures(
     write_class_table(workdir, figures)
     result = read_result(workdir)
     if result is not None and result["step"] == step and result["test_accuracy"] is not None:
-        updated = {**result, **more, **summarize_figures(figures)}
+        named = {name.replace("/", "_"): value for name, value in accuracies.items()}
+        updated = {**result, **named, **summarize_figures(figures)}
         if updated != result:
             write_result(workdir, updated)
 

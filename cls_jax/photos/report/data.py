@@ -12,7 +12,6 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from cls_jax.data.label_split import read_labeled_indices
@@ -345,14 +344,8 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def predict(run: Run, labeled: np.ndarray | None) -> Predictions:
     """Predicts the test images or, if there are none, some unlabeled training images.
 
-    Raises a UserError if there is no checkpoint yet, and a ValueError with several processes,
-    since one of them cannot predict alone.
+    Raises a UserError if there is no checkpoint yet.
     """
-    if jax.process_count() > 1:  # One cannot predict alone.
-        raise ValueError(
-            "several processes trained this run, so add predictions with cls-jax report "
-            f"{run.workdir}"
-        )
     dataset, step, scoring = run.dataset, run.classifier.step, run.classifier.scoring
     if len(dataset.test.labels):
         p_NBK, known = run.held_out["test"]

@@ -1,4 +1,4 @@
-"""The report: what its sections show, and the page that Jinja templates make of it.
+"""The page of a report, from the values of its sections to one HTML file.
 
 A function `view_…` returns the values of the template of a section, None to omit the section.
 """
