@@ -128,7 +128,10 @@ def choose_predictor(run: Run) -> dict[str, Any]:
     if not num_images:
         return compare_classifiers(np.zeros(0, bool), np.zeros(0, bool), expected)
     sources = run.dataset.validation.sources
-    is_right, is_right_instant = _find_right(run), _find_right(run.begun_with)
+    is_right, is_right_instant = (
+        decide(p_NBK.mean(axis=0)).is_right(labels)
+        for p_NBK, labels in (one.held_out[VALIDATION] for one in (run, run.begun_with))
+    )
     return compare_classifiers(is_right, is_right_instant, expected, images, sources)
 
 
@@ -143,12 +146,6 @@ def _was_labeled_here(config: ConfigDict) -> bool:
     catalog = read_catalog(root, list_images(root), get_folder_options(config.data))
     here = {row.file for row in catalog.table.rows if row.decision in (LABEL, CHECK)}
     return len(here) > len(catalog.base.list_labels().keys() - here)
-
-
-def _find_right(run: Run) -> np.ndarray:
-    """Which validation images a run's classifier names right, bool [B]."""
-    p_NBK, labels = run.held_out[VALIDATION]
-    return decide(p_NBK.mean(axis=0)).is_right(labels)
 
 
 class Expected(NamedTuple):
@@ -168,10 +165,7 @@ def expect_accuracy(result: Mapping[str, Any]) -> Expected | None:
     classifier, it is that of its labels (`read_estimate`), or of its validation images.
     """
     chosen = result.get("predictor")
-    num_images, num_right = (
-        result.get("predictor_gain_images"),
-        result.get("predictor_right_trained"),
-    )
+    num_images, num_right = map(result.get, ("predictor_gain_images", "predictor_right_trained"))
     if chosen == TRAINED and num_images and num_right is not None:
         low, high = wilson_interval(num_right, num_images)
         share = num_right / num_images

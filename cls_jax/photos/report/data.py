@@ -135,17 +135,10 @@ class RunData:
         """What is predicted."""
         return get_target(self.config.data)
 
-    def list_named(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which images have which classes or tags, given the numbers of their labels, int [n].
-
-        Returns places among these images, ascending, and classes or tags, int [m] each.
-        """
-        places = {name: k for k, name in enumerate(self.class_names)}
-        names = map(self.target.split, self.labels or self.class_names)
-        named = [[places[name] for name in each if name in places] for each in names]
-        found = [(i, k) for i, label in enumerate(numbers.tolist()) for k in named[label]]
-        rows, classes = np.array(found, int).reshape(-1, 2).T
-        return rows, classes
+    @property
+    def has(self) -> np.ndarray:
+        """Which of the K classes or tags each of S labels names, bool [S, K]."""
+        return np.asarray(self.target.read(self.labels or self.class_names).values == 1)
 
     @property
     def method(self) -> Method | None:
@@ -264,7 +257,7 @@ def collect_run(
 
     if found := attempt("The labeled images are unknown", find_labeled):
         run.labeled, numbers = found
-        run.label_counts = np.bincount(run.list_named(numbers)[1], minlength=len(run.class_names))
+        run.label_counts = np.bincount(numbers, minlength=len(run.labels)) @ run.has
     if run.dataset is not None:
         source = attempt("No predictions", lambda: source.predictor, source)
         run.predictions = attempt("No predictions", lambda: predict(source, run.labeled))

@@ -293,12 +293,12 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
         return None
     numbers = run.dataset.train.labels[run.labeled]
     labels = [", ".join(run.target.split(label)) for label in run.labels or run.class_names]
-    rows, named = run.list_named(numbers)
+    has_SK = run.has
     num_classes = min(len(run.class_names), _NUM_LABELED)
     per_class = min(_NUM_LABELED // num_classes, _MAX_LABELED_PER_CLASS)
     classes = []
     for k, name in enumerate(run.class_names[:num_classes]):
-        if len(places := rows[named == k]):
+        if len(places := np.flatnonzero(has_SK[numbers, k])):
             shown = [
                 (run.take_picture(int(run.labeled[i]), is_test=False), labels[numbers[i]])
                 for i in places[:per_class]

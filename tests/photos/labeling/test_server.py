@@ -490,10 +490,11 @@ def labeled(client, monkeypatch):
     return client
 
 
-def test_a_photo_is_classified_and_not_kept(labeled, folder):
+def test_a_photo_is_classified_and_not_kept(labeled, folder, monkeypatch):
     before = sorted(os.listdir(folder))
+    monkeypatch.setattr("cls_jax.photos.inference.unknown._FOREIGN", 0.9)  # Of twelve photos.
     answer = post_photo(labeled, "try").json()
-    assert answer["label"] == "dog"  # Kind 0.
+    assert (answer["label"], answer["is_far"]) == ("dog", False)  # Kind 0.
     assert [near["label"] for near in answer["nearest"]][:2] == ["dog", "dog"]
     assert sorted(os.listdir(folder)) == before
     preview = Image.open(io.BytesIO(base64.b64decode(answer["preview"])))
@@ -501,6 +502,11 @@ def test_a_photo_is_classified_and_not_kept(labeled, folder):
     described = labeled.get("/api/step/95").json()
     assert (described["labels"], described["classes"]) == (6, 2)
     assert described["accuracy"].endswith("right by the instant classifier (93 to 100%).")
+    # What the last layer takes says that a photo is unlike all of the folder.
+    found = recognize(io.BytesIO(PHOTO), None)
+    away = found._replace(pooled=-found.pooled)
+    monkeypatch.setattr(classifier, "read_photo", lambda *_: away)
+    assert post_photo(labeled, "try").json()["is_far"]
 
 
 def test_photos_below_a_limit_are_unsure_in_the_table_and_in_the_folders(labeled, folder):
