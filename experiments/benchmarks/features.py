@@ -16,7 +16,7 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.photos.features.backbones import has_weights
-from cls_jax.photos.features.extract import open_backbone
+from cls_jax.photos.features.extract import read_backbone
 from cls_jax.photos.features.graph import NUM_NEIGHBORS
 from cls_jax.photos.features.neighbors import find_neighbors
 from cls_jax.photos.features.network import open_network
@@ -31,7 +31,7 @@ def measure_features(init: str, num_images: int) -> str:
     Or why there are none.
     """
     try:
-        network = open_backbone(init)
+        network = read_backbone(init)
     except UserError as error:
         return str(error)
     size = network.image_size

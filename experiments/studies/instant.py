@@ -21,7 +21,7 @@ import numpy as np
 from cls_jax.data.datasets import load_dataset
 from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
-from cls_jax.photos.features.extract import extract_features, open_backbone
+from cls_jax.photos.features.extract import extract_features, read_backbone
 from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.instant import fit_classifier
 from cls_jax.photos.features.network import FrozenFeatures
@@ -60,10 +60,10 @@ def open_photos(folder: str, has_partner: bool = True) -> Photos:
     root = pathlib.Path(folder)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
-    network = open_backbone()
+    network = read_backbone()
     features = extract_features(files, network)
     if has_partner:
-        partner = open_backbone(BACKBONES[DEFAULT_BACKBONE].partner)
+        partner = read_backbone(BACKBONES[DEFAULT_BACKBONE].partner)
         partner = dataclasses.replace(partner, image_size=network.image_size)
         features = features._replace(others=(extract_features(files, partner),))
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])

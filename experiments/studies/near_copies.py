@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from cls_jax.photos.features.copies import find_copies
-from cls_jax.photos.features.extract import concatenate_features, extract_features, open_backbone
+from cls_jax.photos.features.extract import concatenate_features, extract_features, read_backbone
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.images.files import read_ahead
@@ -145,7 +145,7 @@ def main() -> None:
     """Makes the variants, and rates the groups."""
     prepare_process()
     files = sorted(path for path in pathlib.Path(sys.argv[1]).rglob("*") if path.is_file())
-    rng, network = np.random.default_rng(_SEED), open_backbone()
+    rng, network = np.random.default_rng(_SEED), read_backbone()
     chosen = np.sort(rng.choice(len(files), _NUM_PHOTOS, replace=False))
     originals = extract_features(files, network)
     variants, pictures = {}, {}

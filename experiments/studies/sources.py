@@ -23,7 +23,7 @@ from PIL import Image, ImageFilter
 
 from cls_jax.data.resize import to_square
 from cls_jax.data.sampling import take_rows
-from cls_jax.photos.features.extract import extract_features, open_backbone
+from cls_jax.photos.features.extract import extract_features, read_backbone
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import fit_classifier
 from cls_jax.photos.features.network import FrozenFeatures, open_network
@@ -61,7 +61,7 @@ def compute_sources(folder: str) -> tuple[list[FrozenFeatures], np.ndarray]:
     number = _MAX_PHOTOS // num_classes
     rows = [take_rows(np.flatnonzero(classes == k), number) for k in range(num_classes)]
     files, truth = [files[i] for i in np.concatenate(rows)], classes[np.concatenate(rows)]
-    backbone = open_backbone()
+    backbone = read_backbone()
     images = [Image.fromarray(to_square(Image.open(file), backbone.image_shape)) for file in files]
     found = []
     for source in range(_NUM_SOURCES):
@@ -141,7 +141,7 @@ def prepare_draws(folder: str, pattern: str | None) -> Callable[[np.random.Gener
     names = [file.relative_to(folder).as_posix() for file in files]
     by_name = search_names(names, pattern)
     sources = np.unique([by_name[name] for name in names], return_inverse=True)[1]
-    features = extract_features(files, open_backbone())
+    features = extract_features(files, read_backbone())
     return lambda rng: draw_real(rng, features, truth, sources)
 
 

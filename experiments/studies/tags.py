@@ -25,7 +25,7 @@ from sklearn.metrics import average_precision_score
 from sklearn.semi_supervised import LabelSpreading
 
 from cls_jax.photos.features.accuracy import MIN_CHECKS, Estimate
-from cls_jax.photos.features.extract import extract_features, open_backbone
+from cls_jax.photos.features.extract import extract_features, read_backbone
 from cls_jax.photos.features.infer import infer
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tag_accuracy import (
@@ -75,7 +75,7 @@ def open_tags(folder: pathlib.Path) -> tuple[Relations, np.ndarray]:
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
         rows = sorted((row["file"], row["tags"]) for row in csv.DictReader(file))
     files = [folder / name for name, _ in rows]
-    relations = Relations(extract_features(files, open_backbone()))
+    relations = Relations(extract_features(files, read_backbone()))
     return relations, read_sets([tags for _, tags in rows]).values
 
 

@@ -38,7 +38,7 @@ from cls_jax.photos.images.store import Store, find_places, get_cache_folder
 _VERSION = 4
 
 
-def open_backbone(init: str = DEFAULT_BACKBONE) -> FrozenNetwork:
+def read_backbone(init: str = DEFAULT_BACKBONE) -> FrozenNetwork:
     """Weights of the table of backbones, at the network's own resolution.
 
     Raises a UserError if there are none of this name, or they cannot be read.
@@ -50,15 +50,15 @@ def open_backbone(init: str = DEFAULT_BACKBONE) -> FrozenNetwork:
     return FrozenNetwork(name, weights, spec.image_size)
 
 
-def open_backbones(
+def read_backbones(
     inits: Sequence[str], image_size: int = 0, **settings: Any
 ) -> tuple[FrozenNetwork, ...]:
     """Several networks of the table, for images of one resolution, so that these are decoded once.
 
     It is `image_size`, or the first network's own if it is 0. `settings` are further fields. Raises
-    as `open_backbone`.
+    as `read_backbone`.
     """
-    networks = [open_backbone(init) for init in inits]
+    networks = [read_backbone(init) for init in inits]
     image_size = image_size or networks[0].image_size
     return tuple(dataclasses.replace(each, image_size=image_size, **settings) for each in networks)
 

@@ -95,7 +95,7 @@ def join_pairs(
     pairs: Pairs,
     same_B: np.ndarray,
     labels_B: np.ndarray,
-    describe: Callable[[np.ndarray], np.ndarray] | None = None,
+    take_features: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> np.ndarray:
     """Groups of near-copies, int [B] from 0 in the order of their first images.
 
@@ -109,7 +109,7 @@ def join_pairs(
         pairs: By `find_pairs`.
         same_B: By `find_same`.
         labels_B: int.
-        describe: Standardized features of the images at some rows. None to divide no group.
+        take_features: Standardized features of the images at some rows. None to divide no group.
     """
     copies = np.flatnonzero(same_B != np.arange(len(same_B)))
     joined = Pairs(
@@ -120,8 +120,8 @@ def join_pairs(
     groups = _join(joined, labels_B)
     for group in find_dominating(groups, labels_B):
         members = np.flatnonzero(groups == group)
-        if describe and len(members) <= _MAX_DIVIDED:  # Parts are numbered from 1.
-            groups[members] = groups.max() + _divide(describe(members), members, joined)
+        if take_features and len(members) <= _MAX_DIVIDED:  # Parts are numbered from 1.
+            groups[members] = groups.max() + _divide(take_features(members), members, joined)
     return np.unique(groups, return_inverse=True)[1].reshape(-1)
 
 

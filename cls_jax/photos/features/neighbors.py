@@ -71,12 +71,12 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> Neighbors:
 
 
 def take_neighbors(
-    neighbors: Neighbors, rows: np.ndarray, describe: Callable[[], np.ndarray]
+    neighbors: Neighbors, rows: np.ndarray, take_features: Callable[[], np.ndarray]
 ) -> Neighbors:
     """The neighbors of the images at `rows`, int [n], among each other, in this order.
 
     Given those of all images, only images that lose a neighbor are compared again, by the features
-    floating [n, C] that `describe` returns.
+    floating [n, C] that `take_features` returns.
     """
     places = np.full(len(neighbors.indices), -1, np.int32)
     places[rows] = np.arange(len(rows))
@@ -86,7 +86,7 @@ def take_neighbors(
     order = np.argsort(is_lost, axis=1, kind="stable")[:, :num_neighbors]
     indices, cosines = (np.take_along_axis(each, order, axis=1) for each in (indices, cosines))
     if len(short := np.flatnonzero((~is_lost).sum(axis=1) < num_neighbors)):
-        unit = normalize_rows(describe())
+        unit = normalize_rows(take_features())
         indices[short], cosines[short] = search_rows(unit[short], unit, num_neighbors, short)
     return Neighbors(indices, cosines)
 

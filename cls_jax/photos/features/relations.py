@@ -128,11 +128,8 @@ class Relations:
         if is_small and len(self) > NUM_NEIGHBORS:
             extended._num_fitted = self._num_fitted
             for (network, depth), (neighbors, whitening) in dict(self._found).items():
-                described = extended._describe(network, depth, whitening)
-                extended._found[network, depth] = (
-                    extend_neighbors(neighbors, described),
-                    whitening,
-                )
+                compared = extended._take_features(network, depth, whitening)
+                extended._found[network, depth] = extend_neighbors(neighbors, compared), whitening
         return extended
 
     def connect(self, network: int, depth: int) -> sparse.csr_matrix:
@@ -163,17 +160,19 @@ class Relations:
         if self._whole:
             whole, rows = self._whole
             of_whole, whitening = whole._compare(network, depth)
-            describe = functools.partial(self._describe, network, depth, whitening)
-            neighbors = take_neighbors(of_whole, rows, describe)
+            take_features = functools.partial(self._take_features, network, depth, whitening)
+            neighbors = take_neighbors(of_whole, rows, take_features)
         else:
-            features = self._describe(network, depth)
+            features = self._take_features(network, depth)
             whitening = None if depth == LAST else fit_whitening(features)
             compared = features if whitening is None else whitening(features)
             neighbors = find_neighbors(compared, min(NUM_NEIGHBORS, len(self) - 1))
         self._found[network, depth] = neighbors, whitening
         return neighbors, whitening
 
-    def _describe(self, network: int, depth: int, whitening: Whitening | None = None) -> np.ndarray:
+    def _take_features(
+        self, network: int, depth: int, whitening: Whitening | None = None
+    ) -> np.ndarray:
         """What images are compared by, floating [B, C]."""
         if depth == LAST:
             return self.networks[network].descriptors

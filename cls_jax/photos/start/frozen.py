@@ -15,7 +15,7 @@ from cls_jax.models.layers import resolve_stem
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import find_architecture
 from cls_jax.photos.features.backbones import Backbones
-from cls_jax.photos.features.extract import extract_all_features, open_backbones
+from cls_jax.photos.features.extract import extract_all_features, read_backbones
 from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork, open_network
 from cls_jax.photos.folder.instant_config import is_instant, read_instant_config
@@ -105,7 +105,7 @@ def read_other_networks(config: ConfigDict, network: FrozenNetwork) -> tuple[Fro
     Raises a UserError if their weights cannot be read.
     """
     how = {"decoding": network.decoding, "channels": network.channels}
-    return open_backbones(Backbones.of(config.model).others, network.image_size, **how)
+    return read_backbones(Backbones.of(config.model).others, network.image_size, **how)
 
 
 def compute_frozen(

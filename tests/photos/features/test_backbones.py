@@ -133,9 +133,9 @@ def test_several_networks_see_images_of_one_size(monkeypatch):
 
     monkeypatch.setattr(extract, "read_init", lambda init: Weights({}))
     monkeypatch.setattr(extract, "extract_features", extract_features)
-    networks = extract.open_backbones([LITE2, LITE0], channels=1)
+    networks = extract.read_backbones([LITE2, LITE0], channels=1)
     assert [(each.image_size, each.channels) for each in networks] == [(260, 1)] * 2
-    assert {each.image_size for each in extract.open_backbones([LITE0, LITE2], 96)} == {96}
+    assert {each.image_size for each in extract.read_backbones([LITE0, LITE2], 96)} == {96}
     found = extract.extract_all_features(
         ["a", "b"], networks, lambda *counts: progress.append(counts)
     )

@@ -100,7 +100,7 @@ def test_a_part_is_compared_by_the_whitening_of_the_whole():
         np.testing.assert_allclose(
             part.connect(i, LAST).toarray(), build_graph(each.descriptors).toarray(), atol=1e-6
         )
-        whitened = whole._describe(i, STAGES, whole._compare(i, STAGES)[1])
+        whitened = whole._take_features(i, STAGES, whole._compare(i, STAGES)[1])
         np.testing.assert_allclose(
             part.connect(i, STAGES).toarray(), build_graph(whitened[rows]).toarray(), atol=1e-6
         )
@@ -119,7 +119,7 @@ def test_few_new_images_join_the_others_and_many_make_all_anew():
         graphs = connect_all(extended)
     assert not calls
     for i, each in enumerate(extended.networks):
-        whitened = extended._describe(i, STAGES, first._compare(i, STAGES)[1])
+        whitened = extended._take_features(i, STAGES, first._compare(i, STAGES)[1])
         for graph, compared in zip(graphs[3 * i :], (each.descriptors, whitened), strict=False):
             np.testing.assert_allclose(graph.toarray(), build_graph(compared).toarray(), atol=1e-6)
     more = features.convert(lambda rows: rows[:3])

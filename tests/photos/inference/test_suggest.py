@@ -110,7 +110,7 @@ def test_photos_are_compared_by_frozen_features(tmp_path, monkeypatch, capsys):
     ):
         suggest_files(tmp_path, 2)
     monkeypatch.setattr(suggest, "has_weights", lambda init: init == DEFAULT_BACKBONE)
-    monkeypatch.setattr(suggest, "open_backbone", str)
+    monkeypatch.setattr(suggest, "read_backbone", str)
     monkeypatch.setattr(suggest, "extract_features", extract_features)
     assert get_colors(suggest_files(tmp_path, 3)) == set(COLORS)
     monkeypatch.setattr(suggest, "has_weights", None)  # Which the default alone needs to ask.

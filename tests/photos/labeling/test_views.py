@@ -237,7 +237,7 @@ def test_the_networks_of_a_session_see_new_photos_and_train(
         found = describe_some(range(len(files)), features).frozen
         return found._replace(others=(found,) * (len(networks) - 1))
 
-    monkeypatch.setattr(photos, "open_backbones", lambda inits: inits)
+    monkeypatch.setattr(photos, "read_backbones", lambda inits: inits)
     monkeypatch.setattr(photos, "extract_all_features", extract)
     backbones = Backbones.read(backbone)
     session = open_session(folder, backbones=backbones)
