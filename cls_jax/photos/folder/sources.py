@@ -134,7 +134,7 @@ def propose_copies(names: Sequence[str], are_alike: Callable[[str, str], bool]) 
         folders = {name.rpartition("/")[0] for name in groups}
         are_most = 2 * sum(map(len, several)) >= len(names) and len(groups) >= 2 * len(folders)
         pairs = [(group[0], group[-1]) for group in take_evenly(several, _NUM_PAIRS)]
-        if are_most and pairs and sum(are_alike(one, two) for one, two in pairs) >= share * len(pairs):
+        if are_most and pairs and sum(are_alike(a, b) for a, b in pairs) >= share * len(pairs):
             first, second = map(make_printable, pairs[0])
             is_unique = len({name.rpartition("/")[2] for name in names}) == len(names)
             start = "([^/]+?)" if is_unique else "^(.+?)"
