@@ -549,6 +549,11 @@ READ = {
         | {"*photos/3.png": "cat", "*photos/4.png": "dog"},
         warnings=("2 test images are from sources that training images have, too",),
     ),
+    "a class called train beside others": Read(
+        PHOTOS,
+        {"labels.csv": "file,kind\n1.png,bus\n2.png,train\n3.png,bus\n4.png,train\n"},
+        {f"photos/{i}.png": label for i, label in enumerate(("bus", "train") * 2, 1)},
+    ),
     # The file that a row means, whoever wrote its name.
     **{
         f"names as {cells}": Read(

@@ -121,6 +121,7 @@ def test_sets_of_tags_that_only_test_images_have_are_known(tmp_path):
     layout = open_catalog(root, TAGS).train()
     assert [label for _, label in layout.test] == ["cat;dog"]
     assert "test/ has 1 class that no labeled image has" in " ".join(layout.warnings)
+    assert layout.skipped[-1] == ("3.png", "a test image of a class without labeled images")
     assert load(root).class_names == ("cat", "cat;dog", "dog")
     summary = summarize_folder(root, TAGS)
     assert (summary.class_counts, summary.num_labeled) == ({"cat": 1, "dog": 1}, 2)
