@@ -51,6 +51,8 @@ class Prediction(NamedTuple):
         probabilities: float32 [B, K], the mean over networks.
         network_probabilities: float32 [N, B, K].
         class_names: str [K].
+        second_label: str [B], the runner-up to `label`.
+        second_confidence: float32 [B], its probability, after calibration if the run has one.
         calibrated_confidence: float32 [B], the confidence after calibration, or None for a run
             without calibration.
         abstain: bool [B], whether that is below the calibration's threshold. None without one.
@@ -69,6 +71,8 @@ class Prediction(NamedTuple):
     probabilities: np.ndarray
     network_probabilities: np.ndarray
     class_names: np.ndarray
+    second_label: np.ndarray
+    second_confidence: np.ndarray
     calibrated_confidence: np.ndarray | None = None
     abstain: np.ndarray | None = None
     unknown: np.ndarray | None = None
@@ -210,7 +214,10 @@ def create_prediction(
     """Derives a `Prediction` from the networks' probabilities, float32 [N, B, K]."""
     names = np.asarray(list(class_names), dtype=str)
     p_BK = p_NBK.mean(axis=0)
-    best_NB, said = decide(p_NBK).best, decide(p_BK)
+    q_BK = p_BK
+    if calibration is not None:
+        q_BK = apply_calibration(p_BK, calibration.temperature, calibration.uniform_share)
+    best_NB, said, second = decide(p_NBK).best, decide(p_BK), rank_classes(p_BK, 2)[:, -1:]
     prediction = Prediction(
         label=names[said.best],
         confidence=said.confidence,
@@ -221,10 +228,11 @@ def create_prediction(
         probabilities=p_BK,
         network_probabilities=p_NBK,
         class_names=names,
+        second_label=names[second[:, 0]],
+        second_confidence=np.take_along_axis(q_BK, second, axis=1)[:, 0].astype(np.float32),
     )
     if calibration is None:
         return prediction
-    q_BK = apply_calibration(p_BK, calibration.temperature, calibration.uniform_share)
     confidence = decide(q_BK).confidence.astype(np.float32)
     return prediction._replace(
         calibrated_confidence=confidence, abstain=confidence < calibration.abstain_below

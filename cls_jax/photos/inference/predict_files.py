@@ -14,17 +14,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-import numpy as np
 from tqdm import tqdm
 
 from cls_jax.bars import show_progress
 from cls_jax.errors import StoppedError, explain_writing
 from cls_jax.io import PARTIAL, make_printable
-from cls_jax.photos.features.decide import rank_classes
 from cls_jax.photos.folder.kinds import SEPARATOR
 from cls_jax.photos.images.files import ImageBatch, compute_key, stat_image
 from cls_jax.photos.images.store import hash_content
-from cls_jax.photos.inference.calibration import apply_calibration
 from cls_jax.photos.inference.classifier import (
     Classifier,
     Prediction,
@@ -80,18 +77,17 @@ class ClassRows(Rows):
 
     def __init__(self, classifier: Classifier, all_columns: bool):
         """With the networks' own labels if there are several networks, or with all columns."""
-        self._calibration = classifier.calibration
         self.columns = PREDICTION_COLUMNS if classifier.num_networks > 1 else SHORT_COLUMNS
         if all_columns:
             self.columns = ALL_COLUMNS
 
     def _list_values(self, prediction: Prediction) -> dict[str, Sequence[Any]]:
         p_BK, names = prediction.probabilities, prediction.class_names
-        values = prediction._asdict() | self._find_second(prediction)
+        values = prediction._asdict()
         values |= {f"network_{i}": label for i, label in enumerate(prediction.network_labels, 1)}
         if len(prediction.network_labels) == 1:
             del values["agree"]
-        if self.columns is SHORT_COLUMNS and self._calibration is not None:
+        if self.columns is SHORT_COLUMNS and prediction.calibrated_confidence is not None:
             values["confidence"] = prediction.calibrated_confidence
         known = {name: values[name] for name in ALL_COLUMNS if values.get(name) is not None}
         listed = {name: value.tolist() for name, value in known.items()}
@@ -101,20 +97,6 @@ class ClassRows(Rows):
         """The class, with its confidence."""
         low = ["low confidence"] if row.get("abstain") else []
         return row["label"], [f"{get_confidence(row):.2f}", *low]
-
-    def _find_second(self, prediction: Prediction) -> dict[str, np.ndarray]:
-        """The runners-up of B images, str [B], with probabilities, calibrated if they can be."""
-        p_BK, calibration = prediction.probabilities, self._calibration
-        if p_BK.shape[1] < 2:
-            return {}
-        second = rank_classes(p_BK, 2)[:, 1]
-        if calibration is not None:
-            p_BK = apply_calibration(p_BK, calibration.temperature, calibration.uniform_share)
-        confidence = np.take_along_axis(p_BK, second[:, None], axis=1)[:, 0]
-        return {
-            "second_label": prediction.class_names[second],
-            "second_confidence": confidence.astype(np.float32),
-        }
 
 
 class TagRows(Rows):
