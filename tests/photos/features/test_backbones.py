@@ -64,8 +64,7 @@ def test_names_become_the_trained_network_and_the_others():
     assert both.to_settings() == {"model.init": LITE2, "model.inferred_by": LITE0}
     config = with_values(create_defaults(20, "cls"), both.to_settings())
     assert Backbones.of(config.model) == both
-    with pytest.raises(UserError, match=r"no backbone 'resnet18': choose from efficientnet_lite0"):
-        Backbones.read("efficientnet_lite0,resnet18")
+    Backbones("a.safetensors", (LITE0,)).check()  # The first one may be any weights.
 
 
 def test_sentences_say_what_each_network_does():
@@ -78,16 +77,28 @@ def test_sentences_say_what_each_network_does():
     )
 
 
-def test_other_networks_are_of_the_table_and_named_once():
-    with pytest.raises(UserError, match=r"no backbone 'hf:a/b'"):
-        Backbones(LITE0, (LITE2, "hf:a/b")).check()
-    with pytest.raises(UserError, match=r"no backbone 'efficientnet_lite2': choose from builtin:"):
-        Backbones(LITE0, ("efficientnet_lite2",)).check()
-    with pytest.raises(UserError, match="named twice"):
-        Backbones(LITE0, (LITE2, LITE2)).check()
-    Backbones("a.safetensors", (LITE0,)).check()
-    with pytest.raises(UserError, match="--from and --backbone both choose the weights"):
-        Request("x", start_from="runs/a", backbone="efficientnet_lite0").read_settings()
+@pytest.mark.parametrize(
+    ("read", "remedy"),
+    [
+        (
+            lambda: Backbones.read("efficientnet_lite0,resnet18"),
+            "no backbone 'resnet18': choose from efficientnet_lite0",
+        ),
+        (Backbones(LITE0, (LITE2, "hf:a/b")).check, "no backbone 'hf:a/b'"),
+        (
+            Backbones(LITE0, ("efficientnet_lite2",)).check,
+            "no backbone 'efficientnet_lite2': choose from builtin:",
+        ),
+        (Backbones(LITE0, (LITE2, LITE2)).check, "named twice"),
+        (
+            Request("x", start_from="runs/a", backbone="efficientnet_lite0").read_settings,
+            "--from and --backbone both choose the weights",
+        ),
+    ],
+)
+def test_other_networks_are_of_the_table_and_named_once(read, remedy):
+    with pytest.raises(UserError, match=remedy):
+        read()
 
 
 def test_a_network_beside_itself_changes_nothing_without_held_out_labels(images):
