@@ -515,12 +515,11 @@ def find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) -> 
     with contextlib.suppress(OSError):
         digests = store.find_contents(keys)
     unknown = [i for i, digest in enumerate(digests) if reads and not digest]
-    if unknown:
-        files = [paths[i] for i in unknown]
-        # Treat all as known, so that none is decoded.
-        for batch in read_ahead(files, (1, 1, 3), len(files), is_known=lambda _: True):
-            for i, digest in zip(unknown, batch.digests, strict=True):
-                digests[i] = digest
-            with contextlib.suppress(OSError):
-                store.write("", {}, find_settled(batch))
+    files = [paths[i] for i in unknown]
+    # Treat all as known, so that none is decoded.
+    for batch in read_ahead(files, (1, 1, 3), len(files), is_known=lambda _: True):
+        for i, digest in zip(unknown, batch.digests, strict=True):
+            digests[i] = digest
+        with contextlib.suppress(OSError):
+            store.write("", {}, find_settled(batch))
     return digests

@@ -311,7 +311,7 @@ cache.load_decoded(root, files.list_images(root).files, (8, 8, 3), is_silent=Tru
 @pytest.mark.slow
 def test_killed_processes_leave_no_wrong_image_and_what_they_did_stays(root):
     rng, counts = np.random.default_rng(0), []
-    for _ in range(3):
+    for _ in range(2):
         command = [sys.executable, "-c", _LOAD, str(root)]
         processes = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
         for process in processes:

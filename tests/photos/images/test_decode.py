@@ -99,14 +99,17 @@ def test_padding_and_stretching_keep_the_sides(monkeypatch, size, format, is_lar
         np.testing.assert_allclose(decoded, np.asarray(expected), atol=12)
 
 
+def chunk(kind, content, checksum=None):
+    """A part of a PNG."""
+    checksum = zlib.crc32(kind + content) if checksum is None else checksum
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
+
+
 def pack_png(size, depth, color_type, data, *others):
     """A PNG of compressed rows, with other chunks before them, each its kind and content."""
     header = struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0)
-    png = b"\x89PNG\r\n\x1a\n"
-    for kind, part in ((b"IHDR", header), *others, (b"IDAT", data), (b"IEND", b"")):
-        checksum = struct.pack(">I", zlib.crc32(kind + part))
-        png += struct.pack(">I", len(part)) + kind + part + checksum
-    return png
+    parts = (b"IHDR", header), *others, (b"IDAT", data), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, content) for kind, content in parts)
 
 
 MODES = ("1", "L", "P", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV", "LA", "La")

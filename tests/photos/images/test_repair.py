@@ -12,20 +12,13 @@ from cls_jax.data.resize import ImageError
 from cls_jax.photos.images import repair
 from cls_jax.photos.images.decode import decode_image, read_header
 from cls_jax.photos.images.files import read_ahead
-from tests.photos.images.test_decode import create_photo, encode
+from tests.photos.images.test_decode import chunk, create_photo, encode
 
 SIZE = 32
 SHAPE = (SIZE, SIZE, 3)
 PHOTO = create_photo(2 * SIZE, 2 * SIZE)[::2, ::2]
 PNG = encode(Image.fromarray(PHOTO), "PNG").getvalue()
 LONG = zlib.compress(bytes(2 * 10**6))
-
-
-def chunk(kind, content, checksum=None):
-    """A part of a PNG."""
-    right = zlib.crc32(kind + content)
-    checksum = right if checksum is None else checksum
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
 
 
 CHUNKS = {
