@@ -1,4 +1,7 @@
-"""Logits and features of PyTorch's models, as make_fixtures.py wrote them."""
+"""Every architecture: PyTorch's logits and features, as make_fixtures.py wrote them, and layers.
+
+The layers are here because tracing an architecture takes seconds.
+"""
 
 import functools
 
@@ -10,10 +13,12 @@ from cls_jax.models import MODELS
 from cls_jax.models.layers import WITH_FEATURES
 from cls_jax.models.weights.layout import from_torch, resize_positions, to_torch
 from cls_jax.models.weights.sources import PACKAGES, read_builtin
+from cls_jax.training.optimizer import order_layers
 from tests.core.models import make_fixtures
 from tests.core.models.make_fixtures import FIXTURES, IMAGE_SIZE, draw_parameter
 
 
+@functools.cache
 def create_abstract(name, num_classes, image_size):
     depth = {"depth": make_fixtures.DEPTH} if make_fixtures.is_transformer(name) else {}
     model = MODELS[name].create(num_classes=num_classes, **depth)
@@ -64,7 +69,7 @@ _OTHERS = ("resnet50", "dinov2_small_reg4", "mobilenetv4_conv_medium", "convnext
 @pytest.mark.parametrize(
     "name",
     [
-        *("efficientnet_lite2", "vit_tiny"),
+        *("efficientnet_lite0", "vit_tiny"),
         *(pytest.param(name, marks=pytest.mark.slow) for name in _OTHERS),
     ],
 )
@@ -73,6 +78,30 @@ def test_what_is_written_reads_back(name):
     arrays = draw_arrays(name, variables)
     again = to_torch(from_torch(arrays, variables, MODELS[name].layout), MODELS[name].layout)
     jax.tree.map(np.testing.assert_array_equal, again, arrays)
+
+
+# `make test` has the default, too.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in (*_QUICK, "wide_resnet") else pytest.mark.slow)
+        for name in MODELS
+    ],
+)
+def test_every_parameter_has_its_layer(name):
+    model, variables = create_abstract(name, make_fixtures.NUM_CLASSES, IMAGE_SIZE.get(name, 64))
+    heads = model.clone(extra_heads=(("rotation", 4),)).head_names
+    positions, stages = order_layers([*variables["params"], "rotation"], model.stem_names, heads)
+    first = {key for key, stage in stages.items() if stage == 0}
+    assert first == set(model.stem_names) & set(positions) != set()
+    last = max(positions.values())
+    assert {key for key, place in positions.items() if place == last} == {"head", "rotation"}
+    assert set(positions.values()) == set(range(last + 1))
+    # By number and not by name.
+    names = ("stage10_block1", "head", "norm", "stage2_block1", "stage2_block2", "stem")
+    positions, stages = order_layers(names, stem=("stem",), heads=("head",))
+    assert [positions[name] for name in names] == [3, 4, 3, 1, 2, 0]
+    assert [stages.get(name) for name in names] == [2, None, None, 1, 1, 0]
 
 
 @pytest.mark.parametrize("side", [2, 7])

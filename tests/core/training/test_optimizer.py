@@ -1,4 +1,4 @@
-"""Update rules against NumPy, on parameters of two stacked networks, and the order of layers."""
+"""Update rules against NumPy, on parameters of two stacked networks."""
 
 import math
 
@@ -14,11 +14,10 @@ from cls_jax.training.optimizer import (
     compute_learning_rate,
     create_optimizer,
     get_learning_rate,
-    order_layers,
     split_frozen,
 )
 from cls_jax.training.schedule import create_schedule
-from cls_jax.training.setup import MODELS, create_train_setup
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
@@ -195,27 +194,3 @@ def test_head_is_trained_first_then_all_but_the_frozen_stages():
     assert not frozen & find_changed(third.params, third.ema_params)
     with pytest.raises(UserError, match=r"frozen_stages=4 .*choose at most 3"):
         create_train_setup(create_tiny_config(optimizer__frozen_stages=4), DATASET_SPEC)
-
-
-# `make test` has the default, one network of convolutions and one of attention.
-_QUICK = ("wide_resnet", "efficientnet_lite0", "vit_tiny")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in _QUICK else pytest.mark.slow) for name in MODELS],
-)
-def test_every_parameter_of_every_architecture_has_its_layer(name):
-    model = MODELS[name][0](num_classes=3, extra_heads=(("rotation", 4),))
-    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
-    positions, stages = order_layers(params, model.stem_names, model.head_names)
-    first = {key for key, stage in stages.items() if stage == 0}
-    assert first == set(model.stem_names) & set(positions) != set()
-    last = max(positions.values())
-    assert {key for key, place in positions.items() if place == last} == {"head", "rotation"}
-    assert set(positions.values()) == set(range(last + 1))
-    # By number and not by name.
-    names = ("stage10_block1", "head", "norm", "stage2_block1", "stage2_block2", "stem")
-    positions, stages = order_layers(names, stem=("stem",), heads=("head",))
-    assert [positions[name] for name in names] == [3, 4, 3, 1, 2, 0]
-    assert [stages.get(name) for name in names] == [2, None, None, 1, 1, 0]

@@ -49,25 +49,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         self.asked.append(self.path)
         _, owner, name, _, revision, file = parts
-        found = REPOSITORIES[f"{owner}/{name}"]
-        commit = COMMIT if revision == "main" else revision
-        if isinstance(found, tuple) or file not in found:
-            status, code = found if isinstance(found, tuple) else (404, "EntryNotFound")
-            self.send_response(status)
-            self.send_header("X-Error-Code", code)
-            self.send_header("X-Error-Message", "refused")
-            self.send_header("X-Repo-Commit", commit)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        content = found[file]
-        digest = hashlib.sha256(content).hexdigest()
-        if name == "damaged":
-            content = content[:-1] + b"!"
-        self.send_response(200)
-        self.send_header("ETag", f'"{digest}"')
-        self.send_header("X-Repo-Commit", commit)
-        self.send_header("Content-Length", str(len(content)))
+        found, content = REPOSITORIES[f"{owner}/{name}"], b""
+        headers = {"X-Repo-Commit": COMMIT if revision == "main" else revision}
+        if not isinstance(found, tuple):
+            found = found.get(file, (404, "EntryNotFound"))
+        if isinstance(found, tuple):
+            status, headers["X-Error-Code"] = found
+            headers["X-Error-Message"] = "refused"
+        else:
+            status, headers["ETag"] = 200, f'"{hashlib.sha256(found).hexdigest()}"'
+            content = found[:-1] + b"!" if name == "damaged" else found
+        self.send_response(status)
+        for key, value in (headers | {"Content-Length": str(len(content))}).items():
+            self.send_header(key, value)
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
