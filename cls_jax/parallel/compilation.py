@@ -6,7 +6,6 @@ program. If the program then runs a few times, tuning it takes longer than it sa
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -25,7 +24,6 @@ _UNTUNED: Mapping[str, Mapping[str, Any]] = {
         "xla_gpu_enable_triton_gemm": False,
     }
 }
-_ASKING = threading.Lock()
 
 
 def jit(function: Callable[..., Any], *, runs: int, **options: Any) -> Any:
@@ -51,8 +49,7 @@ def choose_options(runs: int) -> dict[str, Any]:
     """
     if is_tuned(runs):
         return {}
-    with _ASKING:  # Networks compile in threads of their own, and one of them asks the compiler.
-        return keep_known(tuple(_UNTUNED.get(_get_platform(), {}).items()))
+    return keep_known(tuple(_UNTUNED.get(_get_platform(), {}).items()))
 
 
 @functools.cache

@@ -1,8 +1,5 @@
 """Programs that run a few times are compiled without tuning, on GPUs only."""
 
-import concurrent.futures
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,12 +16,9 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(compilation, "_get_platform", lambda: "gpu")
 
 
-def test_a_cpu_gets_no_options():
+def test_only_programs_that_run_seldom_get_options_and_only_on_a_gpu(monkeypatch):
     assert compilation.choose_options(FEW) == compilation.choose_options(MANY) == {}
-
-
-@pytest.mark.usefixtures("on_gpu")
-def test_only_programs_that_run_often_are_tuned_on_a_gpu():
+    monkeypatch.setattr(compilation, "_get_platform", lambda: "gpu")
     assert compilation.choose_options(FEW)["xla_gpu_autotune_level"] == 0
     assert compilation.choose_options(MANY) == {}
 
@@ -36,25 +30,6 @@ def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):
     expected = {name: value for name, value in options.items() if name != "xla_invented"}
     assert compilation.choose_options(FEW) == expected
     assert compilation.jit(lambda x: x + 1, runs=FEW)(1) == 2
-
-
-@pytest.mark.usefixtures("on_gpu")
-def test_threads_ask_the_compiler_once(monkeypatch):
-    """Networks are compiled in threads of their own."""
-    asked = []
-
-    def accept(options):
-        asked.append(options)
-        time.sleep(0.1)  # Until the other threads have come.
-        return True
-
-    monkeypatch.setattr(compilation, "_accepts", accept)
-    monkeypatch.setitem(compilation._UNTUNED, "gpu", {"xla_invented": 1})  # Not asked before.
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        chosen = list(pool.map(compilation.choose_options, [FEW] * 4))
-    compilation.keep_known.cache_clear()
-    assert chosen == [{"xla_invented": 1}] * 4
-    assert asked == [{"xla_invented": 1}]
 
 
 @pytest.mark.usefixtures("on_gpu")
