@@ -22,6 +22,9 @@ from tests.conftest import ROOT
 # PyTorch and its models, and the released code of the paper's authors: compared with by hand.
 FOREIGN = {"models", "randaugment", "torch", "timm", "torchvision", "efficientnet_lite_pytorch"}
 PROJECT = {"cls_jax", "configs", "docs", "experiments", "main", "tests"}
+TABLES = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = TABLES["project"]["optional-dependencies"]
+PROVIDED = importlib.metadata.packages_distributions()
 LOCKS = ["requirements.txt", "requirements-cpu.txt", "requirements-dev.txt", "requirements-uv.txt"]
 
 
@@ -46,60 +49,56 @@ def read_pins(file, python=None):
 
 def read_declared():
     """What pyproject.toml asks for, extras included, and the tools of development."""
-    tables = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    project, tools = tables["project"], tables["dependency-groups"].values()
-    needed = [project["dependencies"], *project["optional-dependencies"].values()]
+    needed = [TABLES["project"]["dependencies"], *EXTRAS.values()]
+    tools = TABLES["dependency-groups"].values()
     return [[Requirement(line) for lines in part for line in lines] for part in (needed, tools)]
 
 
 def read_installed_by(extra=None):
     """The packages of the base installation and, if it is named, of an extra."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
+    lines = TABLES["project"]["dependencies"] + EXTRAS.get(extra, [])
     return {canonicalize_name(Requirement(line).name) for line in lines}
+
+
+def walk_imports(node, is_at_once):
+    """Dotted names that a syntax tree imports anywhere, `importlib.import_module` included.
+
+    Or only those that it imports as soon as it is imported itself.
+    """
+    for child in ast.iter_child_nodes(node):
+        is_later = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        is_later |= isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield from (child.module, *(f"{child.module}.{alias.name}" for alias in child.names))
+        elif isinstance(child, ast.Call) and ast.unparse(child.func).endswith("import_module"):
+            yield from (one.value for one in child.args if isinstance(one, ast.Constant))
+        if not (is_at_once and is_later):
+            yield from walk_imports(child, is_at_once)
 
 
 @functools.cache
 def find_imports(path):
-    """Top-level names that a file imports anywhere, `importlib.import_module` included."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.add(node.module.split(".")[0])
-        elif isinstance(node, ast.Call):
-            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            given = node.args if called == "import_module" else []
-            names |= {a.value.split(".")[0] for a in given if isinstance(a, ast.Constant)}
-    return frozenset(names)
+    """Top-level names that a file imports anywhere."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return frozenset(name.split(".")[0] for name in walk_imports(tree, is_at_once=False))
+
+
+def find_owners(name):
+    """The packages that provide a top-level name, or the name itself."""
+    return {canonicalize_name(owner) for owner in PROVIDED.get(name, [name])}
 
 
 def test_only_what_is_declared_is_imported_and_the_package_needs_no_tool():
     needed, tools = ({canonicalize_name(r.name) for r in part} for part in read_declared())
     locked = needed | tools | set(read_pins("requirements-dev.txt"))
-    provided = importlib.metadata.packages_distributions()
     known = set(sys.stdlib_module_names) | PROJECT | FOREIGN
     for folder in ("cls_jax", "configs", "experiments", "tests"):
         declared = needed if folder == "cls_jax" else locked
         for path in [ROOT / "main.py", *(ROOT / folder).rglob("*.py")]:
             for name in find_imports(path) - known:
-                owners = {canonicalize_name(owner) for owner in provided.get(name, [name])}
-                assert owners & declared, (path, name)
-
-
-def find_imports_at_once(node):
-    """Dotted names that a module's syntax tree imports as soon as the module is imported."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            yield from (alias.name for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            yield child.module
-            yield from (f"{child.module}.{alias.name}" for alias in child.names)
-        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            continue
-        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from find_imports_at_once(child)
+                assert find_owners(name) & declared, (path, name)
 
 
 # What may import an extra's packages at once: these modules are only imported, by functions, where
@@ -122,17 +121,13 @@ def find_guards(text):
 
 
 def test_the_table_of_extras_is_that_of_the_project_and_of_the_documentation():
-    extras = set(
-        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    )
-    assert extras - MODULES.keys() == {"cpu", "cuda", "experiments"}
+    assert EXTRAS.keys() - MODULES.keys() == {"cpu", "cuda", "experiments"}
     page = (ROOT / "docs" / "installation.md").read_text("utf-8")
-    assert sorted(re.findall(r"\| `(\w+)` \|$", page, re.M)) == sorted(extras)
-    provided = importlib.metadata.packages_distributions()
+    assert sorted(re.findall(r"\| `(\w+)` \|$", page, re.M)) == sorted(EXTRAS)
     for extra, modules in MODULES.items():
         brought = read_installed_by(extra)
         for module in modules:
-            assert {canonicalize_name(owner) for owner in provided[module]} & brought, module
+            assert find_owners(module) & brought, module
 
 
 def test_whatever_imports_a_package_of_an_extra_checks_for_the_extra_first():
@@ -147,17 +142,15 @@ def test_whatever_imports_a_package_of_an_extra_checks_for_the_extra_first():
 
 def test_modules_import_only_what_their_installation_has():
     """With every extra installed, as here, an import that users do not have goes unnoticed."""
-    provided = importlib.metadata.packages_distributions()
     known = {"cls_jax", *sys.stdlib_module_names}
     for path in (ROOT / "cls_jax").rglob("*.py"):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         extra = MODULES_OF_EXTRAS.get(module)
         installed = read_installed_by(extra)
-        for name in find_imports_at_once(ast.parse(path.read_text("utf-8"))):
+        for name in walk_imports(ast.parse(path.read_text("utf-8")), is_at_once=True):
             assert MODULES_OF_EXTRAS.get(name, extra) == extra, (module, name)
             if (top := name.split(".")[0]) not in known:
-                owners = {canonicalize_name(owner) for owner in provided.get(top, [top])}
-                assert owners & installed, (module, name)
+                assert find_owners(top) & installed, (module, name)
 
 
 def test_nothing_is_unpickled_or_run_that_was_read():
