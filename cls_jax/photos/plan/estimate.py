@@ -63,10 +63,10 @@ class Measurement:
 
 def guess_step(config: ConfigDict, predict_seconds: float) -> float:
     """Seconds of a step at the resolution at which a prediction of an image takes this long."""
-    return _PREDICTIONS_PER_STEP * predict_seconds * config.batch_size * _count_views(config)
+    return _PREDICTIONS_PER_STEP * predict_seconds * config.batch_size * count_views(config)
 
 
-def _count_views(config: ConfigDict) -> int:
+def count_views(config: ConfigDict) -> int:
     """Images that the networks of a step see for each labeled image."""
     method = get_method(config.method.name)
     return method.num_networks * (1 + config.mu * len(method.unlabeled_views))
@@ -157,7 +157,7 @@ class Budget:
         """
         measured, summary = self.measured, self.summary
         num_networks = get_method(config.method.name).num_networks
-        infer = measured.estimate_step(image_size, 1) / _PREDICTIONS_PER_STEP / _count_views(config)
+        infer = measured.estimate_step(image_size, 1) / _PREDICTIONS_PER_STEP / count_views(config)
         num_held_out = summary.num_validation + summary.num_test
         num_labeled, num_others = self._count_training()
         num_fitted = num_labeled + min(num_others, config.model.inferred_images or num_others)

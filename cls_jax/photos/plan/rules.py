@@ -24,7 +24,7 @@ from cls_jax.models.weights.backbones import BACKBONES
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONE
 from cls_jax.photos.folder.dataset import FolderSummary, are_photos, find_short_side
 from cls_jax.photos.folder.instant_config import create_instant_config
-from cls_jax.photos.plan.estimate import Budget
+from cls_jax.photos.plan.estimate import Budget, count_views
 from cls_jax.photos.start.frozen import find_native_size, get_model_spec
 
 _EVAL_PIXELS = 2**20  # In an evaluation batch.
@@ -315,8 +315,7 @@ def _count_labels_per_class(plan: Plan) -> float:
 
 def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
     """Bytes that a step needs per labeled image, including its share of unlabeled images."""
-    method = get_method(config.method.name)
-    num_images = (1 + config.mu * len(method.unlabeled_views)) * method.num_networks
+    num_images = count_views(config)
     if config.model.init:
         backbone = BACKBONES.get(config.model.init, BACKBONES[DEFAULT_BACKBONE])
         return backbone.bytes_per_pixel * config.data.image_size**2 * num_images
