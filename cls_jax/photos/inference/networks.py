@@ -124,7 +124,7 @@ class Networks:
         """Where network 1 sees evidence for a class, float32 [B, h, w] from 0 to 1.
 
         `images` are uint8 [B, H, W, C], at least one, and `classes`, int [B], the classes. See
-        `models.heat_maps.compute_heat_maps`.
+        `heat_maps.compute_heat_maps`.
         """
         model = self.ensemble.model
         variables = take_network(jax.device_get(self.variables), 0)

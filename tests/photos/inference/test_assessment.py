@@ -242,15 +242,14 @@ def find_suspects(pixels, labels, num_labeled, num_train, sources=None):
     return suspects
 
 
-@pytest.mark.parametrize("num_labels", [100, 400])
-def test_flipped_labels_come_first(digits, num_labels):
+def test_flipped_labels_come_first(digits):
     """Of training and of test images."""
     pixels, truth = digits
     rng, labels = np.random.default_rng(0), truth.copy()
-    places = np.append(np.arange(num_labels), np.arange(1500, len(truth)))
+    places = np.append(np.arange(100), np.arange(1500, len(truth)))
     flipped = rng.choice(places, len(places) // 20, replace=False)
     labels[flipped] = (labels[flipped] + rng.integers(1, 10, len(flipped))) % 10
-    suspects = find_suspects(pixels, labels, num_labels, 1500)
+    suspects = find_suspects(pixels, labels, 100, 1500)
     found = np.array([row.position + 1500 * row.is_test for row in suspects])
     assert np.isin(flipped, found[: len(places) // 10]).mean() >= 0.5
     is_flipped = np.isin(found, flipped)
