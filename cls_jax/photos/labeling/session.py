@@ -53,6 +53,7 @@ from cls_jax.photos.labeling.known import (
     count_missing,
     find_awaited,
     find_checked,
+    get_path,
     list_sources,
 )
 from cls_jax.photos.labeling.proposals import Classified, Spread, weigh_images
@@ -390,8 +391,8 @@ class Session:
         Raises a RefusedError if one is missing.
         """
         with self._lock:
-            if any(not 0 <= image < len(self._known.files) for image in images):
-                raise RefusedError("There is no such photo.")
+            for image in images:
+                get_path(self._known, image)
             self._questions.mark(images, label)
             self._refresh()
 

@@ -245,7 +245,7 @@ def test_photos_are_encoded_again_without_metadata(client, folder):
         *("/photos/0/huge", "/photos/0", "/photos/IMG_0000.png/large"),
         *("/photos/..%2f..%2fetc%2fpasswd/large", "/page/..%2f..%2f__init__.py"),
         *("/page/../session.py", "/page/index", "/labels.csv", "/api/unknown"),
-        *("/api/similar/12", "/api/similar/-1"),
+        *("/api/similar/12", "/api/similar/-1", "/report/x"),
     ],
 )
 def test_paths_lead_nowhere(client, path):
@@ -427,6 +427,7 @@ BOMB = BOMB[:29] + struct.pack(">I", zlib.crc32(BOMB[12:29])) + BOMB[33:]
 BODIES = [b"", b"GIF89a", b"\xff\xd8\xff" * 50, b"<svg/>", b"PK\3\4", BOMB, PHOTO[:60], PHOTO]
 WRONG_JSON = [b"{}", b"[]", b"null", b'{"name": 1, "text": []}', b'{"image": true}', b"\xff", b""]
 WRONG_JSON += [b'{"name": "fish", "text": "x"}', b'{"image": -1}', b'{"kind": "x", "minutes": 1}']
+WRONG_JSON += [b'{"images": [99], "label": "cat"}', b'{"images": [true], "label": "cat"}']
 WRONG_JSON += [b'{"kind": "trained", "minutes": NaN}', b'{"kind": "trained", "minutes": -1e999}']
 
 
@@ -578,9 +579,13 @@ def test_no_cell_is_a_formula_and_the_workbook_says_the_same_with_names_as_they_
         assert (f"{row[3]:.4f}" if row[3] != "" else "") == same["probability"]
 
 
-def test_labels_are_written_for_other_programs_once_there_are_some(client):
-    refused = client.get("/api/labels/coco")
-    assert (refused.status_code, refused.json()["message"]) == (422, "No photo has a label yet.")
+def test_without_labels_nothing_is_written_copied_or_classified(client):
+    for refused, why in (
+        (client.get("/api/labels/coco"), "No photo has a label yet."),
+        (client.post("/api/copies", json={"unsure_below": 0}), "No photo has a class yet"),
+        (post_photo(client, "try"), "Label photos of two classes first"),
+    ):
+        assert (refused.status_code, refused.json()["message"].startswith(why)) == (422, True)
     decide(client)
     (image,) = client.get("/api/labels/coco").json()["images"]
     assert image["file_name"] == "IMG_0000.png"

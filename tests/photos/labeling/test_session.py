@@ -143,6 +143,13 @@ def test_steps_are_undone_one_by_one_also_after_a_restart(folder, kinds, is_rest
         session.undo("w")
 
 
+def test_an_undo_is_refused_once_another_window_has_answered(session):
+    decide(session, 0, "cat", "one")
+    decide(session, 0, "dog", "two")
+    with pytest.raises(ConflictError, match="Nothing was undone"):
+        session.undo("one")
+
+
 @pytest.mark.parametrize("num_written", [0, 9])
 def test_nothing_changes_on_a_full_disk(session, folder, monkeypatch, num_written):
     decide(session, 0, "cat")
