@@ -35,8 +35,8 @@ def _mark(truth, rows):
     return values
 
 
-def _infer(features, given):
-    return infer_tags(Relations(features), given)
+FEATURES, TRUTH = _make_features()
+RELATIONS = Relations(FEATURES)
 
 
 def _fit_directly(x_LC, targets_L):
@@ -51,25 +51,23 @@ def _fit_directly(x_LC, targets_L):
 def test_held_out_scores_are_those_of_a_fit_without_the_group(num_labeled, is_grouped, monkeypatch):
     monkeypatch.setattr(tags, "_calibrate", lambda *_: (1.0, np.zeros(T)))
     monkeypatch.setattr(tags, "_choose", lambda *_: (SHARE, PENALTY))
-    features, truth = _make_features()
     rows = np.arange(0, 2 * num_labeled, 2)
-    given, groups = _mark(truth, rows), np.arange(120) // 6 if is_grouped else np.arange(120)
+    given, groups = _mark(TRUTH, rows), np.arange(120) // 6 if is_grouped else np.arange(120)
     # Nobody knows one tag of one image: this tag is learned from the others.
     given[rows[3], 1] = -1
-    relations = Relations(features)
-    found = infer_tags(relations, given, groups)
-    scaled = scale(features, found.head.mean, found.head.deviation)
+    found = infer_tags(RELATIONS, given, groups)
+    scaled = scale(FEATURES, found.head.mean, found.head.deviation)
     np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), 1, rtol=1e-6)
-    smoothed = scaled @ relations.smoothing.kernel
+    smoothed = scaled @ RELATIONS.smoothing.kernel
     x = np.concatenate([np.sqrt(1 - SHARE) * scaled, np.sqrt(SHARE) * smoothed], axis=1)
     for t in range(T):
         known = np.flatnonzero(given[:, t] >= 0)
-        kernel = _fit_directly(x[known], 2.0 * truth[known, t] - 1)
+        kernel = _fit_directly(x[known], 2.0 * TRUTH[known, t] - 1)
         scores = scaled @ found.head.kernel[:, t] + found.head.bias[t]
         np.testing.assert_allclose(scores, x @ kernel[:-1] + kernel[-1], atol=1e-5)
         for row in known:
             rest = known[groups[known] != groups[row]]
-            kernel = _fit_directly(x[rest], 2.0 * truth[rest, t] - 1)
+            kernel = _fit_directly(x[rest], 2.0 * TRUTH[rest, t] - 1)
             score = x[row] @ kernel[:-1] + kernel[-1]
             p = 1 / (1 + np.exp(-score))
             np.testing.assert_allclose(found.held_out[row, t], p, atol=1e-6)
@@ -105,23 +103,22 @@ def test_a_share_is_at_most_1():
 
 
 def test_tags_of_other_images_follow_from_a_few_and_given_ones_stay():
-    features, truth = _make_features()
-    given = _mark(truth, np.arange(30))
+    given = _mark(TRUTH, np.arange(30))
     given[:5, 2] = -1
-    found = _infer(features, given)
-    assert np.mean((found.probabilities > 0.5) == truth) > 0.95
+    found = infer_tags(RELATIONS, given)
+    assert np.mean((found.probabilities > 0.5) == TRUTH) > 0.95
     is_given = given >= 0
-    np.testing.assert_array_equal(found.probabilities[is_given], truth[is_given])
+    np.testing.assert_array_equal(found.probabilities[is_given], TRUTH[is_given])
     # The head says the same of images without labels.
-    p_BT = found.head.predict(features)
+    p_BT = found.head.predict(FEATURES)
     np.testing.assert_allclose(p_BT[~is_given], found.probabilities[~is_given], atol=1e-6)
 
 
 @pytest.mark.parametrize("num_labeled", [1, 40])
 def test_tags_that_all_or_no_labeled_images_have_and_a_single_label(num_labeled):
-    features, truth = _make_features()
-    truth[:, 0], truth[:, 1] = 1, 0
-    found = _infer(features, _mark(truth, np.arange(num_labeled)))
+    truth = TRUTH.copy()
+    truth[:, :2] = 1, 0
+    found = infer_tags(RELATIONS, _mark(truth, np.arange(num_labeled)))
     assert np.isfinite(found.probabilities).all()
     assert np.isfinite(found.held_out[:num_labeled]).all()
     others = found.probabilities[num_labeled:]
@@ -129,10 +126,8 @@ def test_tags_that_all_or_no_labeled_images_have_and_a_single_label(num_labeled)
 
 
 def test_no_label_and_no_tag_are_no_special_cases():
-    features, truth = _make_features()
-    found = _infer(features, _mark(truth, []))
-    np.testing.assert_allclose(found.probabilities, 0.5)
-    assert _infer(features, _mark(truth[:, :0], np.arange(9))).probabilities.shape == (120, 0)
+    np.testing.assert_allclose(infer_tags(RELATIONS, _mark(TRUTH, [])).probabilities, 0.5)
+    assert infer_tags(RELATIONS, _mark(TRUTH[:, :0], np.arange(9))).probabilities.shape == (120, 0)
 
 
 def test_near_copies_belong_together_whatever_their_tags():
@@ -154,8 +149,7 @@ def test_calibration_has_the_gradient_of_its_loss(monkeypatch):
         "scipy.optimize.minimize",
         lambda loss, *args, **kwargs: seen.append(loss) or minimize(loss, *args, **kwargs),
     )
-    features, truth = _make_features()
-    _infer(features, _mark(truth, np.arange(30)))
+    infer_tags(RELATIONS, _mark(TRUTH, np.arange(30)))
     for values in np.random.default_rng(0).uniform(0.5, 3, (3, 1 + T)):
         gradient = seen[0](values)[1]
         numeric = scipy.optimize.approx_fprime(values, lambda v: seen[0](v)[0])
@@ -163,9 +157,8 @@ def test_calibration_has_the_gradient_of_its_loss(monkeypatch):
 
 
 def test_a_threshold_is_the_smallest_at_which_images_are_expected_to_have_the_precision():
-    features, truth = _make_features()
     given = np.zeros((120, T), np.int8)
-    found = _infer(features, _mark(truth, []))._replace(given=_mark(given, np.arange(4)))
+    found = infer_tags(RELATIONS, _mark(TRUTH, []))._replace(given=_mark(given, np.arange(4)))
     p, held_out = np.full((120, T), 0.01, np.float32), np.full((120, T), np.nan, np.float32)
     p[4:7] = [[0.9] * T, [0.8] * T, [0.6] * T]
     held_out[:4] = 0.01
@@ -211,7 +204,7 @@ def classifier(request):
     images //= np.arange(1, 7, dtype=np.uint8)[:, None, None, None]  # Of different brightness.
     features = open_network(network).extract(images, on_progress=lambda *_: None)
     truth = np.zeros((6, T), np.int8)
-    head = _infer(features, _mark(truth, np.arange(6))).head
+    head = infer_tags(Relations(features), _mark(truth, np.arange(6))).head
     kernel = np.random.default_rng(1).standard_normal(head.kernel.shape).astype(np.float32)
     tagged = TaggedClassifier(
         network,
