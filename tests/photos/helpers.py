@@ -1,12 +1,15 @@
 """What tests of the product share."""
 
+import hashlib
 import itertools
 
 import jax
 import numpy as np
+import pytest
 from PIL import Image
 
 from cls_jax.models import MODELS
+from cls_jax.models.weights.backbones import HUB
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.photos.folder.catalog import read_catalog
@@ -15,6 +18,7 @@ from cls_jax.photos.images.decode import decode_image, open_file
 from cls_jax.photos.images.files import list_images
 
 COLORS = ("red", "green", "blue")
+HUB_COMMIT = "c" * 40
 
 
 def read_image(path, *shape_and_options):
@@ -69,6 +73,19 @@ def write_weights(path, size):
     variables = jax.jit(model.init)(jax.random.key(0), image)
     path.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
     return path
+
+
+def cache_hub(patch, root, init, files):
+    """Files, by name, of a repository "hf:…" in a cache of the hub, without a connection."""
+    constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
+    patch.setattr(constants, "HF_HUB_CACHE", str(root))
+    patch.setattr(constants, "HF_HUB_OFFLINE", True)
+    repository = root / f"models--{init.removeprefix(HUB).replace('/', '--')}"
+    place(repository, "refs/main").write_text(HUB_COMMIT)
+    for name, content in files.items():
+        blob = place(repository, f"blobs/{hashlib.sha256(content).hexdigest()}")
+        blob.write_bytes(content)
+        place(repository, f"snapshots/{HUB_COMMIT}/{name}").symlink_to(blob)
 
 
 def write_image(path, pixels, format=None):

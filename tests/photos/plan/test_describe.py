@@ -14,7 +14,7 @@ from cls_jax.photos.plan.estimate import Measurement
 from cls_jax.photos.plan.measure import Facts, gather_facts, propose_sources
 from tests.outcomes import count_reads
 from tests.photos.features.test_copies import change, create_photos
-from tests.photos.helpers import place
+from tests.photos.helpers import cache_hub, place
 from tests.photos.plan.test_rules import PRETRAINED, create_plan, create_summary
 
 MEASURED = Measurement(
@@ -83,20 +83,6 @@ def test_copies_by_name_are_proposed_as_sources_if_they_look_alike(tmp_path, end
     assert propose_sources(summarize_folder(tmp_path / "independent")) == ""
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """The snapshot of a repository `a/b` in a cache of the hub's layout."""
-    constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    snapshot = tmp_path / "models--a--b" / "snapshots" / ("c" * 40)
-    snapshot.mkdir(parents=True)
-    refs = tmp_path / "models--a--b" / "refs"
-    refs.mkdir()
-    (refs / "main").write_text("c" * 40)
-    return snapshot
-
-
 @pytest.mark.parametrize(
     ("card", "sentence"),
     [
@@ -109,8 +95,9 @@ def cache(tmp_path, monkeypatch):
         ("license: mit", None),
     ],
 )
-def test_weights_that_not_everybody_may_use_are_said(cache, card, sentence):
-    (cache / "README.md").write_text(f"---\n{card}\n---\n# A model\n")
+def test_weights_that_not_everybody_may_use_are_said(tmp_path, monkeypatch, card, sentence):
+    files = {"README.md": f"---\n{card}\n---\n# A model\n".encode()}
+    cache_hub(monkeypatch, tmp_path, "hf:a/b", files)
     settings = {"model.init": "hf:a/b", "model.name": "resnet18", "num_steps": 2}
     plan = create_plan(resources=PRETRAINED, **settings)
     found = [one for one in list_notices(plan, gather_facts(plan)) if one.startswith("Weights:")]

@@ -4,7 +4,6 @@ The cache has random weights of networks with few blocks, in the hub's layout.
 """
 
 import functools
-import hashlib
 import pathlib
 
 import jax
@@ -31,16 +30,14 @@ from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import read_result
 from cls_jax.training.prepare import resolve_model
 from tests.core.models.make_fixtures import draw_parameter
-from tests.photos.helpers import write_colors
+from tests.photos.helpers import HUB_COMMIT, cache_hub, write_colors
 
-constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
 # Fewer blocks, and as few pixels as they accept: (arguments of the network, size).
 SMALL = {
     "dinov2_small": ({"depth": 1, "width": 48, "num_heads": 3}, 28),
     "mobilenetv4_conv_medium": ({"table": ((16, (Block(3, 5, 2, 2),)),)}, 32),
     "convnext_nano": ({"depths": (1, 1), "widths": (8, 16)}, 32),
 }
-COMMIT = "c" * 40
 
 
 @pytest.fixture(params=[init for init in BACKBONES if init.startswith(HUB)])
@@ -51,7 +48,7 @@ def init(request, tmp_path, monkeypatch):
     spec = MODELS[row.name]
     spec = spec._replace(create=functools.partial(spec.create, **settings), image_size=size)
     monkeypatch.setitem(models.MODELS, row.name, spec)
-    origin = Download(COMMIT if len(row.origin.revision) == 40 else "main")
+    origin = Download(HUB_COMMIT if len(row.origin.revision) == 40 else "main")
     monkeypatch.setitem(BACKBONES, init, row._replace(origin=origin))
 
     # DINOv2's file is for larger images, and has no head.
@@ -65,15 +62,7 @@ def init(request, tmp_path, monkeypatch):
     content = to_safetensors(
         Weights({key: draw_parameter(key, value.shape) for key, value in names.items()})
     )
-    repository = tmp_path / "hub" / f"models--{init.removeprefix(HUB).replace('/', '--')}"
-    for folder in ("refs", "blobs", f"snapshots/{COMMIT}"):
-        (repository / folder).mkdir(parents=True)
-    (repository / "refs" / "main").write_text(COMMIT)
-    blob = repository / "blobs" / hashlib.sha256(content).hexdigest()
-    blob.write_bytes(content)
-    (repository / "snapshots" / COMMIT / WEIGHTS_FILE).symlink_to(blob)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    cache_hub(monkeypatch, tmp_path / "hub", init, {WEIGHTS_FILE: content})
     return init
 
 
@@ -99,7 +88,7 @@ def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypa
     dataset = start_run(plan).dataset
     train_with_stages(resolve_model(plan.config), plan.workdir, lambda _: dataset)
     run = plan.workdir
-    expected = {"init": init, "license": "Apache-2.0", "commit": COMMIT}
+    expected = {"init": init, "license": "Apache-2.0", "commit": HUB_COMMIT}
     files = sorted(map(str, photos.rglob("*.png")))
     for workdir in (run, run / "instant"):
         assert read_result(workdir)["weights"] == [expected]
@@ -116,7 +105,7 @@ def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypa
     monkeypatch.setattr(export, "convert_to_onnx", lambda *_: (None, None))
     export.export_run(run, photos.parent / "exported")
     readme = (photos.parent / "exported" / "README.md").read_text()
-    assert f"`{init}`: license Apache-2.0; commit {COMMIT}" in readme
+    assert f"`{init}`: license Apache-2.0; commit {HUB_COMMIT}" in readme
     images = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
     networks = load(run, step="2").networks
     maps = networks.compute_heat_maps(images, np.zeros(2, np.int32))
