@@ -40,8 +40,7 @@ class Head(NamedTuple):
 
     def compute_probabilities(self, features_BC: np.ndarray) -> np.ndarray:
         """Probabilities float32 [B, K] of images with features [B, C]."""
-        logits = features_BC.astype(np.float32) @ self.kernel + self.bias
-        return normalize_logits(logits)
+        return normalize_logits(features_BC.astype(np.float32) @ self.kernel + self.bias)
 
 
 def normalize_logits(logits: np.ndarray) -> np.ndarray:

@@ -273,18 +273,16 @@ def plan_config(
     validate_config(config)
     check_packages(config)
     Backbones.of(config.model).check()
-    root = pathlib.Path(config.data.data_dir).expanduser()
-    is_folder = config.data.name == "folder"
-    if is_folder:
+    layout = None
+    if config.data.name == "folder":
         _check_tags(config)
         _check_channels(config)
-    layout = None
-    if is_folder and config.data.data_dir and root.is_dir():
-        layout = list_layout(root, get_folder_options(config.data))
+        root = pathlib.Path(config.data.data_dir).expanduser()
+        if config.data.data_dir and root.is_dir():
+            layout = list_layout(root, get_folder_options(config.data))
     config = resolve_model(config.copy_and_resolve_references())
     check_given(config, given)
-    path = choose_run(config, workdir, layout)
-    return create_run(FrozenConfigDict(config), path, layout)
+    return create_run(FrozenConfigDict(config), choose_run(config, workdir, layout), layout)
 
 
 def parse_overrides(options: Sequence[str], method: str | None) -> dict[str, Any]:
