@@ -38,7 +38,6 @@ from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference.run import Run
 from cls_jax.photos.start.fit_instant import INSTANT
-from cls_jax.photos.start.hold_out import list_checked_files
 
 TRAINED = "trained"
 VALIDATION, RANDOM = "validation", "random"
@@ -118,11 +117,10 @@ def choose_predictor(run: Run) -> dict[str, Any]:
         return {}
     expected = expect_gain(run.result.get("labels_weight_graph"), run.config.num_steps)
     num_images = len(run.dataset.held_out.get(VALIDATION, ()))
-    images, is_own, was_asked = VALIDATION, not run.config.data.validation, False
+    checked, was_asked, is_own = set[str](), False, not run.config.data.validation
     with contextlib.suppress(UserError):  # The table was damaged since.
-        is_random = set(run.dataset.validation.files) <= set(list_checked_files(run.config))
-        images = RANDOM if num_images and is_random else VALIDATION
-        was_asked = _was_labeled_here(run.config)
+        checked, was_asked = _read_answers(run.config)
+    images = RANDOM if checked.issuperset(run.dataset.validation.files) else VALIDATION
     if was_asked and not (num_images and (is_own or images == RANDOM)):
         return {"predictor": INSTANT, "predictor_images": RANDOM}  # None of them.
     if not num_images:
@@ -135,17 +133,18 @@ def choose_predictor(run: Run) -> dict[str, Any]:
     return compare_classifiers(is_right, is_right_instant, expected, images, sources)
 
 
-def _was_labeled_here(config: ConfigDict) -> bool:
-    """Whether most labels of a run's folder are from `cls-jax label`.
+def _read_answers(config: ConfigDict) -> tuple[set[str], bool]:
+    """The random photos that were checked, and whether most labels are from `cls-jax label`.
 
-    Raises a UserError as `read_catalog` does.
+    Both of a run's folder. Raises a UserError as `read_catalog` does.
     """
     if config.data.name != "folder":
-        return False
+        return set(), False
     root = pathlib.Path(config.data.data_dir).expanduser()
     catalog = read_catalog(root, list_images(root), get_folder_options(config.data))
     here = {row.file for row in catalog.table.rows if row.decision in (LABEL, CHECK)}
-    return len(here) > len(catalog.base.list_labels().keys() - here)
+    was_asked = len(here) > len(catalog.base.list_labels().keys() - here)
+    return set(catalog.marks.list_checked()), was_asked
 
 
 class Expected(NamedTuple):

@@ -58,22 +58,18 @@ def hold_out_images(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset)
     return dataset.hold_out(rows)
 
 
-def list_checked_files(config: ConfigDict) -> list[str]:
-    """The photos of a run's folder that were drawn at random and checked, the newest last.
+def _find_checked(config: ConfigDict, dataset: Dataset) -> np.ndarray:
+    """The labeled photos of a folder that were drawn at random and checked, the newest last.
 
-    Only those that a classifier has guessed before. Empty for other datasets. Raises a UserError if
-    the label table cannot be read.
+    Only those that a classifier has guessed before: rows of training images, int [n], none of other
+    datasets. Raises a UserError if the label table cannot be read.
     """
     if config.data.name != "folder":
-        return []
+        return np.zeros(0, int)
     root = pathlib.Path(config.data.data_dir).expanduser()
-    return read_checked(root, get_folder_options(config.data)).list_checked()
-
-
-def _find_checked(config: ConfigDict, dataset: Dataset) -> np.ndarray:
-    """The training images among these that have a label, int [n]."""
+    checked = read_checked(root, get_folder_options(config.data)).list_checked()
     rows = {name: row for row, name in enumerate(dataset.train.files)}
-    found = [rows[name] for name in list_checked_files(config) if name in rows]
+    found = [rows[name] for name in checked if name in rows]
     return np.array([row for row in found if dataset.train.labels[row] >= 0], int)
 
 
