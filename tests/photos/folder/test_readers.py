@@ -12,15 +12,12 @@ from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.formats import CSV, FORMATS, WORDS, LabelFile, find_format
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.labeling.photos import open_session
-from tests.photos.helpers import open_catalog, place, read_layout
+from tests.photos.folder.public_layouts import write_lines
+from tests.photos.helpers import make_folder, open_catalog, read_layout
 
 LABELS = {"a.png": "cat", "b.png": "dog", "c.png": "cat"}  # And d.png has none.
 UNLABELED = "d.png"
 ROWS = [*LABELS.items(), (UNLABELED, "")]
-
-
-def write_lines(*rows):
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 def write_coco(rows):
@@ -177,9 +174,7 @@ def write(kind, rows):
 
 @pytest.fixture
 def root(tmp_path):
-    for name in (*LABELS, UNLABELED):
-        place(tmp_path / "album", f"train/{name}").touch()
-    return tmp_path / "album"
+    return make_folder(tmp_path / "album", [f"train/{name}" for name in (*LABELS, UNLABELED)])
 
 
 def get_labels(part):
@@ -214,9 +209,8 @@ def test_a_reader_of_files_about_an_image_claims_its_sample_and_no_other(tmp_pat
         if ending in FORMATS[kind].endings:
             assert FORMATS[kind].knows(file) == (other == kind)
     ending, write_label = SIDECAR_SAMPLES[kind]
-    for file, label in LABELS.items():
-        place(tmp_path, f"photos/{file}").touch()
-        (tmp_path / "photos" / file).with_suffix(ending).write_text(write_label(label))
+    files = {f"photos/{file[0]}{ending}": write_label(label) for file, label in LABELS.items()}
+    make_folder(tmp_path, [f"photos/{file}" for file in LABELS], files)
     labels = {k: str(NUMBERS[v]) if kind == "yolo" else v for k, v in LABELS.items()}
     layout = read_layout(tmp_path)
     assert get_labels(layout.train) == labels

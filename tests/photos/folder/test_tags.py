@@ -11,18 +11,15 @@ from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.plan.rules import create_folder_config
-from tests.photos.helpers import get_labels, open_catalog, read_layout, write_images
+from tests.photos.helpers import get_labels, make_folder, open_catalog, read_layout, write_images
 
 TAGS = AUTOMATIC._replace(tags=True)
 CAT_DOG = {"0.png": "cat;dog", "1.png": "dog", "2.png": "bird"}
 TABLE = "file,label\n0.png,dog;cat\n1.png,dog\n2.png,bird\n"
 
 
-def make_folder(root, files):
-    write_images(root, {"": 6})
-    for name, text in files.items():
-        (root / name).write_text(text)
-    return root
+def make(root, files):
+    return make_folder(write_images(root, {"": 6}), (), files)
 
 
 def read_labels(root, options=TAGS):
@@ -31,7 +28,7 @@ def read_labels(root, options=TAGS):
 
 def test_cells_of_a_tag_that_are_neither_0_nor_1_leave_it_open(tmp_path):
     text = "file,bird,cat,dog\n0.png,,1,0\n1.png,0,-1,1.0\n2.png,0,0,0\n3.png,,,\n"
-    root = make_folder(tmp_path, {"x.csv": text})
+    root = make(tmp_path, {"x.csv": text})
     assert read_labels(root) == {"0.png": "?bird;cat", "1.png": "?cat;dog", "2.png": ";"}
     sets = read_sets(open_catalog(root, TAGS).train().class_names)
     assert sets.names == ("bird", "cat", "dog")
@@ -50,7 +47,7 @@ LOG = """file,label,decision,time
 
 
 def test_the_log_has_tags_and_none_of_them(tmp_path):
-    catalog = open_catalog(make_folder(tmp_path, {"labels.csv": LOG}), TAGS)
+    catalog = open_catalog(make(tmp_path, {"labels.csv": LOG}), TAGS)
     assert catalog.labelable() == {
         "0.png": "Dog;cat",
         "1.png": ";",
@@ -64,7 +61,7 @@ def test_the_log_has_tags_and_none_of_them(tmp_path):
 
 
 def test_labels_joined_by_semicolons_are_asked_about_without_the_option(tmp_path):
-    root = make_folder(tmp_path, {"labels.csv": LOG})
+    root = make(tmp_path, {"labels.csv": LOG})
     for use in (read_layout, open_session):
         with pytest.raises(UserError, match="'cat;Dog' may be one class or several: pass --tags"):
             use(root)
@@ -72,17 +69,17 @@ def test_labels_joined_by_semicolons_are_asked_about_without_the_option(tmp_path
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_tags_are_written_and_read_again(tmp_path, name):
-    root = make_folder(tmp_path / "a", {"x.csv": TABLE})
+    root = make(tmp_path / "a", {"x.csv": TABLE})
     file = tmp_path / "labels.out"
     assert export_labels(root, file, name, TAGS) == 3
-    other = make_folder(tmp_path / "b", {})
+    other = make(tmp_path / "b", {})
     import_labels(other, file, name, TAGS)
     assert read_labels(other) == CAT_DOG
 
 
 def test_open_tags_are_written_to_tables_only(tmp_path):
     text = "file,cat,dog\n0.png,1,\n1.png,0,1\n2.png,0,0\n"
-    root = make_folder(tmp_path, {"x.csv": text})
+    root = make(tmp_path, {"x.csv": text})
     export_labels(root, tmp_path / "a.out", "csv", TAGS)
     assert (tmp_path / "a.out").read_text().splitlines()[1:] == [
         "0.png,?dog;cat",
@@ -117,7 +114,7 @@ def test_sets_of_tags_that_only_test_images_have_are_known(tmp_path):
     text = (
         "file,label,split\n0.png,cat,train\n1.png,dog,train\n2.png,cat;dog,test\n3.png,bat,test\n"
     )
-    root = make_folder(tmp_path, {"x.csv": text})
+    root = make(tmp_path, {"x.csv": text})
     layout = open_catalog(root, TAGS).train()
     assert [label for _, label in layout.test] == ["cat;dog"]
     assert "test/ has 1 class that no labeled image has" in " ".join(layout.warnings)
@@ -128,7 +125,7 @@ def test_sets_of_tags_that_only_test_images_have_are_known(tmp_path):
 
 
 def test_a_tag_whose_images_are_all_damaged_is_named(tmp_path):
-    root = make_folder(tmp_path, {"x.csv": TABLE})
+    root = make(tmp_path, {"x.csv": TABLE})
     (root / "2.png").write_bytes(b"x")
     with pytest.raises(UserError, match="None of the labeled images of class 'bird' can be read"):
         load(root)
