@@ -26,8 +26,12 @@ from cls_jax.parallel.distributed import is_main_process
 from cls_jax.photos.features.backbones import Backbones, format_backbones
 from cls_jax.photos.folder.catalog import find_table, list_tables, read_catalog
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
-from cls_jax.photos.folder.remedies import find_folder
+from cls_jax.photos.folder.options import (
+    AUTOMATIC,
+    FolderOptions,
+    find_folder,
+    find_labels_file,
+)
 from cls_jax.photos.folder.sort import check_sorting, set_unsure_apart, sort_files
 from cls_jax.photos.images.files import find_images, is_list, list_images, read_ahead
 from cls_jax.photos.images.packed import pack_folder

@@ -31,12 +31,16 @@ from cls_jax.photos.folder.catalog import PARTS, Layout, Rows, read_catalog
 from cls_jax.photos.folder.kinds import ONE_CLASS, Classes, split_tags
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.names import fold_case, group_pairs
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
+from cls_jax.photos.folder.options import (
+    AUTOMATIC,
+    FolderOptions,
+    find_folder,
+    get_folder_options,
+)
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
 from cls_jax.photos.folder.remedies import (
     describe_skipped,
     find_example,
-    find_folder,
     refuse_unreadable,
 )
 from cls_jax.photos.folder.sources import Sources

@@ -1,13 +1,24 @@
-"""What a user says about a folder where it can be read in several ways."""
+"""What a user says about a folder: where it is, and which of several ways to read it counts."""
 
 import os
 import pathlib
+import shlex
 from typing import Any, NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder.kinds import ONE_CLASS, TAGS, Classes
+from cls_jax.photos.folder.names import fold_case
+from cls_jax.photos.shell import find_program
 
 CLASSES, SPLITS = "classes", "splits"
+_TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
+# Ending of an archive → the command that unpacks it.
+_UNPACK = {
+    ".zip": "{python} -m zipfile -e {file} {folder}",
+    **dict.fromkeys(_TAR, "mkdir {folder} && tar -xf {file} -C {folder}"),
+    **dict.fromkeys((".7z", ".rar"), "7z x {file} -o{folder}"),
+}
+ARCHIVES = tuple(_UNPACK)
 
 
 class FolderOptions(NamedTuple):
@@ -46,6 +57,30 @@ AUTOMATIC = FolderOptions()
 def get_folder_options(data_config: Any) -> FolderOptions:
     """The options in the section `data` of a configuration."""
     return FolderOptions(**{name: data_config[name] for name in FolderOptions._fields})
+
+
+def find_folder(path: str | os.PathLike, wanted: str) -> pathlib.Path:
+    """The folder at a path. Raises a UserError, with what is `wanted`, if there is none."""
+    folder = pathlib.Path(path).expanduser()
+    if folder.is_file() and fold_case(folder.name).endswith(ARCHIVES):
+        raise UserError(
+            f"{path} is an archive: unpack it with `{describe_unpacking(folder)}`, and pass the "
+            "new folder."
+        )
+    if not folder.is_dir():
+        raise UserError(f"{path} is not a folder. Pass {wanted}.")
+    return folder
+
+
+def describe_unpacking(path: pathlib.Path) -> str:
+    """The command that unpacks an archive into a new folder beside it, for a sentence."""
+    name = fold_case(path.name)
+    suffix = next(suffix for suffix in ARCHIVES if name.endswith(suffix))
+    target = path.with_name(path.name[: -len(suffix)] or "unpacked")
+    while target.exists():  # Its files could be overwritten.
+        target = target.with_name(f"{target.name}-unpacked")
+    file, folder = shlex.quote(str(path)), shlex.quote(str(target))
+    return _UNPACK[suffix].format(python=find_program("python"), file=file, folder=folder)
 
 
 def find_labels_file(root: str | os.PathLike, typed: str) -> str:

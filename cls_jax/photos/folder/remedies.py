@@ -22,10 +22,10 @@ from cls_jax.photos.folder.names import (
     list_names,
     means_unlabeled,
 )
-from cls_jax.photos.folder.options import CLASSES, FolderOptions
+from cls_jax.photos.folder.options import ARCHIVES, CLASSES, FolderOptions, describe_unpacking
 from cls_jax.photos.folder.reading import HELD_OUT, Folder
 from cls_jax.photos.images.files import SkippedFile
-from cls_jax.photos.shell import find_program, write_command
+from cls_jax.photos.shell import write_command
 
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
@@ -33,14 +33,6 @@ _REMEDY = (
 )
 _NUM_TRIED = 100_000  # Names that may carry classes.
 _NUMBER = re.compile("0*([0-9]+)")
-_TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
-# Ending of an archive → the command that unpacks it.
-_UNPACK = {
-    ".zip": "{python} -m zipfile -e {file} {folder}",
-    **dict.fromkeys(_TAR, "mkdir {folder} && tar -xf {file} -C {folder}"),
-    **dict.fromkeys((".7z", ".rar"), "7z x {file} -o{folder}"),
-}
-_ARCHIVES = tuple(_UNPACK)
 _MAX_FILES_NAMED = 3
 _ROW = re.compile(r"in .+, but (not in the folder|it could be several images)", re.S)
 # A name is words, and then a number, or the reverse. The words have no digits.
@@ -205,36 +197,12 @@ def _find_alike(cell: str, names: Iterable[str]) -> str:
     return f"{first!r:.200}. Write names relative to the folder."
 
 
-def describe_unpacking(path: pathlib.Path) -> str:
-    """The command that unpacks an archive into a new folder beside it, for a sentence."""
-    name = fold_case(path.name)
-    suffix = next(suffix for suffix in _ARCHIVES if name.endswith(suffix))
-    target = path.with_name(path.name[: -len(suffix)] or "unpacked")
-    while target.exists():  # Its files could be overwritten.
-        target = target.with_name(f"{target.name}-unpacked")
-    file, folder = shlex.quote(str(path)), shlex.quote(str(target))
-    return _UNPACK[suffix].format(python=find_program("python"), file=file, folder=folder)
-
-
-def find_folder(path: str | os.PathLike, wanted: str) -> pathlib.Path:
-    """The folder at a path. Raises a UserError, with what is `wanted`, if there is none."""
-    folder = pathlib.Path(path).expanduser()
-    if folder.is_file() and fold_case(folder.name).endswith(_ARCHIVES):
-        raise UserError(
-            f"{path} is an archive: unpack it with `{describe_unpacking(folder)}`, and pass the "
-            "new folder."
-        )
-    if not folder.is_dir():
-        raise UserError(f"{path} is not a folder. Pass {wanted}.")
-    return folder
-
-
 def describe_packed(root: pathlib.Path, names: Sequence[str]) -> str | None:
     """What to do with archives and other files that may hold the images, or None without any.
 
     It is the end of a sentence.
     """
-    if archives := [name for name in names if fold_case(name).endswith(_ARCHIVES)]:
+    if archives := [name for name in names if fold_case(name).endswith(ARCHIVES)]:
         each, have = "it", "has"
         if more := len(archives) - 1:
             each, have = "each", f"and {write_count(more, 'other archive', 'other archives')} have"

@@ -22,9 +22,14 @@ from cls_jax.photos.folder.catalog import read_checked
 from cls_jax.photos.folder.dataset import list_layout
 from cls_jax.photos.folder.log import compare_checks
 from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
+from cls_jax.photos.folder.options import (
+    AUTOMATIC,
+    FolderOptions,
+    find_folder,
+    get_folder_options,
+)
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
-from cls_jax.photos.folder.remedies import find_folder, refuse_unreadable
+from cls_jax.photos.folder.remedies import refuse_unreadable
 from cls_jax.photos.images.files import find_digests, read_ahead
 from cls_jax.photos.images.store import Store, get_cache_folder
 from cls_jax.photos.inference.calibration import (

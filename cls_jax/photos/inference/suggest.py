@@ -20,9 +20,14 @@ from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.features.network import FrozenNetwork
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.dataset import are_photos, sample_headers
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, get_folder_options
+from cls_jax.photos.folder.options import (
+    AUTOMATIC,
+    FolderOptions,
+    find_folder,
+    get_folder_options,
+)
 from cls_jax.photos.folder.reading import NO_CLASS_NAME
-from cls_jax.photos.folder.remedies import find_folder, refuse_unreadable
+from cls_jax.photos.folder.remedies import refuse_unreadable
 from cls_jax.photos.folder.sources import number_sources
 from cls_jax.photos.images.files import list_images, read_ahead
 from cls_jax.photos.inference.classifier import Classifier

@@ -18,8 +18,7 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.extract import extract_all_features, read_backbones
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.remedies import find_folder
+from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_folder
 from cls_jax.photos.images.decode import find_suffix, read_upright
 from cls_jax.photos.images.files import find_digests, list_images
 from cls_jax.photos.images.store import Store, get_cache_folder

@@ -11,12 +11,16 @@ from cls_jax.errors import UserError
 from cls_jax.photos.cli import console
 from cls_jax.photos.cli.console import parse_arguments
 from cls_jax.photos.folder.exchange import import_labels
-from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions, find_labels_file
+from cls_jax.photos.folder.options import (
+    AUTOMATIC,
+    FolderOptions,
+    describe_unpacking,
+    find_folder,
+    find_labels_file,
+)
 from cls_jax.photos.folder.remedies import (
     describe_inner_folders,
     describe_names,
-    describe_unpacking,
-    find_folder,
     propose_from_names,
 )
 from cls_jax.photos.labeling.photos import open_session
