@@ -19,7 +19,7 @@ class Program:
     name: str  # Such as jit_train_step.
     code: int  # A hash of what is compiled.
     options: dict[str, Any]  # As given to `compiler_options`.
-    executable: Any
+    executable: Any = dataclasses.field(repr=False)
     runs: int = 0
 
     @property
@@ -58,14 +58,3 @@ def record_programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     monkeypatch.setattr(pjit, "_get_fastpath_data", lambda *args, **kwargs: None)
     monkeypatch.setattr(pxla.MeshExecutable, "create_cpp_call", lambda *args: None)
     return programs
-
-
-def write_programs(programs: list[Program]) -> str:
-    """One line per name and options: how many programs, how often they ran, and whether tuned."""
-    keys = sorted({(program.name, program.is_tuned) for program in programs})
-    lines = []
-    for name, is_tuned in keys:
-        alike = [p for p in programs if (p.name, p.is_tuned) == (name, is_tuned)]
-        runs = sum(program.runs for program in alike)
-        lines.append(f"{len(alike):3} {runs:5} {'tuned' if is_tuned else '-':5} {name}")
-    return "\n".join(lines)

@@ -2,11 +2,13 @@
 
 import json
 import re
+import sys
 
 import jax
 import numpy as np
 import pytest
 
+from cls_jax.bars import show_progress
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.errors import UserError
@@ -165,3 +167,18 @@ def test_the_operation_that_makes_the_first_nan_is_named(tmp_path):
     options = {"optimizer__learning_rate": 1e30, "num_steps": 4, "debug_nans": True}
     with pytest.raises(UserError, match=r"NaN or Inf produced in cls_jax/.*, line \d+: "):
         run_training(create_tiny_config("20,supervised", **options), tmp_path / "run")
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(59, 0), (605, 10)])
+def test_a_file_gets_a_line_of_progress_a_minute(seconds, lines, monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    with show_progress(total=10 * seconds, desc="Features") as bar:
+        for _ in range(10 * seconds):
+            now[0] += 0.1
+            bar.update()
+    found = capsys.readouterr().err
+    assert "\r" not in found
+    assert len(found.splitlines()) in (lines, lines + 1)  # The last one is that of the end.
+    assert all(line.startswith("Features: ") for line in found.splitlines())

@@ -19,7 +19,7 @@ from cls_jax.photos.plan.rules import Plan, Resources, apply_settings, create_fo
 from cls_jax.training.prepare import resolve_model
 from cls_jax.training.setup import create_model
 from tests.conftest import load_config
-from tests.core.training.test_schedule import lower_step
+from tests.core.training.test_step import lower_step
 
 GIB = 2**30
 CPU = Resources(has_accelerator=False, memory=16 * GIB, has_tensorflow=True)

@@ -4,7 +4,7 @@ import pytest
 
 import cls_jax
 from cls_jax.extras import is_installed
-from tests.compiled import record_programs, write_programs
+from tests.compiled import record_programs
 from tests.photos.helpers import write_colors
 
 MOST_PROGRAMS = 8
@@ -21,7 +21,7 @@ def photos(tmp_path, monkeypatch):
 def test_an_instant_classifier_compiles_few_programs(photos, monkeypatch):
     programs = record_programs(monkeypatch)
     cls_jax.train(photos, instant=True)
-    assert len(programs) <= MOST_PROGRAMS, write_programs(programs)
-    assert not any(program.is_tuned for program in programs), write_programs(programs)
+    assert len(programs) <= MOST_PROGRAMS, programs
+    assert not any(program.is_tuned for program in programs), programs
     assert {"jit__forward", "jit__search_block", "jit_compute"} <= {p.name for p in programs}
     assert all(program.runs for program in programs if program.name == "jit_compute")
