@@ -13,9 +13,8 @@ from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.io import read_json
 from cls_jax.parallel.distributed import check_values, has_scheduler, initialize_distributed
-from cls_jax.photos.inference.assessment import evaluate_run, train_and_assess
+from cls_jax.photos.inference.assessment import evaluate_run
 from cls_jax.photos.inference.calibration import CALIBRATION
-from cls_jax.photos.inference.run import create_run
 from cls_jax.photos.inference.unknown import UNKNOWN
 from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import read_metrics
@@ -67,7 +66,7 @@ def finish_all(processes, expected=0) -> list[str]:
     return [output for _, output in ends]
 
 
-def test_two_processes_compute_what_one_does(start_all, tmp_path):
+def test_two_processes_compute_what_one_does(start_all, start_program, tmp_path):
     # With a Wide ResNet and seed 0, the first gradient on two devices differs by 6e-5 from that on
     # one device, with one process as with two. With seed 1 they agree to 1e-7.
     options = ["--config.num_steps=4", "--config.seed=1", "--config.data.pipeline=tfdata"]
@@ -78,9 +77,9 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     assert "Test accuracy" in output
     assert "Test accuracy" not in other_output
 
-    config = read_config(tmp_path / "two" / CONFIG)
-    config.mesh.data = 1
-    train_and_assess(create_run(config, tmp_path / "one"))
+    alone = ["--config=configs/digits.py:20", *TINY, *_SHARED, *options, "--config.mesh.data=1"]
+    code, output = finish(start_program(*alone, f"--workdir={tmp_path / 'one'}"))
+    assert code == 0, output
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 0, 1, 2, 3, 4]
     for a, b in zip(ours, theirs, strict=True):

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 
 from cls_jax.batch import DatasetSpec
-from cls_jax.config import create_config, validate_config
+from cls_jax.config import validate_config
 from cls_jax.methods import METHODS, Context, choose_decay, get_round_length, losses
 from cls_jax.methods import cutmix as cutmix_lib
 from cls_jax.methods.mixmatch import mixup
 from cls_jax.methods.simpro import start_epoch
-from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
-from tests.conftest import ROOT, create_raw_batch, create_tiny_config
+from tests.conftest import DATASET_SPEC, ROOT, create_raw_batch, create_tiny_config
 from tests.core.methods.oracles import softmax
 
 K = 5
@@ -143,6 +142,7 @@ def test_simpro_estimates_frequencies_also_in_a_run_that_is_given_more_steps():
     assert count_changes(state, 100, 300)[1] == 86 - 28
 
 
+@pytest.mark.usefixtures("tiny_model")
 def test_every_method_is_documented_and_the_example_of_a_new_one_trains(monkeypatch):
     page = (ROOT / "docs" / "methods.md").read_text()
     assert all(f"| `{name}` |" in page for name in METHODS)
@@ -150,14 +150,9 @@ def test_every_method_is_documented_and_the_example_of_a_new_one_trains(monkeypa
     namespace = {}
     exec(compile(example, "docs/methods.md", "exec"), namespace)
     monkeypatch.setitem(METHODS, "entropy", namespace["METHODS"]["entropy"])
-    config = create_config("40,entropy")
-    config.batch_size, config.data.image_size, config.model.depth = 4, 8, 10
-    config.data.mean = config.data.std = (0.5,)
-    config.model.width = config.mesh.data = 1
+    config = create_tiny_config("20,entropy")
     validate_config(config)
-    setup = create_train_setup(config, DatasetSpec((8, 8, 1), 10, 100))
-    state = setup.init_state()
+    setup = create_train_setup(config, DATASET_SPEC)
     batch = create_raw_batch(config, num_views=1)
-    batch = jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
-    _, monitors = create_train_step(setup)(state, batch, setup.put_schedule())
+    _, monitors = create_train_step(setup)(setup.init_state(), batch, setup.put_schedule())
     assert 0 < float(monitors["monitors/entropy"]) <= np.log(10)

@@ -21,7 +21,7 @@ from cls_jax.errors import UserError
 from cls_jax.runs import checkpoint as checkpoint_lib
 from cls_jax.runs.checkpoint import Checkpointer, hash_rows
 from cls_jax.training.setup import create_train_setup
-from tests.conftest import DATASET_SPEC, create_tiny_config
+from tests.conftest import DATASET_SPEC, create_tiny_config, one_of
 
 # When one of Orbax's reads or writes fails, its others end without being awaited.
 pytestmark = [
@@ -119,10 +119,9 @@ def test_hashes_stay_what_stored_checkpoints_hold_and_other_formats_are_refused(
 def damage(path: pathlib.Path, kind: str) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
-    damaged = {"truncated": content[: len(content) // 2], "emptied": b"", "flipped": content}
     path.unlink()
     if kind != "removed":
-        path.write_bytes(damaged[kind])
+        path.write_bytes(content if kind == "flipped" else content[: len(content) // 2])
 
 
 @pytest.fixture(scope="module")
@@ -132,16 +131,8 @@ def two_checkpoints(initial_state, tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "flipped",
-        *(
-            pytest.param(kind, marks=pytest.mark.slow)
-            for kind in ("truncated", "emptied", "removed")
-        ),
-    ],
-)
+# Emptied ones are in `tests/programs/test_distributed.py`.
+@pytest.mark.parametrize("kind", one_of("flipped", "truncated", "removed"))
 def test_every_damaged_file_of_the_newest_is_found_or_harmless(
     two_checkpoints, tmp_path, state, kind
 ):

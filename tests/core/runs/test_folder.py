@@ -149,25 +149,15 @@ with lock_run_folder(pathlib.Path(sys.argv[1])):
 """
 
 
-@pytest.fixture
-def held(tmp_path):
-    """A folder in which another process trains."""
-    workdir = tmp_path / "run"
-    pipe, command = subprocess.PIPE, [sys.executable, "-c", HOLD, workdir]
-    holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT)
-    assert holder.stdout.readline() == b"held\n"
-    yield workdir, holder
-    holder.kill()
-    holder.communicate()
-
-
-def test_a_second_session_is_refused_until_the_first_ends_or_is_killed(held):
-    workdir, holder = held
-    with pytest.raises(UserError, match=f"in use by process {holder.pid} on "):
-        run_training(create_tiny_config(), workdir)
-    assert [path.name for path in workdir.iterdir()] == [LOCK]
-    holder.kill()
-    holder.wait()
+def test_a_second_session_is_refused_until_the_first_ends_or_is_killed(tmp_path):
+    workdir, pipe = tmp_path / "run", subprocess.PIPE
+    command = [sys.executable, "-c", HOLD, workdir]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match=f"in use by process {holder.pid} on "):
+            run_training(create_tiny_config(), workdir)
+        assert [path.name for path in workdir.iterdir()] == [LOCK]
+        holder.kill()
     with lock_run_folder(workdir):
         assert str(os.getpid()) in (workdir / LOCK).read_text()
 
