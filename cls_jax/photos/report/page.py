@@ -24,7 +24,7 @@ from cls_jax.config import create_defaults, flatten, show_value
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import make_printable, write_atomically
 from cls_jax.photos.features.accuracy import wilson_interval
-from cls_jax.photos.features.decide import decide, find_partners
+from cls_jax.photos.features.decide import find_partners
 from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
@@ -170,13 +170,13 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
     """Figures of network 1 by class or tag, and the confusion matrix of classes."""
     if (tested := run.tested) is None:
         return None
-    p_BK, known = tested.probabilities[0], tested.labels
-    num_right = int(tested.scoring.find_right(p_BK, known).sum())
+    known = tested.labels
+    num_right = int(tested.scoring.find_right(tested.probabilities[0], known).sum())
     view = {"figures": tested.figures, "num_right": num_right, "num_images": len(known)}
     num_classes = len(run.class_names)
     if run.target is TAGS:
         return view | {"order": range(num_classes), "is_written": True, "confusions": None}
-    confusions = confusion_matrix(known, decide(p_BK).best, labels=range(num_classes))
+    confusions = confusion_matrix(known, tested.predicted[0], labels=range(num_classes))
     is_written = num_classes <= MAX_WRITTEN_CLASSES
     f1 = [row.f1 for row in tested.figures.classes]  # NaN, for classes without images, comes last.
     return view | {
