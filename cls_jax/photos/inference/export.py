@@ -67,7 +67,7 @@ _README_WEIGHTS = """- `model.safetensors`: the weights of network 1, for `model
 _TOLERANCE = 1e-4  # Largest accepted difference of a probability.
 # The same where products are rounded, in bfloat16 or by default on accelerators.
 _ROUNDING_TOLERANCE = 5e-2
-_NUM_CHECKED = 64
+_NUM_CHECKED = 16
 
 Function = Callable[[Any], Any]
 
@@ -180,7 +180,7 @@ def create_function(classifier: Classifier) -> Function:
 
 
 def create_images(image_shape: tuple[int, int, int]) -> np.ndarray:
-    """Images for the comparison: noise with contrasts from none to full, uint8 [64, H, W, C]."""
+    """Images for the comparison: noise with contrasts from none to full, uint8 [16, H, W, C]."""
     noise = np.random.default_rng(0).uniform(-1, 1, (_NUM_CHECKED, *image_shape))
     contrast = np.linspace(0, 127.5, _NUM_CHECKED).reshape(-1, 1, 1, 1)
     return np.rint(127.5 + contrast * noise).astype(np.uint8)
