@@ -84,7 +84,7 @@ def read_classes(
     }
     joined = {cell: join_tags(names) if names else "" for cell, names in named.items()}
     joined |= {cell: kind.none for cell in labels if cell.strip() == kind.none}
-    return joined, next(faults, None) or next(too_long, None)
+    return joined, next(iter([*faults, *too_long]), None)
 
 
 def _split(name: str, separators: str, sure: str, known: Collection[str]) -> tuple[str, ...]:
