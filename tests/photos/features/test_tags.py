@@ -20,12 +20,12 @@ T = 3
 SHARE, PENALTY = 0.25, 0.2  # Of smoothed features, and of squared weights.
 
 
-def _make_features(num_images=120, num_features=24, seed=0):
-    """Features, and the tags [B, T] that depend on them."""
-    rng = np.random.default_rng(seed)
-    truth = (rng.random((num_images, T)) < 0.4).astype(np.int8)
-    directions = np.random.default_rng(9).standard_normal((T, num_features))
-    features = truth @ directions + 0.3 * rng.standard_normal((num_images, num_features))
+def _make_features():
+    """Features of 120 images, and the tags [B, T] that depend on them."""
+    rng = np.random.default_rng(0)
+    truth = (rng.random((120, T)) < 0.4).astype(np.int8)
+    directions = np.random.default_rng(9).standard_normal((T, 24))
+    features = truth @ directions + 0.3 * rng.standard_normal((120, 24))
     return FrozenFeatures(features[:, :16], features[:, :16], features[:, 16:]), truth
 
 
@@ -131,14 +131,13 @@ def test_no_label_and_no_tag_are_no_special_cases():
 
 
 def test_near_copies_belong_together_whatever_their_tags():
-    features, _ = _make_features()
-    features.pooled[1], features.stages[1] = features.pooled[0], features.stages[0]
+    relations = Relations(FEATURES.convert(lambda columns: columns[[0, 0, *range(2, 120)]]))
     labels = np.array([3, 5, 5, 3, *[-1] * 116])  # Numbers of sets of tags.
     given = np.minimum(labels, 0), 1
-    found = groups(Relations(features), *given)
+    found = groups(relations, *given)
     assert found[0] == found[1] != found[2]
     sources = np.array([0, 1, 1, *[2] * 117])  # What is joined by a source is together, too.
-    found = groups(Relations(features), *given, sources)
+    found = groups(relations, *given, sources)
     assert found[0] == found[1] == found[2] != found[3]
 
 
