@@ -1,6 +1,7 @@
 """What tests of the product share."""
 
 import hashlib
+import io
 import itertools
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.data.resize import ImageError
 from cls_jax.models import MODELS
 from cls_jax.models.weights.backbones import HUB
 from cls_jax.models.weights.layout import Weights, to_torch
@@ -25,6 +27,13 @@ def read_image(path, *shape_and_options):
     """Decodes a file."""
     with open_file(path) as file:
         return decode_image(file, *shape_and_options)
+
+
+def assert_refused(content, reason):
+    """The bytes of a file, or an image of Pillow, that cannot be decoded."""
+    file = io.BytesIO(content) if isinstance(content, bytes) else content
+    with pytest.raises(ImageError, match=reason):
+        decode_image(file, (8, 8, 3))
 
 
 def place(root, name):

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from cls_jax.data.resize import ImageError
 from cls_jax.photos.images.decode import decode_image, find_suffix, read_header, read_origin
 from cls_jax.photos.images.files import list_images
+from tests.photos.helpers import assert_refused
 
 LEVELS = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
 _PLAIN = b"1.2.840.10008.1.2.1\0"
@@ -104,11 +104,9 @@ def test_patients_are_origins(tmp_path):
 )
 def test_what_cannot_be_read_is_refused(content, reason):
     pytest.importorskip("pydicom")
-    with pytest.raises(ImageError, match=reason):
-        show(content)
+    assert_refused(content, reason)
 
 
 def test_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    with pytest.raises(ImageError, match=r"pip install '\.\[dicom\]', or save it as PNG"):
-        show(create_dicom())
+    assert_refused(create_dicom(), r"pip install '\.\[dicom\]', or save it as PNG")

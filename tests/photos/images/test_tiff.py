@@ -13,8 +13,7 @@ from cls_jax.data.resize import TRANSPOSITIONS, DecodeOptions, ImageError
 from cls_jax.photos.images import decode, tiff
 from cls_jax.photos.images.decode import decode_image, describe_unread, read_upright
 from cls_jax.photos.images.files import read_ahead
-from tests.photos.helpers import read_image
-from tests.photos.images.test_decode import decode_in_strips
+from tests.photos.helpers import assert_refused, read_image
 
 tifffile = pytest.importorskip("tifffile")
 SIZE = 24  # A tile and a half.
@@ -72,12 +71,11 @@ def create(photometric, dtype, extra=None, used_bits=None):
         values = to_lab(RGB)
     if dtype == "bool":
         shown = np.where((values >= 128) == (photometric != "miniswhite"), 255, 0)
-    alpha = ALPHA
     if extra == "assocalpha":
         values = np.where(ALPHA > 0, values, 0)
     if extra not in (None, "unspecified"):
         shown = np.where(ALPHA > 0, shown, 255)
-    wide, alpha = widen(values, dtype), widen(alpha, dtype)
+    wide, alpha = widen(values, dtype), widen(ALPHA, dtype)
     if used_bits:
         wide >>= 16 - used_bits
     return (wide if extra is None else np.concatenate([wide, alpha], axis=-1)), shown[..., :3]
@@ -130,12 +128,11 @@ def test_what_tifffile_writes_is_read_as_written_or_refused(photometric):
         (reason,) = batch.errors
         if reason:
             assert "TIFF" in reason or "range is unknown" in reason, case
-            must_read = can_be_read(photometric, dtype, extra, is_planar)
-            assert not must_read or (big and order == ">"), (case, reason)
+            if can_be_read(photometric, dtype, extra, is_planar):
+                assert (big, order) == (True, ">"), (case, reason)
             continue
-        found = batch.images[0].astype(int)
         num_read += 1
-        difference = np.abs(found - shown)
+        difference = np.abs(batch.images[0].astype(int) - shown)
         if photometric == "cielab":  # 8 bits are few for dark colors.
             assert difference.mean() < 2, case
         else:
@@ -143,11 +140,9 @@ def test_what_tifffile_writes_is_read_as_written_or_refused(photometric):
     assert (num_read > 0) == (photometric not in ("cfa", "mask", "logl"))
 
 
-@pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("photometric", ["miniswhite", "minisblack", "rgb", "separated"])
-def test_12_bits_of_16_keep_their_brightness(tmp_path, monkeypatch, photometric, is_large):
-    if is_large:
-        decode_in_strips(monkeypatch)
+@pytest.mark.usefixtures("in_strips")
+def test_12_bits_of_16_keep_their_brightness(tmp_path, photometric):
     path = tmp_path / "a.tif"
     for extra, is_planar, (_, layout, compression) in itertools.product(
         (None, "unassalpha"), (False, True), WAYS[:9]
@@ -171,8 +166,8 @@ def test_12_bits_of_16_keep_their_brightness(tmp_path, monkeypatch, photometric,
 )
 def test_every_reader_turns_a_tiff_upright(orientation, photometric, is_planar):
     values, shown = create(photometric, "u2")
-    extratags = [(274, 3, 1, orientation, True)]
-    file = write(values[:20], photometric, None, is_planar, extratags=extratags)
+    tag = 274, 3, 1, orientation, True
+    file = write(values[:20], photometric, None, is_planar, extratags=[tag])
     image = Image.fromarray(np.broadcast_to(shown[:20], (20, SIZE, 3)))
     upright = np.asarray(
         image if orientation == 1 else image.transpose(TRANSPOSITIONS[orientation])
@@ -202,15 +197,12 @@ def test_missing_and_endless_strips_are_refused(monkeypatch, compression):
     content = file.getvalue()
     first = decode_image(file, SHAPE)
     np.testing.assert_array_equal(decode_image(file, SHAPE), first)  # From its start again.
-    with pytest.raises(ImageError, match="damaged: truncated"):
-        decode_image(io.BytesIO(content[:-10]), SHAPE)
+    assert_refused(content[:-10], "damaged: truncated")
     rows = [struct.pack("<HHII", 278, 4, 1, count) for count in (8, 4)]
     assert rows[0] in content
-    with pytest.raises(ImageError):  # More strips are needed then.
-        decode_image(io.BytesIO(content.replace(*rows)), SHAPE)
+    assert_refused(content.replace(*rows), "damaged|TIFF")  # More strips are needed then.
     monkeypatch.setattr(tiff, "_MAX_BYTES", 1000)
-    with pytest.raises(ImageError, match="more than 1,000 bytes of pixels"):
-        decode_image(io.BytesIO(content), SHAPE)
+    assert_refused(content, "more than 1,000 bytes of pixels")
 
 
 def test_a_strip_that_decompresses_to_more_than_its_rows_is_refused():
@@ -222,8 +214,7 @@ def test_a_strip_that_decompresses_to_more_than_its_rows_is_refused():
     content, bomb = bytearray(file.getvalue()), zlib.compress(bytes(10**6))
     for place, value in zip(places, (len(content), len(bomb)), strict=True):
         struct.pack_into("<I", content, place, value)
-    with pytest.raises(ImageError, match="too many bytes"):
-        decode_image(io.BytesIO(bytes(content) + bomb), SHAPE)
+    assert_refused(bytes(content) + bomb, "too many bytes")
 
 
 @pytest.mark.parametrize("factor", [1, 257])
@@ -242,14 +233,12 @@ def test_a_color_map_of_8_bits_is_read_as_one_of_16(factor):
 def test_many_bands_are_refused(dtype, photometric, is_planar):
     """Pillow would take the first three of some for colors."""
     file = write(np.zeros((20, 30, 6), dtype), photometric, is_planar=is_planar)
-    with pytest.raises(ImageError, match="a TIFF that is neither gray nor in color"):
-        decode_image(file, SHAPE)
+    assert_refused(file, "a TIFF that is neither gray nor in color")
 
 
 def test_numbers_without_a_known_white_are_refused():
     for values in (np.full((9, 9), -5, np.int32), np.full((9, 9), 2**16, np.int32)):
-        with pytest.raises(ImageError, match="whose range is unknown"):
-            decode_image(Image.fromarray(values), SHAPE)
+        assert_refused(Image.fromarray(values), "whose range is unknown")
     assert decode_image(Image.fromarray(np.full((9, 9), 2**16 - 1, np.int32)), SHAPE).min() == 255
 
 
