@@ -53,7 +53,7 @@ from cls_jax.photos.start.frozen import (
     read_native_network,
     read_networks,
 )
-from cls_jax.photos.start.hold_out import choose_validation_sources
+from cls_jax.photos.start.hold_out import choose_checked_or_sources
 from cls_jax.photos.start.stages import needs_labels
 from cls_jax.runs.folder import CONFIG, describe_weights, use_mean_and_std
 from cls_jax.training.prepare import (
@@ -387,11 +387,11 @@ def try_plan(plan: Plan) -> Facts:
     ):
         measured = budget.measured
     return gather_facts(plan)._replace(
-        measured=measured, held_out=_count_held_out(plan), sources=propose_sources(plan.summary)
+        measured=measured, held_out=count_held_out(plan), sources=propose_sources(plan.summary)
     )
 
 
-def _count_held_out(plan: Plan) -> tuple[int, ...]:
+def count_held_out(plan: Plan) -> tuple[int, ...]:
     """The labels of each class that `data.validation` holds out, or nothing without it.
 
     Raises a UserError if it holds out none.
@@ -400,12 +400,11 @@ def _count_held_out(plan: Plan) -> tuple[int, ...]:
     if not config.data.validation:
         return ()
     labels, num_classes = layout.train.labels, len(layout.class_names)
-    share, seed = config.data.validation, config.seed
-    if layout.sources is None:
-        rows = choose_validation_indices(labels, num_classes, share, seed)
-    else:
-        numbers = layout.sources.numbers
-        rows = choose_validation_sources(labels, share, seed, numbers)
+    files = [file.name for file, _ in layout.train]
+    sources = layout.sources.numbers if layout.sources else None
+    rows = choose_checked_or_sources(config, files, labels, sources)
+    if rows is None:
+        rows = choose_validation_indices(labels, num_classes, config.data.validation, config.seed)
     known = labels[rows][labels[rows] >= 0]
     return tuple(np.bincount(known, minlength=num_classes).tolist())
 

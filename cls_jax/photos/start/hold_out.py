@@ -6,7 +6,7 @@ validation images in its folder, so that no image it was trained on ever validat
 
 import functools
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -44,21 +44,33 @@ def hold_out_images(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset)
     """
     if read_fingerprint(workdir) == dataset.fingerprint:
         return dataset.hold_out(_read_held_out(workdir, len(dataset.train)))
-    train, share = dataset.train, config.data.validation
-    if len(checked := _find_checked(config, dataset)) >= MIN_CHECKS:
+    train = dataset.train
+    rows = choose_checked_or_sources(config, train.files, train.labels, train.sources)
+    if rows is not None:
         check_no_validation(dataset)
-        rows = _choose_checked(train.labels, checked, share)
-    elif train.sources is not None:
-        check_no_validation(dataset)
-        rows = choose_validation_sources(train.labels, share, config.seed, train.sources)
-    else:
-        has_features = config.model.init and train.files
-        groups = _group_labeled(config, dataset) if has_features else None
-        return hold_out_validation(config, dataset, groups)
-    return dataset.hold_out(rows)
+        return dataset.hold_out(rows)
+    has_features = config.model.init and train.files
+    groups = _group_labeled(config, dataset) if has_features else None
+    return hold_out_validation(config, dataset, groups)
 
 
-def _find_checked(config: ConfigDict, dataset: Dataset) -> np.ndarray:
+def choose_checked_or_sources(
+    config: ConfigDict, files: Sequence[str], labels: np.ndarray, sources: np.ndarray | None
+) -> np.ndarray | None:
+    """Training images of known class, [n], that are held out whatever their copies are, int [m].
+
+    None without 20 checked photos and without sources. Raises a UserError if the label table cannot
+    be read or no source is small enough.
+    """
+    share = config.data.validation
+    if len(checked := _find_checked(config, files, labels)) >= MIN_CHECKS:
+        return _choose_checked(labels, checked, share)
+    if sources is None:
+        return None
+    return choose_validation_sources(labels, share, config.seed, sources)
+
+
+def _find_checked(config: ConfigDict, files: Sequence[str], labels: np.ndarray) -> np.ndarray:
     """The labeled photos of a folder that were drawn at random and checked, the newest last.
 
     Only those that a classifier has guessed before: rows of training images, int [n], none of other
@@ -68,9 +80,9 @@ def _find_checked(config: ConfigDict, dataset: Dataset) -> np.ndarray:
         return np.zeros(0, int)
     root = pathlib.Path(config.data.data_dir).expanduser()
     checked = read_checked(root, get_folder_options(config.data)).list_checked()
-    rows = {name: row for row, name in enumerate(dataset.train.files)}
+    rows = {name: row for row, name in enumerate(files)}
     found = [rows[name] for name in checked if name in rows]
-    return np.array([row for row in found if dataset.train.labels[row] >= 0], int)
+    return np.array([row for row in found if labels[row] >= 0], int)
 
 
 def _choose_checked(labels: np.ndarray, checked: np.ndarray, share: float) -> np.ndarray:

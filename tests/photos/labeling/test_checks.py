@@ -1,6 +1,7 @@
 """Random photos are drawn evenly, asked without a guess in sight, and measured by it afterwards."""
 
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from cls_jax.photos.labeling.next_step import find_doubtful
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.questions import Questions
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
+from cls_jax.photos.plan.measure import count_held_out
 from cls_jax.photos.start.hold_out import hold_out_images
 from tests.photos.labeling.sessions import (
     create_features,
@@ -251,11 +253,11 @@ def test_without_a_classifier_random_photos_are_labels_only(folder, kinds):
 
 
 def test_checked_photos_are_kept_out_of_both_classifiers(session, folder, tmp_path):
-    """Only those, and never the last label of a class."""
+    """Only those, and never the last label of a class: so does the plan say."""
     images = list_random(session)
     check(session, images[1:])
     decide(session, images[0], "c")  # The only one of its class.
-    labels, _ = read_training(folder)
+    labels, layout = read_training(folder)
     files = sorted(labels, key=lambda name: (labels[name] == "", name))
     classes = np.array(["abc".find(labels[name] or "?") for name in files])
     pixels = np.zeros((len(files), 1, 1, 3), np.uint8)
@@ -264,7 +266,10 @@ def test_checked_photos_are_kept_out_of_both_classifiers(session, folder, tmp_pa
     def hold_out(share):
         data = {"name": "folder", "data_dir": str(folder), "validation": share}
         config = ConfigDict({"data": data | AUTOMATIC._asdict(), "model": {"init": ""}, "seed": 0})
-        return set(hold_out_images(tmp_path / "run", config, dataset).validation.files)
+        validation = hold_out_images(tmp_path / "run", config, dataset).validation
+        plan = types.SimpleNamespace(config=config, summary=types.SimpleNamespace(layout=layout))
+        assert count_held_out(plan) == tuple(np.bincount(validation.labels, minlength=3))
+        return set(validation.files)
 
     expected = [f"IMG_{image:04}.png" for image in images[1:]]
     assert hold_out(0.9) == {*expected}
