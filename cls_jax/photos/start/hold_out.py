@@ -44,10 +44,10 @@ def hold_out_images(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset)
     """
     if read_fingerprint(workdir) == dataset.fingerprint:
         return dataset.hold_out(_read_held_out(workdir, len(dataset.train)))
+    check_no_validation(dataset)
     train = dataset.train
     rows = choose_checked_or_sources(config, train.files, train.labels, train.sources)
     if rows is not None:
-        check_no_validation(dataset)
         return dataset.hold_out(rows)
     has_features = config.model.init and train.files
     groups = _group_labeled(config, dataset) if has_features else None
